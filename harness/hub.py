@@ -119,7 +119,8 @@ class Repository:
     @contextmanager
     def _asking(self, file: str = "") -> Iterator[None]:
         """Inside, the hub is asked for the repository, or for a file of it. Raises NotAtHand or UserError, see `failed`."""
-        self.require_hub(f"{file} of {self.name}" if file else "")
+        if reason := unreachable():
+            raise self._lacking(reason, f"{file} of {self.name}" if file else "")
         try:
             yield
         except Exception as error:  # of the client, its HTTP library or the disk
@@ -170,12 +171,6 @@ class Repository:
                 f"`hf upload {self.name} {folder}` uploads it."
             ) from None
         return str(made)
-
-    def require_hub(self, what: str = "") -> None:
-        """Raises NotAtHand where the hub cannot be reached; `what` is needed of it (default: the repository)."""
-        reason = unreachable()
-        if reason:
-            raise self._lacking(reason, what)
 
     def failed(self, error: Exception, file: str = "") -> UserError:
         """The sentence for what the hub's client, its HTTP library or the disk raised: none of them ours to tell apart."""

@@ -113,7 +113,7 @@ def compared(
     """Every row of the grid against one of them, its first unless `against` names another (`reference_of`). `answers`: test items become a factor.
     `option`: how the user gives a value, by its name; `absent`: what runs are that have no score; `run_elsewhere`: further places of the
     benches that these runs are part of. Raises UserError for fewer than two rows and for an unknown one."""
-    titles = titles_of(grid)
+    titles = list(grid.resolved.printed_rows)
     if len(titles) < 2:
         rows = "one row" if titles else "no row"
         raise UserError(
@@ -165,14 +165,9 @@ def reference_of(
     raise unknown("row", against, [*titles, *(own if encoders else ()), *encoders], option("against"))
 
 
-def titles_of(grid: Grid) -> list[str]:
-    """The printed rows that are run."""
-    return list(grid.resolved.printed_rows)
-
-
 def run_places(grid: Grid) -> set[Place]:
     """Where the design of the grid has runs, done or not."""
-    places = itertools.product(grid.resolved.sizes, titles_of(grid), columns_of(grid))
+    places = itertools.product(grid.resolved.sizes, grid.resolved.printed_rows, columns_of(grid))
     return {place for place in places if place not in grid.cells or not grid.cells[place].skip}
 
 
@@ -188,7 +183,7 @@ def family_sizes(places: Collection[Place], reference: Reference, apart: Collect
 
 def candidates_of(grid: Grid) -> list[str]:
     """The printed rows that are judged together: all but the reference rows; these, where there is no other."""
-    titles = titles_of(grid)
+    titles = list(grid.resolved.printed_rows)
     return [title for title in titles if title not in grid.resolved.reference_titles] or titles
 
 

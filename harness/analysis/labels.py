@@ -23,7 +23,6 @@ from harness.analysis.comparison import (
     paired,
     reference_of,
     runs_of,
-    titles_of,
 )
 from harness.errors import UserError
 from harness.statistics.design import full_grid
@@ -92,7 +91,7 @@ def labels_worth(grid: Grid, more: int, against: str = "", option: Callable[[str
     named, reference = reference_of(grid.resolved, against, option)
     runs, figures = runs_of(grid), []
     for column in columns_of(grid):
-        for row in titles_of(grid):
+        for row in grid.resolved.printed_rows:
             other = reference(row)
             places = [(size, (row, column)) for size in drawn]
             figures += _of_row(runs, places, more, other)

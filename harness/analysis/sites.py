@@ -17,7 +17,6 @@ from harness.analysis.comparison import (
     paired,
     reference_of,
     runs_of,
-    titles_of,
 )
 from harness.errors import UserError
 from harness.statistics.design import full_grid
@@ -55,7 +54,7 @@ def by_hardware(
     grid: Grid, against: str = "", option: Callable[[str], str] = "--{}".format
 ) -> tuple[str, list[SiteComparison]]:
     """What rows are compared with, and every comparison of the grid by hardware. Raises UserError as `compared`."""
-    titles = titles_of(grid)
+    titles = list(grid.resolved.printed_rows)
     if len(titles) < 2:
         raise UserError(
             f"compare: table {grid.resolved.table.name} has one row here; name two with {option('methods')}."

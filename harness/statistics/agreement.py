@@ -77,30 +77,29 @@ def flip_rates(codes: ArrayLike, classes: int) -> FlipRates:
     return FlipRates(rate(grid.reshape(-1, grid.shape[-1])), within(grid), within(np.swapaxes(grid, 0, 1)))
 
 
-def doubted(runs: Votes, gold: ArrayLike, agreed: float = AGREED) -> NDArray[np.bool_]:
-    """Which of n labels `agreed` of the runs or more predict one other class for."""
-    return np.asarray((runs.consensus != np.asarray(gold)) & (runs.agreement >= agreed))
+def doubted(runs: Votes, gold: ArrayLike) -> NDArray[np.bool_]:
+    """Which of n labels a share `AGREED` of the runs or more predict one other class for."""
+    return np.asarray((runs.consensus != np.asarray(gold)) & (runs.agreement >= AGREED))
 
 
 @dataclass(frozen=True)
 class Precision:
-    """Of a list of doubted labels, if a `share` of all labels is wrong: `recall`, of the wrong labels the share on the list, and `precision`, of the
+    """Of a list of doubted labels, if a share `WRONG` of all labels is wrong: `recall`, of the wrong labels the share on the list, and `precision`, of the
     list the share of wrong labels (NaN for an empty list)."""
 
-    share: float
     precision: float
     recall: float
 
 
-def if_wrong(runs: Votes, gold: ArrayLike, agreed: float = AGREED, share: float = WRONG) -> Precision:
-    """How good the list is if a `share` of the labels is wrong, each another class drawn at random whatever its example: what the runs agree on tells.
+def if_wrong(runs: Votes, gold: ArrayLike) -> Precision:
+    """How good the list is if a share `WRONG` of the labels is wrong, each another class drawn at random whatever its example: what the runs agree on tells.
 
     A wrong label is on the list where the runs agree on the right class, or on a third one, as often as they do on labels that are right; of those with which
     they agree, nearly all are. Where labels are wrong because examples are hard, it is on the list less often.
     """
     classes, labels = runs.counts.shape[1], np.asarray(gold)
-    agree, same = runs.agreement >= agreed, runs.consensus == labels
+    agree, same = runs.agreement >= AGREED, runs.consensus == labels
     others = (1 - 1 / (classes - 1)) * float((agree & ~same).mean())
-    recall = min(1.0, float((agree & same).mean()) / (1 - share) + others)
-    listed = float(doubted(runs, labels, agreed).mean())
-    return Precision(share, min(1.0, share * recall / listed) if listed else float("nan"), recall)
+    recall = min(1.0, float((agree & same).mean()) / (1 - WRONG) + others)
+    listed = float(doubted(runs, labels).mean())
+    return Precision(min(1.0, WRONG * recall / listed) if listed else float("nan"), recall)

@@ -52,13 +52,13 @@ class Brier:
     within: float
 
 
-def brier(probabilities: ArrayLike, gold: ArrayLike, bins: int = BINS) -> Brier:
+def brier(probabilities: ArrayLike, gold: ArrayLike) -> Brier:
     """(n, C) probabilities, (n,) codes: sums over classes, each in bins of its own probability."""
     shares = np.asarray(probabilities, dtype=np.float64)
     outcomes = np.asarray(gold)[:, None] == np.arange(shares.shape[1])
     parts = np.zeros(3)
     for share, outcome in zip(shares.T, outcomes.T, strict=True):
-        of, base = binned(share, outcome, bins), float(outcome.mean())
+        of, base = binned(share, outcome), float(outcome.mean())
         weights = of.count / of.count.sum()
         parts += [
             float((weights * (of.probability - of.outcome) ** 2).sum()),

@@ -65,7 +65,6 @@ def worth(
     figure: Callable[[float], tuple[float, float]],
     less: Floats | float = 0.0,
     exponents: Sequence[float] = EXPONENTS,
-    level: float = LEVEL,
 ) -> Worth:
     """`scores`: (..., sizes, subsets, seeds), all finite, of three sizes or more; `less`: (..., subsets, seeds), subtracted from the figure, of the same replicates.
 
@@ -83,7 +82,7 @@ def worth(
         fits.append(np.max([_misfit(np.einsum("k,...ksr->...sr", each, y), rejected) for each in q[:, 2:].T], axis=0))
         squares = mean_squares(np.einsum("k,...ksr->...sr", weights, y) - less)
         estimates.append(squares.mean)
-        halves.append(half_width(*t_inference(squares), level + REJECTED))
+        halves.append(half_width(*t_inference(squares), LEVEL + REJECTED))
     fit, estimate, half = np.array(fits), np.array(estimates), np.array(halves)
     kept = fit <= 1
     none = ~kept.any(axis=0)

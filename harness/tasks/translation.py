@@ -106,7 +106,7 @@ def _ways(where: str, name: str, download: bool, samples: int) -> tuple[Way, ...
             )
         if kind == "apertium":
             pivots = _pivots(where, kind, rest)
-            return tuple(apertium_way(where, "eng", pivot, pivots) for pivot in pivots)
+            return tuple(apertium_way(where, pivot, pivots) for pivot in pivots)
         if not rest:
             raise UserError(f"{where}: names no file; write file:PATH.")
         return file_ways(where, named_path(rest, where))

@@ -137,20 +137,20 @@ class _ApertiumWay:
         return found
 
 
-def apertium_way(where: str, english: str, pivot: str, pivots: Sequence[str]) -> Way:
+def apertium_way(where: str, pivot: str, pivots: Sequence[str]) -> Way:
     """The way through `pivot`, one of the `pivots` of a translator, in apertium's three letters. Raises NotAtHand without the program or
     one of its modes, with the packages of all pivots."""
-    package = f"apt-get install apertium {' '.join(f'apertium-{english}-{each}' for each in pivots)}"
+    package = f"apt-get install apertium {' '.join(f'apertium-eng-{each}' for each in pivots)}"
     program = shutil.which("apertium")
     if program is None:
         raise NotAtHand(f"{where}: the program apertium is not installed; on Debian or Ubuntu run `{package}`.")
     folder = Path(os.environ.get("APERTIUM_DATADIR", "/usr/share/apertium")) / "modes"
-    modes = (folder / f"{english}-{pivot}.mode", folder / f"{pivot}-{english}.mode")
+    modes = (folder / f"eng-{pivot}.mode", folder / f"{pivot}-eng.mode")
     for mode in modes:
         if not mode.is_file():
-            names = {path.stem for path in folder.glob(f"*{english}*.mode")}
-            there = {name.removeprefix(f"{english}-") for name in names if name.startswith(f"{english}-")}
-            known = ", ".join(sorted(each for each in there if f"{each}-{english}" in names)) or "none"
+            names = {path.stem for path in folder.glob("*eng*.mode")}
+            there = {name.removeprefix("eng-") for name in names if name.startswith("eng-")}
+            known = ", ".join(sorted(each for each in there if f"{each}-eng" in names)) or "none"
             raise NotAtHand(
                 f"{where}: apertium has no mode {mode.stem} (pivots installed: {known}); on Debian or Ubuntu run "
                 f"`{package}`, or take another pivot."

@@ -54,7 +54,7 @@ class _OneDnn(torch.autograd.Function):
         flat = x.reshape(-1, x.shape[-1])
         ctx.save_for_backward(flat, weight)
         ctx.shape = x.shape
-        return _product(flat, weight, bias).view(*x.shape[:-1], len(weight))
+        return linear_pointwise(flat, weight, bias).view(*x.shape[:-1], len(weight))
 
     @staticmethod
     @once_differentiable
@@ -63,14 +63,10 @@ class _OneDnn(torch.autograd.Function):
         gradient = gradients[0].reshape(-1, len(weight))
         for_x, for_weight, for_bias = ctx.needs_input_grad
         return (
-            _product(gradient, weight.t(), None).view(ctx.shape) if for_x else None,
-            _product(gradient.t(), x.t(), None) if for_weight else None,
+            linear_pointwise(gradient, weight.t(), None).view(ctx.shape) if for_x else None,
+            linear_pointwise(gradient.t(), x.t(), None) if for_weight else None,
             gradient.sum(dim=0) if for_bias else None,
         )
-
-
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return linear_pointwise(x, weight, bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
