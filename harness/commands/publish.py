@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,8 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
     """Write a folder of a table, or write it again with what the store has gained. No texts, no weights, and of paths the last part alone.
     `gold`: with the gold labels of dev and test, or without: `open_other` takes them from the data.
 
-    Raises UserError where nothing is recorded, where the folder holds anything else, and where it holds records that the store lacks.
+    Raises UserError where nothing is recorded, where the folder holds anything else, and where it holds records that the store lacks or the plan does not
+    make.
     """
     plan, store, table = prepared.plan, prepared.store, prepared.resolved.table.name
     recorded = store.records(plan.stages)
@@ -48,7 +49,7 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
         raise UserError(
             f"publish: none of the {counted(len(plan.stages), 'stage')} of this table is recorded in {store.shown}."
         )
-    _check_folder(folder, store)
+    _check_folder(folder, store, recorded)
     grid, caption = grid_of(prepared)
     request = replace(prepared.request, preset=prepared.resolved.preset, store=None)
     made = [
@@ -71,7 +72,8 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
     return Published(folder, count, len(grid.results), grid.complete)
 
 
-def _check_folder(folder: Path, store: Store) -> None:
+def _check_folder(folder: Path, store: Store, recorded: Container[str]) -> None:
+    """`recorded`: keys of the records that are to be published."""
     try:
         others = sorted(path.name for path in folder.iterdir() if path.name not in FILES) if folder.exists() else []
     except OSError as error:
@@ -82,11 +84,17 @@ def _check_folder(folder: Path, store: Store) -> None:
         )
     for name in (name for name in (RECORDS_FILE, UNLABELLED_FILE) if is_published(str(folder), name)):
         keys = Store(sqlite_url(unpacked(folder, name)), create=False).keys()
-        lacking = keys - store.statuses(keys).keys()
+        lost = {key for key in keys if key not in recorded}
+        lacking = lost - store.statuses(lost).keys()
         if lacking:
             raise UserError(
                 f"{folder}: holds {counted(len(lacking), 'record')} that {store.shown} lacks and that would be lost; take them over first with "
                 f"'harness merge {folder}'."
+            )
+        if lost:  # with other flags, or where texts that runs depend on, such as back-translations, are not there yet
+            raise UserError(
+                f"{folder}: holds {counted(len(lost), 'record')} that this plan does not make and that would be lost; publish with the flags in its "
+                f"{TABLE_FILE}, or into another folder."
             )
 
 

@@ -81,6 +81,10 @@ def test_publishing_again_writes_the_same_and_never_drops_a_record(harness: Harn
     )
     assert harness("merge results --store sqlite:///part.db").status == 0
     assert harness("publish results --store sqlite:///part.db").status == 0
+    before = {path.name: path.read_bytes() for path in Path("results").iterdir()}
+    narrower = harness("publish results --last --methods ft")
+    assert (narrower.status, "that this plan does not make and that would be lost" in narrower.err) == (2, True)
+    assert {path.name: path.read_bytes() for path in Path("results").iterdir()} == before
 
 
 @pytest.mark.parametrize(
