@@ -39,7 +39,7 @@ def predictions(texts: list[str], golds: list[list[str]], null: list[float] | No
     nulls = [1.0 if not text else -1.0 for text in texts] if null is None else null
     sizes = [len(text.encode()) for text in texts]
     arrays = {
-        "spans": np.zeros((len(texts), 2), np.int32),
+        "spans": np.array([(0, len(text)) for text in texts], np.int32).reshape(-1, 2),
         "scores": np.zeros(len(texts), np.float32),
         "starts": np.arange(len(texts) + 1),
         "text": np.frombuffer("".join(texts).encode(), np.uint8),
