@@ -50,8 +50,9 @@ def test_rows_that_would_be_one_folder_are_refused_before_anything_is_trained(
 ) -> None:
     monkeypatch.setattr(glue_submission, "_selected", lambda prepared: {"A (x)": {}, "A [x]": {}, "B": {}})
     prepared: Any = SimpleNamespace(request=SimpleNamespace(option="--{}".format))
+    view: Any = None
     with pytest.raises(UserError, match=r"rows A \(x\) and A \[x\] would be one folder, A_x; name one .* --methods"):
-        write_submissions(prepared, tmp_path / "out", None)  # type: ignore[arg-type]
+        write_submissions(prepared, tmp_path / "out", view)
 
 
 def test_dev_scores_are_no_evaluations(tmp_path: Path) -> None:

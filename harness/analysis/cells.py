@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Verdict = Literal["", "agrees", "higher", "lower", "incomplete", "not comparable"]
 CONFIDENCE = 0.95
+REPLICATE = ["subset", "seed"]
 OTHER_TASKS = "the row is not run on this task"
 
 
@@ -287,18 +288,17 @@ def _average(
     replicates = len(resolved.replicates_at(size))
     configurations = {column: here[column].expected // replicates for column in columns}  # grids differ by task
     done = runs[runs["column"].isin(columns) & runs["done"]]
-    by_column = done.groupby(["column", "subset", "seed"])["collapsed"].agg(["size", "any"]).reset_index()
+    by_column = done.groupby(["column", *REPLICATE])["collapsed"].agg(["size", "any"]).reset_index()
     whole = by_column[by_column["size"] == by_column["column"].map(configurations)]
-    found = whole.groupby(["subset", "seed"])["any"].agg(["size", "any"])
+    found = whole.groupby(REPLICATE)["any"].agg(["size", "any"])
     found = found[found["size"] == len(columns)]
     cell = Cell(None, None, len(found), replicates, collapsed=int(found["any"].sum()))
     if not cell.complete:
         return cell
     scores = counted[counted["column"].isin(columns)]
-    replicate = ["subset", "seed"]
-    cell = replace(cell, collapsed=int(scores.groupby(replicate)["collapsed"].any().sum()))
+    cell = replace(cell, collapsed=int(scores.groupby(REPLICATE)["collapsed"].any().sum()))
     if resolved.aggregate.average == "per_replicate":
-        run = [*(["configuration"] if resolved.aggregate.select == "none" else []), *replicate]
+        run = [*(["configuration"] if resolved.aggregate.select == "none" else []), *REPLICATE]
         return _summarised(resolved, cell, replicate_averages(scores, run, groups))
     values = {column: here[column].value for column in columns}
     sound = {column: here[column].without_collapsed for column in columns}

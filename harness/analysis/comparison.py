@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.analysis.cells import Grid, counted_scores
+from harness.analysis.cells import REPLICATE, Grid, counted_scores
 from harness.errors import UserError, unknown
 from harness.planning.aggregation import AVERAGE, replicate_averages
 from harness.planning.resolved import ResolvedTable, encoder_titles, on_encoder
@@ -36,7 +36,6 @@ Place = tuple[int, str, str]
 """(size, row, column id)."""
 Pair = tuple[int, int]
 """(subset, seed)."""
-REPLICATE = ["subset", "seed"]
 Answers = Mapping[tuple[int, str, str, int, int], NDArray[np.float64]]
 """Which test examples a run answered rightly, by (size, configuration, column id, subset, seed)."""
 
@@ -208,9 +207,8 @@ def runs_of(grid: Grid) -> Mapping[Place, Runs]:
     if AVERAGE in columns_of(grid):
         here = scores[scores["column"].isin(over)]
         for (size, row), frame in here.groupby(["size", "row"], sort=False):
-            by_column = frame.groupby(
-                ["column", *REPLICATE], sort=False
-            )  # each task may have configurations of its own
+            # Each task may have configurations of its own.
+            by_column = frame.groupby(["column", *REPLICATE], sort=False)
             of_column = by_column.agg({"dev": "mean", "test": "mean", "collapsed": "any"}).reset_index()
             whole = of_column[of_column.groupby(REPLICATE)["column"].transform("size") == len(over)]
             if len(whole):

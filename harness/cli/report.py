@@ -414,9 +414,7 @@ def deliver(made: Made, args: argparse.Namespace) -> int:
     elif isinstance(content, bytes):
         cast(Stream, sys.stdout).write_bytes(content)
     elif args.format == "text":
-        print_table(
-            "\n".join(map(escaped, content.split("\n"))), sys.stdout
-        )  # a row may be named by somebody else's file
+        print_table(content, sys.stdout)
     else:
         print(content, end="")
     return 0 if complete else EXIT_INCOMPLETE

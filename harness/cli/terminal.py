@@ -246,12 +246,13 @@ def print_lines(lines: Iterable[str], stream: TextIO | None = None, indent: int 
 
 
 def print_table(text: str, stream: TextIO) -> None:
-    """Print plain text with tables: rows are not wrapped, sentences are. Ends with one newline.
+    """Print plain text with tables: rows are not wrapped, sentences are. Ends with one newline. Rows may be named by somebody else's file, so characters
+    that control a terminal are escaped.
 
     A table is a header, a rule below it, and rows up to an empty line.
     """
     width, in_table, parts = columns(stream), False, []
-    lines = text.rstrip("\n").split("\n")
+    lines = [escaped(line) for line in text.rstrip("\n").split("\n")]
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         in_table = bool(line) and (in_table or _RULE.fullmatch(following) is not None)
         parts += [line] if in_table else wrapped(line, width)

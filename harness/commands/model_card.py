@@ -17,10 +17,10 @@ from harness.hub import is_id
 from harness.methods import methods_named
 from harness.paths import without_folders
 from harness.specs import Run, Stage
-from harness.tasks import Task, protocol_named
+from harness.tasks import Task
 from harness.tasks.hub_data import HUB
 from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
-from harness.wording import counted, in_points
+from harness.wording import counted, in_points, per_class
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def card(
         spans=task.spans if task else None,
         texts=checked.texts,
         results=results,
-        scored="dev" if protocol_named(resolved.protocol).scores_dev else "test",
+        scored="dev" if resolved.scores_dev else "test",
         spread=resolved.aggregate.spread == "std",
         run=run,
         stage=stage,
@@ -136,8 +136,8 @@ def _title(prepared: Prepared, stage: Stage, run: Run, task: Task | None) -> str
     name = prepared.resolved.encoder.rpartition("/")[2]
     if task is None:
         return f"{name} after {stage.objective.name} ({stage.phase}) on {stage.data.train.name}"
-    per_class = prepared.resolved.size_unit.removeprefix("training examples")
-    size = f"{counted(run.size, 'labelled example')}{per_class}" if run.size else "the full training set"
+    examples = f"{counted(run.size, 'labelled example')}{per_class(prepared.resolved.size_unit)}"
+    size = examples if run.size else "the full training set"
     return f"{name}, {run.row} on {task.title} ({size})"
 
 
@@ -167,7 +167,6 @@ def _results(recorded: Recorded, prepared: Prepared, run: Run, task: Task | None
     own = rows.dropna(subset="test").drop_duplicates("column").set_index("column")["test"].to_dict()
     place = run.size, resolved.titles[run.row]
     counts = counted_scores(grid).groupby(["size", "row", "column"]).size()
-    scores_dev = protocol_named(resolved.protocol).scores_dev
     for name, column in resolved.columns.items():
         if column.task == run.task:
             cell, value, of_cell = grid.cells[*place, name], None, ""
@@ -176,13 +175,13 @@ def _results(recorded: Recorded, prepared: Prepared, run: Run, task: Task | None
             elif cell.value is None:
                 shown = f"{cell.done}/{cell.expected} runs"
             else:
-                value, of_cell = (
-                    cell.value,
-                    f"{resolved.aggregate.label} of {counted(int(counts[*place, name]), 'run')}",
-                )
+                value = cell.value
+                of_cell = f"{resolved.aggregate.label} of {counted(int(counts[*place, name]), 'run')}"
                 spread = f" ± {in_points(cell.spread)}" if cell.spread is not None else ""
                 shown = f"{in_points(value)}{spread} ({of_cell})"
-            dataset = f"{task.title} ({'dev' if scores_dev and column.evaluation == 'test' else column.evaluation})"
+            dataset = (
+                f"{task.title} ({'dev' if resolved.scores_dev and column.evaluation == 'test' else column.evaluation})"
+            )
             hub_id = _dataset(task)
             at_hub = (hub_id, task.name if hub_id == HUB_DATASET else "")
             yield Result(dataset, column.metric, own[name], value, of_cell, shown, task.kind.pipeline, *at_hub)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from harness.paths import replace_file, without_folders
 from harness.report.document import markdown_lines
 from harness.report.provenance import COST_LINES, VERSIONS, cost_table
 from harness.report.table import render
+from harness.specs import Record
 from harness.store import Store
 from harness.store.database import sqlite_url
 from harness.store.exchange import Labels, publish_records
@@ -72,8 +73,8 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
     return Published(folder, count, len(grid.results), grid.complete)
 
 
-def _check_folder(folder: Path, store: Store, recorded: Container[str]) -> None:
-    """`recorded`: keys of the records that are to be published."""
+def _check_folder(folder: Path, store: Store, recorded: Mapping[str, Record]) -> None:
+    """`recorded`: what is to be published."""
     try:
         others = sorted(path.name for path in folder.iterdir() if path.name not in FILES) if folder.exists() else []
     except OSError as error:
@@ -84,7 +85,7 @@ def _check_folder(folder: Path, store: Store, recorded: Container[str]) -> None:
         )
     for name in (name for name in (RECORDS_FILE, UNLABELLED_FILE) if is_published(str(folder), name)):
         keys = Store(sqlite_url(unpacked(folder, name)), create=False).keys()
-        lost = {key for key in keys if key not in recorded}
+        lost = keys - recorded.keys()
         lacking = lost - store.statuses(lost).keys()
         if lacking:
             raise UserError(

@@ -118,11 +118,11 @@ class BestWeights:
         self._parents = {stage.parent.key for plan in plans for stage in plan.stages.values() if stage.parent}
         self._cells: dict[tuple[str, str, int], list[Run]] = {}
         self._cells_of: dict[str, list[tuple[str, str, int]]] = {}
-        titled = [(plan.resolved.titles[run.row], run) for plan in plans for run in plan.runs]
-        for title, run in titled:
-            cell = title, run.task, run.size
-            self._cells.setdefault(cell, []).append(run)
-            self._cells_of.setdefault(run.stage.key, []).append(cell)
+        for plan in plans:
+            for run in plan.runs:
+                cell = plan.resolved.titles[run.row], run.task, run.size
+                self._cells.setdefault(cell, []).append(run)
+                self._cells_of.setdefault(run.stage.key, []).append(cell)
         self._ended: dict[str, Record] = {}
         self._best: dict[tuple[str, str, int], str] = {}
         for key in store.statuses(self._cells_of):

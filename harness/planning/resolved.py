@@ -138,6 +138,11 @@ class ResolvedTable:
         return protocol_named(self.protocol).size_unit
 
     @property
+    def scores_dev(self) -> bool:
+        """Whether dev is also what is scored."""
+        return protocol_named(self.protocol).scores_dev
+
+    @property
     def replicates(self) -> tuple[tuple[int, int], ...]:
         """The crossed design: every (subset, seed), subsets slowest."""
         return tuple((subset, seed) for subset in self.subsets for seed in self.seeds)

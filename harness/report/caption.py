@@ -20,7 +20,6 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
 from harness.planning.table import Quoted
 from harness.report.settings import about_paper
-from harness.tasks import protocol_named
 from harness.wording import counted, in_points, letter, listed, shortened, sizes_text, some_of
 from harness.wording import examples as examples_text
 
@@ -64,7 +63,7 @@ def title_lines(grid: Grid) -> list[str]:
         what = f"{r.aggregate.label} ± standard deviation (ddof {r.aggregate.ddof}) over {design}"
     else:
         what = f"{r.aggregate.label} over {design}" if runs > 1 else "one run a cell"
-    scored = "Dev" if r.aggregate.scores == "dev" or protocol_named(r.protocol).scores_dev else "Test"
+    scored = "Dev" if r.aggregate.scores == "dev" or r.scores_dev else "Test"
     return [title, f"{scored} scores in points (x100): {what}."]
 
 
@@ -242,7 +241,7 @@ def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
 
 def _checkpoint_words(r: ResolvedTable) -> str:
     last = r.selection_every == LAST
-    if protocol_named(r.protocol).scores_dev:
+    if r.scores_dev:
         return f"{'The last checkpoint is scored' if last else 'The checkpoint is selected by its score, and scored,'} on the development set."
     which = "The last checkpoint is evaluated on dev" if last else "The checkpoint is selected by its dev score"
     return f"{which}{' and scored once on test' if r.aggregate.scores == 'test' else ', which is the score shown'}."

@@ -294,9 +294,9 @@ def _after_number(cell: str | Entry) -> int:
 
 def _latex(document: Document) -> str:
     """A table environment that needs the package booktabs and nothing else; its tables share the first one's head."""
-    comments = [f"% {' '.join(line.split())}" for line in document.lines if line not in document.caption]
+    comments = _comments(line for line in document.lines if line not in document.caption)
     if not document.tables:
-        return "\n".join([*(f"% {' '.join(line.split())}" for line in document.caption), *comments]) + "\n"
+        return "\n".join([*_comments(document.caption), *comments]) + "\n"
     first = document.tables[0]
     long = {i for row in first.rows for i in first.left if len(LATEX.cell(row[i])) > WIDEST}
     left = f"p{{{0.6 / max(1, len(long)):.2f}\\linewidth}}"
@@ -319,6 +319,10 @@ def _latex(document: Document) -> str:
     label = "".join(c for c in document.name if c.isascii() and (c.isalnum() or c in "-_"))
     out += [f"\\caption{{{' '.join(map(escape_latex, document.caption))}}}", f"\\label{{tab:{label}}}", "\\end{table}"]
     return "\n".join([*out, *comments]) + "\n"
+
+
+def _comments(lines: Iterable[str]) -> list[str]:
+    return [f"% {' '.join(line.split())}" for line in lines]
 
 
 def _with_minus(cell: str | Entry) -> str | Entry:

@@ -13,7 +13,7 @@ from harness.report.document import DASH, Document, Table, in_format
 from harness.report.table import column_name
 from harness.statistics.learning_curve import EXPONENTS
 from harness.tasks import protocol_named
-from harness.wording import counted, in_points
+from harness.wording import counted, in_points, per_class
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ def sentences(labels: Labels) -> Iterator[str]:
         yield "No row has a finished run in any size."
     for place in dict.fromkeys((each.column, each.row) for each in labels.figures):
         of = {each.kind: each for each in labels.figures if (each.column, each.row) == place and each.kind != "score"}
-        worth, more = of["labels"], f"{counted(labels.more, 'more label')}{_per_class(labels)}"
+        worth, more = of["labels"], f"{counted(labels.more, 'more label')}{per_class(labels.grid.resolved.size_unit)}"
         start = worth.size - labels.more
         line = f"{worth.row}, {labels.grid.title(worth.column)}, {counted(worth.num_subsets, 'subset')} x {counted(worth.num_seeds, 'seed')}: "
         if worth.estimate is not None:
@@ -40,11 +40,6 @@ def sentences(labels: Labels) -> Iterator[str]:
             which = "the labels are worth more" if less.low > 0 else "the method is worth more" if less.high < 0 else ""
             line += f"; {which or 'which is worth more cannot be told'} (labels with {less.against} less the method: {_points(less)})"
         yield f"{line}."
-
-
-def _per_class(labels: Labels) -> str:
-    """' per class' where that is what sizes count."""
-    return labels.grid.resolved.size_unit.removeprefix("training examples")
 
 
 def notes(labels: Labels) -> list[str]:
@@ -83,7 +78,7 @@ def _table(labels: Labels, column: str) -> Table:
     worths: tuple[Kind, ...] = ("labels", "method")
     kinds = [kind for kind in worths if any(each.kind == kind for each in figures)]
     names: dict[Kind, str] = {
-        "labels": f"{labels.more:,} more labels{_per_class(labels)}",
+        "labels": f"{labels.more:,} more labels{per_class(labels.grid.resolved.size_unit)}",
         "method": "Instead of " + labels.against,
     }
     head = [

@@ -168,9 +168,7 @@ def overlap_sentences(plan: Plan) -> list[str]:
         for overlap in plan.overlaps
         if overlap.most
     ]
-    unread = next((corpus for corpus in plan.corpora[:1] if corpus.rows > COMPARED_TEXTS), None)  # the largest
+    unread = [largest for largest in plan.corpora[:1] if largest.rows > COMPARED_TEXTS]  # the others are parts of it
     if not sentences and plan.overlaps:
         sentences.append(f"no dev or test text of this table is part of the {'other ' if unread else ''}training text")
-    if unread:
-        sentences.append(f"not looked for in the {unread.rows:,} texts of {unread.name}")
-    return sentences
+    return sentences + [f"not looked for in the {corpus.rows:,} texts of {corpus.name}" for corpus in unread]

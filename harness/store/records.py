@@ -97,9 +97,9 @@ class Store(Leases, Kept):
 
     def each(self, keys: Iterable[str], *, predictions: bool = False) -> Iterator[tuple[str, Record]]:
         """Keys with their records, of which 100 are held in memory at a time."""
-        every = [*keys]
-        for start in range(0, len(every), 100):
-            yield from self.records(every[start : start + 100], predictions=predictions).items()
+        every, size = [*keys], 100
+        for start in range(0, len(every), size):
+            yield from self.records(every[start : start + size], predictions=predictions).items()
 
     @retried
     def stage(self, key: str) -> Stage | None:

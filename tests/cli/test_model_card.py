@@ -70,5 +70,6 @@ def test_sizes_of_k_shot_are_per_class() -> None:
     r = resolve_table("k_shot", "paper", tasks=("sst2",))
     run: Any = SimpleNamespace(row="FT", size=16)
     prepared: Any = SimpleNamespace(resolved=r)
-    title = model_card._title(prepared, SimpleNamespace(), run, TASKS["sst2"])  # type: ignore[arg-type]
+    stage: Any = SimpleNamespace()
+    title = model_card._title(prepared, stage, run, TASKS["sst2"])
     assert title.endswith("FT on SST-2 (16 labelled examples per class)")

@@ -18,6 +18,7 @@ import tiny
 import torch
 from safetensors.torch import save_file
 
+import harness
 from harness.cli import main
 from harness.commands.row_files import parts
 from harness.encoders.models.pretrained_folder import HEAD_FILE, Head, plain_logits, write_model, write_tokenizer
@@ -309,3 +310,11 @@ def test_a_head_without_a_tensor_and_a_home_of_nobody(predict: Run, model: Path,
     )
     refused(predict, folder, "its files make no model")
     refused(predict, "~nobody_here/model", "there is no user for '~nobody_here'")
+
+
+def test_texts_from_python_are_a_list_of_what_the_model_takes(model: Path) -> None:
+    with pytest.raises(UserError, match=r"texts: should be a list of texts; give one text as \[text\]"):
+        harness.predict(model, "w1 w2")
+    with pytest.raises(UserError, match=r"texts: a row has 2 texts, and the model takes 1 \(review\)"):
+        harness.predict(model, ["w1", ("w1", "w2")])
+    assert len(harness.predict(model, ["w1", ("w2",)])) == 2

@@ -58,6 +58,12 @@ def test_elsewhere_a_sentence_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None
     assert out.getvalue() == "word " * 60 + "\n" + TABLE
 
 
+def test_a_row_of_somebody_elses_file_steers_no_terminal() -> None:
+    out = io.StringIO()
+    print_table(TABLE.replace("w/ SimCLR", "\x1b[2J\x07FT"), out)
+    assert out.getvalue() == TABLE.replace("w/ SimCLR", r"\x1b[2J\x07FT")
+
+
 def test_tables_are_not_wrapped(narrow: Terminal) -> None:
     print_table(TABLE, narrow)
     lines, before = narrow.getvalue().splitlines(), TABLE.splitlines()
