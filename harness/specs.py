@@ -237,6 +237,9 @@ NO_ENCODER = Encoder("none", "none")
 """What a stage starts from that reads no encoder: it is the same under any."""
 
 
+Step = Literal["last", "selected"] | int
+
+
 @dataclass(frozen=True)
 class Parent:
     """Weights of an earlier stage: which stage, after which update, and which parts are loaded.
@@ -246,7 +249,7 @@ class Parent:
     """
 
     stage: Stage
-    step: Literal["last", "selected"] | int = "last"
+    step: Step = "last"
     parts: tuple[str, ...] = ("encoder",)
 
     def __post_init__(self) -> None:
@@ -417,3 +420,18 @@ class Record:
     provenance: dict[str, Any] = field(default_factory=dict)
     predictions: dict[str, Predictions] = field(default_factory=dict)
     """By digest of the row set: dev and each test set."""
+
+    def digest_after(self, step: Step) -> str | None:
+        """Digest of its weights after an update; None where it recorded none."""
+        if isinstance(step, str):
+            return self.weights_digest
+        digest: str | None = self.provenance.get("saved_digests", {}).get(str(step))
+        return digest
+
+
+def starts_elsewhere(stage: Stage, records: Mapping[str, Record]) -> bool:
+    """Whether a stage started from other weights than the stage before it recorded, which was trained again for them and came out otherwise."""
+    if not isinstance(stage.init, Parent) or not {stage.key, stage.init.stage.key} <= records.keys():
+        return False
+    recorded = records[stage.init.stage.key].digest_after(stage.init.step)
+    return bool(recorded) and records[stage.key].provenance.get("parent_product") not in (None, recorded)

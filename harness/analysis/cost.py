@@ -38,10 +38,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class RunCost:
-    """Of one run: its fine-tuning, and the stages before it, each as if the run had been trained alone."""
+    """Of one run: its fine-tuning, and the stages before it, each as if the run had been trained alone. `counts`: its score does; else it was
+    trained to select another configuration of its row."""
 
     fine_tuning: Cost
     earlier: Cost
+    counts: bool = True
 
 
 RunCosts = Mapping[tuple[str, str, int], Sequence[RunCost]]
@@ -51,7 +53,7 @@ RunCosts = Mapping[tuple[str, str, int], Sequence[RunCost]]
 @dataclass(frozen=True)
 class CellCost:
     """`score`: mean over the largest full grid of replicates, on the metric's own scale, with its crossed 95 % interval (None: no spread
-    to judge by). Costs are means of a run; `search`: of all the search, shared by the runs of the cell. `parameters`: of its
+    to judge by). Costs are means of a run that counts; `search`: of all the search, configurations that do not count too, shared by the runs of the cell. `parameters`: of its
     encoder, in a table of several. `beaten`: a row that scores as
     high for no more FLOPs."""
 
@@ -116,7 +118,8 @@ def _cell(
     columns = grid.resolved.columns
     over = [name for group in grid.resolved.average_over for name in group]
     tasks = [columns[column].task] if column in columns else [*dict.fromkeys(columns[name].task for name in over)]
-    of_tasks = [of_runs.get((row, task, size), ()) for task in tasks]
+    every = [of_runs.get((row, task, size), ()) for task in tasks]
+    of_tasks = [[run for run in runs if run.counts] for runs in every]
     subsets, seeds = full_grid(list(scores))
     if not subsets or not all(of_tasks):
         return None
@@ -124,6 +127,7 @@ def _cell(
         sum((sum((getattr(run, name) for run in runs), Cost()).per(len(runs)) for runs in of_tasks), Cost())
         for name in ("fine_tuning", "earlier")
     )
+    rejected = (run.fine_tuning + run.earlier for runs in every for run in runs if not run.counts)
     values = np.array([[scores[s, r] for r in seeds] for s in subsets])
     interval = mean_interval(values)
     return CellCost(
@@ -137,7 +141,7 @@ def _cell(
         interval.high if interval else None,
         fine_tuning,
         earlier,
-        search.get(row, Cost()).per(values.size),
+        sum(rejected, search.get(row, Cost())).per(values.size),
     )
 
 

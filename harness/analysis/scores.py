@@ -14,10 +14,11 @@ from harness.objectives import definition_of
 from harness.objectives.definitions.fitted import MajorityDefinition
 from harness.paths import without_folders
 from harness.planning.runs import Plan
-from harness.specs import Record, Run, Stage
+from harness.specs import Record, Run, Stage, starts_elsewhere
 from harness.store import Store
 from harness.tasks import METRICS, score
 from harness.tasks.overlap import unit_ids
+from harness.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,10 +181,10 @@ def examples(plan: Plan) -> dict[str, Examples]:
     return found
 
 
-def hardware(plan: Plan, store: Store) -> tuple[str, ...]:
-    """The distinct machines and numbers of workers that trained the table's recorded stages."""
+def hardware(records: Iterable[Record]) -> tuple[str, ...]:
+    """The distinct machines and numbers of workers that trained the recorded stages of a table."""
     kinds = set()
-    for record in store.records(plan.stages).values():
+    for record in records:
         origin = record.provenance
         if record.status == "done":
             threads, workers = origin.get("threads", 1), origin.get("workers", 1)
@@ -193,3 +194,17 @@ def hardware(plan: Plan, store: Store) -> tuple[str, ...]:
                 f"{origin.get('torch', '?')}"
             )
     return tuple(sorted(kinds))
+
+
+def starts_elsewhere_sentences(plan: Plan, records: Mapping[str, Record]) -> list[str]:
+    """Which runs come from a stage that was trained again for its weights and gave others than its record has, a sentence each kind of stage."""
+    stages = [stage for stage in plan.stages.values() if starts_elsewhere(stage, records)]
+    sentences = []
+    for phase in dict.fromkeys(stage.parent.phase for stage in stages if stage.parent):
+        changed = {stage.key for stage in stages if stage.parent and stage.parent.phase == phase}
+        runs = {run.stage.key for run in plan.runs if any(stage.key in changed for stage in run.stage.chain)}
+        sentences.append(
+            f"Of {counted(len({run.stage.key for run in plan.runs}), 'run')}, {len(runs):,} come from weights of {phase} that were made again and are not those of its record "
+            "(another machine, version or commit); 'harness verify' names each"
+        )
+    return sentences

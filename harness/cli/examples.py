@@ -109,7 +109,9 @@ def _of_run(args: argparse.Namespace, out: Path | None) -> int:
     worded, order, _ = _MEASURES[frame.attrs["measure"]]
     what = worded.format(wrong=f"{wrong:,} of ", examples=f"{examples} of {split}")
     shown = frame.head(args.limit)
-    if out and wrong:
+    if out and not wrong:
+        end = "; no file is written."
+    elif out:
         _write(frame, out)
         end, shown = f"; written to {args.output}.", frame.head(0)
     elif len(shown) < wrong:

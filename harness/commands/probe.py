@@ -17,13 +17,13 @@ from harness.commands.prepare import Prepared
 from harness.commands.recorded import Recorded, recorded
 from harness.commands.texts import reader
 from harness.commands.train import View
-from harness.commands.trained import Step, TrainedModel, recorded_digest, start_of, trained_model, trained_models
+from harness.commands.trained import TrainedModel, start_of, trained_model, trained_models
 from harness.errors import UserError
 from harness.methods import METHODS
 from harness.planning.waves import best_run
 from harness.report.figures.embeddings import MOST, Embedded
 from harness.report.figures.probes import Probed, ProbeFigure
-from harness.specs import Data, Encoder, Parent, Record, Run, Stage, canonical, digest_of
+from harness.specs import Data, Encoder, Parent, Record, Run, Stage, Step, canonical, digest_of
 from harness.storage import weights_of
 from harness.streams import stream
 from harness.tasks import open_source, similar_pairs
@@ -192,9 +192,7 @@ def _measured(
         if new in ([], [0]):
             continue
         steps: dict[Step, int] = {"last" if update == line.stage.optim.steps else update: update for update in new}
-        gone = [
-            s for s in steps if not (storage.exists(weights_of(line.key, s)) or recorded_digest(records[line.key], s))
-        ]
+        gone = [s for s in steps if not (storage.exists(weights_of(line.key, s)) or records[line.key].digest_after(s))]
         if gone:
             after = ", ".join(f"{steps.pop(step):,}" for step in gone)
             sentences.append(f"{line.name}: its weights were not saved after update {after}, which is left out.")

@@ -14,7 +14,7 @@ from harness.analysis.cost import Cost, cost_before
 from harness.analysis.examples import ExampleFrames, example_frames
 from harness.analysis.other_system import Digests, read_other_system
 from harness.analysis.schema import joined_frames
-from harness.analysis.scores import examples, hardware, results_of
+from harness.analysis.scores import examples, hardware, results_of, starts_elsewhere_sentences
 from harness.commands.prepare import Prepared
 from harness.planning.runs import Plan
 from harness.planning.table import HOURS
@@ -43,8 +43,9 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     grid = aggregate(resolved, results, test_rows, not_comparable, skipped)
     if resolved.table.figure and resolved.table.figure.x == HOURS:
         grid = replace(grid, hours=hours_before(plan, store))
-    keys = {run.stage.key for run in plan.runs}
-    return grid, Caption(len(keys), plan.source, counts, hardware(plan, store), tuple(notes), reports)
+    keys, records = {run.stage.key for run in plan.runs}, store.records(plan.stages)
+    notes += [f"{sentence}." for sentence in starts_elsewhere_sentences(plan, records)]
+    return grid, Caption(len(keys), plan.source, counts, hardware(records.values()), tuple(notes), reports)
 
 
 def with_other_system(prepared: Prepared, path: Path) -> Prepared:

@@ -38,11 +38,12 @@ def writer_of(request: Request, url: str, warn: Callable[[str], None]) -> Writer
 
 
 def projection_of(prepared: Prepared) -> Projection:
-    """A table as trackers show it. Its cells are told from those under other values by preset, encoder, and a digest of the rest."""
+    """A table as trackers show it. Its cells are told from those under other values by preset, encoders, and a digest of the rest."""
     resolved, kept = prepared.resolved, prepared.named.kept.values
     left_out = (*FILTERS, "table", "folder", "preset", "encoder", "data")
     rest = {name: value for name, value in kept.items() if name not in left_out and value}
-    named = [resolved.preset, Path(resolved.encoder).name, *([digest_of(rest)[:6]] if rest else [])]
+    encoders = (Path(part.encoder).name for part in resolved.parts)
+    named = [resolved.preset, *encoders, *([digest_of(rest)[:6]] if rest else [])]
     return of_plan(prepared.plan, ", ".join(named))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from harness.commands.execution import execution_of, storage_of
 from harness.commands.prepare import Prepared
@@ -18,7 +18,7 @@ from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
 from harness.kinds import Kind
 from harness.planning.work import Item
-from harness.specs import Record, Stage
+from harness.specs import Stage, Step
 from harness.storage import Storage, weights_of
 from harness.tasks import Task
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from harness.encoders.tokens import Tokeniser
     from harness.objectives.base import TrainingObjective
     from harness.planning.lifecycle import Event
-
-Step = Literal["last"] | int
-"""Which of a stage's weights: its final ones, or those after an update."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ def trained_models(
     prepared, record = recorded.prepare(), recorded.record
     kept = storage_of(replace(prepared.request, storage=storage), prepared.store)
     missing = [step for step in steps if not kept.exists(weights_of(recorded.key, step))]
-    unknown = [step for step in missing if not record.predictions and recorded_digest(record, step) is None]
+    unknown = [step for step in missing if not record.predictions and record.digest_after(step) is None]
     if unknown and not accept_difference:
         saved = [*map(int, record.provenance.get("saved_digests", {})), recorded.stage.optim.steps]
         raise UserError(
@@ -195,7 +192,7 @@ def _checked_against_record(
     read = reader(prepared.plan, tokeniser, prepared.store)
     if stage.data.prompt:
         objective.take_training_set(*read(stage.data.train, stage.data))
-    known, weights = recorded_digest(record, recorded.step), f"weights{recorded.after}"
+    known, weights = record.digest_after(recorded.step), f"weights{recorded.after}"
     differs = ""
     if not remade and known == digest:
         sentence = f"Its {weights} were kept since it was trained (digest {digest[:10]})."
@@ -232,11 +229,3 @@ def _checked_against_record(
             "'harness export --accept-difference'."
         )
     return TrainedModel(prepared, stage, objective, tokeniser, setup, (sentence,))
-
-
-def recorded_digest(record: Record, step: Step) -> str | None:
-    """The digest that a record has of these weights; None where it has none."""
-    if step == "last":
-        return record.weights_digest
-    known: str | None = record.provenance.get("saved_digests", {}).get(str(step))
-    return known

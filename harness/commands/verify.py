@@ -31,7 +31,7 @@ from harness.errors import UserError
 from harness.objectives import build, definition_of
 from harness.planning.request import BESIDE, Request, from_json, is_own
 from harness.report.table import render
-from harness.specs import Data, Parent, Record, RowSet, Stage
+from harness.specs import Data, Record, RowSet, Stage, starts_elsewhere
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.store.published import is_published
 from harness.streams import stream
@@ -383,13 +383,9 @@ class RecordChecks:
         objective = self._objective(stage)
         if objective:
             yield from _losses(objective.weights, record)
-        parent = stage.init
-        if isinstance(parent, Parent):
-            before = self._prepared.store.records([parent.stage.key]).get(parent.stage.key)
-            digests = before.provenance.get("saved_digests", {}) if before else {}
-            kept = digests.get(str(parent.step)) if parent.save_at else before and before.weights_digest
-            if kept and record.provenance.get("parent_product") not in (None, kept):
-                yield "the weights that it says it started from are not those that the stage before it recorded"
+        earlier = self._prepared.store.records([stage.parent.key]) if stage.parent else {}
+        if starts_elsewhere(stage, {**earlier, stage.key: record}):
+            yield "the weights that it says it started from are not those that the stage before it recorded"
         if stage.selection is None or stage.data.dev is None:
             return
         yield from self._predictions(stage, record)

@@ -30,7 +30,7 @@ _TOKENIZER = (
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
-_SENTENCEPIECE = ("spm.model", "spiece.model")
+_OLDER = ("spm.model", "spiece.model", "added_tokens.json")
 """Read where there is no tokenizer.json."""
 _MEMO_ENTRIES = 500
 NEW = "new:"
@@ -161,7 +161,12 @@ def _check_tokenizer(folder: Path, config: dict[str, Any]) -> None:
     if not (folder / "tokenizer.json").exists() and not (old and all((folder / name).exists() for name in old)):
         files = " or ".join(["tokenizer.json", *filter(None, [" and ".join(old)])])
         raise UserError(f"The encoder folder {folder} has no tokenizer; add the {files} that belongs to its weights.")
-    if (folder / "tokenizer.json").exists() or not set(old) & set(_SENTENCEPIECE):  # whose ids only the library counts
+    if (folder / "tokenizer.json").exists() and not _probed(folder)["special"]:
+        raise UserError(
+            f"The encoder folder {folder} has a tokenizer that puts no token before or after a text, such as [CLS], whose state stands for the whole; "
+            "add the tokenizer.json that belongs to its weights."
+        )
+    if (folder / "tokenizer.json").exists() or not set(old) & set(_OLDER):  # whose ids only the library counts
         check_vocabulary(_num_ids(folder, old), config, f"The encoder folder {folder}")
 
 
@@ -241,7 +246,7 @@ def _hub_folder(name: str, download: bool, where: str) -> Path | None:
     if not is_id(name):
         raise unknown("encoder", name, PACKAGED, where)
     model = Repository("model", name, where, f"name a folder, or one of {', '.join(PACKAGED)}")
-    patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", *_TOKENIZER, *_SENTENCEPIECE]
+    patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", *_TOKENIZER, *_OLDER]
     found = model.snapshot(patterns) if download else model.cached_snapshot(patterns)
     if found is None or any((found / weights).exists() for weights in _WEIGHTS):
         return found
@@ -310,7 +315,7 @@ def _hash_tokenizer(whole: Any, path: Path) -> None:
             if name.endswith(".json"):
                 content = json.dumps(_json(path / name), sort_keys=True)
             whole.update(name.encode() + content.encode())
-    for name in () if (path / "tokenizer.json").exists() else _SENTENCEPIECE:
+    for name in () if (path / "tokenizer.json").exists() else _OLDER:
         if (path / name).exists():
             whole.update(name.encode() + (path / name).read_bytes())
     configured = path / "tokenizer_config.json"
@@ -321,18 +326,24 @@ def _hash_tokenizer(whole: Any, path: Path) -> None:
 
 
 def _probed(path: Path) -> dict[str, Any]:
-    """Of the tokenizer in a folder its `departure` (see `pretrained_tokenizer`), its `size`, and `ids`, the highest id plus 1. Read once for
-    the same files and versions: that takes seconds."""
-    names = ("config.json", "added_tokens.json", *_TOKENIZER, *_SENTENCEPIECE)
+    """Of the tokenizer in a folder its `departure` (see `pretrained_tokenizer`), its `size`, `ids`, the highest id plus 1, and `special`, how many
+    tokens it adds to a text. Read once for the same files and versions: that takes seconds."""
+    names = ("config.json", *_TOKENIZER, *_OLDER)
     contents = [(name, (path / name).read_bytes()) for name in names if (path / name).exists()]
     identity = digest_of(
-        [version("transformers"), version("tokenizers"), [(n, hashlib.sha256(c).hexdigest()) for n, c in contents]]
+        [
+            version("transformers"),
+            version("tokenizers"),
+            "special",
+            [(n, hashlib.sha256(c).hexdigest()) for n, c in contents],
+        ]
     )
 
     def probe() -> dict[str, Any]:
         tokenizer, departure = pretrained_tokenizer(path)
         ids = 1 + max(tokenizer.get_vocab().values(), default=-1)
-        return {"departure": departure, "size": len(tokenizer), "ids": ids}
+        special = tokenizer.num_special_tokens_to_add()
+        return {"departure": departure, "size": len(tokenizer), "ids": ids, "special": special}
 
     return remembered(cache_folder() / "tokenizers.json", "tokenizers", identity, probe, _MEMO_ENTRIES)
 
@@ -355,7 +366,7 @@ def files_of(folder: Path) -> list[Path]:
     found = [
         p
         for p in sorted(folder.iterdir())
-        if p.name in (*_WEIGHTS, *_TOKENIZER, *_SENTENCEPIECE, "config.json") or p.suffix == ".safetensors"
+        if p.name in (*_WEIGHTS, *_TOKENIZER, *_OLDER, "config.json") or p.suffix == ".safetensors"
     ]
     safe = any(p.suffix == ".safetensors" for p in found)
     return [p for p in found if not (safe and p.name == "pytorch_model.bin")]

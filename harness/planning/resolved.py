@@ -143,6 +143,11 @@ class ResolvedTable:
         return protocol_named(self.protocol).scores_dev
 
     @property
+    def scored_set(self) -> str:
+        """What the scores shown are on: 'test set' or 'development set'."""
+        return "development set" if self.scores_dev or self.aggregate.scores == "dev" else "test set"
+
+    @property
     def replicates(self) -> tuple[tuple[int, int], ...]:
         """The crossed design: every (subset, seed), subsets slowest."""
         return tuple((subset, seed) for subset in self.subsets for seed in self.seeds)

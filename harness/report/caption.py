@@ -63,7 +63,7 @@ def title_lines(grid: Grid) -> list[str]:
         what = f"{r.aggregate.label} ± standard deviation (ddof {r.aggregate.ddof}) over {design}"
     else:
         what = f"{r.aggregate.label} over {design}" if runs > 1 else "one run a cell"
-    scored = "Dev" if r.aggregate.scores == "dev" or r.scores_dev else "Test"
+    scored = "Test" if r.scored_set == "test set" else "Dev"
     return [title, f"{scored} scores in points (x100): {what}."]
 
 

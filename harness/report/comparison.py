@@ -128,9 +128,9 @@ def notes(comparisons: Comparisons) -> list[str]:
     if comparisons.items:
         lines.append(comparisons.unit)
     else:
-        lines.append(
-            "The test set is taken as given; --items asks whether it would hold on another one (accuracy, EM, answer F1)."
-        )
+        items = "; --items asks whether it would hold on another one (accuracy, EM, answer F1)"
+        items = items if comparisons.grid.resolved.aggregate.scores == "test" else ""
+        lines.append(f"The {comparisons.grid.resolved.scored_set} is taken as given{items}.")
     if any(c.across_hardware for c in comparisons.comparisons):
         lines.append(
             "Between different hardware numbers agree up to rounding only: a difference there may be one of machines. "

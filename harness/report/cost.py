@@ -21,7 +21,9 @@ def notes(costs: Sequence[CellCost]) -> list[str]:
         "spent on a given encoder is in no figure.",
     ]
     if any(cell.search.flops for cell in costs):
-        lines.append("Search: all stages of the studies that hold the runs of a row, shared by the runs of its cell.")
+        lines.append(
+            "Search: all stages of the studies that hold the runs of a row, and of its configurations that were not selected, shared by the runs of its cell."
+        )
     return lines
 
 

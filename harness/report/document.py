@@ -359,9 +359,10 @@ _LATEX = {
 def escape_latex(text: str) -> str:
     """Text that LaTeX prints as it stands; characters that plain pdflatex cannot print become '?'."""
     out = []
-    for c in " ".join(text.split()):
+    # Two characters that LaTeX would draw as one, as -- and ?` are, are held apart.
+    for c in re.sub(r"([-`',?!])(?=[-`',])", "\\1\0", " ".join(text.replace("\0", "?").split())):
         printable = c.isascii() and c.isprintable()
-        out.append(_LATEX.get(c, c if printable or (ord(c) < 0x180 and c.isalpha()) else "?"))
+        out.append("{}" if c == "\0" else _LATEX.get(c, c if printable or (ord(c) < 0x180 and c.isalpha()) else "?"))
     return "".join(out)
 
 

@@ -104,7 +104,9 @@ def _results(results: Results) -> list[Block]:
         blocks.append(Table(size_name(size, grid.resolved.size_unit), head, rows, stacked=True))
     about = []
     if intervals:
-        about.append(f"Below a cell stands the 95 % interval of its mean on this test set, {_factors(grid)}.")
+        about.append(
+            f"Below a cell stands the 95 % interval of its mean on this {grid.resolved.scored_set}, {_factors(grid)}."
+        )
     else:
         about.append(
             "No cell has an interval: one needs the mean of two runs or more, all done, with different scores."

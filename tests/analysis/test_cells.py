@@ -290,6 +290,7 @@ def grid_with_specials() -> Grid:
 def test_latex_escapes() -> None:
     assert escape_latex("a_b & 5% #1 $x {y}") == r"a\_b \& 5\% \#1 \$x \{y\}"
     assert escape_latex("\\~^±") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}$\pm$"
+    assert escape_latex("--set a ?`b` '' –") == "-{}-set a ?{}`b` '{}' --"
     assert escape_latex("é 漢\n\tx") == "é ? x"
     text = render(grid_with_specials(), CAPTION, "latex")
     assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")

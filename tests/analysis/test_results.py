@@ -6,7 +6,7 @@ import ast
 import json
 import math
 import sqlite3
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ import harness
 from harness.analysis import scores as results
 from harness.analysis.cells import own_scores
 from harness.analysis.schema import PLACE, RESULT_DTYPES
-from harness.analysis.scores import dev_scores, examples, hardware, results_of
+from harness.analysis.scores import dev_scores, examples, hardware, results_of, starts_elsewhere_sentences
 from harness.encoders import HeadTraining, Located
 from harness.kinds import Predictions
 from harness.planning.runs import Plan, make_plan
-from harness.specs import Encoder, Record, Stage
+from harness.specs import Encoder, Record, Stage, starts_elsewhere
 from harness.store import Store
 from harness.tasks import Task, open_source, score
 
@@ -107,7 +107,7 @@ def test_what_was_never_tried_is_left_out(plan: Plan, store: Store) -> None:
 def test_a_store_that_does_not_exist_has_no_results(plan: Plan, tmp_path: Path) -> None:
     nowhere = Store(f"sqlite:///{tmp_path}/none/harness.db", create=False)
     assert own_rows(plan, nowhere) == []
-    assert hardware(plan, nowhere) == ()
+    assert hardware(nowhere.records(plan.stages).values()) == ()
     assert not (tmp_path / "none").exists()
 
 
@@ -231,12 +231,28 @@ def test_hardware_lists_each_kind_once(plan: Plan, store: Store) -> None:
         commit(store, stage, provenance=kind)
     failed = list(plan.stages.values())[len(kinds)]
     commit(store, failed, "failed", "no memory", provenance=origin("abacus", 1))
-    assert hardware(plan, store) == (
+    assert hardware(store.records(plan.stages).values()) == (
         "CPU x, 1 thread a run, torch 2.9",
         "CPU x, 4 threads a run, torch 2.9",
         "H100, 1 thread a run, torch 2.9",
     )
-    assert len(hardware(replace(plan, stages={}), store)) == 0
+
+
+def test_runs_from_weights_that_came_out_otherwise_are_counted(plan: Plan, store: Store) -> None:
+    """A stage that was trained again for its weights has a record that its later children did not start from."""
+    parents = {stage.parent.key: stage.parent for stage in plan.stages.values() if stage.parent}
+    for parent in parents.values():
+        commit(store, parent, weights_digest="a" * 64)
+    children = [stage for stage in plan.stages.values() if stage.parent and stage.key not in parents]
+    for stage, start in zip(children, ["a" * 64, "b" * 64, "b" * 64], strict=False):
+        commit(store, stage, provenance={"parent_product": start})
+    records = store.records(plan.stages)
+    changed = [stage for stage in children if starts_elsewhere(stage, records)]
+    sentences = starts_elsewhere_sentences(plan, records)
+    assert len(changed) == 2
+    runs = {run.stage.key for run in plan.runs if {stage.key for stage in run.stage.chain} & {s.key for s in changed}}
+    assert f"{len(runs)} come from weights of {changed[0].parent.phase} that were made again" in sentences[0]
+    assert starts_elsewhere_sentences(plan, {}) == []
 
 
 # ------------------------------------------------------------------------------------------------------ examples

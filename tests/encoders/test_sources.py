@@ -256,12 +256,21 @@ class TestWrongFolders:
         else:
             assert f"has a tokenizer with {ids} ids for an embedding of {round(rows * ids)} rows" in one_sentence(copy)
 
+    def test_a_tokenizer_that_adds_no_token(self, copy: Path) -> None:
+        """The state of the first word would stand for the text."""
+        edit(copy / "tokenizer.json", post_processor=None)
+        assert "puts no token before or after a text" in one_sentence(copy)
+
     def test_a_vocabulary_in_the_older_files(self, copy: Path) -> None:
         words = Tokeniser(copy)._tokenizer.get_vocab()
         (copy / "tokenizer.json").unlink()
         (copy / "vocab.txt").write_text("\n".join(sorted(words, key=words.get)) + "\n")
         assert locate(str(copy)).config["vocab_size"] == len(words)
+        edit(copy / "config.json", vocab_size=len(words) + 1)
+        before = digest(copy)
         (copy / "added_tokens.json").write_text(json.dumps({"more": len(words)}))
+        assert digest(copy) != before, "another word is one token"
+        edit(copy / "config.json", vocab_size=len(words))
         assert f"a tokenizer with {len(words) + 1} ids" in one_sentence(copy)
         (copy / "added_tokens.json").unlink()
         (copy / "vocab.txt").write_text("[PAD]\n[UNK]\n")

@@ -68,6 +68,9 @@ def test_the_cost_of_a_row_is_that_of_a_run_with_its_earlier_stages_and_its_shar
     assert (scl.fine_tuning, scl.earlier, scl.search) == (Cost(15.0, 2.0), Cost(85.0, 5.0), Cost(100.0, 10.0))
     assert scl.total == Cost(200.0, 17.0)
     assert scl.beaten == "FT", "as high for less"
+    rejected = [RunCost(Cost(900.0, 90.0), Cost(600.0, 60.0), counts=False)]
+    of_runs["SCL", "sst2", SIZE] += rejected
+    assert costs(made, of_runs, {})[1] == scl, "a configuration that is not selected is search, shared by the 15 runs"
     means = scores.mean(axis=1)
     assert ft.score == pytest.approx(scores.mean())
     assert ft.low is not None
