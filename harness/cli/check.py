@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 
 from harness.cli.terminal import print_lines
@@ -30,5 +31,5 @@ def check(args: argparse.Namespace) -> int:
         f"Method {method.name} ({method.title}), source {source[:8]} of {path.name}: {held} laws hold, {broken} do not."
     )
     if not broken:
-        print_lines([f"Next: harness plan --table few_shot --methods ft,{args.file}"])
+        print_lines([f"Next: harness plan --table few_shot --methods {shlex.quote(f'ft,{args.file}')}"])
     return bool(broken)

@@ -9,6 +9,7 @@ import argparse
 import importlib
 import importlib.util
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable
@@ -256,7 +257,7 @@ def _store(url: str | None) -> Check:
         "store",
         False,
         f"{store.shown}: {len(damages):,} of {count:,} records are damaged: {named}{more}",
-        f"`harness doctor --store {store.shown} --quarantine` moves them away; the command that made them trains them again",
+        f"`harness doctor --store {shlex.quote(store.shown)} --quarantine` moves them away; the command that made them trains them again",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,12 +37,12 @@ def publish(args: argparse.Namespace) -> int:
     if args.organization:
         raise UserError(f"publish: --organization is for --format {EVERY_EVAL_EVER}; leave it out.")
     published = write(prepare(recalled(args), train=False), folder, gold=not args.without_labels)
-    rows = counted(published.rows, "row")
+    rows, typed = counted(published.rows, "row"), shlex.quote(str(folder))
     lines = [
         f"Published {counted(published.records, 'record')} and {rows} of results in {folder}{'' if published.complete else ', of an unfinished table'}.",
-        f"'harness merge {folder} --data DATA' takes it over with the labels of the data."
+        f"'harness merge {typed} --data DATA' takes it over with the labels of the data."
         if args.without_labels
-        else f"'harness report --store {folder}' prints it, 'harness verify {folder}' checks it, 'harness merge {folder}' takes it over.",
+        else f"'harness report --store {typed}' prints it, 'harness verify {typed}' checks it, 'harness merge {typed}' takes it over.",
     ]
     print_lines(map(escaped, lines), sys.stdout)
     return 0 if published.complete else EXIT_INCOMPLETE
@@ -64,7 +65,7 @@ def _evaluations(args: argparse.Namespace, folder: Path) -> int:
             if written.unlabelled
             else []
         ),
-        f"'harness verify {folder}' computes its numbers again.",
+        f"'harness verify {shlex.quote(str(folder))}' computes its numbers again.",
     ]
     print_lines(map(escaped, lines), sys.stdout)
     return 0 if written.complete else EXIT_INCOMPLETE

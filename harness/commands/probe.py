@@ -17,13 +17,13 @@ from harness.commands.prepare import Prepared
 from harness.commands.recorded import Recorded, recorded
 from harness.commands.texts import reader
 from harness.commands.train import View
-from harness.commands.trained import TrainedModel, start_of, trained_model, trained_models
+from harness.commands.trained import Step, TrainedModel, start_of, trained_model, trained_models
 from harness.errors import UserError
 from harness.methods import METHODS
 from harness.planning.waves import best_run
 from harness.report.figures.embeddings import MOST, Embedded
 from harness.report.figures.probes import Probed, ProbeFigure
-from harness.specs import Data, Encoder, Parent, Record, Run, Stage, Step, canonical, digest_of
+from harness.specs import Data, Encoder, Parent, Record, Run, Stage, canonical, digest_of
 from harness.storage import weights_of
 from harness.streams import stream
 from harness.tasks import open_source, similar_pairs

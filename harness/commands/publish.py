@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,7 +91,7 @@ def _check_folder(folder: Path, store: Store, recorded: Mapping[str, Record]) ->
         if lacking:
             raise UserError(
                 f"{folder}: holds {counted(len(lacking), 'record')} that {store.shown} lacks and that would be lost; take them over first with "
-                f"'harness merge {folder}'."
+                f"'harness merge {shlex.quote(str(folder))}'."
             )
         if lost:  # with other flags, or where texts that runs depend on, such as back-translations, are not there yet
             raise UserError(

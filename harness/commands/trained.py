@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from harness.commands.execution import execution_of, storage_of
 from harness.commands.prepare import Prepared
@@ -18,7 +18,7 @@ from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
 from harness.kinds import Kind
 from harness.planning.work import Item
-from harness.specs import Stage, Step
+from harness.specs import Stage
 from harness.storage import Storage, weights_of
 from harness.tasks import Task
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from harness.encoders.tokens import Tokeniser
     from harness.objectives.base import TrainingObjective
     from harness.planning.lifecycle import Event
+
+Step = Literal["last"] | int
+"""Which of a stage's weights: its final ones, or those after an update."""
 
 
 @dataclass(frozen=True)

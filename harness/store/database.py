@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import sqlite3
 import threading
@@ -69,7 +70,7 @@ class Database:
         self._published = is_published(url)
         if not self._published and is_published(url, UNLABELLED_FILE):
             raise UserError(
-                f"{url}: was published without labels; complete it from its data in a store of yours with 'harness merge {url} --data DATA'."
+                f"{url}: was published without labels; complete it from its data in a store of yours with 'harness merge {shlex.quote(url)} --data DATA'."
             )
         self._parsed = parsed(sqlite_url(unpacked(Path(url).expanduser())) if self._published else url)
         self.shown = url if self._published else shown(self._parsed)
