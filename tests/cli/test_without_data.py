@@ -86,6 +86,7 @@ def test_a_published_folder_is_enough(
 def test_errors_and_records_have_names_and_row_numbers(lab: Path, harness: Harness) -> None:
     key = key_of()
     whole = api.misclassified(key)
+    assert harness("list runs --tasks mood.csv").out.count("done") == 8, "by a task's file as by its name"
     (lab / "mood.csv").unlink()
     bare = api.misclassified(key)
     assert [*bare["predicted"]] == [*whole["predicted"]]

@@ -19,7 +19,7 @@ from harness.objectives.classification import CrossEntropy
 from harness.objectives.masked import MaskedText
 from harness.running import run_stage
 from harness.specs import Encoder, Objective, Parent, Record, Stage
-from harness.storage import Storage
+from harness.storage import Storage, checkpoint_of
 from harness.training.loop import Inputs
 from harness.training.result import TrainingResult
 
@@ -309,6 +309,18 @@ class TestWhatGoesWrong:
         record = self.failed(bert, tmp_path)
         assert record.status == "diverged"
         assert "at step 3 " in record.reason
+
+    def test_a_diverged_record_says_that_there_is_a_checkpoint(
+        self, bert: Path, tmp_path: Path, at_step_3: Any
+    ) -> None:
+        """It is deleted by that when the record is committed."""
+        at_step_3(lambda loss: loss * float("nan"))
+        stage, inputs = tiny.fine_tuning(bert, every=1)
+        setup = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
+        record = run_stage(stage, inputs, tiny.vocabulary(bert), tiny.METRICS, setup, keep_weights=False)
+        assert record.status == "diverged"
+        assert record.provenance["checkpoints"] > 0
+        assert Storage(str(tmp_path)).exists(checkpoint_of(stage.key))
 
     def test_an_exception_in_a_batch(self, bert: Path, tmp_path: Path, at_step_3: Any) -> None:
         def fail(loss: torch.Tensor) -> torch.Tensor:
