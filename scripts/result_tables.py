@@ -2,10 +2,10 @@
 `<!-- /results -->`. `tests/test_docs.py` compares them.
 
     python scripts/result_tables.py              # all pages again
-    python scripts/result_tables.py FILE KIND [sizes=20,100] [columns=sst2] [rows=FT,SCL] [grid=5x3] [against=FT] [average=Avg]   # one table, printed
+    python scripts/result_tables.py FILE KIND [sizes=20,100] [columns=sst2] [rows=FT,SCL] [grid=5x3] [against=FT] [average=Avg] [family=40]   # one table, printed
 
 KIND is `points` (of FILE, the `points.csv` of a study: dev of each point, mean ± standard deviation of the subsets' means), or of results `scores` (mean ± standard deviation of the test scores over subsets and seeds; `4/15` while runs of `grid` are missing) or `differences` (each row minus
-`against`, the first row by default, pair by pair: points, the crossed 95 % interval, p, p by Holm over all such differences of these rows in the file; a space in the name of a row is written as _). `average` names a further column, the mean over the columns of runs that are there in all of them; `value=dev` takes the dev scores of the selected checkpoints in place of test. `harness compare` says
+`against`, the first row by default, pair by pair: points, the crossed 95 % interval, p, p by Holm over all such differences of these rows in the file, with those of the plan that are not trained yet where `family` counts them; a space in the name of a row is written as _). `average` names a further column, the mean over the columns of runs that are there in all of them; `value=dev` takes the dev scores of the selected checkpoints in place of test. `harness compare` says
 more where the store is at hand; docs/statistics.md has the method. FILE is as `harness report --format csv` writes it; after a comma files of other systems
 follow, as `harness report --other-system` takes them.
 """
@@ -73,10 +73,13 @@ def compared(frame: pd.DataFrame, against: str) -> Iterator[tuple[int, str, str,
                 yield size, column, row, difference(pairs.unstack("seed").loc[subsets, seeds].to_numpy(), REGION)
 
 
-def difference_rows(frame: pd.DataFrame, against: str, shown: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Headers, and a line for each difference of the `shown` columns and sizes; Holm over those of the whole `frame`."""
+def difference_rows(
+    frame: pd.DataFrame, against: str, shown: pd.DataFrame, family: int
+) -> tuple[list[str], list[list[str]]]:
+    """Headers, and a line for each difference of the `shown` columns and sizes; Holm over those of the whole `frame`, and at least `family`."""
     found = list(compared(frame, against))
-    adjusted = iter(holm([d.p for *_, d in found if d.p is not None]))
+    p_values = [d.p for *_, d in found if d.p is not None]
+    adjusted = iter(holm(p_values + [1.0] * (family - len(p_values))))
     places = {*zip(shown["size"], shown["column"], strict=True)}
     lines = []
     for size, column, row, d in found:
@@ -130,7 +133,8 @@ def table(words: list[str]) -> str:
     if kind == "scores":
         headers, lines = score_rows(shown, options.get("grid", ""))
     elif kind == "differences":
-        headers, lines = difference_rows(frame, options.get("against", str(frame["row"].iloc[0])), shown)
+        against, family = options.get("against", str(frame["row"].iloc[0])), int(options.get("family", 0))
+        headers, lines = difference_rows(frame, against, shown, family)
     else:
         raise SystemExit(f"{kind}: no kind of table; write points, scores or differences.")
     return tabulate(

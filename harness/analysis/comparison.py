@@ -45,7 +45,7 @@ class Comparison:
     """`row` minus `against` in one column at one size. `difference`: on the metric's own scale; None where no replicate is done in both.
 
     `p_holm`, `flip_p_holm`, `equivalence_p_holm`: adjusted over its family of `Comparisons`. `left_out`: what is not in it. `across_hardware`: how many of its
-    pairs are two runs on different hardware, between which numbers agree up to rounding only; a difference may then be one of machines. `of_reference`: one of its
+    pairs are two runs on different hardware, which rounds differently; a difference may then be one of machines. `of_reference`: one of its
     rows is a reference row. `planned`: it follows a plan that was sealed before its runs (`harness.analysis.seal`); `departures` from that, in clauses.
     """
 

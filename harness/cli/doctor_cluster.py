@@ -143,7 +143,7 @@ def _gpus(nodes: list[NodeFacts]) -> Check:
         )
         return Check("GPUs", None, text, "start Ray there without --num-gpus, or with their number")
     if len(names) > 1:
-        fix = "their numbers agree up to rounding only; for bit-identical stages use nodes of one kind"
+        fix = "they round differently, and training can amplify that; for bit-identical stages use nodes of one kind"
         return Check("GPUs", None, f"of several kinds: {listed(names)}", fix)
     count = sum(node.ray_gpus for node in nodes)
     return Check("GPUs", True, f"{count:g} x {names[0]}" if names else "none on any node")

@@ -80,7 +80,9 @@ def note_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
         lines += _verdict_lines(grid)
     hardware = sorted(set(caption.hardware))
     if len(hardware) > 1:
-        lines.append(f"Run on different machines, between which numbers agree up to rounding: {'; '.join(hardware)}.")
+        lines.append(
+            f"Run on different machines, which round differently; training can amplify that to a few test examples: {'; '.join(hardware)}."
+        )
     elif hardware:
         lines.append(f"Run on {hardware[0]}.")
     lines.append(f"Runs: {caption.num_runs}; rows with equal computations share them.")

@@ -133,7 +133,7 @@ def notes(comparisons: Comparisons) -> list[str]:
         lines.append(f"The {comparisons.grid.resolved.scored_set} is taken as given{items}.")
     if any(c.across_hardware for c in comparisons.comparisons):
         lines.append(
-            "Between different hardware numbers agree up to rounding only: a difference there may be one of machines. "
+            "Different hardware rounds differently, and training can amplify that: a difference there may be one of machines. "
             "'harness verify FILE --rerun K' says how far runs differ that are trained again on this machine."
         )
     if AVERAGE in columns_of(comparisons.grid):
