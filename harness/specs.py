@@ -238,6 +238,7 @@ NO_ENCODER = Encoder("none", "none")
 
 
 Step = Literal["last", "selected"] | int
+"""Which of a stage's weights: the last, those of the selected checkpoint, or those after an update."""
 
 
 @dataclass(frozen=True)

@@ -199,12 +199,12 @@ def hardware(records: Iterable[Record]) -> tuple[str, ...]:
 def starts_elsewhere_sentences(plan: Plan, records: Mapping[str, Record]) -> list[str]:
     """Which runs come from a stage that was trained again for its weights and gave others than its record has, a sentence each kind of stage."""
     stages = [stage for stage in plan.stages.values() if starts_elsewhere(stage, records)]
-    sentences = []
+    every, sentences = counted(len({run.stage.key for run in plan.runs}), "run"), []
     for phase in dict.fromkeys(stage.parent.phase for stage in stages if stage.parent):
         changed = {stage.key for stage in stages if stage.parent and stage.parent.phase == phase}
         runs = {run.stage.key for run in plan.runs if any(stage.key in changed for stage in run.stage.chain)}
         sentences.append(
-            f"Of {counted(len({run.stage.key for run in plan.runs}), 'run')}, {len(runs):,} come from weights of {phase} that were made again and are not those of its record "
+            f"Of {every}, {len(runs):,} come from weights of {phase} that were made again and are not those of its record "
             "(another machine, version or commit); 'harness verify' names each"
         )
     return sentences

@@ -144,14 +144,14 @@ def costs_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[Cel
     known = known_costs((stage for run in plan.runs for stage in run.stage.chain), prepared.store)
     titles = prepared.resolved.titles
     of_runs: dict[tuple[str, str, int], list[RunCost]] = {}
-    place = ["configuration", "task", "size", "subset", "seed"]
-    counted_runs = set(counted_scores(grid)[place].itertuples(index=False, name=None))
+    place = ["configuration", "task", "size", "subset"]
+    chosen = set(counted_scores(grid)[place].itertuples(index=False, name=None))
+    several = {title for title, rows in prepared.resolved.printed_rows.items() if len(rows) > 1}
     for run in plan.runs:
         if all(stage.key in known for stage in run.stage.chain):
-            earlier = cost_before(run.stage, known)
-            counts = (run.row, run.task, run.size, run.subset, run.seed) in counted_runs
-            cost = RunCost(known[run.stage.key], earlier, counts)
-            of_runs.setdefault((titles[run.row], run.task, run.size), []).append(cost)
+            title, earlier = titles[run.row], cost_before(run.stage, known)
+            counts = title not in several or (run.row, run.task, run.size, run.subset) in chosen
+            of_runs.setdefault((title, run.task, run.size), []).append(RunCost(known[run.stage.key], earlier, counts))
     searched = _searches(prepared) if prepared.request.overrides else {}
     sizes = {titles[run.row]: parameters(plan.part_of(run.stage).located.config) for run in plan.runs}
     return grid, costs(grid, of_runs, searched, sizes if plan.by_encoder else {}), left_out

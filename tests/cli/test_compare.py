@@ -5,14 +5,20 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
+from analysis.runs import commit
 from cli.command import Said, command
 from cli.conftest import BENCH, METHODS, Benched
 
 import harness as python
+from harness.commands.compare import costs_of
+from harness.commands.prepare import prepare
 from harness.errors import UserError
+from harness.planning.request import Request
 from harness.store import Store
 
 Harness = Callable[..., Said]
@@ -147,6 +153,7 @@ def test_runs_that_collapsed_are_left_out_on_request(harness: Harness) -> None:
     assert "missing, failed or collapsed" in said.out
     frame = pd.read_csv(io.StringIO(harness("compare --cost --without-collapsed --format csv").out))
     assert frame["row"].tolist() == runs[~runs["collapsed"]]["row"].drop_duplicates().tolist()
+    assert (frame["search_flops"] == 0).all(), "what is left out is no search"
     assert "Left out: " not in harness("compare").out
 
 
@@ -198,3 +205,42 @@ def test_a_plan_says_what_it_detects(harness: Harness) -> None:
     ).detect(2)
     assert list(frame["recorded"]) == [0]
     assert frame["detects"].notna().all()
+
+
+GRID_TABLE = """
+name: two
+title: Two
+protocol: own
+recipe: {fine_tune: {lr: 1e-3, batch_size: 8, epochs: 1}, post_train: {lr: 1e-3, batch_size: 8, epochs: 1}}
+max_length: 64
+selection_every: 5
+sizes: [20]
+subsets: 2
+seeds: [31, 42]
+rows: [{name: FT, method: ft}, {name: SCL, method: scl, grid: {lam: [0.1, 0.9]}}]
+aggregate: {center: mean, spread: std, ddof: 1, average: none, select: per_task}
+default_preset: quick
+encoder_preset: quick
+presets: {quick: {description: x, encoder: bert-tiny, data: own}}
+"""
+
+
+@pytest.mark.usefixtures("packaged")
+def test_points_of_a_grid_that_are_not_selected_are_search(tmp_path: Path) -> None:
+    """A run of a row with a grid costs what a run of the selected point costs; the others are divided among its runs. Whichever it is."""
+    (tmp_path / "two.yaml").write_text(GRID_TABLE)
+    rows = "".join(f"text {k} of {k % 2},{k % 2}\n" for k in range(120))
+    (tmp_path / "mine.csv").write_text(f"text,label\n{rows}")
+    request = Request(table=str(tmp_path / "two.yaml"), tasks=(str(tmp_path / "mine.csv"),), encoder="bert-tiny")
+    prepared = prepare(replace(request, store=f"sqlite:///{tmp_path}/harness.db"), train=False)
+    prepared = replace(prepared, store=Store(f"sqlite:///{tmp_path}/harness.db"))
+    flops = {"SCL": {0.1: 7.0, 0.9: 1000.0}}
+    for run in prepared.plan.runs:
+        cost = flops["SCL"][run.stage.objective.params["lam"]] if run.method == "scl" else 3.0
+        commit(prepared.store, run.stage, flops=cost, seconds=cost)
+    grid, cells, _ = costs_of(prepared)
+    ft, scl = cells
+    (selected,) = grid.cells[20, "SCL", "mine"].selected
+    own, other = (7.0, 1000.0) if "0.1" in selected else (1000.0, 7.0)
+    assert (ft.fine_tuning.flops, ft.search.flops) == (3.0, 0.0)
+    assert (scl.fine_tuning.flops, scl.search.flops) == (own, other)
