@@ -33,7 +33,7 @@ from harness.planning.request import BESIDE, Request, from_json, is_own
 from harness.report.table import render
 from harness.specs import Data, Record, RowSet, Stage, starts_elsewhere
 from harness.store import DEFAULT_URL, Store, StoredRequest
-from harness.store.published import is_published
+from harness.store.published import UNLABELLED_FILE, is_published
 from harness.streams import stream
 from harness.tasks import score
 from harness.wording import counted
@@ -160,15 +160,16 @@ class Verification:
 
 def verify(path: Path, url: str | None, seal: str | None = None) -> Verification:
     """Compare a file with the plan of its bench and with what the records give; the results of a published folder by default with its
-    own records; and the order of seals and runs. `seal`: the digest of one that the store has to hold. Raises UserError for a file that is not one of results, and
+    own records, where these have labels; and the order of seals and runs. `seal`: the digest of one that the store has to hold. Raises UserError for a file that is not one of results, and
     where there is no store."""
     if seal is not None and len(seal) < SHOWN:
         raise UserError(
             f"verify: --seal {seal} has fewer than {SHOWN} characters; give the digest as it was published."
         )
-    folder = is_published(str(path))
+    labelled = is_published(str(path))
+    folder = labelled or is_published(str(path), UNLABELLED_FILE)
     published = read_published(path / RESULTS_FILE if folder else path)
-    store = Store(url or (str(path) if folder else DEFAULT_URL), create=False)
+    store = Store(url or (str(path) if labelled else DEFAULT_URL), create=False)
     check_exists(store)
     benches = _benches(published, store)
     outcome = Verification(published, store, benches)

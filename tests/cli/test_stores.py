@@ -154,6 +154,9 @@ def test_without_labels_a_table_is_continued_from_its_data(
     assert not Path(".harness").exists(), "nothing was taken"
     assert harness("merge ../lab/results --data glue").status == 0
     assert harness("report --data glue --format csv").out == csv
+    Path("glue").rename("data")
+    verified = harness("verify ../lab/results")
+    assert (verified.status, "Confirmed" in verified.out) == (0, True), "by the store that took it over"
     monkeypatch.undo()
     ours, theirs = (
         Store(url, create=False)
