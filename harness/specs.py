@@ -237,10 +237,6 @@ NO_ENCODER = Encoder("none", "none")
 """What a stage starts from that reads no encoder: it is the same under any."""
 
 
-Step = Literal["last", "selected"] | int
-"""Which of a stage's weights: the last, those of the selected checkpoint, or those after an update."""
-
-
 @dataclass(frozen=True)
 class Parent:
     """Weights of an earlier stage: which stage, after which update, and which parts are loaded.
@@ -250,7 +246,7 @@ class Parent:
     """
 
     stage: Stage
-    step: Step = "last"
+    step: Literal["last", "selected"] | int = "last"
     parts: tuple[str, ...] = ("encoder",)
 
     def __post_init__(self) -> None:
@@ -422,7 +418,7 @@ class Record:
     predictions: dict[str, Predictions] = field(default_factory=dict)
     """By digest of the row set: dev and each test set."""
 
-    def digest_after(self, step: Step) -> str | None:
+    def digest_after(self, step: Literal["last", "selected"] | int) -> str | None:
         """Digest of its weights after an update; None where it recorded none."""
         if isinstance(step, str):
             return self.weights_digest

@@ -14,11 +14,10 @@ from harness.objectives import definition_of
 from harness.objectives.definitions.fitted import MajorityDefinition
 from harness.paths import without_folders
 from harness.planning.runs import Plan
-from harness.specs import Record, Run, Stage, starts_elsewhere
+from harness.specs import Record, Run, Stage
 from harness.store import Store
 from harness.tasks import METRICS, score
 from harness.tasks.overlap import unit_ids
-from harness.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -194,17 +193,3 @@ def hardware(records: Iterable[Record]) -> tuple[str, ...]:
                 f"{origin.get('torch', '?')}"
             )
     return tuple(sorted(kinds))
-
-
-def starts_elsewhere_sentences(plan: Plan, records: Mapping[str, Record]) -> list[str]:
-    """Which runs come from a stage that was trained again for its weights and gave others than its record has, a sentence each kind of stage."""
-    stages = [stage for stage in plan.stages.values() if starts_elsewhere(stage, records)]
-    every, sentences = counted(len({run.stage.key for run in plan.runs}), "run"), []
-    for phase in dict.fromkeys(stage.parent.phase for stage in stages if stage.parent):
-        changed = {stage.key for stage in stages if stage.parent and stage.parent.phase == phase}
-        runs = {run.stage.key for run in plan.runs if any(stage.key in changed for stage in run.stage.chain)}
-        sentences.append(
-            f"Of {every}, {len(runs):,} come from weights of {phase} that were made again and are not those of its record "
-            "(another machine, version or commit); 'harness verify' names each"
-        )
-    return sentences

@@ -14,12 +14,12 @@ from harness.analysis.cost import Cost, cost_before
 from harness.analysis.examples import ExampleFrames, example_frames
 from harness.analysis.other_system import Digests, read_other_system
 from harness.analysis.schema import joined_frames
-from harness.analysis.scores import examples, hardware, results_of, starts_elsewhere_sentences
+from harness.analysis.scores import examples, hardware, results_of
 from harness.commands.prepare import Prepared
 from harness.planning.runs import Plan
 from harness.planning.table import HOURS
 from harness.report.caption import Caption
-from harness.report.notes import plan_notes
+from harness.report.notes import plan_notes, starts_elsewhere_sentences
 from harness.specs import Stage
 
 if TYPE_CHECKING:

@@ -158,15 +158,16 @@ def _of_folder(folder: Path, name: str) -> Located:
 def _check_tokenizer(folder: Path, config: dict[str, Any]) -> None:
     """Raises UserError where the folder has no tokenizer of its model type, or one that does not fit the embedding."""
     old = family_of(config).tokenizer  # without any file, transformers builds an empty tokenizer
-    if not (folder / "tokenizer.json").exists() and not (old and all((folder / name).exists() for name in old)):
+    whole = (folder / "tokenizer.json").exists()
+    if not whole and not (old and all((folder / name).exists() for name in old)):
         files = " or ".join(["tokenizer.json", *filter(None, [" and ".join(old)])])
         raise UserError(f"The encoder folder {folder} has no tokenizer; add the {files} that belongs to its weights.")
-    if (folder / "tokenizer.json").exists() and not _probed(folder)["special"]:
+    if whole and not _probed(folder)["special"]:
         raise UserError(
             f"The encoder folder {folder} has a tokenizer that puts no token before or after a text, such as [CLS], whose state stands for the whole; "
             "add the tokenizer.json that belongs to its weights."
         )
-    if (folder / "tokenizer.json").exists() or not set(old) & set(_OLDER):  # whose ids only the library counts
+    if whole or not set(old) & set(_OLDER):  # whose ids only the library counts
         check_vocabulary(_num_ids(folder, old), config, f"The encoder folder {folder}")
 
 

@@ -359,10 +359,11 @@ _LATEX = {
 def escape_latex(text: str) -> str:
     """Text that LaTeX prints as it stands; characters that plain pdflatex cannot print become '?'."""
     out = []
-    # Two characters that LaTeX would draw as one, as -- and ?` are, are held apart.
-    for c in re.sub(r"([-`',?!])(?=[-`',])", "\\1\0", " ".join(text.replace("\0", "?").split())):
+    for before, c in itertools.pairwise(f" {' '.join(text.split())}"):
+        if before in "-`',?!" and c in "-`',":  # LaTeX would draw the two as one, as -- and ?`
+            out.append("{}")
         printable = c.isascii() and c.isprintable()
-        out.append("{}" if c == "\0" else _LATEX.get(c, c if printable or (ord(c) < 0x180 and c.isalpha()) else "?"))
+        out.append(_LATEX.get(c, c if printable or (ord(c) < 0x180 and c.isalpha()) else "?"))
     return "".join(out)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from harness.objectives import definition_of
 from harness.planning.overrides import unreached
@@ -10,7 +10,7 @@ from harness.planning.request import Override
 from harness.planning.runs import COMPARED_TEXTS, Plan
 from harness.planning.task_reader import UNLABELLED
 from harness.report.caption import shares
-from harness.specs import Parent
+from harness.specs import Parent, Record, starts_elsewhere
 from harness.wording import counted, listed, some_of
 
 
@@ -172,3 +172,17 @@ def overlap_sentences(plan: Plan) -> list[str]:
     if not sentences and plan.overlaps:
         sentences.append(f"no dev or test text of this table is part of the {'other ' if unread else ''}training text")
     return sentences + [f"not looked for in the {corpus.rows:,} texts of {corpus.name}" for corpus in unread]
+
+
+def starts_elsewhere_sentences(plan: Plan, records: Mapping[str, Record]) -> list[str]:
+    """Which runs come from a stage that was trained again for its weights and gave others than its record has, a sentence each kind of stage."""
+    stages = [stage for stage in plan.stages.values() if starts_elsewhere(stage, records)]
+    every, sentences = counted(len({run.stage.key for run in plan.runs}), "run"), []
+    for phase in dict.fromkeys(stage.parent.phase for stage in stages if stage.parent):
+        changed = {stage.key for stage in stages if stage.parent and stage.parent.phase == phase}
+        runs = {run.stage.key for run in plan.runs if any(stage.key in changed for stage in run.stage.chain)}
+        sentences.append(
+            f"Of {every}, {len(runs):,} come from weights of {phase} that were made again and are not those of its record "
+            "(another machine, version or commit); 'harness verify' names each"
+        )
+    return sentences

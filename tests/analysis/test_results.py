@@ -20,10 +20,11 @@ import harness
 from harness.analysis import scores as results
 from harness.analysis.cells import own_scores
 from harness.analysis.schema import PLACE, RESULT_DTYPES
-from harness.analysis.scores import dev_scores, examples, hardware, results_of, starts_elsewhere_sentences
+from harness.analysis.scores import dev_scores, examples, hardware, results_of
 from harness.encoders import HeadTraining, Located
 from harness.kinds import Predictions
 from harness.planning.runs import Plan, make_plan
+from harness.report.notes import starts_elsewhere_sentences
 from harness.specs import Encoder, Record, Stage, starts_elsewhere
 from harness.store import Store
 from harness.tasks import Task, open_source, score
