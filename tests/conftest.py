@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before numpy, torch or ray is imported: each reads these once. Ray's worker processes inherit them.
@@ -79,6 +80,18 @@ def _neutral(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) ->
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Methods and objectives that a test reads from files are that test's alone."""
+    names = (("harness.methods", "METHODS"), ("harness.methods", "_FILES"), ("harness.objectives", "DEFINITIONS"))
+    tables = [getattr(sys.modules[module], name) for module, name in names if module in sys.modules]
+    before = [dict(table) for table in tables]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table |= entries
 
 
 @pytest.fixture

@@ -7,14 +7,13 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tiny
 from cli.command import Said, command
 
-from harness import methods
 from harness.commands.prepare import prepare
 from harness.commands.study import _remember, open_study, prepare_study
 from harness.contract.methods import CONTEXT, chain
@@ -38,16 +37,6 @@ BENCH = (
     "--set max_length=64 --set fine_tune.steps=4 --set post_train.steps=2 --set fine_tune.batch_size=8 --set post_train.batch_size=4"
 )
 Harness = Callable[..., Said]
-
-
-@pytest.fixture(autouse=True)
-def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Methods and objectives from outside are this test's alone."""
-    kept = [(where, dict(where)) for where in (METHODS, DEFINITIONS, methods._FILES)]
-    yield
-    for where, before in kept:
-        where.clear()
-        where |= before
 
 
 @pytest.fixture
