@@ -304,6 +304,8 @@ def _separated(path: Path, longest: int, bad: BadRows | None) -> Iterator[tuple[
                 if row and not width:
                     row = [name.strip() for name in row]
                     width = len(row)
+                if reader.dialect.delimiter == "\t" and reader.line_num > line and any(map(_spans_rows, row)):
+                    raise csv.Error("a quoted text goes over several lines and holds tabs, so its file may not quote")
                 if row and len(row) == width:
                     yield line, row
                 elif row:
@@ -319,7 +321,12 @@ def _separated(path: Path, longest: int, bad: BadRows | None) -> Iterator[tuple[
             raise UserError(
                 f"{path}, line {line}: a field has more than {longest:,} characters; close its quotes, or cut the text."
             ) from None
-        raise UserError(f"{path}, line {line}: is not CSV ({error}); correct its quotes.") from None
+        raise UserError(f"{path}, line {line}: is not CSV ({error}); correct its quotes, or write JSONL.") from None
+
+
+def _spans_rows(text: str) -> bool:
+    """Whether a text of TSV is more likely several rows of a file that does not quote, as GLUE's own, than one text."""
+    return "\t" in text and "\n" in text
 
 
 def _separator(path: Path) -> str:

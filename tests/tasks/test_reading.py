@@ -127,6 +127,7 @@ BAD_LINES = [
     ("csv", "sentence;label,x\na;0,1\n", "", "line 1", "commas and semicolons are in its header"),
     ("csv", "sentence;label\na;0\n", "b\n", "line 3", "1 fields under a header of 2", "semicolons"),
     ("csv", "sentence,label\na,0\n", '"b,0\nc,1\n', "line 3", "is not CSV"),
+    ("csv", "sentence\tlabel\na\t0\n", '"b\t0\nc"\t1\n', "line 3", "is not CSV", "over several lines and holds tabs"),
     ("csv", 'sentence,label\n"a\na",0\n', "b\n", "line 4", "1 fields under a header of 2"),
     ("csv", "sentence,label\na,0\n", "b" * 10_000_000 + ",1\n", "line 3", "a field has more than 131,072 characters"),
     (
