@@ -61,7 +61,7 @@ class ClozeExamples(Examples):
         the same tokens is not drawn. Raises ValueError where a class has no example to draw.
         """
         by_class = [np.flatnonzero(labels == code) for code in range(len(self.words))]
-        bodies = [training.body(row) for row in range(len(training))]
+        bodies = [self._answered(*training.body(row), code) for row, code in enumerate(labels.tolist())]
         parts: list[Body] = []
         for example, generator in enumerate(generators):
             body = self.body(example)
@@ -76,22 +76,27 @@ class ClozeExamples(Examples):
         starts = None if draws == 1 else np.arange(len(generators) + 1) * draws
         return replace(self, tokens=_sequences(parts, self.frame), starts=starts)
 
+    def _answered(self, ids: NDArray[np.int32], special: NDArray[np.bool_], code: int) -> Body:
+        """A demonstration: the label word of its class in the place of the mask."""
+        return np.where(ids == self.mask_id, self.words[code], ids), special
+
     def _followed(self, body: Body, demonstrations: Sequence[Body]) -> Body:
         """One sequence without its frame. Room that a short demonstration leaves goes to the next ones."""
         ids, special = [body[0]], [body[1]]
-        fixed = [int(marks.sum()) + 1 for _, marks in demonstrations]  # with a separator before it
+        fixed = [int(np.count_nonzero(marks)) + 1 for _, marks in demonstrations]  # with a separator before it
         room = self.max_length - len(self.frame.first) - len(self.frame.last) - len(body[0]) - sum(fixed)
-        for code, (of_row, marks) in enumerate(demonstrations):
-            kept = _kept(marks, room // (len(demonstrations) - code))
-            room -= int((~marks[kept]).sum())
-            filled = np.where(of_row == self.mask_id, self.words[code], of_row)[kept]
-            ids += [np.array([self.frame.separator]), filled]
+        for left, (of_row, marks) in zip(range(len(demonstrations), 0, -1), demonstrations, strict=True):
+            kept = _kept(marks, room // left)
+            room -= len(kept) - int(np.count_nonzero(marks))
+            ids += [np.array([self.frame.separator]), of_row[kept]]
             special += [np.ones(1, np.bool_), marks[kept]]
         return np.concatenate(ids).astype(np.int32), np.concatenate(special)
 
 
 def _kept(special: NDArray[np.bool_], room: int) -> NDArray[np.int64]:
     """The tokens of a cloze that stay where its texts get `room` tokens: of the longest text the last ones go first."""
+    if len(special) - np.count_nonzero(special) <= room:
+        return np.arange(len(special))  # as most texts are, and searching for edges is slow
     edges = np.flatnonzero(np.diff(special.astype(np.int8), prepend=1, append=1))
     starts, stops = edges[::2], edges[1::2]
     keep = np.ones(len(special), np.bool_)
@@ -120,7 +125,8 @@ def _sequences(bodies: Sequence[Body], frame: Frame) -> Tokens:
     first, last = frame.first.astype(np.int32), frame.last.astype(np.int32)
     framed = [np.concatenate([first[:, 0], ids, last[:, 0]]) for ids, _ in bodies]
     types = [np.concatenate([first[:, 1], np.full(len(ids), frame.types), last[:, 1]]) for ids, _ in bodies]
-    special = [np.pad(marks, (len(first), len(last)), constant_values=True) for _, marks in bodies]
+    around = np.ones(len(first), np.bool_), np.ones(len(last), np.bool_)
+    special = [np.concatenate([around[0], marks, around[1]]) for _, marks in bodies]
     offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in framed])])
     return Tokens(np.concatenate(framed), np.concatenate(types).astype(np.int8), np.concatenate(special), offsets)
 
