@@ -19,6 +19,8 @@ from harness.wording import examples
 
 NEEDED = (*PLACE, "task", "metric", "test", "status", "key")
 """Columns without which a row names no run, or claims nothing of it."""
+RESULTS_FILE = "results.csv"
+"""That of a published folder."""
 DIGITS = 1e-12
 """Relative difference above which two figures differ."""
 
@@ -44,9 +46,10 @@ class Published:
 
 
 def read_published(path: Path) -> Published:
-    """Raises UserError for a file that cannot be read, is empty, or is not of this schema."""
+    """The file at `path`, or that of the folder. Raises UserError for one that cannot be read, is empty, or is not of this schema."""
     from pyarrow import ArrowException
 
+    path = path / RESULTS_FILE if (path / RESULTS_FILE).is_file() else path
     readers = {".csv": _csv, ".json": _json, ".parquet": _parquet}
     kind = path.suffix.lower()
     if kind not in readers:

@@ -369,7 +369,7 @@ def _report(report: argparse.ArgumentParser) -> None:
     report.add_argument(
         "--results",
         metavar="FILE",
-        help="a published file of results by itself: mean and spread of its cells, without store and data",
+        help="a published file or folder of results by itself: mean and spread of its cells, without store and data",
     )
     _other_system(report)
     _add(report, "track")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.analysis.published import RESULTS_FILE
 from harness.analysis.seal import time_of
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.report import grid_of
@@ -24,7 +25,7 @@ from harness.store.exchange import Labels, publish_records
 from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, is_published, unpacked
 from harness.wording import counted, listed
 
-RESULTS_FILE, TABLE_FILE = "results.csv", "README.md"
+TABLE_FILE = "README.md"
 FILES = (RESULTS_FILE, TABLE_FILE, RECORDS_FILE, UNLABELLED_FILE)
 
 

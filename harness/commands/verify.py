@@ -20,7 +20,6 @@ from harness.analysis.schema import PLACE, records
 from harness.analysis.scores import results_of
 from harness.analysis.seal import SHOWN, Member, name_of, sealed_runs
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
-from harness.commands.publish import RESULTS_FILE
 from harness.commands.report import grid_of
 from harness.commands.seal import recorded_runs_of
 from harness.commands.stored import check_exists
@@ -33,7 +32,7 @@ from harness.planning.request import BESIDE, Request, from_json, is_own
 from harness.report.table import render
 from harness.specs import Data, Record, RowSet, Stage, starts_elsewhere
 from harness.store import DEFAULT_URL, Store, StoredRequest
-from harness.store.published import UNLABELLED_FILE, is_published
+from harness.store.published import is_published
 from harness.streams import stream
 from harness.tasks import score
 from harness.wording import counted
@@ -166,10 +165,8 @@ def verify(path: Path, url: str | None, seal: str | None = None) -> Verification
         raise UserError(
             f"verify: --seal {seal} has fewer than {SHOWN} characters; give the digest as it was published."
         )
-    labelled = is_published(str(path))
-    folder = labelled or is_published(str(path), UNLABELLED_FILE)
-    published = read_published(path / RESULTS_FILE if folder else path)
-    store = Store(url or (str(path) if labelled else DEFAULT_URL), create=False)
+    published = read_published(path)
+    store = Store(url or (str(path) if is_published(str(path)) else DEFAULT_URL), create=False)
     check_exists(store)
     benches = _benches(published, store)
     outcome = Verification(published, store, benches)

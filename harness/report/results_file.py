@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.analysis.published import Published
 from harness.analysis.schema import PLACE
 from harness.report.document import DASH, Document, Table, in_format
-from harness.wording import counted, examples, in_points
+from harness.wording import counted, in_points
 
 
 def rendered_results(published: Published, format: str) -> str:
@@ -29,17 +29,23 @@ def rendered_results(published: Published, format: str) -> str:
             for row in dict.fromkeys(own[own["size"] == size]["row"])
         ]
         tables.append(
-            Table(examples(size), ("Row", *(f"{column} ({metric})" for column, metric in heads)), rows, frozenset({0}))
+            Table(_size(size), ("Row", *(f"{column} ({metric})" for column, metric in heads)), rows, frozenset({0}))
         )
     bad = len(own) - len(done)
     lines = [
         f"From {published.path.name} alone: test scores in points (x100), mean ± standard deviation (ddof 1) over the runs of the file, their number in brackets"
         + (f"; {counted(bad, 'score')} of runs that ended badly left out." if bad else "."),
+        "Size: the training examples of a run, in k-shot tables of each class.",
         "How many runs the table plans, its own averages, the paper's values and the settings are not in such a file: 'harness report --store FOLDER' prints "
         "a published folder with them.",
     ]
     body = {"file": published.path.name, "cells": [], "notes": lines}
     return in_format(format, cells, "cells", body, Document(published.path.stem, tables, lines, caption=lines[:1]))
+
+
+def _size(size: int) -> str:
+    """What it counts the table's protocol says, which is not in the file."""
+    return f"size {size:,}" if size else "all examples"
 
 
 def _cell(cell: tuple[float, float, int] | None) -> str:

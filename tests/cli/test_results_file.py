@@ -24,7 +24,9 @@ def test_cells_are_the_means_of_the_files_runs(file: Path, capsys: pytest.Captur
         runs = done[(done[["size", "row", "column", "metric"]] == list(place)).all(axis=1)]["test"]  # type: ignore[call-overload]
         assert [cell["mean"], cell["runs"]] == pytest.approx([runs.mean(), len(runs)])
     assert len(cells) == len(done.drop_duplicates(["size", "row", "column"]))
-    text = command(capsys, f"report --results {file}").out
+    text = command(capsys, f"report --results {file.parent}").out
+    assert text == command(capsys, f"report --results {file}").out, "a folder is its file"
+    assert "of each class" in text, "what a size counts is not in the file"
     first = cells.iloc[0]
     assert f"{100 * first['mean']:.2f} ± {100 * first['std']:.2f} ({first['runs']:.0f})" in text
     assert len(json.loads(command(capsys, f"report --results {file} --format json").out)["cells"]) == len(cells)
