@@ -5,6 +5,7 @@ Stages cost FLOPs (`runs.stage_flops`); what is learned is the seconds that a FL
 
 from __future__ import annotations
 
+import functools
 import heapq
 import math
 import os
@@ -73,7 +74,9 @@ def calibrate(speeds: Iterable[Speed], encoder: str) -> Calibration:
     return Calibration(speed, known_by, spread_of(s.flops / s.seconds / speed for s in same))
 
 
+@functools.cache
 def _probe() -> float:
+    """FLOP/s of a matrix product on one core."""
     import numpy as np
     from threadpoolctl import threadpool_limits
 
