@@ -97,18 +97,18 @@ def test_what_a_caption_names_is_what_the_stages_hold(table: str, preset: str, m
     values, recipes, points = used(r), reach(r), grid_points(r)
     held: set[tuple[str, str]] = set()
     taken: dict[tuple[str, str, str], set[int]] = {}
-    seen: set[tuple[int, str, str]] = set()
+    seen: set[tuple[Any, ...]] = set()
     for run in plan.runs:
         row = rows[run.row]
         if definition_of(run.stage.objective).fitted:  # no value of the recipe reaches it, as its row says
             continue
         for stage in run.stage.chain:
             phase = PHASES.get(stage.phase, "")
-            place = (id(stage), run.row, run.task)
+            count = run.size or stage.data.train.rows
+            place = (phase, stage.optim, count, run.size, run.row, run.task)  # all that is asked below
             if not phase or place in seen or (phase == "fine_tune" and stage is not run.stage):
                 continue
             seen.add(place)
-            count = run.size or stage.data.train.rows
             of_table = {
                 p.rpartition(".")[2]: (p, v)
                 for p, (v, tasks) in recipes.items()
