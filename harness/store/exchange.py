@@ -60,12 +60,13 @@ class Conflict:
 @dataclass
 class Merged:
     """Records of the other store: `added`, those that took the place of a failed or damaged one (`replaced`), those that were here
-    with the same outcome (`known`) or with another (`conflicts`), and those that are `damaged` there. `studies`: those whose trials
+    with the same outcome (`known`; of these with `other_weights` for the stages after it) or with another (`conflicts`), and those that are `damaged` there. `studies`: those whose trials
     differ; they stay as they are here."""
 
     added: int = 0
     replaced: int = 0
     known: int = 0
+    other_weights: int = 0
     damaged: int = 0
     conflicts: list[Conflict] = field(default_factory=list)
     studies: list[str] = field(default_factory=list)
@@ -136,6 +137,7 @@ def _take_record(ours: Store, connection: Connection, row: Row, committed_at: fl
                 merged.conflicts.append(Conflict(row.key, here, there, {}))
             else:
                 merged.known += 1
+                merged.other_weights += row.status == "done" and here.weights_digest != there.weights_digest
             return
         connection.execute(sa.delete(RECORDS).where(of_key))
     elif old:

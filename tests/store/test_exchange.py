@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,22 @@ def test_a_finished_record_stays_and_the_other_is_named_with_its_run(store: Stor
     assert [(c.key, c.ours.selected_step, c.theirs.selected_step) for c in merged.conflicts] == [(of.key, 20, 10)]
     assert merged.conflicts[0].label["row"] == "CMLM"
     assert not merged.agrees
+
+
+def test_weights_that_differ_without_a_score_that_does_are_counted(store: Store, other: Store) -> None:
+    """Of a head or a post-training: the runs after it started from these weights, and their records stay true of them alone."""
+    of, leaf = stage().chain[1], stage()
+    for where, digest in ((store, "1" * 32), (other, "2" * 32)):
+        trained = replace(record(of), weights_digest=digest, predictions={}, selected_step=None, dev_scores={})
+        owner = Owner.current()
+        where.lease(of.key, owner)
+        assert where.commit(of, trained, owner)
+        committed(where, leaf)
+    assert (merged := merge(store, other)).agrees
+    assert (merged.known, merged.other_weights) == (2, 1)
+    assert store.records([of.key])[of.key].weights_digest == "1" * 32
+    assert (again := merge(other, other)).other_weights == 0
+    assert again.known == 2
 
 
 @pytest.mark.parametrize("here", ["failed", "damaged"])
