@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import blake2b
 from typing import Self
 
@@ -61,7 +62,13 @@ class ClozeExamples(Examples):
         the same tokens is not drawn. Raises ValueError where a class has no example to draw.
         """
         by_class = [np.flatnonzero(labels == code) for code in range(len(self.words))]
-        bodies = [self._answered(*training.body(row), code) for row, code in enumerate(labels.tolist())]
+
+        @cache
+        def answered(row: int) -> Body:
+            """With the label word of its class in the place of the mask."""
+            ids, special = training.body(row)
+            return np.where(ids == self.mask_id, self.words[labels[row]], ids), special
+
         parts: list[Body] = []
         for example, generator in enumerate(generators):
             body = self.body(example)
@@ -72,13 +79,9 @@ class ClozeExamples(Examples):
                 raise ValueError(f"class {empty[0]} has no other training example to demonstrate it")
             for _ in range(draws):
                 rows = [int(generator.choice(rows)) for rows in pools]
-                parts.append(self._followed(body, [bodies[row] for row in rows]))
+                parts.append(self._followed(body, [answered(row) for row in rows]))
         starts = None if draws == 1 else np.arange(len(generators) + 1) * draws
         return replace(self, tokens=_sequences(parts, self.frame), starts=starts)
-
-    def _answered(self, ids: NDArray[np.int32], special: NDArray[np.bool_], code: int) -> Body:
-        """A demonstration: the label word of its class in the place of the mask."""
-        return np.where(ids == self.mask_id, self.words[code], ids), special
 
     def _followed(self, body: Body, demonstrations: Sequence[Body]) -> Body:
         """One sequence without its frame. Room that a short demonstration leaves goes to the next ones."""
