@@ -27,6 +27,7 @@ from harness.specs import Optim, Selection, Stage
 from harness.streams import stream
 from harness.tasks.metrics import score
 from harness.training.checkpoint import Checkpoints, SavedWeights
+from harness.training.cuda import repeatable_kernels
 from harness.training.forward_backward import ForwardBackward, autocast
 from harness.training.precision import loss_scale
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
@@ -114,27 +115,28 @@ def train(
     Raises DivergedError when a loss, a prediction or a final weight is not finite, and where fp16 can train no more;
     StoppedError, with a checkpoint written, where it is to stop.
     """
-    run = _TrainingRun(objective, inputs, optim, seed, scoring, placement)
-    run.resume(checkpoints, saved)
-    every = scoring.selection.every if scoring else log_every or LOG_EVERY
-    if not optim.steps:
-        run.evaluate_untrained()
-    last = until or optim.steps
-    for step in range(run.progress.step + 1, last + 1):
-        run.update(step)
-        if run.stopwatch.due() and (speed := run.stopwatch.speed(step)):
-            report_speed(speed)
-        if saved and step in saved.steps:
-            run.check_weights(step)
-            if placement.process_group.rank == 0:
-                saved.save(step)
-        if step % every and step != optim.steps:
-            run.draw_curve(step, placement.dev_points)
-        else:
-            report(run.evaluate(step))
-        if step < last:
-            run.keep(step, checkpoints, stopping)
-    return run.finish()
+    with repeatable_kernels(placement.device):
+        run = _TrainingRun(objective, inputs, optim, seed, scoring, placement)
+        run.resume(checkpoints, saved)
+        every = scoring.selection.every if scoring else log_every or LOG_EVERY
+        if not optim.steps:
+            run.evaluate_untrained()
+        last = until or optim.steps
+        for step in range(run.progress.step + 1, last + 1):
+            run.update(step)
+            if run.stopwatch.due() and (speed := run.stopwatch.speed(step)):
+                report_speed(speed)
+            if saved and step in saved.steps:
+                run.check_weights(step)
+                if placement.process_group.rank == 0:
+                    saved.save(step)
+            if step % every and step != optim.steps:
+                run.draw_curve(step, placement.dev_points)
+            else:
+                report(run.evaluate(step))
+            if step < last:
+                run.keep(step, checkpoints, stopping)
+        return run.finish()
 
 
 class _TrainingRun:
