@@ -1,4 +1,4 @@
-"""GPUs by their makers' data sheets: memory, and FLOP/s of dense products. Imports the standard library alone.
+"""The name of the processor, and GPUs by their makers' data sheets: memory, and FLOP/s of dense products. Imports the standard library alone.
 
 Looked up on 2026-11-23 in tables that quote NVIDIA's sheets: T4, V100 (SXM2), L4, L40S, A100, H100, H200, B200 (HGX) and RTX 4090 (GeForce Ada
 white paper). From memory of the sheet or white paper, and not looked up: A10G, H100 PCIe and the tensor rate of RTX 3090 (GA102 white paper, with fp32 accumulation).
@@ -7,10 +7,22 @@ Where a sheet prints a rate with sparsity, half of it is the dense one.
 
 from __future__ import annotations
 
+import platform
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.errors import UserError, hint
+
+
+def cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import harness
+from harness.devices import cpu_name
 from harness.encoders.kernels.cpu import kernels
 from harness.encoders.models.text_encoder import ENCODER_PARTS, load_encoder
 from harness.encoders.models.weights import checked_weights, save_weights
@@ -255,13 +256,3 @@ def device_name(device: str) -> str:
         return torch.cuda.get_device_name()
     except (RuntimeError, AssertionError):  # no driver, no memory for a context, a build of torch without CUDA
         return device
-
-
-def cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

@@ -12,7 +12,7 @@ from typing import Any
 from harness.analysis.other_system import OtherSystem
 from harness.commands.execution import storage_of
 from harness.commands.texts import Translators, corpora_of, translations_of
-from harness.devices import device_and_count
+from harness.devices import cpu_name, device_and_count
 from harness.encoders import Located, locate
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
@@ -49,6 +49,8 @@ UNTRANSLATED = "data back-translation of "
 """How the plan names rows that are not back-translated yet."""
 SELECTED_LATER = f"encoder {SELECTED}"
 MADE_LATER = (UNTRANSLATED, SELECTED_LATER)
+GPU_DRIVERS = tuple(map(Path, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")))
+"""Of NVIDIA, of either maker under Windows' subsystem, of AMD."""
 """How the plan names what the command that trains makes itself."""
 
 
@@ -266,9 +268,21 @@ def _with_work(
     """A plan with what the store and the storage have of it."""
     resolved, statuses, speeds = plan.resolved, store.statuses(plan.stages), store.speeds()
     items, blocked = work(plan, statuses, cache(storage.exists), request.retry, request.keep)
-    calibrations = tuple(calibrate(speeds, part.located.encoder.digest) for part in plan.parts)
+    device = device_here(request.gpus_per_run)
+    calibrations = tuple(calibrate(speeds, part.located.encoder.digest, device) for part in plan.parts)
     slots = request.slots or (os.cpu_count() or 1) // resolved.num_workers or 1
     return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibrations, slots, translators)
+
+
+def device_here(gpus_per_run: float | None) -> str:
+    """The name of the device that a run gets on this machine. torch, which takes seconds to import, is asked only where there is a driver."""
+    if gpus_per_run == 0 or not any(path.exists() for path in GPU_DRIVERS):
+        return cpu_name()
+    import torch
+
+    from harness.running import device_name
+
+    return device_name("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def lacking(plan: Plan, later: str | tuple[str, ...] = MADE_LATER) -> list[str]:

@@ -158,7 +158,7 @@ def worker_setup(recorded: Recorded, prepared: Prepared, storage: Storage) -> Wo
     """As the stage was trained: its threads, and a GPU where it had one and there is one here."""
     import torch
 
-    from harness.running import cpu_name
+    from harness.devices import cpu_name
 
     located, origin = prepared.plan.located, recorded.record.provenance
     threads = int(origin.get("threads", execution_of(prepared.request, prepared.resolved).threads))

@@ -9,7 +9,6 @@ import functools
 import heapq
 import math
 import os
-import platform
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -62,15 +61,15 @@ class Calibration:
     spread: float = PROBE
 
 
-def calibrate(speeds: Iterable[Speed], encoder: str) -> Calibration:
-    """From the last finished stages of this machine and encoder, the newest first, else from a matrix product."""
-    here = [s for s in speeds if s.host == platform.node() and s.flops > 0 and s.seconds > 0.5]
+def calibrate(speeds: Iterable[Speed], encoder: str, device: str) -> Calibration:
+    """From the last finished stages of this encoder on a device of this name, the newest first, else from a matrix product."""
+    here = [s for s in speeds if s.device == device and s.flops > 0 and s.seconds > 0.5]
     same = [s for s in here if s.encoder == encoder][:WINDOW]
     if not same:
         return Calibration(_probe() * PROBE_SHARE, "guessed from the speed of a matrix product")
     # A ratio of sums: the fixed cost of a stage of a few steps should not count as slowness.
     speed = math.fsum(s.flops for s in same) / math.fsum(s.seconds for s in same)
-    known_by = f"measured on the last stage{'s' if len(same) > 1 else ''} of this encoder here"
+    known_by = f"measured on the last stage{'s' if len(same) > 1 else ''} of this encoder on {device}"
     return Calibration(speed, known_by, spread_of(s.flops / s.seconds / speed for s in same))
 
 

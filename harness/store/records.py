@@ -42,14 +42,13 @@ KEPT = sa.insert(RECORDS)
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast one recorded stage was: where, from which encoder (digest), its FLOPs and its seconds; the name of its device, and what its
-    devices do at most, in FLOP/s (0: not known)."""
+    """How fast one recorded stage was: the name of its device, from which encoder (digest), its FLOPs and its seconds; what its devices do
+    at most, in FLOP/s (0: not known)."""
 
-    host: str
+    device: str
     encoder: str
     flops: float
     seconds: float
-    device: str = ""
     peak: float = 0.0
 
 
@@ -141,11 +140,10 @@ class Store(Leases, Kept):
         recorded = [records[key] for key in keys if key in records]
         return [
             Speed(
-                r.provenance.get("host", ""),
+                r.provenance.get("device", ""),
                 r.provenance.get("encoder", ""),
                 r.flops,
                 r.seconds,
-                r.provenance.get("device", ""),
                 r.provenance.get("peak_flops_per_second", 0.0),
             )
             for r in recorded

@@ -16,7 +16,7 @@ def repeatable_kernels(device: torch.device) -> Iterator[None]:
 
     Without this the backward pass of attention and sums at repeated indices add in no fixed order. An operation without such a
     kernel raises RuntimeError. cuDNN's attention, which torch prefers in half precision, is left out: it plans anew for each shape of
-    a batch, and here nearly every batch has another one (docs/speed.md).
+    a batch, and here nearly every batch has another one (docs/gpu.md).
     """
     if device.type != "cuda":
         yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -31,10 +32,9 @@ from gpu.models import (
 )
 from gpu.plain import plain
 
-from harness.devices import device_called
+from harness.devices import cpu_name, device_called
 from harness.encoders.models.text_encoder import Batch
 from harness.objectives.base import TrainingObjective
-from harness.running import cpu_name
 from harness.specs import Optim
 from harness.streams import stream
 from harness.training.cuda import repeatable_kernels
@@ -90,6 +90,20 @@ def test_an_update_of_long_blocks(precision: str, cuda: Setting, measured: Measu
     measured(update(cuda, BLOCKS, "roberta-base", precision))
 
 
+@pytest.mark.parametrize("name", TIMED)
+def test_what_equal_bits_cost(name: str, setting: Setting, measured: Measured) -> None:
+    """Milliseconds per update with kernels that give the same bits, and with those that torch would choose."""
+    case, shape = TIMED[name], "minilm" if setting.cuda else "tiny"
+    of = {"repeatable": repeatable_kernels, "own_choice": lambda device: nullcontext()}
+    times: dict[str, list[float]] = {f"{title}_milliseconds": [] for title in of}
+    for _ in range(2):
+        for title, kernels in of.items():
+            seconds, _ = _ours(setting, case, built(case.what, SHAPES[shape], 0.1), shape, "fp32", kernels)
+            times[f"{title}_milliseconds"].append(1000 * seconds)
+    measured({title: min(found) for title, found in times.items()})
+    assert all(min(found) > 0 for found in times.values())
+
+
 def update(setting: Setting, case: Timed, shape: str, precision: str) -> dict[str, Any]:
     """Milliseconds per update, FLOPs and FLOP/s; where they are known, the share of the device's peak, the Trainer's milliseconds and
     the ratio to them."""
@@ -117,12 +131,17 @@ def _optim(setting: Setting, case: Timed, precision: Any) -> Optim:
 
 
 def _ours(
-    setting: Setting, case: Timed, objective: TrainingObjective, shape: str, precision: str
+    setting: Setting,
+    case: Timed,
+    objective: TrainingObjective,
+    shape: str,
+    precision: str,
+    kernels: Callable[[torch.device], AbstractContextManager[None]] = repeatable_kernels,
 ) -> tuple[float, float]:
     """(seconds, FLOPs) of an update."""
     inputs = inputs_of(case.what, SHAPES[shape], max(ROWS, 2 * case.batch), case.lengths)
     run = TrainingRun(objective, inputs, _optim(setting, case, precision), SEED, None, Placement(setting.device))
-    with repeatable_kernels(setting.device):
+    with kernels(setting.device):
         for step in range(1, setting.warm + 1):
             run.update(step)
         before, started = run.result.flops, now(setting)

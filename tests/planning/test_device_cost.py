@@ -118,10 +118,10 @@ def test_the_cost_of_a_table_is_a_loop_over_its_stages() -> None:
     # measured: stages of this encoder on this device, whatever the host; others say nothing
     mine = located.encoder.digest
     speeds = [
-        Speed("far", mine, 1e15, 10.0, "NVIDIA H100 80GB HBM3", 1e15),
-        Speed("far", mine, 9e15, 10.0, "NVIDIA H200", 1e15),
-        Speed("far", "other", 9e15, 10.0, "NVIDIA H100 80GB HBM3", 1e15),
-        Speed("far", mine, 9e15, 10.0, "AMD EPYC", 0.0),
+        Speed("NVIDIA H100 80GB HBM3", mine, 1e15, 10.0, 1e15),
+        Speed("NVIDIA H200", mine, 9e15, 10.0, 1e15),
+        Speed("NVIDIA H100 80GB HBM3", "other", 9e15, 10.0, 1e15),
+        Speed("AMD EPYC", mine, 9e15, 10.0, 0.0),
     ]
     timed = device_cost(plan, items, speeds, device, 1)
     assert (timed.share.value, timed.share.measured) == (pytest.approx(0.1), True)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import heapq
 import math
-import platform
 import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+import torch
 
+from harness.commands import prepare
+from harness.commands.prepare import device_here
+from harness.devices import cpu_name
 from harness.planning import estimate
 from harness.planning.estimate import (
     SPREAD,
@@ -144,33 +148,45 @@ def test_nothing_is_said_before_a_stage_ended_or_when_all_have() -> None:
 # ------------------------------------------------------------------------------------------------- before it runs
 
 
-def test_calibration_is_of_this_machine_and_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = platform.node()
+def test_calibration_is_of_this_device_and_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = "a processor"
     speeds = [
         Speed(here, "a", 4e10, 2.0),
         Speed(here, "a", 2e10, 1.0),
         Speed(here, "b", 9e10, 1.0),
-        Speed("elsewhere", "a", 9e12, 1.0),
+        Speed("another", "a", 9e12, 1.0),
         Speed(here, "a", 9e12, 0.1),  # too short to be a measurement
         Speed(here, "a", 0.0, 5.0),
     ]
-    found = calibrate(speeds, "a")
+    found = calibrate(speeds, "a", here)
     assert found.flops == pytest.approx(2e10)
     monkeypatch.setattr(estimate, "_probe", lambda: 1e11)
-    for none in ([], speeds[3:], [Speed("elsewhere", "c", 1e12, 5.0)]):
-        guess = calibrate(none, "c")
+    for none in ([], speeds[3:], [Speed("another", "c", 1e12, 5.0)]):
+        guess = calibrate(none, "c", here)
         assert guess.flops == pytest.approx(5e10)
         assert "guessed" in guess.known_by
         assert guess.spread > 3 * found.spread, "a guess is less sure than a measurement"
 
 
+def test_records_of_a_gpu_say_nothing_of_a_machine_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts may have one name, as virtual machines do: the device decides."""
+    cpu, gpu = cpu_name(), "NVIDIA H100 80GB HBM3"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: gpu)
+    for driver, of_use, expected in ((False, True, cpu), (True, False, cpu), (True, True, gpu)):
+        monkeypatch.setattr(prepare, "GPU_DRIVERS", (tmp_path if driver else tmp_path / "none",))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda of_use=of_use: of_use)
+        assert device_here(None) == device_here(0.5) == expected
+        assert device_here(0.0) == cpu
+    assert calibrate([Speed(gpu, "a", 4e13, 2.0), Speed(cpu, "a", 4e10, 2.0)], "a", cpu).flops == pytest.approx(2e10)
+
+
 def test_the_last_stages_count_most() -> None:
     """Fifty slow ones of last week weigh less than ten fast ones of today; a machine whose speed varied is less sure."""
-    here = platform.node()
+    here = "a processor"
     today, before = [Speed(here, "a", 1e12, 10.0)] * 10, [Speed(here, "a", 1e12, 80.0)] * 50
-    assert calibrate(today + before, "a").flops > calibrate(before + today, "a").flops
-    assert calibrate(today + before, "a").spread > calibrate(today, "a").spread
-    assert calibrate(today, "a").spread < SPREAD
+    assert calibrate(today + before, "a", here).flops > calibrate(before + today, "a", here).flops
+    assert calibrate(today + before, "a", here).spread > calibrate(today, "a", here).spread
+    assert calibrate(today, "a", here).spread < SPREAD
 
 
 def test_the_probe_times_something() -> None:

@@ -98,7 +98,7 @@ def test_speeds_are_those_of_finished_stages(store: Store) -> None:
     committed(store, stage(2), "failed", 2)
     committed(store, stage(3), mark=3)
     assert [s.flops for s in store.speeds()] == [1e12 + 3, 1e12 + 1]
-    assert {(s.host, s.encoder, s.seconds) for s in store.speeds()} == {("here", "e" * 32, 2.5)}
+    assert {(s.device, s.encoder, s.seconds) for s in store.speeds()} == {("a processor", "e" * 32, 2.5)}
 
 
 def test_labels_are_kept_once_and_beside_the_key(store: Store) -> None:
