@@ -49,9 +49,9 @@ UNTRANSLATED = "data back-translation of "
 """How the plan names rows that are not back-translated yet."""
 SELECTED_LATER = f"encoder {SELECTED}"
 MADE_LATER = (UNTRANSLATED, SELECTED_LATER)
+"""How the plan names what the command that trains makes itself."""
 GPU_DRIVERS = tuple(map(Path, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")))
 """Of NVIDIA, of either maker under Windows' subsystem, of AMD."""
-"""How the plan names what the command that trains makes itself."""
 
 
 @dataclass(frozen=True)
