@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ class Named:
 
 @dataclass
 class Prepared:
-    """A table ready to be run or shown. `request`: as the user gave it; `calibrations`: by encoder. `over`: why its training ended with
+    """A table ready to be run or shown. `request`: as the user gave it. `over`: why its training ended with
     stages left; `unread`: why it is what a bench of the store read, without texts; `changed`: a sentence where its data are not those of the bench that is
     recorded. `others`: rows of another system, beside the table's own."""
 
@@ -95,7 +95,6 @@ class Prepared:
     statuses: dict[str, tuple[Status, int]]
     items: list[Item]
     blocked: list[Stage]
-    calibrations: tuple[Calibration, ...]
     slots: int
     translators: Translators = field(default_factory=dict)
     over: str = ""
@@ -126,6 +125,12 @@ class Prepared:
     def work_of(self, part: Plan) -> list[Item]:
         """The stages to train of one of its encoders."""
         return [item for item in self.items if self.plan.part_of(item.stage) is part]
+
+    @cached_property
+    def calibrations(self) -> tuple[Calibration, ...]:
+        """By encoder. Made when asked for: commands that only show records need neither the last stages nor the device."""
+        speeds, device = self.store.speeds(), device_here(self.request.gpus_per_run)
+        return tuple(calibrate(speeds, part.located.encoder.digest, device) for part in self.plan.parts)
 
     @property
     def hours(self) -> float:
@@ -266,12 +271,10 @@ def _with_work(
     request: Request, named: Named, plan: Plan, store: Store, storage: Storage, translators: Translators
 ) -> Prepared:
     """A plan with what the store and the storage have of it."""
-    resolved, statuses, speeds = plan.resolved, store.statuses(plan.stages), store.speeds()
+    resolved, statuses = plan.resolved, store.statuses(plan.stages)
     items, blocked = work(plan, statuses, cache(storage.exists), request.retry, request.keep)
-    device = device_here(request.gpus_per_run)
-    calibrations = tuple(calibrate(speeds, part.located.encoder.digest, device) for part in plan.parts)
     slots = request.slots or (os.cpu_count() or 1) // resolved.num_workers or 1
-    return Prepared(request, named, resolved, plan, store, statuses, items, blocked, calibrations, slots, translators)
+    return Prepared(request, named, resolved, plan, store, statuses, items, blocked, slots, translators)
 
 
 def device_here(gpus_per_run: float | None) -> str:

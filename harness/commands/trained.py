@@ -13,6 +13,7 @@ from harness.commands.prepare import Prepared
 from harness.commands.recorded import Recorded, task_of
 from harness.commands.texts import reader
 from harness.commands.train import View, WhenThere, train
+from harness.devices import cpu_name
 from harness.encoders import Located
 from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
@@ -157,8 +158,6 @@ def start_of(prepared: Prepared, stage: Stage) -> tuple[TextEncoder, str]:
 def worker_setup(recorded: Recorded, prepared: Prepared, storage: Storage) -> WorkerSetup:
     """As the stage was trained: its threads, and a GPU where it had one and there is one here."""
     import torch
-
-    from harness.devices import cpu_name
 
     located, origin = prepared.plan.located, recorded.record.provenance
     threads = int(origin.get("threads", execution_of(prepared.request, prepared.resolved).threads))
