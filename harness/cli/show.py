@@ -15,7 +15,7 @@ from tabulate import tabulate
 from harness.cli.parser import LISTED
 from harness.cli.terminal import duration, escaped, print_lines, timestamp
 from harness.commands.execution import storage_of
-from harness.commands.recorded import class_names, learning_curve, recorded_runs
+from harness.commands.recorded import class_names, learning_curve, recorded_runs, requests_needing
 from harness.commands.stored import command, find_key, of_run
 from harness.errors import UserError, unknown
 from harness.objectives import definition_of
@@ -365,7 +365,7 @@ def _parent_lines(store: Store, storage: Storage, stage: Stage) -> Iterator[str]
 
 def _run_lines(store: Store, key: str, url: str | None) -> Iterator[str]:
     """The runs that end with a stage, each with the command that reproduces it."""
-    labels, requests = store.labels(key), sorted(store.requests(key), key=lambda request: bool(request.study))
+    labels, requests = store.labels(key), sorted(requests_needing(store, key), key=lambda request: bool(request.study))
     if not labels:
         yield _labelled("runs", "no run ends with this stage; later stages start from it")
         yield from (f"  reproduce: {command(from_json(request.values), store=url)}" for request in requests[:1])

@@ -97,7 +97,7 @@ def recorded(url: str | None, beginning: str, update: int | None = None) -> Reco
     for stored, label in requests_of(store, key):
         again = command(of_run(stored, label), store=url)
         return Recorded(store, stage, record, of_cell(stored, label), again, step)
-    for stored in _requests(store, key):
+    for stored in requests_needing(store, key):
         if not stored.study:
             whole = from_json(stored.values)
             return Recorded(store, stage, record, whole, command(whole, store=url), step)
@@ -123,11 +123,11 @@ def _checked_update(stage: Stage, record: Record, update: int) -> Literal["last"
 def requests_of(store: Store, key: str) -> Iterator[tuple[StoredRequest, Mapping[str, Any]]]:
     """The requests that made the runs which end with a stage, each with the run's label; benches before studies."""
     labels = store.labels(key)
-    for stored in sorted(_requests(store, key), key=lambda request: bool(request.study)):
+    for stored in sorted(requests_needing(store, key), key=lambda request: bool(request.study)):
         yield from ((stored, label) for label in labels if label["table"] == stored.table)
 
 
-def _requests(store: Store, key: str) -> Iterator[StoredRequest]:
+def requests_needing(store: Store, key: str) -> Iterator[StoredRequest]:
     """The requests that need a stage, of several encoders each with the stage's own alone."""
     stage = store.stage(key)
     for stored in store.requests(key):

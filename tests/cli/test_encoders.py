@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,10 @@ def test_a_bench_trains_what_one_encoder_has_not(
     one = next(row for row in rows if row["row"] == "CMLM on roberta")
     shown = harness(f"show {one['key'][:12]}")
     assert shown.status == 0, shown.err
-    assert "roberta" in shown.out
+    again = next(line for line in shown.out.splitlines() if "reproduce: " in line).partition("reproduce: harness ")[2]
+    assert "--encoder roberta " in again
+    alone = harness(*shlex.split(again.replace("bench", "plan", 1)))
+    assert "Stages done: 2, failed: 0, diverged: 0, to train: 0." in alone.out, alone.out
     exported = harness(*f"export {one['key'][:12]} --out model".split())
     assert exported.status == 0, exported.err
     published = folder / "table.json"
