@@ -6,6 +6,7 @@ YAML 1.2 by ruamel's round-trip loader: `1e-5` is a float, `no` a string, a key 
 from __future__ import annotations
 
 import functools
+import io
 import json
 import math
 import typing
@@ -246,6 +247,19 @@ def describe_errors(
 
 def _place(where: str, path: Sequence[str], line: int | None) -> str:
     return where + (f", line {line}" if line else "") + (f", key {'.'.join(path)}" if path else "")
+
+
+def dumped(values: Mapping[str, Any], *, lists_in_a_line: bool = True) -> str:
+    """Values as YAML that reads back unchanged, without anchors."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="rt")
+    yaml.default_flow_style = None if lists_in_a_line else False
+    yaml.width = 1_000_000  # a folded line does not read back unchanged
+    yaml.representer.ignore_aliases = lambda data: True
+    out = io.StringIO()
+    yaml.dump(values, out)
+    return out.getvalue()
 
 
 def _parse(text: str, where: str) -> Any:

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from case import Case, Opened, ended
 
+from harness.processes import keep_freed_memory
 from harness.training.loop import Scoring, train
-from harness.training.memory import keep_freed_memory
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ import torch
 from case import Case, Opened
 from tabulate import tabulate
 
+from harness.processes import keep_freed_memory
 from harness.training.loop import Inputs, train
-from harness.training.memory import keep_freed_memory
 
 ROWS = ("FT", "w/o demonstrations", "Prompt")
 

@@ -18,8 +18,8 @@ from case import Case, Opened
 from tabulate import tabulate
 from torch.profiler import ProfilerActivity, profile
 
+from harness.processes import keep_freed_memory
 from harness.training.loop import Scoring, train
-from harness.training.memory import keep_freed_memory
 
 KINDS = {
     "linear layers": ("mkldnn::_linear_pointwise", "aten::addmm", "aten::mm", "mkldnn::_linear_backward"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 from harness.errors import UserError, unknown
 from harness.planning.table import Server, Table
 from harness.tasks.metrics import METRICS
+from harness.tasks.reading import existing_file, whole_rows
 
 HEADER = ("row", "column", "score")
 
@@ -25,35 +24,21 @@ def read_scores(path: Path, table: Table, server: Server) -> Scores:
     Raises UserError, with file and line, for another form, an unknown row or column, a place that is given twice, and a score that its metric
     cannot have; also where all scores look like shares of 1.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); name a CSV file of scores.") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: is not UTF-8 text; save it as UTF-8.") from None
-    lines = csv.reader(io.StringIO(text, newline=""))
     form = f"a file of scores has the header {','.join(HEADER)} and a line for each score"
-    try:
-        if tuple(cell.strip() for cell in next(lines, [])) != HEADER:
+    rows = dict.fromkeys(row.title for row in table.rows)
+    points: dict[tuple[str, str], float] = {}
+    for line, cells in whole_rows(existing_file(path, "--scores", (".csv",))):
+        if cells.keys() != {*HEADER}:
             raise UserError(f"{path}, line 1: {form}.")
-        rows = dict.fromkeys(row.title for row in table.rows)
-        points: dict[tuple[str, str], float] = {}
-        for cells in lines:
-            if not "".join(cells).strip():
-                continue
-            place = f"{path}, line {lines.line_num}"
-            if len(cells) != len(HEADER):
-                raise UserError(f"{place}: {len(cells)} values; {form}.")
-            row, column, written = (cell.strip() for cell in cells)
-            if row not in rows:
-                raise unknown("row", row, rows, place)
-            if column not in server.columns:
-                raise unknown("column", column, server.columns, place)
-            if (row, column) in points:
-                raise UserError(f"{place}: {row} has a score of {column} already; keep one.")
-            points[row, column] = _score(written, server.columns[column].metric, place)
-    except csv.Error as error:
-        raise UserError(f"{path}, line {lines.line_num}: {error}; {form}.") from None
+        place = f"{path}, line {line}"
+        row, column, written = (cells[name].strip() for name in HEADER)
+        if row not in rows:
+            raise unknown("row", row, rows, place)
+        if column not in server.columns:
+            raise unknown("column", column, server.columns, place)
+        if (row, column) in points:
+            raise UserError(f"{place}: {row} has a score of {column} already; keep one.")
+        points[row, column] = _score(written, server.columns[column].metric, place)
     if not points:
         raise UserError(f"{path}: has no scores; {form}.")
     if any(points.values()) and all(abs(score) <= 1 for score in points.values()):

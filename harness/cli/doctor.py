@@ -123,17 +123,15 @@ def _translators() -> Check:
 
 def _memory() -> Check:
     """Of the machine, or of the container if that has less."""
+    import psutil
+
     limits = []
     for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             limits.append(int(Path(name).read_text()))
         except (OSError, ValueError):
             continue
-    try:
-        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, OSError, ValueError):
-        return Check("memory", None, "this system does not say how much it has")
-    gib = min(limits) / GIB
+    gib = min([*limits, psutil.virtual_memory().total]) / GIB
     fix = "" if gib >= 4 else "each slot needs about 1 GB for the smallest encoders: use `--slots 1`"
     return Check("memory", None if fix else True, f"{gib:.1f} GB, {os.cpu_count()} cores", fix)
 

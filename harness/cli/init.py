@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import shlex
 
 from harness.cli.terminal import print_lines
@@ -12,6 +11,7 @@ from harness.paths import named_path
 from harness.planning.request import LABELLED, YAML, has_rows
 from harness.tasks.inferred import Description, infer_task, task_yaml
 from harness.tasks.user_task import load_user_task
+from harness.yaml_files import dumped
 
 
 def init(args: argparse.Namespace) -> int:
@@ -33,20 +33,9 @@ def init(args: argparse.Namespace) -> int:
         raise UserError(f"{out}: exists already; name another file with --out, or delete it.")
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}.")
-    text = f"# harness bench --tasks {shlex.quote(out.name)}\n{_dumped(task_yaml(task, out.parent))}"
+    text = f"# harness bench --tasks {shlex.quote(out.name)}\n{dumped(task_yaml(task, out.parent))}"
     out.write_text(text, encoding="utf-8")
     load_user_task(out)  # what was written is what is read
     print(text, end="")
     print_lines([f"Written to {out}. Next: harness plan --tasks {shlex.quote(str(out))}"])
     return 0
-
-
-def _dumped(values: dict[str, object]) -> str:
-    from ruamel import yaml as ruamel
-
-    yaml = ruamel.YAML(typ="rt")
-    yaml.default_flow_style = None
-    yaml.width = 1_000_000
-    out = io.StringIO()
-    yaml.dump(values, out)
-    return out.getvalue()

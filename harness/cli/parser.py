@@ -106,7 +106,7 @@ def whole(least: int, example: str) -> Callable[[str], int]:
     return read
 
 
-def number(what: str, *, above_zero: bool = False) -> Callable[[str], float]:
+def number(expected: str, *, above_zero: bool = False) -> Callable[[str], float]:
     """Reads a finite number of 0 or more, or above 0."""
 
     def read(text: str) -> float:
@@ -115,7 +115,7 @@ def number(what: str, *, above_zero: bool = False) -> Callable[[str], float]:
         except ValueError:
             number = -1.0
         if not 0 <= number < float("inf") or (above_zero and number == 0):
-            raise argparse.ArgumentTypeError(f"'{text}' is not a number of {what}")
+            raise argparse.ArgumentTypeError(f"'{text}' is not a number of {expected}")
         return number
 
     return read

@@ -380,6 +380,6 @@ def _run_lines(store: Store, key: str, url: str | None) -> Iterator[str]:
             yield f"    reproduce: {command(of_run(request, label), store=url)}"
         else:
             yield (
-                "    the command that reproduces it is unknown: this run is older than the store's record of commands; "
+                "    the command that reproduces it is unknown: the store has lost the request of this run; "
                 f"bench table {label['table']} with the settings above"
             )

@@ -156,10 +156,10 @@ class Ledger:
         return self._heartbeats.outages() | retry.outages
 
 
-def ask(ledger: Any, what: str, *arguments: Any) -> Any:
+def ask(ledger: Any, method: str, *arguments: Any) -> Any:
     """A ledger's answer. Raises UserError if its process died: nothing can be leased or recorded any more."""
     try:
-        return answer(getattr(ledger, what).remote(*arguments))
+        return answer(getattr(ledger, method).remote(*arguments))
     except RayActorError as error:
         raise UserError(
             f"The ledger's process ended ({type(error).__name__}), perhaps for lack of memory; {KEPT}."

@@ -6,7 +6,6 @@ Ray itself would end the command without an error message of the harness: when i
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import shlex
@@ -32,7 +31,7 @@ from harness import private
 from harness.cluster.fork_server import fork_server, forked_workers
 from harness.errors import KEPT, SessionLostError, UserError, first_line
 from harness.execution import Execution
-from harness.processes import process_of
+from harness.processes import few_arenas, process_of
 from harness.store import Owner, masked
 
 OWNER, SESSION = "owner", "session"
@@ -54,19 +53,11 @@ def _hide_passwords() -> None:
         private.set_command_line(shown)
 
 
-def _few_arenas() -> None:
-    """Limit glibc to two malloc arenas. It gives each of Ray's threads one and keeps the memory that is freed there: 20 to 40 kB a
-    stage, hundreds of megabytes in a long bench."""
-    m_arena_max = -8
-    with suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).mallopt(m_arena_max, 2)
-
-
 @contextmanager
 def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[Dashboard, Execution]]:
     """Start or join Ray. Yields its dashboard and the execution with `gpus_per_run` resolved (negative: 1 if the cluster has GPUs,
     else 0). The dashboard shows `metadata` for the job. Raises SessionLostError if the raylet or the GCS died meanwhile."""
-    _few_arenas()
+    few_arenas()
     remove_abandoned()
     from ray.job_config import JobConfig
 

@@ -24,6 +24,7 @@ from harness.encoders.tokens import Examples, Vocabulary
 from harness.errors import StoppedError, UserError
 from harness.execution import Execution, WorkerSetup
 from harness.planning.work import Item
+from harness.processes import keep_freed_memory
 from harness.specs import Data, Record, RowSet, Stage, Status
 from harness.storage import Storage, checkpoint_of
 
@@ -278,7 +279,6 @@ def prepared(setup: WorkerSetup) -> WorkerSetup:
     import torch
 
     from harness.cluster.nodes import checked
-    from harness.training.memory import keep_freed_memory
 
     setup = checked(setup)
     keep_freed_memory()

@@ -8,6 +8,8 @@ import resource
 import time
 from collections.abc import Sequence
 
+import psutil
+
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
@@ -82,8 +84,7 @@ def _check_limits() -> None:
             f"{flag} is '{folder}': Ray takes ASCII paths only; set RAY_TMPDIR=/tmp, or another such folder."
         )
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    needed = ADDRESS_SPACE + STORE_SHARE * memory
+    needed = ADDRESS_SPACE + STORE_SHARE * psutil.virtual_memory().total
     if limit != resource.RLIM_INFINITY and limit < needed:
         raise UserError(
             f"'ulimit -v' allows {limit / 2**30:.1f} GiB of address space, and Ray reserves {needed / 2**30:.0f} GiB here, most "

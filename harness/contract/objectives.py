@@ -184,9 +184,9 @@ def seen(views: Views) -> Any:
     return [flat(part) for part in vars(views).values()]
 
 
-def finite(tensors: dict[str, Tensor], what: str) -> None:
+def finite(tensors: dict[str, Tensor], prefix: str) -> None:
     for name, tensor in tensors.items():
-        require(bool(torch.isfinite(tensor).all()), f"{what}{name} is not finite")
+        require(bool(torch.isfinite(tensor).all()), f"{prefix}{name} is not finite")
 
 
 # ------------------------------------------------------------------------------------------------------------ the laws

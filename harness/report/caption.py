@@ -134,11 +134,11 @@ def design_lines(grid: Grid, ranked: Mapping[Place, Rank]) -> list[str]:
     ]
 
 
-def means_lines(grid: Grid, what: str) -> Iterator[str]:
-    """What is judged by the means of runs, in a table of several rows whose cells are something else."""
+def means_lines(grid: Grid, judged: str) -> Iterator[str]:
+    """What is `judged` by the means of runs, in a table of several rows whose cells are something else."""
     aggregation = grid.resolved.aggregate
     if aggregation.center != "mean" and len(grid.resolved.printed_rows) > 1:
-        yield f"A cell of this table is the {aggregation.label} of its runs; {what} are of their means."
+        yield f"A cell of this table is the {aggregation.label} of its runs; {judged} are of their means."
 
 
 def _over_columns_lines(grid: Grid, ranked: Mapping[Place, Rank]) -> Iterator[str]:

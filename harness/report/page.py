@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from harness.report import document
 from harness.report.document import Entry, Section
@@ -25,9 +25,6 @@ MANY = 8
 
 class Html(document.Html):
     """The marks of every other format of a table, in HTML."""
-
-    def escape(self, text: str) -> str:
-        return str(escape(" ".join(text.split())))
 
     def cell(self, cell: str | Entry) -> Markup:
         lines = cell.below if isinstance(cell, Entry) else ()

@@ -7,6 +7,4 @@ trials      trials and the outcomes of their replicates
 racing      the paired test that drops a point before all its replicates are run
 study       Optuna: samplers, the study's history, and its mirror in the database of the runs
 results     what was found: budget, best point, best.yaml, the final test
-tables      all points in every format; marginals: marginal tables of a grid
-plots       Optuna's own plots
 """

@@ -5,7 +5,6 @@ Pure: no torch, optuna or ray, and the same trials in any order give the same re
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 from harness.planning.aggregation import mean, subset_std
 from harness.planning.recipe import Value
 from harness.search.trials import Direction, Point, Trial, best_trial, pareto_front
+from harness.yaml_files import dumped
 
 COSTS = frozenset({"flops", "seconds"})
 """Metrics that are amounts; every other metric is a score with 1 for 100 %."""
@@ -199,15 +199,7 @@ def chosen(study: Study, rule: str) -> dict[str, Any]:
 
 def best_yaml(point: Mapping[str, Any]) -> str:
     """A point as the YAML file that `harness bench --with` takes; every value reads back unchanged."""
-    from ruamel.yaml import YAML
-
-    yaml = YAML(typ="rt")
-    yaml.default_flow_style = False
-    yaml.width = 1_000_000  # a folded line does not read back unchanged
-    yaml.representer.ignore_aliases = lambda data: True
-    out = io.StringIO()
-    yaml.dump(_plain(point), out)
-    return f"# harness bench --with THIS FILE\n{out.getvalue()}"
+    return f"# harness bench --with THIS FILE\n{dumped(_plain(point), lists_in_a_line=False)}"
 
 
 def _plain(node: Any) -> Any:

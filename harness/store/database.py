@@ -193,13 +193,12 @@ class Database:
         ):
             yield connection
 
-    def _select(self, query: sa.Select[Any], table: sa.Table) -> list[sa.RowMapping]:
-        """The rows of a query; none where the store or `table` does not exist yet."""
+    def _select(self, query: sa.Select[Any]) -> list[sa.RowMapping]:
+        """The rows of a query; none where the store does not exist yet."""
         if not self.exists:
             return []
         with self._read() as connection:
-            there = sa.inspect(connection).has_table(table.name)
-            return [*connection.execute(query).mappings()] if there else []
+            return [*connection.execute(query).mappings()]
 
     def _now(self, connection: Connection) -> float:
         """Seconds since 1970 by the database's clock, which is one for all hosts. SQLite has none: by this machine's."""

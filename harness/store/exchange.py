@@ -27,7 +27,6 @@ from harness.store.kept import StoredRequest
 from harness.store.published import RECORDS_FILE, UNLABELLED_FILE
 from harness.store.records import Store
 from harness.store.tables import (
-    LATER,
     PROBES,
     RECORDS,
     REQUEST_STAGES,
@@ -37,7 +36,6 @@ from harness.store.tables import (
     SNAPSHOTS,
     TRANSLATIONS,
     TUNE_TRIALS,
-    metadata,
 )
 
 CHUNK = 100
@@ -76,41 +74,41 @@ class Merged:
         return not (self.conflicts or self.studies or self.damaged)
 
 
-def merge(ours: Store, theirs: Store, gold: Labels | None = None) -> Merged:
-    """Take over every record, label, request, seal, back-translation, trial and probe that `ours` lacks. Merging again changes nothing.
+def merge(target: Store, source: Store, gold: Labels | None = None) -> Merged:
+    """Take over every record, label, request, seal, back-translation, trial and probe of `source` that `target` lacks. Merging again changes nothing.
     `gold`: for records that have none."""
-    merged = take_records(ours, theirs, sorted(theirs.keys()), gold)
-    requests = [dict(row) for row in theirs._select(sa.select(REQUESTS), REQUESTS)]
-    if here := ours.requests():  # the last bench of a store is one that was run on it
+    merged = take_records(target, source, sorted(source.keys()), gold)
+    requests = [dict(row) for row in source._select(sa.select(REQUESTS))]
+    if here := target.requests():  # the last bench of a store is one that was run on it
         before = math.nextafter(here[0].asked_at, 0.0)
         requests = [row | {"asked_at": min(row["asked_at"], before)} for row in requests]
-    take_rows(ours, REQUESTS, requests)
+    take_rows(target, REQUESTS, requests)
     for table in (RUNS, REQUEST_STAGES, SNAPSHOTS, TRANSLATIONS, PROBES, SEALS):
-        take_rows(ours, table, theirs._select(sa.select(table), table))
-    _take_trials(ours, theirs, merged)
+        take_rows(target, table, source._select(sa.select(table)))
+    _take_trials(target, source, merged)
     return merged
 
 
-def take_records(ours: Store, theirs: Store, keys: Collection[str], gold: Labels | None = None) -> Merged:
+def take_records(target: Store, source: Store, keys: Collection[str], gold: Labels | None = None) -> Merged:
     """Take over the records of these keys, in their order. Both outcomes of a key that has two finished records are compared: the
     selected update, the scores on dev, and what is predicted. Weights and times may differ, as they do between machines. `gold`:
     what takes the place of their gold labels."""
     merged, every = Merged(), list(keys)
     for start in range(0, len(every), CHUNK):
         of_part = RECORDS.c.key.in_(every[start : start + CHUNK])
-        with theirs._read() as connection:
-            rows = sorted(theirs._rows(connection, of_part, predictions=True), key=lambda row: str(row.key))
+        with source._read() as connection:
+            rows = sorted(source._rows(connection, of_part, predictions=True), key=lambda row: str(row.key))
             asked = sa.select(RECORDS.c.key, RECORDS.c.committed_at).where(of_part)
             times = {row.key: float(row.committed_at) for row in connection.execute(asked)}
-        with ours._write() as connection:
+        with target._write() as connection:
             for row in rows:
                 if why := row.damage():
-                    report_damage(theirs.shown, row.key, why)
+                    report_damage(source.shown, row.key, why)
                     merged.damaged += 1
                 else:
                     taken = _labelled(row, gold) if gold else row
-                    _take_record(ours, connection, taken, times[row.key], merged)
-    runs = {label["key"]: label for label in theirs.labels_of(conflict.key for conflict in merged.conflicts)}
+                    _take_record(target, connection, taken, times[row.key], merged)
+    runs = {label["key"]: label for label in source.labels_of(conflict.key for conflict in merged.conflicts)}
     merged.conflicts = [Conflict(c.key, c.ours, c.theirs, runs.get(c.key, {})) for c in merged.conflicts]
     return merged
 
@@ -126,9 +124,9 @@ def _labelled(row: Row, gold: Labels) -> Row:
     return replace(row, predictions=blob, digest=digest, checksum=whole)
 
 
-def _take_record(ours: Store, connection: Connection, row: Row, committed_at: float, merged: Merged) -> None:
+def _take_record(target: Store, connection: Connection, row: Row, committed_at: float, merged: Merged) -> None:
     of_key = RECORDS.c.key == row.key
-    old = next(ours._rows(connection, of_key, predictions=True), None)
+    old = next(target._rows(connection, of_key, predictions=True), None)
     why = old.damage() if old else ""
     if old and not why:
         if old.status == "done" or row.status != "done":
@@ -141,7 +139,7 @@ def _take_record(ours: Store, connection: Connection, row: Row, committed_at: fl
             return
         connection.execute(sa.delete(RECORDS).where(of_key))
     elif old:
-        ours._set_aside(connection, of_key, why)
+        target._set_aside(connection, of_key, why)
     merged.added += old is None
     merged.replaced += old is not None
     columns = {name: getattr(row, name) for column in RECORDS.columns if (name := str(column.name)) != "committed_at"}
@@ -158,24 +156,23 @@ def same_outcome(one: Record, other: Record) -> bool:
     )
 
 
-def take_rows(ours: Store, table: sa.Table, rows: Iterable[Mapping[Any, Any]]) -> None:
+def take_rows(target: Store, table: sa.Table, rows: Iterable[Mapping[Any, Any]]) -> None:
     """Insert those rows whose primary key is not there."""
     taken = [dict(row) for row in rows]
     for start in range(0, len(taken), 500):
-        with ours._write() as connection:
-            metadata.create_all(connection, LATER)
-            ours._insert(connection, table, taken[start : start + 500])
+        with target._write() as connection:
+            target._insert(connection, table, taken[start : start + 500])
 
 
-def _take_trials(ours: Store, theirs: Store, merged: Merged) -> None:
+def _take_trials(target: Store, source: Store, merged: Merged) -> None:
     """A study is taken whole or not at all: trials of two courses of one study would be none that its sampler proposed."""
-    rows = theirs._select(sa.select(TUNE_TRIALS).order_by(TUNE_TRIALS.c.study, TUNE_TRIALS.c.number), TUNE_TRIALS)
+    rows = source._select(sa.select(TUNE_TRIALS).order_by(TUNE_TRIALS.c.study, TUNE_TRIALS.c.number))
     for study in dict.fromkeys(row["study"] for row in rows):
         trials = {row["number"]: row["body"] for row in rows if row["study"] == study}
         query = sa.select(TUNE_TRIALS).where(TUNE_TRIALS.c.study == study)
-        kept = {row["number"]: row["body"] for row in ours._select(query, TUNE_TRIALS)}
+        kept = {row["number"]: row["body"] for row in target._select(query)}
         if all(trials.get(number, body) == body for number, body in kept.items()):
-            take_rows(ours, TUNE_TRIALS, [row for row in rows if row["study"] == study])
+            take_rows(target, TUNE_TRIALS, [row for row in rows if row["study"] == study])
         else:
             merged.studies.append(study)
 
@@ -204,7 +201,7 @@ def publish_records(
         count = take_records(made, store, sorted(keys), None if gold else _no_labels).added
         labels = [label for label in store.labels_of(sorted(keys)) if label["table"] == table]
         take_rows(made, RUNS, sorted(labels, key=lambda label: [str(value) for value in label.values()]))
-        last = made._select(sa.select(sa.func.max(RECORDS.c.committed_at).label("at")), RECORDS)[0]["at"]
+        last = made._select(sa.select(sa.func.max(RECORDS.c.committed_at).label("at")))[0]["at"]
         request = StoredRequest(table, values, asked_at=last or 0.0)
         body = {"table": table, "study": "", "body": json.dumps(dict(values)), "asked_at": request.asked_at}
         take_rows(made, REQUESTS, [{"digest": request.digest, **body}])
@@ -213,7 +210,7 @@ def publish_records(
         take_rows(
             made,
             SEALS,
-            store._select(sa.select(SEALS).where(SEALS.c.table == table).order_by(*SEALS.primary_key), SEALS),
+            store._select(sa.select(SEALS).where(SEALS.c.table == table).order_by(*SEALS.primary_key)),
         )
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("VACUUM")

@@ -14,7 +14,6 @@ from harness.errors import UserError
 from harness.specs import digest_of
 from harness.store.database import Database, parts, retried
 from harness.store.tables import (
-    LATER,
     PROBES,
     RECORDS,
     REQUEST_STAGES,
@@ -23,7 +22,6 @@ from harness.store.tables import (
     SNAPSHOTS,
     TRANSLATIONS,
     TUNE_TRIALS,
-    metadata,
 )
 
 
@@ -66,7 +64,7 @@ class Kept(Database):
         """Keep a request with the keys of its stages and, as JSON, what its plan read; a known one gets the time, its new stages and that. If it is
         the last request and has nothing new, nothing is written."""
         digest, keys = request.digest, tuple(keys)
-        last = self._select(sa.select(REQUESTS.c.digest).order_by(REQUESTS.c.asked_at.desc()).limit(1), REQUESTS)
+        last = self._select(sa.select(REQUESTS.c.digest).order_by(REQUESTS.c.asked_at.desc()).limit(1))
         known = [row["digest"] for row in last] == [digest] and set(keys) <= set(self.stages_of(request))
         if known and snapshot in (None, self.snapshot_of(request)):
             return
@@ -78,7 +76,6 @@ class Kept(Database):
         }
         with self._write() as connection:
             row["asked_at"] = self._now(connection)
-            metadata.create_all(connection, LATER)
             self._insert(connection, REQUESTS, [row], replacing=["asked_at"])
             self._insert(connection, REQUEST_STAGES, [{"key": key, "digest": digest} for key in keys])
             if snapshot is not None:
@@ -92,7 +89,7 @@ class Kept(Database):
         if key is not None:
             query = query.join(REQUEST_STAGES, REQUESTS.c.digest == REQUEST_STAGES.c.digest)
             query = query.where(REQUEST_STAGES.c.key == key)
-        return [request for row in self._select(query, REQUESTS) if (request := _request(row))]
+        return [request for row in self._select(query) if (request := _request(row))]
 
     @retried
     def requests_for(self, keys: Iterable[str]) -> list[tuple[StoredRequest, frozenset[str], int]]:
@@ -101,10 +98,10 @@ class Kept(Database):
         needed: dict[str, set[str]] = {}
         c = REQUEST_STAGES.c
         for part in parts(keys):
-            for row in self._select(sa.select(c.key, c.digest).where(c.key.in_(part)), REQUEST_STAGES):
+            for row in self._select(sa.select(c.key, c.digest).where(c.key.in_(part))):
                 needed.setdefault(row["digest"], set()).add(row["key"])
         count = sa.select(c.digest, sa.func.count().label("count")).group_by(c.digest)
-        counts = {row["digest"]: int(row["count"]) for row in self._select(count, REQUEST_STAGES)}
+        counts = {row["digest"]: int(row["count"]) for row in self._select(count)}
         return [
             (request, frozenset(needed[digest]), counts[digest])
             for request in self.requests()
@@ -115,12 +112,12 @@ class Kept(Database):
     def stages_of(self, request: StoredRequest) -> list[str]:
         """The keys of the stages that a kept request needs."""
         query = sa.select(REQUEST_STAGES.c.key).where(REQUEST_STAGES.c.digest == request.digest)
-        return [str(row["key"]) for row in self._select(query, REQUEST_STAGES)]
+        return [str(row["key"]) for row in self._select(query)]
 
     @retried
     def snapshot_of(self, request: StoredRequest) -> Any:
         """What the plan of a kept request read, as `keep_request` got it; None where that is not known."""
-        rows = self._select(sa.select(SNAPSHOTS.c.body).where(SNAPSHOTS.c.digest == request.digest), SNAPSHOTS)
+        rows = self._select(sa.select(SNAPSHOTS.c.body).where(SNAPSHOTS.c.digest == request.digest))
         try:
             return next((json.loads(row["body"]) for row in rows), None)
         except (ValueError, TypeError):  # damaged
@@ -136,7 +133,6 @@ class Kept(Database):
         row: dict[str, Any] = {"digest": digest, "table": table, "body": json.dumps(dict(plan))}
         with self._write() as connection:
             row["sealed_at"] = self._now(connection)
-            metadata.create_all(connection, LATER)
             if connection.execute(sa.select(SEALS.c.digest).where(SEALS.c.digest == digest)).first():
                 return []
             asked = [sa.select(RECORDS.c.key).where(RECORDS.c.key.in_(part)) for part in parts(keys)]
@@ -149,7 +145,7 @@ class Kept(Database):
         """The sealed plans of a table, the first one first, each plan once; a damaged one is not `intact`."""
         query = sa.select(SEALS).where(SEALS.c.table == table).order_by(SEALS.c.sealed_at, SEALS.c.digest)
         found: dict[str, StoredSeal] = {}
-        for row in self._select(query, SEALS):
+        for row in self._select(query):
             try:
                 plan = dict(json.loads(row["body"]))
             except (ValueError, TypeError):
@@ -164,7 +160,7 @@ class Kept(Database):
         """The texts of those keys that have one."""
         kept: dict[str, str] = {}
         for part in parts(keys):
-            rows = self._select(sa.select(TRANSLATIONS).where(TRANSLATIONS.c.digest.in_(part)), TRANSLATIONS)
+            rows = self._select(sa.select(TRANSLATIONS).where(TRANSLATIONS.c.digest.in_(part)))
             kept.update((row["digest"], row["text"]) for row in rows if isinstance(row["text"], str))
         return kept
 
@@ -181,7 +177,7 @@ class Kept(Database):
     def trials(self, study: str) -> dict[int, dict[str, Any]]:
         """The trials of a study, by number."""
         query = sa.select(TUNE_TRIALS).where(TUNE_TRIALS.c.study == study).order_by(TUNE_TRIALS.c.number)
-        return {row["number"]: self._trial(row) for row in self._select(query, TUNE_TRIALS)}
+        return {row["number"]: self._trial(row) for row in self._select(query)}
 
     def _trial(self, row: Mapping[Any, Any]) -> dict[str, Any]:
         try:
@@ -198,7 +194,7 @@ class Kept(Database):
     @retried
     def studies(self) -> list[str]:
         """The names of the studies that have trials."""
-        return [row["study"] for row in self._select(sa.select(TUNE_TRIALS.c.study).distinct(), TUNE_TRIALS)]
+        return [row["study"] for row in self._select(sa.select(TUNE_TRIALS.c.study).distinct())]
 
     @retried
     def keep_trial(self, study: str, number: int, body: dict[str, Any]) -> None:
@@ -213,7 +209,7 @@ class Kept(Database):
         """The results of those digests that have one that is not damaged."""
         bodies: dict[str, dict[str, Any]] = {}
         for part in parts(digests):
-            for row in self._select(sa.select(PROBES).where(PROBES.c.digest.in_(part)), PROBES):
+            for row in self._select(sa.select(PROBES).where(PROBES.c.digest.in_(part))):
                 if row["checksum"] == _checksum(row["digest"], row["body"]):
                     bodies[row["digest"]] = json.loads(row["body"])
         return bodies
@@ -224,7 +220,6 @@ class Kept(Database):
         text = json.dumps(dict(body), allow_nan=False)
         row = {"digest": digest, "body": text, "checksum": _checksum(digest, text)}
         with self._write() as connection:
-            metadata.create_all(connection, LATER)
             old = connection.execute(sa.select(PROBES).where(PROBES.c.digest == digest)).mappings().first()
             if not old or old["checksum"] != _checksum(digest, old["body"]):
                 self._insert(connection, PROBES, [row], replacing=["body", "checksum"])

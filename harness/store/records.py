@@ -83,7 +83,7 @@ class Store(Leases, Kept):
     @retried
     def keys(self) -> set[str]:
         """All recorded keys."""
-        return {str(row["key"]) for row in self._select(sa.select(RECORDS.c.key), RECORDS)}
+        return {str(row["key"]) for row in self._select(sa.select(RECORDS.c.key))}
 
     @retried
     def records(self, keys: Iterable[str], *, predictions: bool = False) -> dict[str, Record]:
@@ -119,14 +119,14 @@ class Store(Leases, Kept):
     def keys_like(self, prefix: str) -> list[str]:
         """Recorded keys that start with `prefix`, at most 20."""
         query = sa.select(RECORDS.c.key).where(RECORDS.c.key.startswith(prefix, autoescape=True)).limit(20)
-        return sorted(str(row["key"]) for row in self._select(query, RECORDS))
+        return sorted(str(row["key"]) for row in self._select(query))
 
     @retried
     def committed_at(self, keys: Iterable[str]) -> dict[str, float]:
         """When the records of these keys were committed (Unix time)."""
         c = RECORDS.c
         queries = [sa.select(c.key, c.committed_at).where(c.key.in_(part)) for part in parts(keys)]
-        return {str(row["key"]): float(row["committed_at"]) for q in queries for row in self._select(q, RECORDS)}
+        return {str(row["key"]): float(row["committed_at"]) for q in queries for row in self._select(q)}
 
     @retried
     def speeds(self) -> list[Speed]:
@@ -274,7 +274,7 @@ class Store(Leases, Kept):
     def labels_of(self, keys: Iterable[str]) -> list[dict[str, Any]]:
         """The labels of the runs with any of these keys."""
         queries = [sa.select(RUNS).where(RUNS.c.key.in_(part)) for part in parts(keys)]
-        return [dict(row) for query in queries for row in self._select(query, RUNS)]
+        return [dict(row) for query in queries for row in self._select(query)]
 
     @retried
     def recorded_runs(self) -> list[dict[str, Any]]:
@@ -282,4 +282,4 @@ class Store(Leases, Kept):
         when = RECORDS.c.committed_at
         query = sa.select(RUNS, when).join(RECORDS, RUNS.c.key == RECORDS.c.key)
         order = (when.desc(), RUNS.c.table, RUNS.c.row, RUNS.c.task, RUNS.c.size, RUNS.c.subset, RUNS.c.seed)
-        return [dict(row) for row in self._select(query.order_by(*order), RUNS)]
+        return [dict(row) for row in self._select(query.order_by(*order))]

@@ -115,5 +115,3 @@ SEALS = sa.Table(
     sa.Column("table", sa.Text, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
 )
-LATER = (REQUESTS, REQUEST_STAGES, SNAPSHOTS, PROBES, SEALS)
-"""Older stores lack these: they are created with the first row of one."""

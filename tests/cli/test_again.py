@@ -176,8 +176,8 @@ def test_show_prints_a_command_that_is_read_where_a_cell_needs_several_runs_and_
 def test_show_says_where_the_command_is_not_known(harness: Harness) -> None:
     harness(f"bench {FIRST}")
     with sqlite3.connect(".harness/harness.db") as connection:
-        connection.execute("DROP TABLE requests")
-        connection.execute("DROP TABLE request_stages")
+        connection.execute("DELETE FROM requests")
+        connection.execute("DELETE FROM request_stages")
     connection.close()
     store = Store("sqlite:///.harness/harness.db")
     key = next(key for key in store.keys_like("") if store.labels(key))

@@ -146,8 +146,8 @@ def test_rows_with_a_part_of_the_scores_and_rows_that_the_paper_lacks(tmp_path: 
         (["MLM-250k,rte,nan"], "the score is 'nan'"),
         (["MLM-250k,rte,inf"], "the score is 'inf'"),
         (["MLM-250k,rte,"], "the score is ''"),
-        (["MLM-250k,rte"], "line 2: 2 values; a file of scores has the header row,column,score"),
-        (["MLM-250k,rte,60,1"], "line 2: 4 values"),
+        (["MLM-250k,rte"], "line 2: 2 fields under a header of 3"),
+        (["MLM-250k,rte,60,1"], "line 2: 4 fields"),
         (["MLM-250k,rte,0.606", "MLM-250k,cola,-0.1"], "write them in points"),
         ([], "has no scores"),
     ],
@@ -165,10 +165,10 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     latin = tmp_path / "latin.csv"
     latin.write_bytes("row,column,score\nÄ,rte,60\n".encode("latin-1"))
     cases = {
-        written(tmp_path, "MLM-250k;rte;60", header="row;column;score"): "line 1: a file of scores has the header",
+        written(tmp_path, "MLM-250k,60", header="row,score"): "line 1: a file of scores has the header",
         latin: "is not UTF-8",
-        tmp_path / "none.csv": "cannot be read",
-        tmp_path: "cannot be read",
+        tmp_path / "none.csv": "--scores: there is no file",
+        tmp_path: "is a folder",
     }
     for path, said in cases.items():
         with pytest.raises(UserError, match=said):

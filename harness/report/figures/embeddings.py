@@ -73,15 +73,15 @@ def silhouette(vectors: NDArray[Any], labels: NDArray[Any]) -> float | None:
 
     if not 1 < len(np.unique(labels)) < len(labels):
         return None
-    distances = np.clip(1.0 - _cosines(vectors), 0.0, 2.0)
-    np.fill_diagonal(distances, 0.0)
-    return float(silhouette_score(distances, labels, metric="precomputed"))
+    return float(silhouette_score(vectors.astype(np.float64), labels, metric="cosine"))
 
 
 def neighbour_purity(vectors: NDArray[Any], labels: NDArray[Any], neighbours: int = NEIGHBOURS) -> float:
     """The mean over `vectors` [n, d] of the share of the nearest other vectors by cosine that have the same label [n]. Of equally
     near ones the first count."""
-    cosines = _cosines(vectors)
+    from sklearn.metrics.pairwise import cosine_similarity
+
+    cosines = cosine_similarity(vectors.astype(np.float64))
     np.fill_diagonal(cosines, -np.inf)
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, : min(neighbours, len(vectors) - 1)]
     return float((labels[nearest] == labels[:, None]).mean())
@@ -98,15 +98,6 @@ def plane(vectors: NDArray[Any], seed: int = 0) -> NDArray[Any]:
     projection = TSNE(2, perplexity=perplexity, metric="cosine", init=start, random_state=seed)
     points: NDArray[Any] = projection.fit_transform(vectors)
     return points
-
-
-def _cosines(vectors: NDArray[Any]) -> NDArray[Any]:
-    """[n, n]; 0 for a vector of length 0."""
-    vectors = np.asarray(vectors, dtype=np.float64)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    units = vectors / np.where(lengths > 0, lengths, 1.0)
-    product: NDArray[Any] = units @ units.T
-    return product
 
 
 def csv_of(panels: Sequence[Embedded], classes: Sequence[str]) -> str:
