@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from harness.analysis.schema import PLACE, placed
 from harness.planning.aggregation import (
     AVERAGE,
@@ -78,13 +81,15 @@ class Cell:
 @dataclass(frozen=True, eq=False)
 class Grid:
     """All cells by (size, row, column id), the design they fill, and the results in the order of the design. `hours`: of training before
-    fine-tuning, by row as printed, for a figure over them. Not compared by its fields: a cache keeps the one that it was asked with."""
+    fine-tuning, by row as printed, for a figure over them. `collapsed`: whether collapsed runs count in what is made of single runs; cells have both values. Not compared by
+    its fields: a cache keeps the one that it was asked with."""
 
     resolved: ResolvedTable
     columns: tuple[str, ...]
     cells: Mapping[tuple[int, str, str], Cell]
     results: pd.DataFrame
     hours: Mapping[str, float] = field(default_factory=dict)
+    collapsed: bool = True
 
     @property
     def complete(self) -> bool:
@@ -178,26 +183,47 @@ def own_scores(resolved: ResolvedTable, results: pd.DataFrame) -> pd.DataFrame:
 
 
 def counted_scores(grid: Grid) -> pd.DataFrame:
-    """The finished runs that cells are made of, with the columns of `own_scores`, in the order of the design."""
+    """The finished runs that cells are made of, with the columns of `own_scores`, in the order of the design; of a row whose configuration is selected none
+    before all runs of the selection are done. Runs that do not count because they collapsed take part in the selection."""
     own = own_scores(grid.resolved, grid.results)
-    return _selected(grid.resolved, own[own["done"]])
+    counted = _selected(grid.resolved, own[own["done"]])
+    return counted if grid.collapsed else counted[~counted["collapsed"].astype(bool)]
+
+
+def num_configurations(resolved: ResolvedTable, row: str, task: str) -> int:
+    """How many configurations a printed row has on a task."""
+    return sum(resolved.takes(configuration, task) for configuration in resolved.printed_rows[row])
 
 
 def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
-    """The runs that count: of rows with several configurations those of the one that is best on dev, where the table selects.
-    A task's dev score is that of its first column, which selects checkpoints too."""
+    """The runs that count: of rows with several configurations those of the one that is best on dev, where the table selects, once all of them are done: the best of a
+    part may be another one. A task's dev score is that of its first column, which selects checkpoints too."""
     aggregation = resolved.aggregate
     if aggregation.select == "none" or len(resolved.printed_rows) == len(resolved.rows) or done.empty:
         return done
+    tasks = zip(done["row"], done["task"], strict=True)
+    several: NDArray[np.bool_] = np.array([num_configurations(resolved, row, task) > 1 for row, task in tasks])
     first = {column.task: name for name, column in reversed([*resolved.columns.items()])}
     by = ["size", "row", "task", *(["subset"] if aggregation.select == "per_subset" else [])]
-    dev = done[done["column"] == done["task"].map(first)]
+    dev = done[several & (done["column"] == done["task"].map(first))]
+    ended = dev.groupby(by, sort=False).size()
+    counts = zip(ended.index.tolist(), ended.tolist(), strict=True)
+    whole = [place for place, count in counts if count == _num_selected_from(resolved, *place)]
+    dev = dev[dev.set_index(by).index.isin(whole)]
+    if dev.empty:
+        return done[~several]
     best = best_configurations(dev, by, RULES[aggregation.select_by or aggregation.center], aggregation.k or 0)
     chosen = done.merge(best.rename("chosen"), how="left", left_on=by, right_index=True)
-    chosen = chosen[chosen["configuration"] == chosen["chosen"]]
+    chosen = chosen[~several | (chosen["configuration"] == chosen["chosen"])]
     position = {place: i for i, place in enumerate(resolved.replicates)}
     order = [position[place] for place in zip(chosen["subset"], chosen["seed"], strict=True)]
     return chosen.assign(order=order).sort_values("order", kind="stable")
+
+
+def _num_selected_from(resolved: ResolvedTable, size: int, row: str, task: str, subset: int | None = None) -> int:
+    """How many runs a selection is of."""
+    replicates = [pair for pair in resolved.replicates_at(size) if subset is None or pair[0] == subset]
+    return num_configurations(resolved, row, task) * len(replicates)
 
 
 def _note(status: str, reason: str | float, done: bool, collapsed: bool) -> Note | None:

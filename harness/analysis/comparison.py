@@ -7,7 +7,7 @@ Pure. `docs/statistics.md` says what each figure is and how often it is right.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.analysis.cells import REPLICATE, Grid, counted_scores
+from harness.analysis.cells import REPLICATE, Grid, counted_scores, num_configurations
 from harness.errors import UserError, unknown
 from harness.planning.aggregation import AVERAGE, replicate_averages
 from harness.planning.resolved import ResolvedTable, encoder_titles, on_encoder
@@ -198,8 +198,8 @@ def metric_of(grid: Grid, column: str) -> str:
 
 @lru_cache(maxsize=2)
 def runs_of(grid: Grid) -> Mapping[Place, Runs]:
-    """The scores that cells are made of, by place, Avg among them. Of several configurations that all count, the mean of each replicate."""
-    scores: Any = counted_scores(grid)
+    """The scores that cells are made of, by place, Avg among them. Of several configurations that all count, the mean of each replicate that all of them have."""
+    scores: Any = _whole_replicates(grid.resolved, counted_scores(grid))
     found: dict[Place, Runs] = {}
     for (size, row, column), frame in scores.groupby(["size", "row", "column"], sort=False):
         found[int(size), row, column] = _runs(frame, frame)
@@ -215,6 +215,15 @@ def runs_of(grid: Grid) -> Mapping[Place, Runs]:
                 averages = replicate_averages(whole, REPLICATE, grid.resolved.average_over)
                 found[int(size), row, AVERAGE] = _runs(averages.assign(configuration=""), frame)
     return found
+
+
+def _whole_replicates(resolved: ResolvedTable, scores: pd.DataFrame) -> pd.DataFrame:
+    """Where all configurations of a row count, without the replicates that lack one: their mean would be of other configurations than that of the others."""
+    if resolved.aggregate.select != "none" or len(resolved.printed_rows) == len(resolved.rows):
+        return scores
+    there = scores.groupby(["size", "row", "column", *REPLICATE])["configuration"].transform("size")
+    places = zip(scores["row"], scores["task"], strict=True)
+    return scores[there == [num_configurations(resolved, row, task) for row, task in places]]
 
 
 def cell_intervals(grid: Grid) -> dict[Place, Interval]:
@@ -276,6 +285,7 @@ def _compared(
         kept = f"compared over {grid_of_both}" if both else "no replicate is done in both rows"
         left_out.append(f"of {len(design)} runs each, {missing} {absent}: {kept}")
     if not both:
+        left_out += _unselected(grid, runs, size, column, (row, against))
         return replace(base, left_out=tuple(left_out))
     items = None
     if answers is not None:
@@ -291,9 +301,20 @@ def _compared(
     )
 
 
-def paired(ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[int]) -> NDArray[np.float64]:
+def _unselected(grid: Grid, runs: Mapping[Place, Runs], size: int, column: str, rows: Iterable[str]) -> Iterator[str]:
+    """Clauses about rows with runs, of which none counts yet."""
+    for row in rows:
+        if (
+            (size, row, column) not in runs
+            and grid.cells[size, row, column].done
+            and len(grid.resolved.printed_rows[row]) > 1
+        ):
+            yield f"the configuration of {row} is selected once all runs of its configurations are done"
+
+
+def paired(row: Runs, baseline: Runs, subsets: Sequence[int], seeds: Sequence[int]) -> NDArray[np.float64]:
     """(subsets, seeds): the difference of each pair."""
-    return np.array([[ours.scores[s, r] - theirs.scores[s, r] for r in seeds] for s in subsets])
+    return np.array([[row.scores[s, r] - baseline.scores[s, r] for r in seeds] for s in subsets])
 
 
 def _across(ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[int]) -> int:

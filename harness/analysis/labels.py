@@ -166,6 +166,8 @@ def _extrapolated(
     figure: Figure, curve: Curve, of: Callable[[float], tuple[float, float]], less: NDArray[np.float64] | float = 0.0
 ) -> Figure:
     figure = replace(figure, extrapolated=True)
+    if figure.size > 2 * curve.sizes[-1]:
+        return replace(figure, why=f"more than twice the largest size that is recorded, {curve.sizes[-1]:,}")
     if len(curve.sizes) < LEAST_SIZES:
         return replace(
             figure, why=f"{counted(len(curve.sizes), 'size')} {'fits' if len(curve.sizes) == 1 else 'fit'} every curve"

@@ -3,7 +3,6 @@ are matched by their digests. They are marked, and never mixed with records: no 
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from harness.analysis.schema import Result
 from harness.errors import UserError, unknown
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
+from harness.tasks.reading import existing_file, whole_rows
 from harness.wording import listed
 
 COLUMNS = (
@@ -47,6 +47,12 @@ def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> 
     examples or another metric than the table's, or repeats a place."""
     if len(resolved.parts) > 1:
         raise UserError(f"{path}: rows of another system stand beside those of one encoder; name it with --encoder.")
+    rule = resolved.aggregate
+    if rule.scores == "dev" or rule.center in ("best", "top_k"):
+        raise UserError(
+            f"{path}: table {resolved.table.name} judges its runs by scores on dev, which rows of another system do not have; take a table whose cells are "
+            "means of test scores."
+        )
     results: dict[tuple[object, ...], Result] = {}
     tasks: dict[str, list[str]] = {}
     systems: dict[str, str] = {}
@@ -73,25 +79,10 @@ def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Each line with its place in the file."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise UserError(
-                    f"{path}: has no column {listed(missing)}; its first line should be {','.join(COLUMNS)}."
-                )
-            for line in reader:
-                place = f"{path}:{reader.line_num}"
-                if None in line or None in line.values():
-                    raise UserError(
-                        f"{place}: has more or fewer values than the first line; write one for each column."
-                    )
-                yield place, line
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: is not a CSV file in UTF-8 ({error}).") from None
+    for number, line in whole_rows(existing_file(path, "--other-system", (".csv",))):
+        if missing := [name for name in COLUMNS if name not in line]:
+            raise UserError(f"{path}: has no column {listed(missing)}; its first line should be {','.join(COLUMNS)}.")
+        yield f"{path}, line {number}", line
 
 
 def _result(resolved: ResolvedTable, digests: Digests, place: str, line: Mapping[str, str]) -> Result | None:

@@ -39,6 +39,7 @@ from harness.statistics.power import (
     precision,
     upper_components,
 )
+from harness.tasks import protocol_named
 
 DEFAULT = Components(subset=8.3e-4, seed=1e-4, interaction=7.3e-4)
 """Variances of a paired difference of accuracies. Of subset and run: the means of the upper limits of five recorded differences (SST-2, 100 examples,
@@ -176,17 +177,18 @@ def recorded_components(
 
 def cost_of(plan: Plan) -> Callable[[int, int], tuple[float, float]]:
     """(FLOPs, stages) of the plan with other numbers of subsets and seeds: a stage that several subsets share is counted once for all of
-    them, and so for seeds. What one subset or one seed cannot show counts for each run."""
+    them, and so for seeds; what is trained on a full training set has one subset in any design. What one subset or one seed cannot show counts for each run."""
     r = plan.resolved
-    served: dict[str, set[tuple[int, int]]] = {}
+    served: dict[str, set[tuple[int, int, int]]] = {}
     for run in plan.runs:
         for stage in run.stage.chain:
-            served.setdefault(stage.key, set()).add((run.subset, run.seed))
+            served.setdefault(stage.key, set()).add((run.size, run.subset, run.seed))
     a, b = len(r.subsets), len(r.seeds)
+    drawn = {size for size in r.sizes if size or protocol_named(r.protocol).redraws}
     totals = {(x, y): np.zeros(2) for x in (0, 1) for y in (0, 1)}
-    for key, pairs in served.items():
-        by_subset = len({s for s, _ in pairs}) == 1
-        by_seed = len({t for _, t in pairs}) == 1
+    for key, runs in served.items():
+        by_subset = len({subset for _, subset, _ in runs}) == 1 and any(size in drawn for size, _, _ in runs)
+        by_seed = len({seed for _, _, seed in runs}) == 1
         totals[by_subset, by_seed] += plan.stage_flops(plan.stages[key]), 1
 
     def cost(subsets: int, seeds: int) -> tuple[float, float]:

@@ -6,13 +6,13 @@ Pure. `docs/statistics.md` has the rules and how often they err.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from harness.analysis.cells import Grid
-from harness.analysis.comparison import LEVEL, NO_RUNS, Pair, Place, Runs, candidates_of, paired, runs_of
+from harness.analysis.comparison import LEVEL, NO_RUNS, Place, Runs, candidates_of, paired, runs_of
 from harness.statistics.crossed import ROUNDING, mean_squares, p_value, t_inference
 from harness.statistics.design import full_grid
 
@@ -84,21 +84,44 @@ def _above(runs: Mapping[str, Runs]) -> dict[tuple[str, str], float]:
 
 
 def _over_columns(grid: Grid, runs: Mapping[Place, Runs], size: int) -> dict[str, Runs]:
-    """Rows that are complete in all columns of the average, with the mean over subsets of each task (columns of one group count as one) and seed. Subsets of two tasks are different examples, so
+    """Rows that are complete in all columns of the average, with the mean over the subsets that all of them have of each task (columns of one group, and of one task, count as one) and seed. Subsets of two tasks are different examples, so
     that they are part of what varies between tasks; seeds are the same in all: tasks x seeds is a crossed design like subsets x seeds."""
-    groups = grid.resolved.average_over
-    if len(groups) < LEAST_TASKS:
+    groups = _groups_of_tasks(grid)
+    columns = [*itertools.chain(*groups)]
+    titles = [
+        title
+        for title in candidates_of(grid)
+        if all(grid.cells[place].complete and place in runs for place in ((size, title, column) for column in columns))
+    ]
+    if len(groups) < LEAST_TASKS or not titles:
         return {}
-    found = {}
-    for title in candidates_of(grid):
-        if all(grid.cells[size, title, column].complete for column in itertools.chain(*groups)):
-            scores: dict[Pair, float] = {}
-            for (task, group), seed in itertools.product(enumerate(groups), grid.resolved.seeds):
-                scores[task, seed] = float(np.mean([_of_seed(runs[size, title, column], seed) for column in group]))
-            found[title] = Runs(scores, {}, {})
-    return found
+    common = {  # where collapsed runs are left out, rows lack different ones
+        column: full_grid(sorted(set.intersection(*(set(runs[size, title, column].scores) for title in titles))))
+        for column in columns
+    }
+    seeds = [seed for seed in grid.resolved.seeds if all(seed in there for _, there in common.values())]
+
+    def mean_of(title: str, column: str, seed: int) -> float:
+        return float(np.mean([runs[size, title, column].scores[subset, seed] for subset in common[column][0]]))
+
+    return {
+        title: Runs(
+            {
+                (task, seed): float(np.mean([mean_of(title, column, seed) for column in group]))
+                for (task, group), seed in itertools.product(enumerate(groups), seeds)
+            },
+            {},
+            {},
+        )
+        for title in titles
+    }
 
 
-def _of_seed(runs: Runs, seed: int) -> float:
-    of_seed: Sequence[float] = [score for (_, other), score in runs.scores.items() if other == seed]
-    return float(np.mean(of_seed)) if of_seed else float("nan")
+def _groups_of_tasks(grid: Grid) -> list[tuple[str, ...]]:
+    """The columns of the average in groups that count as one task: those that the table groups, and those with the same runs (MNLI's two test sets)."""
+    columns, groups = grid.resolved.columns, list[tuple[str, ...]]()
+    for group in grid.resolved.average_over:
+        tasks = {columns[column].task for column in group}
+        same = [other for other in groups if not tasks.isdisjoint(columns[column].task for column in other)]
+        groups = [other for other in groups if other not in same] + [tuple(itertools.chain(*same, group))]
+    return groups

@@ -17,7 +17,7 @@ from harness.analysis.comparison import LEVEL, Comparison, Comparisons, Place, c
 from harness.analysis.power import resolutions
 from harness.errors import UserError
 from harness.planning.aggregation import AVERAGE
-from harness.specs import Run
+from harness.specs import Run, Stage
 from harness.statistics.power import POWER
 from harness.store import StoredSeal
 from harness.wording import counted, listed, some_of
@@ -33,7 +33,8 @@ Member = tuple[str, str, int, int, int]
 
 @dataclass(frozen=True)
 class Recorded:
-    """Of a run: how it ended, and when it began (Unix time of its record less the seconds that its last stage took)."""
+    """Of a run: how it ended, and when it began (Unix time of its record less the seconds that its last stage took). One whose earlier stage failed or diverged
+    ended with that."""
 
     status: str
     began_at: float
@@ -49,7 +50,7 @@ def plan_of(
     wanted: float | None,
 ) -> dict[str, Any]:
     """What is sealed, as JSON: rows, columns, design, the key of every run, the decision rule and its power. `unknown`: keys that are provisional, whose runs
-    are sealed by name alone. `region`, `wanted`: on the metric's own scale. Raises UserError where there is nothing to compare."""
+    are sealed by their settings. `region`, `wanted`: on the metric's own scale. Raises UserError where there is nothing to compare."""
     r = grid.resolved
     named, _ = reference_of(r, against)
     shown, provisional = resolutions(grid, against), {*unknown}
@@ -82,7 +83,12 @@ def plan_of(
             ],
         },
         "runs": [
-            [r.titles[run.row], *_member(run), "" if run.stage.key in provisional else run.stage.key] for run in runs
+            [
+                r.titles[run.row],
+                *member_of(run),
+                [*run.stage.settings] if run.stage.key in provisional else run.stage.key,
+            ]
+            for run in runs
         ],
     }
 
@@ -102,13 +108,31 @@ def _column(grid: Grid, column: str) -> dict[str, Any]:
     return {"metric": spec.metric, "evaluation": spec.evaluation, "tasks": [spec.task]}
 
 
-def _member(run: Run) -> Member:
+def member_of(run: Run) -> Member:
     return run.row, run.task, run.size, run.subset, run.seed
 
 
-def sealed_runs(plan: Mapping[str, Any]) -> dict[Member, tuple[str, str]]:
-    """The printed row and the key of each run of a sealed plan; no key where it was provisional."""
-    return {(row, task, size, subset, seed): (title, key) for title, row, task, size, subset, seed, key in plan["runs"]}
+@dataclass(frozen=True)
+class SealedRun:
+    """A run of a sealed plan: its printed row, and its key, or where that was provisional its settings (`Stage.settings`), none in a seal of an earlier version."""
+
+    title: str
+    key: str
+    settings: tuple[str, ...] = ()
+
+    def fits(self, stage: Stage) -> bool:
+        """Whether this is the stage that was sealed, as far as the seal knows it."""
+        return self.key == stage.key if self.key else self.settings == stage.settings[: len(self.settings)]
+
+
+def sealed_runs(plan: Mapping[str, Any]) -> dict[Member, SealedRun]:
+    """The runs of a sealed plan."""
+    return {
+        (row, task, size, subset, seed): SealedRun(title, key)
+        if isinstance(key, str)
+        else SealedRun(title, "", tuple(key))
+        for title, row, task, size, subset, seed, key in plan["runs"]
+    }
 
 
 def sealed_places(plan: Mapping[str, Any]) -> set[Place]:
@@ -136,7 +160,7 @@ def against_the_plan(
     recorded: Mapping[str, Recorded],
 ) -> Comparisons:
     """Each comparison planned or exploratory, with its departures from the plan. `runs`: of the table as it is shown; `seals`: of its name, the first one
-    first; `recorded`: by key. Of several seals that one counts of which the most comparisons are planned, of these the first."""
+    first; `recorded`: by the key of a run. Of several seals that one counts of which the most comparisons are planned, of these the first."""
     intact = [seal for seal in seals if seal.intact]
     damaged = [
         f"Seal {seal.digest[:SHOWN]} is not as it was sealed and counts for nothing."
@@ -174,31 +198,35 @@ def _judged(
         return replace(c, planned=False, departures=("the seal does not have it",))
     rows, tasks, titles = {c.row, c.against}, plan["columns"][c.column]["tasks"], grid.resolved.titles
     ours = {
-        _member(run): run.stage.key
+        member_of(run): run.stage
         for run in runs
         if titles[run.row] in rows and run.size == c.size and run.task in tasks
     }
     sealed = {
-        member: key
-        for member, (title, key) in sealed_runs(plan).items()
-        if title in rows and member[2] == c.size and member[1] in tasks
+        member: run
+        for member, run in sealed_runs(plan).items()
+        if run.title in rows and member[2] == c.size and member[1] in tasks
     }
     both = [member for member in ours if member in sealed]
-    keys = [ours[member] for member in both]
-    ended = [recorded[key] for key in keys if key in recorded]
+    ended = [recorded[ours[member].key] for member in both if ours[member].key in recorded]
     why = [
         *_rule_departures(comparisons, collapsed, plan),
         *(["what is scored in the column differs"] if _column(grid, c.column) != plan["columns"][c.column] else []),
         *_counted(len(ours) - len(both), "run", "beyond the seal"),
         *_counted(len(sealed) - len(both), "sealed run", "left out"),
-        *_counted(
-            sum(sealed[m] not in ("", ours[m]) for m in both), "run", "of other data, settings or code than sealed"
-        ),
+        *_counted(sum(not sealed[m].fits(ours[m]) for m in both), "run", "of other data, settings or code than sealed"),
         *_counted(sum(each.began_at < seal.sealed_at for each in ended), "run", "begun before the seal"),
         *_counted(len(both) - len(ended), "run", "not recorded yet"),
     ]
-    failed = _counted(sum(each.status != "done" for each in ended), "run", "failed or diverged")
-    return replace(c, planned=not why, departures=(*why, *failed))
+    beside = [
+        *_counted(sum(each.status != "done" for each in ended), "run", "failed or diverged"),
+        *_counted(
+            sum(not (sealed[m].key or sealed[m].settings) for m in both),
+            "run",
+            "sealed by name alone, settings not known",
+        ),
+    ]
+    return replace(c, planned=not why, departures=(*why, *beside))
 
 
 def _counted(number: int, noun: str, what: str) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from harness.analysis.cells import Grid, counted_scores
 from harness.analysis.comparison import REGION, Comparisons, Place, compared
@@ -51,10 +53,10 @@ def comparisons_of(
     absent = "missing or failed" if collapsed else "missing, failed or collapsed"
     runs, store = prepared.plan.runs, prepared.store
     seals = store.seals(prepared.named.table.name)
-    elsewhere = benched_places(prepared).union(*(sealed_places(each.plan) for each in seals if each.intact))
+    elsewhere = benched_places(prepared).union(*(_sealed_here(prepared, each.plan) for each in seals if each.intact))
     comparisons = compared(grid, against, region, found, prepared.request.option, absent, elsewhere)
     comparisons = replace(comparisons, left_out=tuple(left_out), unit=_test_item(prepared))
-    recorded = recorded_runs_of(store, (run.stage.key for run in runs)) if seals else {}
+    recorded = recorded_runs_of(store, (run.stage for run in runs)) if seals else {}
     return against_the_plan(comparisons, collapsed, runs, seals, recorded)
 
 
@@ -81,6 +83,16 @@ def _unit(prepared: Prepared, column: Column) -> str:
     """The text column that a test item of a column has; empty where an item is one example."""
     task = prepared.plan.tasks[column.task].task
     return "" if task.unit is None else task.columns[task.unit]
+
+
+def _sealed_here(prepared: Prepared, plan: Mapping[str, Any]) -> set[Place]:
+    """The places of a sealed plan that belong to this table: of several encoders the rows of one of these, of one encoder none that names another."""
+    r, places = prepared.resolved, sealed_places(plan)
+    encoders = tuple(on_encoder("", title) for title in encoder_titles(r.by_encoder))
+    if encoders:
+        return {place for place in places if place[1].endswith(encoders)}
+    own = {row.title for row in (*r.table.rows, *r.rows)}
+    return {place for place in places if place[1] in own or on_encoder("", "") not in place[1]}
 
 
 def benched_places(prepared: Prepared) -> set[Place]:
@@ -186,11 +198,11 @@ def counted_grid(prepared: Prepared, collapsed: bool, grid: Grid | None = None) 
     if collapsed:
         return grid, []
     fell = grid.results["collapsed"] & (grid.results["status"] == "done")
-    each = grid.results[fell].drop_duplicates(["row", "column", "size", "subset", "seed"])
+    each = grid.results[fell].drop_duplicates(["row", "task", "size", "subset", "seed"])
     rows = ", ".join(f"{row} {count}" for row, count in each.groupby("row", sort=False).size().items())
     said = (
         f"Left out: {counted(len(each), 'collapsed run')}, which predict one class only on dev ({rows})."
         if len(each)
         else "No run collapsed: nothing is left out."
     )
-    return replace(grid, results=grid.results[~fell]), [said]
+    return replace(grid, collapsed=False), [said]

@@ -9,6 +9,7 @@ from harness.analysis.seal import Recorded, plan_of
 from harness.commands.prepare import Prepared, lacking
 from harness.commands.report import grid_of
 from harness.errors import UserError
+from harness.specs import Record, Stage
 from harness.store import DEFAULT_URL, Store, StoredSeal
 from harness.wording import counted, some_of
 
@@ -46,8 +47,17 @@ def seal(
     return kept
 
 
-def recorded_runs_of(store: Store, keys: Iterable[str]) -> dict[str, Recorded]:
-    """How the runs of these keys ended and when they began, by the clocks of the machines that recorded them."""
-    kept = {*keys}
-    times = store.committed_at(kept)
-    return {key: Recorded(record.status, times[key] - record.seconds) for key, record in store.records(kept).items()}
+def recorded_runs_of(store: Store, stages: Iterable[Stage]) -> dict[str, Recorded]:
+    """How the runs that end with these stages ended and when they began, by key and by the clocks of the machines that recorded them."""
+    ends = {stage.key: stage for stage in stages}
+    kept = {stage.key for end in ends.values() for stage in end.chain}
+    times, records = store.committed_at(kept), store.records(kept)
+
+    def end_of(stage: Stage) -> Record | None:
+        failed = (
+            records[each.key] for each in stage.chain if each.key in records and records[each.key].status != "done"
+        )
+        return records.get(stage.key) or next(failed, None)
+
+    found = {key: record for key, stage in ends.items() if (record := end_of(stage))}
+    return {key: Recorded(record.status, times[record.key] - record.seconds) for key, record in found.items()}

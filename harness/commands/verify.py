@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from harness.analysis.published import Published, Values, differences, read_published, same, where
 from harness.analysis.schema import PLACE, records
 from harness.analysis.scores import results_of
-from harness.analysis.seal import SHOWN, Member, name_of, sealed_runs
+from harness.analysis.seal import SHOWN, Member, SealedRun, name_of, sealed_runs
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.report import grid_of
 from harness.commands.seal import recorded_runs_of
@@ -31,11 +32,11 @@ from harness.objectives import build, definition_of
 from harness.planning.request import BESIDE, Request, from_json, is_own
 from harness.report.table import render
 from harness.specs import Data, Record, RowSet, Stage, starts_elsewhere
-from harness.store import DEFAULT_URL, Store, StoredRequest
+from harness.store import DEFAULT_URL, Store, StoredRequest, StoredSeal
 from harness.store.published import is_published
 from harness.streams import stream
 from harness.tasks import score
-from harness.wording import counted
+from harness.wording import counted, listed
 
 if TYPE_CHECKING:
     from harness.objectives.base import TrainingObjective
@@ -153,8 +154,8 @@ class Verification:
             return f"its record {key[:12]} is damaged ({self._damaged[key]})"
         return f"the store has no record {key[:12]}"
 
-    def leave_out(self, what: str, place: str) -> None:
-        self.unchecked.setdefault(what, []).append(place)
+    def leave_out(self, reason: str, place: str) -> None:
+        self.unchecked.setdefault(reason, []).append(place)
 
 
 def verify(path: Path, url: str | None, seal: str | None = None) -> Verification:
@@ -302,22 +303,21 @@ def _check_seals(outcome: Verification, wanted: str | None) -> None:
     seals = [seal for table in tables for seal in store.seals(table)]
     if wanted and not any(seal.digest.startswith(wanted) for seal in seals):
         outcome.problems.append(f"the store has no seal {wanted} of this table")
-    recorded = recorded_runs_of(
-        store, (key for seal in seals if seal.intact for _, key in sealed_runs(seal.plan).values())
-    )
     for seal in seals:
         if not seal.intact:
             outcome.problems.append(f"seal {seal.digest[:SHOWN]} is not as it was sealed")
             continue
-        sealed = {member: key for member, (_, key) in sealed_runs(seal.plan).items()}
-        ended = {member: recorded[key] for member, key in sealed.items() if key in recorded}
-        early = {
-            member: seal.sealed_at - each.began_at for member, each in ended.items() if each.began_at < seal.sealed_at
-        }
-        there = len({*keys} & {*sealed.values()})
+        sealed = sealed_runs(seal.plan)
+        by_name = [member for member, run in sealed.items() if not run.key]
+        stages = {member: store.stage(run.key) for member, run in sealed.items() if run.key}
+        stages |= _sealed_by_name(store, seal, by_name)
+        recorded = recorded_runs_of(store, (stage for stage in stages.values() if stage))
+        ended = {m: recorded[stage.key] for m, stage in stages.items() if stage and stage.key in recorded}
+        early = {m: seal.sealed_at - run.began_at for m, run in ended.items() if run.began_at < seal.sealed_at}
+        there = len({*keys} & {stage.key for stage in stages.values() if stage})
         outcome.seals.append(
             f"Seal {name_of(seal)}: {counted(len(sealed), 'run')} sealed, {len(ended) - len(early):,} begun after it, {len(early):,} before it, "
-            f"{len(sealed) - len(ended):,} not recorded or sealed by name alone; {there:,} of the {counted(len(keys), 'run')} of the file are in it."
+            f"{len(sealed) - len(ended):,} not recorded{_by_name(sealed[m] for m in by_name)}; {there:,} of the {counted(len(keys), 'run')} of the file are in it."
         )
         outcome.problems += [
             f"the run {_member(member)} began {seconds / 60:,.1f} minutes before seal {seal.digest[:SHOWN]}"
@@ -325,6 +325,27 @@ def _check_seals(outcome: Verification, wanted: str | None) -> None:
         ]
         if wanted and seal.digest.startswith(wanted) and not there:
             outcome.problems.append(f"no run of the file is in seal {seal.digest[:SHOWN]}")
+
+
+def _sealed_by_name(store: Store, seal: StoredSeal, members: Sequence[Member]) -> dict[Member, Stage | None]:
+    """Of runs whose keys were not known when they were sealed, the recorded stages that fit."""
+    sealed, wanted = sealed_runs(seal.plan), {*members}
+    found: dict[Member, Stage | None] = {}
+    for label in store.recorded_runs() if wanted else ():
+        member = tuple(label[name] for name in ("row", "task", "size", "subset", "seed"))
+        if label["table"] == seal.plan["table"] and member in wanted and member not in found:
+            stage = store.stage(label["key"])
+            if stage and sealed[member].fits(stage):
+                found[member] = stage
+    return found
+
+
+def _by_name(runs: Iterable[SealedRun]) -> str:
+    """Which of a seal's runs were not sealed by their keys."""
+    known = Counter(bool(run.settings) for run in runs)
+    words = {True: "by settings, as their keys were not known", False: "by name alone"}
+    said = [f"{known[settings]:,} sealed {text}" for settings, text in words.items() if known[settings]]
+    return f" ({listed(said)})" if said else ""
 
 
 def _member(member: Member) -> str:

@@ -23,8 +23,8 @@ def seal_lines(seal: StoredSeal) -> Iterator[str]:
     rows, columns, sizes, subsets, seeds = (
         listed(map(str, names)) for names in (plan["rows"], plan["columns"], plan["sizes"], drawn, plan["seeds"])
     )
-    unknown = sum(not key for _, key in runs.values())
-    keys = f", {unknown:,} of them by name alone, as their keys are known later" if unknown else ""
+    unknown = sum(not run.key for run in runs.values())
+    keys = f", {unknown:,} of them by their settings, as their keys are known later" if unknown else ""
     yield f"Rows {rows}; columns {columns}; sizes {sizes}; subsets {subsets}; seeds {seeds}: {counted(len(runs), 'run')}{keys}."
     items = "subsets, seeds and test items" if rule["items"] else "subsets and seeds"
     yield (

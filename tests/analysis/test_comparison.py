@@ -14,7 +14,7 @@ from analysis.runs import filled, result, results
 from requested import resolve_table
 
 from harness.analysis.cells import Grid, counted_scores
-from harness.analysis.comparison import Answers, Comparison, Comparisons, compared, run_places
+from harness.analysis.comparison import Answers, Comparison, Comparisons, compared, run_places, runs_of
 from harness.analysis.power import resolutions
 from harness.analysis.ranks import sets_of_the_best
 from harness.analysis.schema import Result
@@ -425,6 +425,55 @@ def test_a_row_of_several_configurations_is_compared_by_the_one_that_counts() ->
     ours, theirs = (np.mean([x.test or 0 for x in runs if x.row == name]) for name in ("SCL b", "FT"))
     assert found.difference is not None
     assert found.difference.mean == pytest.approx(ours - theirs)
+
+
+def of_two_points(select: str = "per_task") -> tuple[ResolvedTable, list[Result]]:
+    """FT at 0.8; SCL with two points: A at 0.85, and B, which is better on dev where it does not collapse (subset 0) and worse on test."""
+    r = resolved(methods=("FT", "SCL"))
+    twins = tuple(replace_row(r, name, title) for name, title in (("FT", "FT"), ("SCL a", "SCL"), ("SCL b", "SCL")))
+    r = replace(r, rows=twins, aggregate=Aggregation(select=select))  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    runs = []
+    for row in r.rows:
+        for subset, seed in r.replicates:
+            fell = row.name == "SCL b" and subset > 0
+            test = {"FT": 0.8, "SCL a": 0.85, "SCL b": 0.6}[row.name] + 0.005 * rng.normal()
+            dev = 0.5 if fell else 0.95 if row.name == "SCL b" else 0.9
+            runs.append(result(r, row.name, 20, "sst2", subset, seed, test, dev=dev, collapsed=fell))
+    return r, runs
+
+
+def test_a_configuration_is_selected_from_all_runs_also_where_collapsed_ones_are_left_out() -> None:
+    """Of the runs of B that did not collapse B would be selected, which is 20 points lower."""
+    r, runs = of_two_points()
+    grid = filled(r, runs)
+    both = [only(compared(each), "SCL").difference for each in (grid, replace(grid, collapsed=False))]
+    assert [each and round(each.mean, 2) for each in both] == [0.05, 0.05]
+    without_dev = filled(r, [replace(run, dev=None) if run.row == "FT" else run for run in runs])
+    assert only(compared(without_dev), "SCL").difference == both[0], (
+        "rows without a choice need no dev scores, as those of another system"
+    )
+    cell = grid.cells[20, "SCL", "sst2"]
+    assert cell.selected == ("SCL a",)
+    assert cell.without_collapsed == pytest.approx(cell.value)
+
+
+def test_an_incomplete_grid_has_no_selected_configuration() -> None:
+    r, runs = of_two_points()
+    part = [run for run in runs if run.row != "SCL a"]
+    comparison = only(compared(filled(r, part)), "SCL")
+    assert comparison.difference is None
+    assert "the configuration of SCL is selected once all runs of its configurations are done" in comparison.left_out
+    assert counted_scores(filled(r, part))["row"].unique().tolist() == ["FT"]
+
+
+def test_where_all_configurations_count_a_replicate_without_one_is_in_no_mean() -> None:
+    """A, which is 5 points higher, is missing in one replicate: its mean would be that of B alone."""
+    r, runs = of_two_points("none")
+    grid = filled(r, [run for run in runs if (run.row, run.subset, run.seed) != ("SCL a", 0, r.seeds[0])])
+    assert runs_of(grid)[20, "SCL", "sst2"].scores.keys() == {*r.replicates} - {(0, r.seeds[0])}
+    (says,) = only(compared(grid), "SCL").left_out
+    assert f"of {len(r.replicates)} runs each, 1 of SCL missing or failed" in says
 
 
 def replace_row(r: ResolvedTable, name: str, title: str) -> Any:

@@ -115,6 +115,16 @@ def test_a_size_that_is_missing_is_not_in_the_curve() -> None:
     assert only(found, "method", "SCL").size == 100
 
 
+def test_no_row_is_extrapolated_beyond_twice_its_own_largest_size() -> None:
+    """SCL has no runs at 1,000 yet: 1,000 labels more than its 100 are eleven times as many."""
+    found = labels_worth(grid(without=("SCL", 1000)), 1000)
+    assert only(found, "labels", "FT").estimate is not None
+    assert (only(found, "labels", "SCL").estimate, only(found, "labels", "SCL").why) == (
+        None,
+        "more than twice the largest size that is recorded, 100",
+    )
+
+
 def test_without_runs_it_says_so() -> None:
     r = resolve_table("few_shot", "paper", methods=("FT", "SCL"), tasks=("sst2",), sizes=SIZES)
     assert [*sentences(labels_worth(filled(r), 100))] == ["No row has a finished run in any size."]

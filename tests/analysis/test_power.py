@@ -139,6 +139,17 @@ def test_the_cost_of_another_design_is_that_of_its_plan(design: tuple[int, int])
     assert stages == pytest.approx(len(other.stages))
 
 
+@pytest.mark.parametrize("design", [(5, 2), (3, 2), (1, 1), (2, 3)])
+def test_a_full_training_set_costs_the_same_with_any_number_of_subsets(design: tuple[int, int]) -> None:
+    epochs = ("fine_tune.epochs=3", "post_train.epochs=2")
+    r = replace(resolved(tasks=("sst2", "rte"), set=epochs), sizes=(20, 0))
+    cost = cost_of(make_plan(r, None, TINY))
+    other = make_plan(replace(r, subsets=r.subsets[: design[0]], seeds=r.seeds[: design[1]]), None, TINY)
+    flops, stages = cost(*design)
+    assert flops == pytest.approx(sum(map(other.stage_flops, other.stages.values())))
+    assert stages == pytest.approx(len(other.stages))
+
+
 def test_a_full_training_set_has_one_subset() -> None:
     r = resolved(sizes=(20,))
     found = detections(filled(replace(r, sizes=(0,)), []), 0.01, hours)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,35 @@ def test_over_columns_needs_three_tasks_and_complete_rows() -> None:
     assert {row for _, row, column in found if column == OVER} == {"FT", "SCL"}
     assert {row for _, row, column in found if column == "rte"} == {"FT", "SCL"}
     assert {row for _, row, column in found if column == "sst2"} == set(ROWS)
+
+
+def test_two_test_sets_of_one_task_are_one_task() -> None:
+    """MNLI's runs are scored on two test sets: with SST-2 these are two tasks, too few to rank over."""
+    shifts = {"FT": 0.0, "SCL": 0.2, "TAPT": -0.2}
+    assert not [place for place in ranks(grid(shifts, tasks=("sst2", "mnli"))) if place[2] == OVER]
+    assert [
+        rank.count for place, rank in ranks(grid(shifts, tasks=("sst2", "rte", "mnli"))).items() if place[2] == OVER
+    ]
+
+
+def test_over_columns_rows_are_compared_on_the_subsets_that_all_have() -> None:
+    """Equal rows; two subsets are 20 points harder, and SCL's runs there collapsed: without them it would look better. Where all of a row's runs of a column did, it
+    has no rank."""
+    r = resolve_table("few_shot", "paper", methods=ROWS, tasks=TASKS, sizes=(20,))
+    rng = np.random.default_rng(0)
+    runs = [
+        result(
+            *(r, row, 20, column, s, t, 0.5 - 0.2 * (s < 2) + 0.01 * rng.normal()),
+            key="k",
+            collapsed=(row == "SCL" and s < 2) or (row == "TAPT" and column == "rte"),
+        )
+        for row in ROWS
+        for column in r.columns
+        for s, t in r.replicates_at(20)
+    ]
+    found = ranks(replace(filled(r, runs), collapsed=False))
+    over = {row: (rank.low, rank.high) for (_, row, column), rank in found.items() if column == OVER}
+    assert over == {"FT": (1, 2), "SCL": (1, 2)}
 
 
 def test_marks_and_ranks_are_in_every_format() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import shutil
 import sqlite3
@@ -13,9 +14,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import trained
+from analysis.runs import commit
 from cli.command import Said, command
 
 import harness as api
+from harness.cli.request import read_words
+from harness.commands.prepare import prepare
 
 Harness = Callable[..., Said]
 TABLE = (
@@ -79,7 +83,7 @@ def test_a_sealed_plan_is_planned_published_verified_and_merged(
     checked = harness(f"verify results --seal {digest}")
     assert f"Seal {digest[:12]}" in checked.out
     assert (
-        "12 runs sealed, 12 begun after it, 0 before it, 0 not recorded or sealed by name alone; 12 of the 12 runs of the file are in it."
+        "12 runs sealed, 12 begun after it, 0 before it, 0 not recorded; 12 of the 12 runs of the file are in it."
         in checked.out
     )
     assert checked.out.splitlines()[-1] == "Confirmed."
@@ -213,3 +217,66 @@ def test_a_full_training_set_is_one_subset(harness: Harness) -> None:
     both = harness(f"{own} --sizes 8,0").out
     assert "= 4 cells, each from 3 subsets x 2 seeds; the full training set is one subset.\n" in both
     assert "; sizes 8 and 0; subsets 0, 1 and 2; seeds 31 and 42: 16 runs.\n" in both
+
+
+def test_what_is_sealed_before_its_keys_are_known_is_sealed_by_its_settings(
+    workdir: Path, packaged: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The runs of scl_transfer start from one that is selected first: until then their keys are not known, their learning rates are."""
+
+    def harness(*words: str) -> Said:
+        return command(capsys, *words)
+
+    def record(words: str) -> None:
+        for _ in range(2):  # what is selected from, then what waits for it
+            prepared = prepare(read_words(["bench", *words.split()]), train=False)
+            for item in prepared.wave:
+                if not item.remake:
+                    commit(prepared.store, item.stage)
+            prepared.remember()
+
+    planned = "--table scl_transfer --subsets 0,1,2 --set fine_tune.steps=8 --set max_length=16"
+    said = harness(f"plan {planned} --seal").out
+    assert ": 6 runs, 6 of them by their settings, as their keys are known later." in said
+    for change in ("--set fine_tune.lr=3e-3", "--set fine_tune.batch_size=4"):
+        record(f"{planned} {change}")
+        (found,) = plans(harness, f"{planned} {change}")
+        assert re.search(r"exploratory: 6 runs of other data, settings or code than sealed", found), found
+    record(planned)
+    assert [found.partition(": ")[2] for found in plans(harness, planned)] == ["planned"]
+    assert harness(f"publish results {planned}").status == 0
+    digest = re.search(r"Sealed: ([0-9a-f]+)", said)
+    assert digest
+    checked = harness(f"verify results --seal {digest[1]}").out
+    assert (
+        "6 runs sealed, 6 begun after it, 0 before it, 0 not recorded (6 sealed by settings, as their keys were not known); 6 of"
+        in checked
+    )
+
+
+def test_a_run_whose_earlier_stage_diverged_is_a_departure_and_no_more(harness: Harness) -> None:
+    shutil.rmtree(".harness")
+    planned = TABLE.format("0,1", "ft,tapt")
+    assert harness(f"plan {planned} --seal").status == 0
+    prepared = prepare(read_words(["bench", *planned.split()]), train=False)
+    lost = next(stage for stage in prepared.plan.stages.values() if stage.phase == "post-train")
+    for stage in prepared.plan.stages.values():
+        if lost.key not in {each.key for each in stage.chain[:-1]}:
+            commit(prepared.store, stage, "diverged" if stage is lost else "done", "NaN" if stage is lost else "")
+    behind = sum(lost in run.stage.chain for run in prepared.plan.runs)
+    assert plans(harness, planned) == [f"TAPT: planned: {behind} run{'s' * (behind > 1)} failed or diverged"]
+
+
+@pytest.mark.parametrize(
+    ("sealed_for", "shown_for", "family"), [("bert", "bert,roberta", 4), ("bert,roberta", "bert", 2)]
+)
+def test_a_seal_of_other_encoders_is_in_no_family(
+    harness: Harness, folders: dict[str, Path], sealed_for: str, shown_for: str, family: int
+) -> None:
+    shutil.rmtree(".harness")
+    shutil.copytree(folders["roberta"], "roberta")
+    words = [PLANNED.replace("--encoder bert", f"--encoder {names}") for names in (sealed_for, shown_for)]
+    assert harness(f"plan {words[0]} --seal").status == 0
+    said = harness(f"compare {words[1]} --format json")
+    assert said.status == 1, "no run is there"
+    assert json.loads(said.out)["family"] == family
