@@ -354,7 +354,7 @@ def _report(report: argparse.ArgumentParser) -> None:
         "--figure",
         metavar="NAME",
         help="the figure of table NAME, 'cost' (score against FLOPs), 'variance' of the cells, 'reliability' of probabilities, 'embeddings' of a test set, or of pre-trained rows "
-        "'context', 'words', 'cosines', 'alignment', 'similar_pairs', 'contrast' or 'copying': png, svg, pdf or csv",
+        "'context', 'words', 'cosines', 'alignment', 'similar_pairs', 'contrast' or 'copying': png, svg, pdf or csv; of the latter also text",
     )
     report.add_argument(
         "--study",
@@ -577,7 +577,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
     "report": (
         _report,
         "report:report",
-        "print a table from the store; without flags that of the last bench; trains nothing",
+        "print a table from the store; without flags that of the last bench; trains nothing but weights that embeddings, probes and submissions lack",
     ),
     "compare": (
         _compare,

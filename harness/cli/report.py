@@ -1,4 +1,4 @@
-"""`report` and `compare`: a table, its figures, pages and comparisons from the store; nothing is trained."""
+"""`report` and `compare`: a table, its figures, pages and comparisons from the store; nothing is trained but weights that a figure or submission lacks."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Field(NamedTuple):
 
 
 REQUEST_FIELDS = (
-    Field("preset", str, "table", "preset, of those that the table has: {presets} (default: quick)"),
+    Field("preset", str, "table", "preset, of those that the table has: {presets} (default: the table's, mostly quick)"),
     Field(
         "reference",
         bool,
@@ -83,7 +83,7 @@ REQUEST_FIELDS = (
         "translator",
         str,
         "data",
-        "translator for the back-translations of CSSL ('harness list translators')",
+        "translator for the back-translations of CSSL and of rows with augment ('harness list translators')",
         metavar="NAME",
     ),
     Field("store", str, "kept", "database of records (default: sqlite:///.harness/harness.db)", metavar="URL"),

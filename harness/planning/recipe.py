@@ -57,8 +57,8 @@ Batch = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**6)]
 Few = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=1000)]
 Size = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=10**9)]
 Seed = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, lt=2**32)]
-Length = Annotated[int, BeforeValidator(_not_bool), Field(ge=8, le=512)]
-"""Tokens of a sequence, at most."""
+Length = Annotated[int, BeforeValidator(_not_bool), Field(ge=8, le=8192)]
+"""Tokens of a sequence, at most; the encoder's positions are a limit too."""
 Passes = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=10**5)]
 Epochs = Annotated[Annotated[Passes, Tag("number")] | Annotated[dict[Size, Passes], Tag("sizes")], Discriminator(_kind)]
 Steps = Annotated[Annotated[Count, Tag("number")] | Annotated[dict[Size, Count], Tag("sizes")], Discriminator(_kind)]

@@ -102,7 +102,7 @@ def test_where_nothing_is_close_all_are_named(refused: Refused, line: str, known
         (f"bench {MOVIES} --set fine_tune.lr=", ["--set fine_tune.lr=: should be KEY=VALUE"]),
         (f"bench {MOVIES} --set fine_tune=1", ["'fine_tune' needs a field, for example fine_tune.lr=1e-5"]),
         (f"bench {MOVIES} --set max_length=high", ["--set max_length=high", "valid integer", "not 'high'"]),
-        (f"bench {MOVIES} --set max_length=513", ["less than or equal to 512, not 513"]),
+        (f"bench {MOVIES} --set max_length=8193", ["less than or equal to 8192, not 8193"]),
         (f"bench {MOVIES} --set mlm_head.steps=-1", ["greater than or equal to 0, not -1"]),
         (
             "bench",
