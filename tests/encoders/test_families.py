@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,9 @@ def library(folder: Path, encoder: TextEncoder, tokens: Any) -> tuple[Any, torch
     return plain, batch["attention_mask"].bool(), batch
 
 
-def assert_agrees(folder: Path) -> None:
+def assert_agrees(folder: Path, texts: Sequence[tuple[str, ...]] = TEXTS, max_length: int = 72) -> None:
     encoder = tiny.encoder(folder).eval()
-    tokens = Tokeniser(folder)(TEXTS, 72)
+    tokens = Tokeniser(folder)(texts, max_length)
     plain, real, batch = library(folder, encoder, tokens)
     with torch.inference_mode():
         found = encoder(Batch.of(tokens, CPU))
@@ -103,6 +104,16 @@ def test_every_entry_is_located(kind: str, made: dict[str, Path]) -> None:
     assert family.title == (FAMILIES[kind].title if kind in FAMILIES else kind)
     assert family.positions(located.config) == 80 - family.after_padding
     assert not family.packed or family.head
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta-v2"])
+def test_texts_longer_than_512_tokens(kind: str, tmp_path: Path) -> None:
+    """Absolute, rotary and relative positions, beside a short text."""
+    folder = folder_of(tmp_path, kind, max_position_embeddings=1100)
+    long = " ".join(text for row in TEXTS for text in row)
+    texts = [(" ".join([long] * 30), "Why"), (" ".join([long] * 9), "No."), TEXTS[1]]
+    assert max(Tokeniser(folder)(texts, 1024).lengths) == 1024
+    assert_agrees(folder, texts, 1024)
 
 
 def test_every_entry_is_tested() -> None:
