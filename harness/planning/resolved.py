@@ -171,7 +171,7 @@ class ResolvedTable:
         """The printed row of each row, by its name."""
         return {row.name: row.title for row in self.rows}
 
-    @property
+    @cached_property
     def printed_rows(self) -> dict[str, tuple[Row, ...]]:
         """The rows as they are printed, each with its configurations: most have one, the row itself."""
         printed: dict[str, tuple[Row, ...]] = {}
