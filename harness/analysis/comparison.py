@@ -304,11 +304,8 @@ def _compared(
 def _unselected(grid: Grid, runs: Mapping[Place, Runs], size: int, column: str, rows: Iterable[str]) -> Iterator[str]:
     """Clauses about rows with runs, of which none counts yet."""
     for row in rows:
-        if (
-            (size, row, column) not in runs
-            and grid.cells[size, row, column].done
-            and len(grid.resolved.printed_rows[row]) > 1
-        ):
+        cell = grid.cells.get((size, row, column))  # a table without an Avg has no cell there
+        if cell and cell.done and (size, row, column) not in runs and len(grid.resolved.printed_rows[row]) > 1:
             yield f"the configuration of {row} is selected once all runs of its configurations are done"
 
 

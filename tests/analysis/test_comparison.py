@@ -467,6 +467,16 @@ def test_an_incomplete_grid_has_no_selected_configuration() -> None:
     assert counted_scores(filled(r, part))["row"].unique().tolist() == ["FT"]
 
 
+@pytest.mark.parametrize("average", ["none", "per_replicate"])
+def test_without_a_run_each_comparison_says_so(average: Any) -> None:
+    """Avg too, of a table that prints none."""
+    r = resolved(methods=("FT", "SCL"), tasks=("sst2", "rte"))
+    r = replace(r, aggregate=r.aggregate.model_copy(update={"average": average}))
+    found = compared(filled(r, [run for run in results(r) if run.row == "FT"])).comparisons
+    assert [comparison.column for comparison in found] == ["sst2", "rte", "avg"]
+    assert all("no replicate is done in both rows" in comparison.left_out[0] for comparison in found)
+
+
 def test_where_all_configurations_count_a_replicate_without_one_is_in_no_mean() -> None:
     """A, which is 5 points higher, is missing in one replicate: its mean would be that of B alone."""
     r, runs = of_two_points("none")
