@@ -27,7 +27,9 @@ class Field(NamedTuple):
 
 
 REQUEST_FIELDS = (
-    Field("preset", str, "table", "preset, of those that the table has: {presets} (default: the table's, mostly quick)"),
+    Field(
+        "preset", str, "table", "preset, of those that the table has: {presets} (default: the table's, mostly quick)"
+    ),
     Field(
         "reference",
         bool,
