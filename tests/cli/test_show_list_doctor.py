@@ -49,7 +49,7 @@ def test_show_a_record_in_full(harness: Harness, keys: list[str]) -> None:
         f"encoder tiny, digest {'e' * 32}",
         "table few_shot, row FT: toy, n20, subset 0, seed 0",
         "table few_shot, row w/o CL: toy, n20, subset 0, seed 0",
-        "the command that reproduces it is unknown: this run is older",
+        "the command that reproduces it is unknown: the store has lost the request",
     ):
         assert part in said.out
 

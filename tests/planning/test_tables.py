@@ -312,7 +312,7 @@ def test_set_reaches_the_recipe_and_the_methods() -> None:
         ({"set": ("cml.alpha=1",)}, ["Did you mean 'cmlm.alpha'?"]),
         ({"set": ("cmlm.alpha=[1]",)}, ["cmlm.alpha"]),
         ({"set": ("max_len=1",)}, ["Did you mean 'max_length'?"]),
-        ({"set": ("max_length=1000",)}, ["less than or equal to 512"]),
+        ({"set": ("max_length=10000",)}, ["less than or equal to 8192"]),
         ({"set": ("optim",)}, ["KEY=VALUE"]),
         ({"set": ("optim=3",)}, ["needs a field"]),
         ({"set": ("mlm_head.step=3",)}, ["Did you mean 'mlm_head.steps'?"]),

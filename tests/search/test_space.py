@@ -538,7 +538,7 @@ def test_what_the_row_sets_itself_is_not_varied() -> None:
     [
         ("{cmlm.alpha: 0.3}", "alpha.*the space varies it; leave one of them out"),
         ("{fine_tune.weight_decy: 0.1}", r"Did you mean 'fine_tune\.weight_decay'"),
-        ("{max_length: 4096}", "should be less than or equal to 512, not 4096"),
+        ("{max_length: 9000}", "should be less than or equal to 8192, not 9000"),
     ],
 )
 def test_what_all_points_share_is_checked_with_its_place(values: str, words: str) -> None:
