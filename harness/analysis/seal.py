@@ -85,7 +85,7 @@ def plan_of(
         "runs": [
             [
                 r.titles[run.row],
-                *member_of(run),
+                *_member(run),
                 [*run.stage.settings] if run.stage.key in provisional else run.stage.key,
             ]
             for run in runs
@@ -108,7 +108,7 @@ def _column(grid: Grid, column: str) -> dict[str, Any]:
     return {"metric": spec.metric, "evaluation": spec.evaluation, "tasks": [spec.task]}
 
 
-def member_of(run: Run) -> Member:
+def _member(run: Run) -> Member:
     return run.row, run.task, run.size, run.subset, run.seed
 
 
@@ -198,9 +198,7 @@ def _judged(
         return replace(c, planned=False, departures=("the seal does not have it",))
     rows, tasks, titles = {c.row, c.against}, plan["columns"][c.column]["tasks"], grid.resolved.titles
     ours = {
-        member_of(run): run.stage
-        for run in runs
-        if titles[run.row] in rows and run.size == c.size and run.task in tasks
+        _member(run): run.stage for run in runs if titles[run.row] in rows and run.size == c.size and run.task in tasks
     }
     sealed = {
         member: run
