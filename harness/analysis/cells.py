@@ -121,10 +121,10 @@ def aggregate(
     )
     cells: dict[tuple[int, str, str], Cell] = {}
     for size in resolved.sizes:
-        for title, configurations in resolved.printed_rows.items():
+        for title in resolved.printed_rows:
             for column, spec in resolved.columns.items():
                 place = (size, title, column)
-                rows = [row for row in configurations if resolved.takes(row, spec.task)]
+                rows = resolved.configurations(title, spec.task)
                 cell = _unrun(resolved, rows, place, skipped or {})
                 if not cell.skip:
                     kept = all_counted.get(place, counted[:0])
@@ -187,12 +187,7 @@ def counted_scores(grid: Grid) -> pd.DataFrame:
     before all runs of the selection are done. Runs that do not count because they collapsed take part in the selection."""
     own = own_scores(grid.resolved, grid.results)
     counted = _selected(grid.resolved, own[own["done"]])
-    return counted if grid.collapsed else counted[~counted["collapsed"].astype(bool)]
-
-
-def num_configurations(resolved: ResolvedTable, row: str, task: str) -> int:
-    """How many configurations a printed row has on a task."""
-    return sum(resolved.takes(configuration, task) for configuration in resolved.printed_rows[row])
+    return counted if grid.collapsed else counted[~counted["collapsed"]]
 
 
 def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
@@ -202,7 +197,7 @@ def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
     if aggregation.select == "none" or len(resolved.printed_rows) == len(resolved.rows) or done.empty:
         return done
     tasks = zip(done["row"], done["task"], strict=True)
-    several: NDArray[np.bool_] = np.array([num_configurations(resolved, row, task) > 1 for row, task in tasks])
+    several: NDArray[np.bool_] = np.array([len(resolved.configurations(row, task)) > 1 for row, task in tasks])
     first = {column.task: name for name, column in reversed([*resolved.columns.items()])}
     by = ["size", "row", "task", *(["subset"] if aggregation.select == "per_subset" else [])]
     dev = done[several & (done["column"] == done["task"].map(first))]
@@ -223,7 +218,7 @@ def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
 def _num_selected_from(resolved: ResolvedTable, size: int, row: str, task: str, subset: int | None = None) -> int:
     """How many runs a selection is of."""
     replicates = [pair for pair in resolved.replicates_at(size) if subset is None or pair[0] == subset]
-    return num_configurations(resolved, row, task) * len(replicates)
+    return len(resolved.configurations(row, task)) * len(replicates)
 
 
 def _note(status: str, reason: str | float, done: bool, collapsed: bool) -> Note | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.analysis.cells import REPLICATE, Grid, counted_scores, num_configurations
+from harness.analysis.cells import REPLICATE, Grid, counted_scores
 from harness.errors import UserError, unknown
 from harness.planning.aggregation import AVERAGE, replicate_averages
 from harness.planning.resolved import ResolvedTable, encoder_titles, on_encoder
@@ -223,7 +223,7 @@ def _whole_replicates(resolved: ResolvedTable, scores: pd.DataFrame) -> pd.DataF
         return scores
     there = scores.groupby(["size", "row", "column", *REPLICATE])["configuration"].transform("size")
     places = zip(scores["row"], scores["task"], strict=True)
-    return scores[there == [num_configurations(resolved, row, task) for row, task in places]]
+    return scores[there == [len(resolved.configurations(row, task)) for row, task in places]]
 
 
 def cell_intervals(grid: Grid) -> dict[Place, Interval]:

@@ -39,7 +39,6 @@ from harness.statistics.power import (
     precision,
     upper_components,
 )
-from harness.tasks import protocol_named
 
 DEFAULT = Components(subset=8.3e-4, seed=1e-4, interaction=7.3e-4)
 """Variances of a paired difference of accuracies. Of subset and run: the means of the upper limits of five recorded differences (SST-2, 100 examples,
@@ -184,10 +183,9 @@ def cost_of(plan: Plan) -> Callable[[int, int], tuple[float, float]]:
         for stage in run.stage.chain:
             served.setdefault(stage.key, set()).add((run.size, run.subset, run.seed))
     a, b = len(r.subsets), len(r.seeds)
-    drawn = {size for size in r.sizes if size or protocol_named(r.protocol).redraws}
     totals = {(x, y): np.zeros(2) for x in (0, 1) for y in (0, 1)}
     for key, runs in served.items():
-        by_subset = len({subset for _, subset, _ in runs}) == 1 and any(size in drawn for size, _, _ in runs)
+        by_subset = len({subset for _, subset, _ in runs}) == 1 and any(r.is_drawn(size) for size, _, _ in runs)
         by_seed = len({seed for _, _, seed in runs}) == 1
         totals[by_subset, by_seed] += plan.stage_flops(plan.stages[key]), 1
 

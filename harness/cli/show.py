@@ -365,7 +365,7 @@ def _parent_lines(store: Store, storage: Storage, stage: Stage) -> Iterator[str]
 
 def _run_lines(store: Store, key: str, url: str | None) -> Iterator[str]:
     """The runs that end with a stage, each with the command that reproduces it."""
-    labels, requests = store.labels(key), sorted(requests_needing(store, key), key=lambda request: bool(request.study))
+    labels, requests = store.labels(key), [*requests_needing(store, key)]
     if not labels:
         yield _labelled("runs", "no run ends with this stage; later stages start from it")
         yield from (f"  reproduce: {command(from_json(request.values), store=url)}" for request in requests[:1])

@@ -17,7 +17,7 @@ from harness.analysis.sites import SiteComparison, by_hardware
 from harness.analysis.variance import CellVariance, decomposed
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of, known_costs
-from harness.commands.seal import recorded_runs_of
+from harness.commands.seal import ends_of
 from harness.encoders.flops import parameters
 from harness.errors import UserError
 from harness.methods import METHODS
@@ -56,7 +56,7 @@ def comparisons_of(
     elsewhere = benched_places(prepared).union(*(_sealed_here(prepared, each.plan) for each in seals if each.intact))
     comparisons = compared(grid, against, region, found, prepared.request.option, absent, elsewhere)
     comparisons = replace(comparisons, left_out=tuple(left_out), unit=_test_item(prepared))
-    recorded = recorded_runs_of(store, (run.stage for run in runs)) if seals else {}
+    recorded = ends_of(store, runs) if seals else {}
     return against_the_plan(comparisons, collapsed, runs, seals, recorded)
 
 

@@ -123,14 +123,14 @@ def _checked_update(stage: Stage, record: Record, update: int) -> Literal["last"
 def requests_of(store: Store, key: str) -> Iterator[tuple[StoredRequest, Mapping[str, Any]]]:
     """The requests that made the runs which end with a stage, each with the run's label; benches before studies."""
     labels = store.labels(key)
-    for stored in sorted(requests_needing(store, key), key=lambda request: bool(request.study)):
+    for stored in requests_needing(store, key):
         yield from ((stored, label) for label in labels if label["table"] == stored.table)
 
 
 def requests_needing(store: Store, key: str) -> Iterator[StoredRequest]:
-    """The requests that need a stage, of several encoders each with the stage's own alone."""
+    """The requests that need a stage, of several encoders each with the stage's own alone; benches before studies."""
     stage = store.stage(key)
-    for stored in store.requests(key):
+    for stored in sorted(store.requests(key), key=lambda request: bool(request.study)):
         names = encoder_names(stored.values.get("encoder", ""))
         mine = [name for name in names if stage and stage.encoder.name in (name, Path(name).name)]
         several = len(names) > 1 and mine

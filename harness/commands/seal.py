@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from harness.analysis.comparison import REGION
 from harness.analysis.seal import Recorded, plan_of
 from harness.commands.prepare import Prepared, lacking
 from harness.commands.report import grid_of
 from harness.errors import UserError
-from harness.specs import Record, Stage
+from harness.specs import Run
 from harness.store import DEFAULT_URL, Store, StoredSeal
 from harness.wording import counted, some_of
 
@@ -47,17 +47,17 @@ def seal(
     return kept
 
 
-def recorded_runs_of(store: Store, stages: Iterable[Stage]) -> dict[str, Recorded]:
-    """How the runs that end with these stages ended and when they began, by key and by the clocks of the machines that recorded them."""
-    ends = {stage.key: stage for stage in stages}
-    kept = {stage.key for end in ends.values() for stage in end.chain}
-    times, records = store.committed_at(kept), store.records(kept)
+def recorded_runs_of(store: Store, keys: Iterable[str]) -> dict[str, Recorded]:
+    """How the runs of these keys ended and when they began, by the clocks of the machines that recorded them."""
+    kept = {*keys}
+    times = store.committed_at(kept)
+    return {key: Recorded(record.status, times[key] - record.seconds) for key, record in store.records(kept).items()}
 
-    def end_of(stage: Stage) -> Record | None:
-        failed = (
-            records[each.key] for each in stage.chain if each.key in records and records[each.key].status != "done"
-        )
-        return records.get(stage.key) or next(failed, None)
 
-    found = {key: record for key, stage in ends.items() if (record := end_of(stage))}
-    return {key: Recorded(record.status, times[record.key] - record.seconds) for key, record in found.items()}
+def ends_of(store: Store, runs: Sequence[Run]) -> dict[str, Recorded]:
+    """As `recorded_runs_of`; one without a record of its own ended with an earlier stage of it that failed or diverged."""
+    found = recorded_runs_of(store, (run.stage.key for run in runs))
+    rest = [run.stage for run in runs if run.stage.key not in found]
+    earlier = recorded_runs_of(store, (stage.key for last in rest for stage in last.chain))
+    blocking = {key: each for key, each in earlier.items() if each.status != "done"}
+    return found | {last.key: blocking[stage.key] for last in rest for stage in last.chain if stage.key in blocking}

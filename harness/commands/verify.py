@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -32,7 +32,7 @@ from harness.objectives import build, definition_of
 from harness.planning.request import BESIDE, Request, from_json, is_own
 from harness.report.table import render
 from harness.specs import Data, Record, RowSet, Stage, starts_elsewhere
-from harness.store import DEFAULT_URL, Store, StoredRequest, StoredSeal
+from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.store.published import is_published
 from harness.streams import stream
 from harness.tasks import score
@@ -308,16 +308,16 @@ def _check_seals(outcome: Verification, wanted: str | None) -> None:
             outcome.problems.append(f"seal {seal.digest[:SHOWN]} is not as it was sealed")
             continue
         sealed = sealed_runs(seal.plan)
-        by_name = [member for member, run in sealed.items() if not run.key]
-        stages = {member: store.stage(run.key) for member, run in sealed.items() if run.key}
-        stages |= _sealed_by_name(store, seal, by_name)
-        recorded = recorded_runs_of(store, (stage for stage in stages.values() if stage))
-        ended = {m: recorded[stage.key] for m, stage in stages.items() if stage and stage.key in recorded}
+        provisional = {member: run for member, run in sealed.items() if not run.key}
+        of_member = {member: run.key for member, run in sealed.items() if run.key}
+        of_member |= _recorded_since(outcome, seal.plan["table"], provisional)
+        recorded = recorded_runs_of(store, of_member.values())
+        ended = {member: recorded[key] for member, key in of_member.items() if key in recorded}
         early = {m: seal.sealed_at - run.began_at for m, run in ended.items() if run.began_at < seal.sealed_at}
-        there = len({*keys} & {stage.key for stage in stages.values() if stage})
+        there = len({*keys} & {*of_member.values()})
         outcome.seals.append(
             f"Seal {name_of(seal)}: {counted(len(sealed), 'run')} sealed, {len(ended) - len(early):,} begun after it, {len(early):,} before it, "
-            f"{len(sealed) - len(ended):,} not recorded{_by_name(sealed[m] for m in by_name)}; {there:,} of the {counted(len(keys), 'run')} of the file are in it."
+            f"{len(sealed) - len(ended):,} not recorded{_by_name(provisional.values())}; {there:,} of the {counted(len(keys), 'run')} of the file are in it."
         )
         outcome.problems += [
             f"the run {_member(member)} began {seconds / 60:,.1f} minutes before seal {seal.digest[:SHOWN]}"
@@ -327,16 +327,15 @@ def _check_seals(outcome: Verification, wanted: str | None) -> None:
             outcome.problems.append(f"no run of the file is in seal {seal.digest[:SHOWN]}")
 
 
-def _sealed_by_name(store: Store, seal: StoredSeal, members: Sequence[Member]) -> dict[Member, Stage | None]:
-    """Of runs whose keys were not known when they were sealed, the recorded stages that fit."""
-    sealed, wanted = sealed_runs(seal.plan), {*members}
-    found: dict[Member, Stage | None] = {}
-    for label in store.recorded_runs() if wanted else ():
-        member = tuple(label[name] for name in ("row", "task", "size", "subset", "seed"))
-        if label["table"] == seal.plan["table"] and member in wanted and member not in found:
-            stage = store.stage(label["key"])
-            if stage and sealed[member].fits(stage):
-                found[member] = stage
+def _recorded_since(outcome: Verification, table: str, provisional: Mapping[Member, SealedRun]) -> dict[Member, str]:
+    """Of runs whose keys were not known when they were sealed, the keys of the recorded ones that fit."""
+    found: dict[Member, str] = {}
+    for label in outcome.store.recorded_runs() if provisional else ():
+        member, key = tuple(label[name] for name in ("row", "task", "size", "subset", "seed")), label["key"]
+        if label["table"] == table and member in provisional and member not in found and not outcome.absent(key):
+            stage = outcome.store.stage(key)
+            if stage and provisional[member].fits(stage):
+                found[member] = key
     return found
 
 

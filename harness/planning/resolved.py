@@ -152,10 +152,17 @@ class ResolvedTable:
         """The crossed design: every (subset, seed), subsets slowest."""
         return tuple((subset, seed) for subset in self.subsets for seed in self.seeds)
 
+    def is_drawn(self, size: int) -> bool:
+        """Whether each subset of a size is another one: a full training set is one, unless the protocol draws its dev set with each subset."""
+        return bool(size) or protocol_named(self.protocol).redraws
+
     def subsets_at(self, size: int) -> tuple[int, ...]:
-        """The subsets of one size: a full training set is one, unless the protocol draws its dev set with each subset."""
-        one = not size and not protocol_named(self.protocol).redraws
-        return self.subsets[:1] if one else self.subsets
+        """The subsets of one size."""
+        return self.subsets if self.is_drawn(size) else self.subsets[:1]
+
+    def configurations(self, title: str, task: str) -> list[Row]:
+        """The configurations of a printed row that are run on a task."""
+        return [row for row in self.printed_rows[title] if self.takes(row, task)]
 
     def replicates_at(self, size: int) -> tuple[tuple[int, int], ...]:
         """The crossed design of one size."""

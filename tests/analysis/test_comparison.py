@@ -20,7 +20,7 @@ from harness.analysis.ranks import sets_of_the_best
 from harness.analysis.schema import Result
 from harness.analysis.variance import SOURCES, decomposed
 from harness.errors import UserError
-from harness.planning.aggregation import Aggregation
+from harness.planning.aggregation import Aggregation, Select
 from harness.planning.resolved import ResolvedTable
 from harness.report.comparison import (
     comparison_frame,
@@ -427,11 +427,11 @@ def test_a_row_of_several_configurations_is_compared_by_the_one_that_counts() ->
     assert found.difference.mean == pytest.approx(ours - theirs)
 
 
-def of_two_points(select: str = "per_task") -> tuple[ResolvedTable, list[Result]]:
+def of_two_points(select: Select = "per_task") -> tuple[ResolvedTable, list[Result]]:
     """FT at 0.8; SCL with two points: A at 0.85, and B, which is better on dev where it does not collapse (subset 0) and worse on test."""
     r = resolved(methods=("FT", "SCL"))
     twins = tuple(replace_row(r, name, title) for name, title in (("FT", "FT"), ("SCL a", "SCL"), ("SCL b", "SCL")))
-    r = replace(r, rows=twins, aggregate=Aggregation(select=select))  # type: ignore[arg-type]
+    r = replace(r, rows=twins, aggregate=Aggregation(select=select))
     rng = np.random.default_rng(0)
     runs = []
     for row in r.rows:

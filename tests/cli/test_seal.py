@@ -20,6 +20,7 @@ from cli.command import Said, command
 import harness as api
 from harness.cli.request import read_words
 from harness.commands.prepare import prepare
+from harness.store import Store
 
 Harness = Callable[..., Said]
 TABLE = (
@@ -265,6 +266,19 @@ def test_a_run_whose_earlier_stage_diverged_is_a_departure_and_no_more(harness: 
             commit(prepared.store, stage, "diverged" if stage is lost else "done", "NaN" if stage is lost else "")
     behind = sum(lost in run.stage.chain for run in prepared.plan.runs)
     assert plans(harness, planned) == [f"TAPT: planned: {behind} run{'s' * (behind > 1)} failed or diverged"]
+
+
+def test_a_damaged_record_of_a_sealed_run_is_named(harness: Harness, sealed: tuple[Path, str]) -> None:
+    harness("publish results")
+    key = Store("sqlite:///.harness/harness.db").recorded_runs()[0]["key"]
+    in_store(f"update records set checksum = 'x' where key = '{key}'")
+    said = harness(f"verify results --store sqlite:///.harness/harness.db --seal {sealed[1]}")
+    assert said.status == 1, said.err
+    assert (
+        "12 runs sealed, 11 begun after it, 0 before it, 1 not recorded; 12 of the 12 runs of the file are in it."
+        in said.out
+    )
+    assert f"its record {key[:12]} is damaged" in said.out
 
 
 @pytest.mark.parametrize(
