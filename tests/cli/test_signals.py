@@ -17,6 +17,10 @@ import atexit, os, pathlib, signal, sys, time, types
 import harness.cli
 from harness.errors import SessionLostError, UserError
 
+def wait():
+    for _ in range(6000):
+        time.sleep(0.1)
+
 def plan(args):
     try:
         print("begun", flush=True)
@@ -30,8 +34,9 @@ harness.cli.import_module = lambda name: types.SimpleNamespace(plan=plan)
 atexit.register(pathlib.Path("left").touch)
 sys.exit(harness.cli.main(["plan"]))
 """
-"""The command, at work at something else."""
-SLEEP = "time.sleep(600)"
+"""The command, at work at something else. It waits in short pieces: Python runs a handler between instructions, so a signal that
+arrives after the last of them and before the system call has to wait for that call's end (measured with one call: 11 of 1,000)."""
+WAIT = "wait()"
 KEPT = "recorded stages are kept, and the same command resumes."
 
 
@@ -42,7 +47,7 @@ def heard() -> None:
 
 
 def program(
-    folder: Path, work: str = SLEEP, cleanup: str = "pass", before: Callable[[], object] = lambda: None
+    folder: Path, work: str = WAIT, cleanup: str = "pass", before: Callable[[], object] = lambda: None
 ) -> subprocess.Popen[str]:
     """Started and training."""
     process = subprocess.Popen(
@@ -77,8 +82,8 @@ def test_a_signal_that_ends_the_command(number: signal.Signals, status: int, sai
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_one_that_arrives_in_a_destructor(number: signal.Signals, status: int, tmp_path: Path) -> None:
     """Python prints an exception there and goes on: the command would train to its end."""
-    destructor = "lambda self: (print('destroyed', flush=True), time.sleep(600))"
-    process = program(tmp_path, f"type('Any', (), dict(__del__={destructor}))(); {SLEEP}")
+    destructor = "lambda self: (print('destroyed', flush=True), wait())"
+    process = program(tmp_path, f"type('Any', (), dict(__del__={destructor}))(); {WAIT}")
     assert process.stdout is not None
     assert process.stdout.readline() == "destroyed\n"
     process.send_signal(number)
@@ -91,7 +96,7 @@ def test_one_that_arrives_in_a_destructor(number: signal.Signals, status: int, t
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_what_it_broke_before_it_is_sent_again(number: signal.Signals, status: int, tmp_path: Path) -> None:
     """It arrived in a destructor, and a process that the command needs died of it: the command ends by the signal, not by an error."""
-    destructor = "lambda self: (print('destroyed', flush=True), time.sleep(600))"
+    destructor = "lambda self: (print('destroyed', flush=True), wait())"
     process = program(
         tmp_path, f"type('Any', (), dict(__del__={destructor}))(); raise UserError('a process of Ray is dead')"
     )
@@ -111,7 +116,7 @@ BROKEN_OFF = """signal.signal(signal.SIGUSR2, signal.default_int_handler)
                 signal.raise_signal(signal.SIGUSR2)
         sys.setprofile(send)
         try:
-            time.sleep(600)
+            wait()
         except KeyboardInterrupt:
             raise UserError("a process of Ray is dead")"""
 """As the watchdog's signal does where it arrives as the handler of the first one makes a call."""
@@ -151,7 +156,7 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     """Nothing can be printed to the closed terminal, and the cleanup continues."""
     main, other = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(work=SLEEP, cleanup="pass")],
+        [sys.executable, "-c", PROGRAM.format(work=WAIT, cleanup="pass")],
         cwd=tmp_path,
         stdin=other,
         stdout=other,
