@@ -67,7 +67,7 @@ class Method:
     fine-tunes with, in the context that `adapt(h, context)` makes of its own: with another reading of the rows, another recipe.
     `translates`: its rows are back-translated views. `kinds`: of tasks that it can be run on. `skip`: a further reason not to run it in a
     context.
-    `choices(h)`: decisions of these hyperparameters that no paper fixes (docs/papers.md), in a few words each, for a table's caption;
+    `choices(h)`: how it is implemented with these hyperparameters, in a few words each, for a table's settings (docs/papers.md);
     equal for hyperparameters that make equal stages. `full_name`: what the title stands for. `source`: of one from outside, its file and the digest of that.
     """
 

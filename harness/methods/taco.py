@@ -18,7 +18,7 @@ Deviations.
   with a separator between two, and each block of `max_length` tokens begins and ends with the tokenizer's own special
   tokens. Blocks cross documents, as in the released code.
 - Intra- and inter-context cosines in a stage's history are appendix A.3's, on up to 32 sequences of a batch, and MLM, TAPT and
-  CMLM log them too. The paper takes the training corpus; dropout is off and nothing is masked, which it does not say.
+  CMLM log them too; the context is the sequence, a whole block, where A.3 has a sentence. The paper takes the training corpus; dropout is off and nothing is masked, which it does not say.
 - weight 0 is MLM, key included; weight 0 with `token_prediction` is the paper's MLM+TP.
 """
 

@@ -143,7 +143,7 @@ def sample_positives(
     offsets 0 < |d| <= floor(W / 2); one that leaves the sequence is replaced by a uniform draw over the whole sequence
     from `fallback`, which may hit the anchor itself, as in the released sampler.
 
-    Source: TACO section 3.1, "nearby tokens within a window span where W is the window size".
+    Source: TACO section 3.1, "nearby tokens ... within a window span where W is the window size".
     Elsewhere: the released sampler is "released"; its README says "less"; the paper's W = 10 and 50 are even, which the
     sampler refuses (docs/papers.md T5, T6).
     """

@@ -27,7 +27,7 @@ def context_cosines(encoder: TextEncoder, tokens: Tokens, draw: Draw, device: to
     the other sequences: the means of cos(h_i, h_j) and of cos(h_i, h_k) over the last hidden states. Special tokens are no
     tokens of the text, and the text is not masked, so that encoders of all objectives can be compared.
 
-    Source: TACO, appendix A.3 and Figures 3(b) and 6(a). The encoder is taken in the mode that it is in.
+    Source: TACO, appendix A.3 and Figures 3(b) and 6(a), whose context is a sentence (docs/papers.md T23). The encoder is taken in the mode that it is in.
     """
     places = np.flatnonzero(~tokens.special)
     sequence = np.searchsorted(tokens.offsets, places, side="right") - 1
@@ -53,7 +53,7 @@ def sequence_cosines(corrupted: Tensor, cropped: Tensor) -> Measures:
     """Cosines of contrastive pairs by their first tokens [N, d] twice: -> "positive_sequence_cosine", the mean over the pairs
     of one text, "negative_sequence_cosine", that over all other pairs of the 2N sequences.
 
-    Source: COCO-LM, Figure 7(a) and (b), with the pairs of section 3.2.
+    Source: COCO-LM, Figure 7(a) and (b), with the pairs of section 3.3.
     """
     unit = torch.nn.functional.normalize(torch.cat([corrupted, cropped]).float(), dim=1)
     text = torch.arange(len(unit), device=unit.device) % len(corrupted)
@@ -91,7 +91,7 @@ def uniformity(vectors: Tensor) -> Tensor:
 
 @torch.no_grad()
 def corrected(copy_logits: Tensor, words: Tensor, corrupted: Tensor) -> Tensor:
-    """The most likely word at each token by COCO-LM's language model, equation 1: [T], [T, V] and ids [T] -> ids [T].
+    """The most likely word at each token by COCO-LM's language model, p_LM of section 3.3: [T], [T, V] and ids [T] -> ids [T].
 
     p(x) = 1[x is the token that is read] p_copy + (1 - p_copy) softmax(words)[x], with p_copy the sigmoid of `copy_logits`.
     """

@@ -65,7 +65,7 @@ Steps = Annotated[Annotated[Count, Tag("number")] | Annotated[dict[Size, Count],
 
 
 Origin = Annotated[str, Field(pattern=r"^([PRC]( .+)?|D .+, .+)$")]
-"""P (the paper), R (its authors' released code) or C (chosen here, where the paper is silent), then a section or a reason; D (departs
+"""P (the paper), R (read in released code) or C (chosen here, where the paper is silent), then a section or a reason; D (departs
 from the paper), then the paper's value, a comma and a section."""
 
 

@@ -1,6 +1,6 @@
 """The values of a table by path (recipe.fine_tune.lr, max_length, ...), and where each comes from.
 
-An origin is 'P' (the paper), 'R' (code that its authors released), 'C' (chosen here, where the paper is silent) or 'D' (departs
+An origin is 'P' (the paper), 'R' (read in released code), 'C' (chosen here, where the paper is silent) or 'D' (departs
 from what the paper says), with what the table says behind it: a place ('P 4.3': section 4.3), or the paper's value and its place
 ('D fp16, Table 5'). Origins are no part of a key.
 """

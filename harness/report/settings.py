@@ -21,8 +21,9 @@ from harness.wording import listed, value_text
 
 ORIGINS = {
     "P": "from the {paper} paper",
-    "R": "from code that its authors released",
+    "R": "read in released code, named beside it",
     "C": "chosen here, where the paper is silent",
+    "I": "how it is implemented here, as the paper says or as docs/papers.md decides",
     "D": "departs from the paper, whose value stands beside it",
     "S": "set by the preset or the request, the table's own value beside it",
 }
@@ -61,8 +62,8 @@ def settings_of(resolved: ResolvedTable) -> list[Setting]:
         extra = [task for task in resolved.tasks if task not in resolved.table.tasks]
         found += [Setting("tasks", ", ".join(extra), "S", "the paper's table lacks them")] if extra else []
         choices = protocol_named(resolved.protocol).choices(resolved.tasks, any(resolved.sizes))
-        found += [Setting(resolved.protocol, "; ".join(choices), "C")] if choices else []
-        found += [Setting(title, "; ".join(texts), "C") for title, texts in _of_methods(resolved).items() if texts]
+        found += [Setting(resolved.protocol, "; ".join(choices), "I")] if choices else []
+        found += [Setting(title, "; ".join(texts), "I") for title, texts in _of_methods(resolved).items() if texts]
     return [Setting(each.key, without_folders(each.value), each.origin, without_folders(each.note)) for each in found]
 
 
@@ -257,7 +258,7 @@ def _own(row: Row) -> dict[str, str]:
 
 
 def _of_methods(resolved: ResolvedTable) -> dict[str, dict[str, None]]:
-    """The methods' choices where papers are silent, by title: 'lambda 0.9', 'temperature 0.3'. Of a method's later rows only what its first
+    """How the methods are implemented, by title: 'lambda 0.9', 'temperature 0.3'. Of a method's later rows only what its first
     row does not say."""
     first: dict[str, tuple[str, ...]] = {}
     found: dict[str, dict[str, None]] = {}

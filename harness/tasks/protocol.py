@@ -104,7 +104,7 @@ class Protocol(ABC):
         return seed
 
     def choices(self, tasks: Collection[str], sampled: bool) -> tuple[str, ...]:
-        """What this protocol decides where its paper is silent, for these tasks."""
+        """How the splits of these tasks are made, as the paper says or as docs/papers.md decides."""
         return tuple(
             choice.text
             for choice in self.decisions

@@ -374,7 +374,7 @@ def open_source(
 
 def similar_pairs(source: TextSource | None) -> tuple[Rows, str]:
     """Pairs of texts, and what they are in words: those with STS-B's highest score of its training and development sets by `source`
-    (COCO-LM, section 2 and Figure 1); without a source, sentences of news with a summary that people judged correct, from a package.
+    (COCO-LM, section 3.2 and Figure 1); without a source, sentences of news with a summary that people judged correct, from a package.
 
     Raises NotAtHand where they are not at hand.
     """

@@ -150,6 +150,9 @@ def test_captions_name_the_origin_of_each_value_and_what_cannot_be_compared() ->
     for key, words in (("epochs", "10"), ("warmup", "0.06"), ("beta2", "0.98")):
         assert (settings[f"fine_tune.{key}"].value, settings[f"fine_tune.{key}"].origin) == (words, "C")
     assert "lambda 0.9" in settings["SCL"].value
+    assert settings["SCL"].origin == settings[r.protocol].origin == "I", (
+        "some of it is the paper's own, so it is not chosen here"
+    )
     assert "half of a development set" in settings[r.protocol].value
     assert "RoBERTa-base, data and recipe are the paper's" not in text
     assert "Not comparable: " in text
