@@ -56,6 +56,11 @@ class Kind(ABC):
     names: tuple[str, ...] = ()
 
     @property
+    def reads_codes(self) -> bool:
+        """Whether a number in a file means the class at that place of `names`."""
+        return False
+
+    @property
     @abstractmethod
     def outputs(self) -> int:
         """Outputs of the head for a sequence, or for each of its tokens."""
@@ -73,6 +78,11 @@ class Kind(ABC):
     @property
     def scale(self) -> tuple[float, float] | None:
         """The lowest and the highest score, where that is known."""
+        return None
+
+    @property
+    def trained_in(self) -> tuple[float, float] | None:
+        """The mean and the standard deviation of scores that a head is trained in; None where it is trained on labels as they are."""
         return None
 
     @property
@@ -96,6 +106,10 @@ class Kind(ABC):
     @abstractmethod
     def summary(self, labels: Array) -> tuple[float, ...]:
         """The rows of each class, or the lowest and the highest score."""
+
+    def moments(self, labels: Array) -> tuple[float, ...]:
+        """Mean and standard deviation of scores; () of other labels."""
+        return ()
 
     def named(self, labels: Array) -> list[Any] | Array:
         """Labels or decoded predictions [n] as people read them."""
@@ -206,6 +220,10 @@ class Classes(Kind):
             return "one of " + ", ".join(dict.fromkeys([*dict(self.labels), *self.names]))
         return "one of " + ", ".join(f"{code} ({name})" for code, name in enumerate(self.names))
 
+    @property
+    def reads_codes(self) -> bool:
+        return not self.labels and all(number_of(name) is None for name in self.names)
+
     def read(self, value: Any) -> int | None:
         """By the task's own mapping, by the name of its class, or, without a mapping, by its number."""
         number = number_of(value)
@@ -214,7 +232,7 @@ class Classes(Kind):
             name = dict(self.labels).get(text, text)
             if name in self.names:
                 return self.names.index(name)
-        if number is None or not whole or self.labels or any(number_of(name) is not None for name in self.names):
+        if number is None or not whole or not self.reads_codes:
             return None
         return int(number) if 0 <= number < len(self.names) else None
 
@@ -247,7 +265,7 @@ class Classes(Kind):
 
 @dataclass(frozen=True)
 class Scores(Kind):
-    """One number a row, a regression. `bounds`: the lowest and the highest, where it has any."""
+    """One number a row, a regression. `bounds`: the lowest and the highest, where it has any. `standardised`: see `trained_in`."""
 
     answer = "score"
     dtype = np.float32
@@ -256,6 +274,7 @@ class Scores(Kind):
     word_loss = "kl_divergence"
 
     bounds: tuple[float, float] | None = None
+    standardised: tuple[float, float] | None = None
 
     @property
     def outputs(self) -> int:
@@ -268,6 +287,10 @@ class Scores(Kind):
     @property
     def scale(self) -> tuple[float, float] | None:
         return self.bounds
+
+    @property
+    def trained_in(self) -> tuple[float, float] | None:
+        return self.standardised
 
     @property
     def word_names(self) -> tuple[str, ...]:
@@ -295,6 +318,13 @@ class Scores(Kind):
 
     def summary(self, labels: Array) -> tuple[float, ...]:
         return float(labels.min()), float(labels.max())
+
+    def moments(self, labels: Array) -> tuple[float, ...]:
+        """Exact sums, and six digits of them: the same on every machine."""
+        values = labels.astype(np.float64).tolist()
+        mean = math.fsum(values) / len(values)
+        spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+        return float(f"{mean:.6g}"), float(f"{spread:.6g}") or 1.0
 
     def decoded(self, arrays: Arrays) -> Array:
         return arrays["logits"][:, 0]
@@ -396,7 +426,8 @@ class Spans(Kind):
         for example, context in enumerate(examples.contexts):
             cuts = [slice(*tokens.offsets[at : at + 2]) for at in range(starts[example], starts[example + 1])]
             best = best_spans([(outputs[cut], tokens.places[cut]) for cut in cuts], longest)
-            spans += [span for _, *span in best]
+            # some tokenizers have line breaks as tokens of their own
+            spans += [(start, start + len(context[start:end].rstrip())) for _, start, end in best]
             scores += [score for score, *_ in best]
             counts.append(len(best))
             texts.append((context[best[0][1] : best[0][2]] if best else "").strip().encode("utf-8", "surrogatepass"))

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hin
 import numpy as np
 
 from harness.answers import SpanReading
-from harness.kinds import Kind, Predictions, Spans, kind_of_outputs
+from harness.kinds import Kind, Predictions, Scores, Spans, kind_of_outputs
 from harness.prompts import Prompt
 
 LOOP_VERSION = 2
@@ -163,7 +163,8 @@ class Data:
     `views`: a training row holds that many views of one text side by side (back-translations). `blocks`: 'text' makes a
     sequence of each text, 'packed' cuts the texts end to end into blocks of `max_length` tokens, 'whole' leaves them as they are, without tokens. `spans`: rows are questions with their
     contexts, read so, and answers are looked for in them; 2 outputs a token.
-    `prompt`: rows are read as clozes. Labels: `classes`, the classes' names
+    `prompt`: rows are read as clozes. `standardised`: mean and standard deviation of the training scores, by which a head is trained; () where
+    it is trained on the scores themselves. Labels: `classes`, the classes' names
     in the order of their codes; `held_out`, texts on which the loss is logged, and nothing is trained.
     """
 
@@ -176,6 +177,7 @@ class Data:
     blocks: Literal["text", "packed", "whole"] = neutral("text")
     spans: SpanReading | None = neutral(None)  # noqa: RUF009 - a field, as the others
     prompt: Prompt | None = field(default=None, metadata={"neutral": None})
+    standardised: tuple[float, ...] = neutral(())
     classes: tuple[str, ...] = _label(())
     held_out: RowSet | None = field(default=None, metadata={"label": True}, compare=False)
 
@@ -185,6 +187,8 @@ class Data:
         if self.spans:
             return Spans(reading=self.spans)
         bounds = self.prompt.bounds if self.prompt else ()
+        if self.standardised:
+            return Scores(standardised=(self.standardised[0], self.standardised[1]))
         return kind_of_outputs(self.num_labels, self.classes, bounds) if self.num_labels else None
 
 

@@ -78,6 +78,31 @@ def test_an_answer_starts_at_its_first_character() -> None:
         assert (found["answer"], found["answer_start"]) == (["cat"], [4])
 
 
+def test_an_answer_ends_before_a_line_break() -> None:
+    """Byte-level tokenizers have line breaks as tokens of their own, which a span may end with."""
+    kind = Spans(reading=SpanReading(unanswerable=False))
+    context = "Ann lives\n\nhere."
+    places = np.array([[0, 3], [3, 9], [9, 11], [11, 15], [15, 16]])
+    outputs = np.full((5, 2), -9.0, dtype=np.float32)
+    outputs[1, 0] = outputs[2, 1] = 9.0
+    tokens = SimpleNamespace(offsets=np.array([0, 5]), places=places)
+    examples = SimpleNamespace(tokens=tokens, starts=np.array([0, 1]), contexts=[context])
+    found = kind.columns(Predictions(kind.assemble(outputs, examples), np.array(["lives"], dtype=object)))
+    assert (found["answer"], found["answer_start"]) == (["lives"], [context.index("lives")])
+
+
+@pytest.mark.parametrize(("slope", "shift"), [(1.0, 0.0), (1000.0, 1e5), (0.001, -3.0)])
+def test_moments_are_those_of_the_scores(slope: float, shift: float) -> None:
+    scores = np.random.default_rng(3).normal(size=1000) * slope + shift
+    mean, spread = kind_of(()).moments(scores.astype(np.float32))
+    assert (mean, spread) == (
+        pytest.approx(scores.mean(), rel=1e-5),
+        pytest.approx(scores.std(), rel=1e-4 + 1e-6 * abs(shift) / slope),
+    )
+    assert kind_of(()).moments(np.full(3, shift, dtype=np.float32))[1] == 1.0
+    assert kind_of(("no", "yes")).moments(np.array([0, 1])) == ()
+
+
 def test_mistakes_come_worst_first() -> None:
     logits = np.array([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0], [0.0, 3.0]], dtype=np.float32)
     order, name, confidence = kind_of(("no", "yes")).mistakes(Predictions({"logits": logits}, np.array([1, 1, 0, 0])))

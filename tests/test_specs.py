@@ -98,6 +98,7 @@ OTHER: dict[type, dict[str, Any]] = {
         "blocks": "packed",
         "spans": SpanReading(stride=64),
         "prompt": Prompt("{first} It was [MASK].", ("terrible", "great")),
+        "standardised": (2.5, 1.25),
         "classes": ("no", "yes"),
         "held_out": OTHERS,
     },

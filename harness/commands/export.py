@@ -132,6 +132,10 @@ def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form,
     if objective.has_classifier:
         task = model.task
         tensors = {name.partition("/")[2]: tensor for name, tensor in objective.parts().items()}
+        if stage.data.standardised:
+            mean, spread = stage.data.standardised
+            tensors["out.weight"] = spread * tensors["out.weight"]
+            tensors["out.bias"] = mean + spread * tensors["out.bias"]
         head = Head(tensors, model.kind.names, model.kind.per_token)
     objective.to("cpu")
     form = write_model(objective.encoder, folder, head)

@@ -43,7 +43,7 @@ def adapt(h: Hyperparameters, context: RunContext) -> RunContext:
     draws = (h.draws or context.prompt.draws) if h.demonstrations else 0
     prompt = replace(context.prompt, demonstrations=h.demonstrations, draws=draws)
     fine_tune = replace(context.fine_tune, steps=0) if h.zero_shot else context.fine_tune
-    return replace(context, data=replace(context.data, prompt=prompt), fine_tune=fine_tune)
+    return replace(context, data=replace(context.data, prompt=prompt, standardised=()), fine_tune=fine_tune)
 
 
 def classify(h: Hyperparameters, context: RunContext) -> Objective:

@@ -51,8 +51,10 @@ class CrossEntropy(TrainingObjective):
     def build(self) -> None:
         self.weights = {"cross_entropy": 1.0}
         assert self.kind is not None
-        head = TokenHead if self.kind.per_token else RowHead
-        self.head = head(self.encoder, self.kind.outputs, self.dropout, self.seed)
+        if self.kind.per_token:
+            self.head = TokenHead(self.encoder, self.kind.outputs, self.dropout, self.seed)
+        else:
+            self.head = RowHead(self.encoder, self.kind.outputs, self.dropout, self.seed, self.kind.trained_in)
 
     def parts(self) -> dict[str, Tensor]:
         return self.head.parts()
@@ -72,7 +74,8 @@ class CrossEntropy(TrainingObjective):
 
     def classify(self, logits: Tensor, labels: Tensor) -> Tensor:
         assert self.kind is not None
-        return CRITERIA[self.kind.loss](at_least_single(logits), labels)
+        loss = CRITERIA[self.kind.loss](at_least_single(logits), labels)
+        return loss / self.kind.trained_in[1] ** 2 if self.kind.trained_in else loss
 
     def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
         outputs: HeadOutputs = self.head(self.encoder, batch)

@@ -69,11 +69,19 @@ class WordHead(Head):
 
 class RowHead(Head):
     """One vector of outputs a row, from its first token: dropout, dense, tanh, dropout, linear (RoBERTa's own head, for every
-    encoder: docs/papers.md D1)."""
+    encoder: docs/papers.md D1). `trained_in`: mean and standard deviation of the scores, so that its layers learn as well in any unit."""
 
-    def __init__(self, encoder: TextEncoder, outputs: int, dropout: float, seed: int) -> None:
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        outputs: int,
+        dropout: float,
+        seed: int,
+        trained_in: tuple[float, float] | None = None,
+    ) -> None:
         super().__init__()
         size, spread = encoder.hidden_size, encoder.config.initializer_range
+        self._trained_in = trained_in
         self.drop = nn.Dropout(dropout)
         self.dense = draw_linear(nn.Linear(size, size), spread, seed, "classification_dense")
         self.out = draw_linear(nn.Linear(size, outputs), spread, seed, "classification_out")
@@ -81,7 +89,11 @@ class RowHead(Head):
     def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
         first = encoder(batch, batch.packing.first)
         pooled = torch.tanh(self.dense(self.drop(first)))
-        return HeadOutputs(first, pooled, self.out(self.drop(pooled)))
+        logits = self.out(self.drop(pooled))
+        if self._trained_in is not None:
+            mean, spread = self._trained_in
+            logits = mean + spread * logits.float()
+        return HeadOutputs(first, pooled, logits)
 
 
 class TokenHead(Head):

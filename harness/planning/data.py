@@ -48,13 +48,14 @@ class TaskData:
 class TrainingSet:
     """One training set: its labelled rows, with the back-translations that augment them, the texts that post-training reads (the same rows without labels, those and further
     ones, or the unlabelled texts of the task), their back-translations (None where there can be none), and the dev set that its runs select on.
-    `drawn`: the number of labelled rows without augmentation, which epochs count."""
+    `drawn`: the number of labelled rows without augmentation, which epochs count. `standardised`: see `Data`."""
 
     labelled: RowSet
     texts: RowSet
     translated: RowSet | None
     dev: RowSet
     drawn: int
+    standardised: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,7 @@ def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: st
                 dev=training.dev,
                 tests=tuple(found.tests.values()),
                 spans=found.task.spans,
+                standardised=training.standardised,
                 classes=found.task.classes,
             )
             unlabelled = Data(training.texts, max_length=resolved.max_length)

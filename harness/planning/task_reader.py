@@ -136,7 +136,8 @@ class TaskReader:
         self.read.append((self.library.get(whole.digest, rows), dev_rows, more))
         texts = self.keep(rows.unlabelled() if more is None else more, name)
         translated = self.back_translated(texts, None)
-        return TrainingSet(whole, texts, translated, self.keep(dev_rows, "dev"), len(rows))
+        moments = self.task.kind.moments(rows.gold) if self.task.own else ()
+        return TrainingSet(whole, texts, translated, self.keep(dev_rows, "dev"), len(rows), moments)
 
     def unlabelled(self, source: TextSource, dev: Rows) -> Rows:
         """The task's unlabelled texts, without those of dev and test where it says so."""

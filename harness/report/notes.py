@@ -120,6 +120,7 @@ def own_tasks(plan: Plan) -> list[str]:
         if task.classes:
             counts = {title: int(count) for title, count in zip(task.classes, data.labels, strict=True)}
             what = f"{len(task.classes)} classes{shares(counts)}"
+            what += f"; F1 is that of {task.classes[1]}, the second" if "f1" in task.metrics else ""
         else:
             what = task.kind.overview(data.labels)
         sentences.append(f"{task.title}: {text} in {columns}, labels in '{task.label}': {what}.")

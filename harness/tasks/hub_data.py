@@ -18,7 +18,7 @@ from typing import Any
 from harness.errors import NotAtHand, UserError, unknown
 from harness.hub import Repository
 from harness.paths import read_json, write_json
-from harness.tasks.reading import LabelledFile, read_labelled
+from harness.tasks.reading import LabelledFile, read_labelled, with_names
 
 HUB = "hub:"
 CONVERTED = "refs/convert/parquet"
@@ -61,9 +61,7 @@ class HubData:
         for file, path in zip(self.splits[split], self.files(split, download=True), strict=True):
             shown = f"{HUB}{self.name}: {split if os.path.isabs(file) else file}"
             table = read_labelled(path, columns, label, shown, structured=structured)
-            names = {**table.names, **self.names}.get(label, ())
-            values = [names[code] if type(code) is int and 0 <= code < len(names) else code for code in table.values]
-            yield replace(table, values=values)
+            yield replace(table, values=with_names(table.values, self.names.get(label, table.names)), names=())
 
 
 def parsed(name: str) -> tuple[str, str | None, str | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,7 +91,7 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
         tables = list(data.tables(split, text, label, structured=structured))
     else:
         tables = [read_labelled(path, text, label, structured=structured)]
-    names = tuple(tables[0].names.get(label, ())) if not data else ()
+    names = tuple(tables[0].names)
     classes = (
         ()
         if spans
@@ -107,7 +108,6 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
         own=True,
         data=place,
         label=label,
-        labels=tuple((str(code), each) for code, each in enumerate(names)),
         files=tuple(
             (split_, _beside(each, option(field)))
             for split_, each, field in (("validation", described.dev, "dev"), (OWN_TEST, described.test, "test"))
@@ -137,7 +137,6 @@ def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
         "classes": list(task.classes),
         "regression": not task.classes and not task.spans,
         "spans": bool(task.spans),
-        "labels": {int(value): name for value, name in task.labels},
         "metrics": list(task.metrics),
         "splits": {"train": task.train} if task.train != "train" else None,
         "dev": place(files[task.dev]) if task.dev in files else None,
@@ -336,14 +335,20 @@ def _classes(name: str, counts: _Counts, kind: str, label: str, option: Option) 
     return tuple(sorted(counts, key=lambda each: (numbers[each], each)))
 
 
+def _seen(label: str) -> str:
+    """A label without what tells two of them apart that look alike: case, spaces, forms of one character, characters that are not drawn."""
+    folded = unicodedata.normalize("NFKC", label).casefold()
+    return " ".join("".join(char for char in folded if unicodedata.category(char) != "Cf").split())
+
+
 def _check_alike(counts: _Counts, numbers: Mapping[str, float | None], flag: str) -> None:
     """Raises UserError for two labels that are one in two ways of writing."""
     alike: dict[str | float, str] = {}
     for each in counts:
         number = numbers[each]
-        twin = alike.setdefault(" ".join(each.casefold().split()) if number is None else number, each)
+        twin = alike.setdefault(_seen(each) if number is None else number, each)
         if twin != each:
-            how = "differ in case or spaces only" if number is None else "are one number"
+            how = "differ in case, spaces or unseen characters only" if number is None else "are one number"
             raise UserError(
                 f"{counts[each][1]}: label '{each}' and '{twin}' ({counts[twin][1]}) {how}; write them alike, or take each value for a class with "
                 f"{flag} classes."

@@ -13,11 +13,13 @@ from harness.tasks.rows import Ids, Rows, Scope, scoped
 VALIDATION_SHARE = 0.25
 
 _DROPPED = re.compile(r"[\W_]+")
+_VARIANTS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+"""Variation selectors: how an emoji or a character is drawn."""
 _DROPPED_ASCII = bytes(code for code in range(128) if not chr(code).isalnum())
 
 
 def normalised(text: str) -> str:
-    """`text` by its letters and digits alone: NFKC, casefold, everything else dropped.
+    """`text` by its letters, with their marks, and digits alone: NFKC, casefold, everything else dropped.
 
     "It does n't , really ." and "it doesn't, really" are one text: corpora differ in tokenisation, quotes and spacing. A
     text without any letter or digit keeps its characters, spaces excepted.
@@ -25,7 +27,14 @@ def normalised(text: str) -> str:
     if text.isascii() and (form := _ascii_form(text.encode())):
         return form.decode()
     folded = unicodedata.normalize("NFKC", text).casefold()
-    return _DROPPED.sub("", folded) or "".join(folded.split())
+    return _DROPPED.sub(_marks, folded) or "".join(folded.split())
+
+
+def _marks(dropped: re.Match[str]) -> str:
+    """The marks that make letters what they are, as vowel signs do in Devanagari and Thai; Python counts them as no part of a word."""
+    return "".join(
+        char for char in dropped[0] if unicodedata.category(char) in ("Mn", "Mc") and not _VARIANTS.match(char)
+    )
 
 
 def _ascii_form(text: bytes) -> bytes:

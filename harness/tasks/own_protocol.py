@@ -125,6 +125,13 @@ class OwnProtocol(Protocol):
             return rows.sorted().named(name)
         return draw(task, rows, size, self._scope("train", size, subset)).named(name)
 
+    def text_pool(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
+        """See `Protocol`. The folds of another size are other rows: dev's of this one are left out."""
+        if self.dev != "folds":
+            return super().text_pool(task, source, size, subset)
+        dev = self.dev_set(task, source, size, subset)
+        return without(self._parts(task, source).pool, dev, unit=task.kind.unit)
+
     def _scope(self, *what: str | int) -> Scope:
         return ["own", self.version, *what]
 

@@ -470,8 +470,8 @@ def read_texts(path: Path, columns: Sequence[str], name: str) -> Rows:
 @dataclass(frozen=True)
 class LabelledFile:
     """A file of labelled rows, read before it is known which labels are right: `values[codes[i]]` is the label of row i as the file
-    gives it, codes int32 [n]. `texts`: the rows without labels; `unit`, `places`, `names`: see `FileColumns`; `bad`: rows without text, and
-    lines that are no row."""
+    gives it, codes int32 [n]. `texts`: the rows without labels; `unit`, `places`: see `FileColumns`; `names`: those that the file gives the
+    codes in its label column; `bad`: rows without text, and lines that are no row."""
 
     path: Path | str
     texts: Rows
@@ -479,7 +479,7 @@ class LabelledFile:
     values: Sequence[Any]
     unit: str
     places: NDArray[np.int64]
-    names: Mapping[str, Sequence[str]]
+    names: Sequence[str]
     bad: Sequence[tuple[int, UserError]] = ()
 
     @cached_property
@@ -491,9 +491,19 @@ class LabelledFile:
         """Where a value stands first."""
         return f"{self.path}, {self.unit} {self.places[self._first[code]]}"
 
+    def named(self, task: Task) -> Sequence[Any]:
+        """`values`, with the file's own names in place of codes where these are classes of the task, and its `labels` say nothing of codes."""
+        mapping = dict(task.labels)
+        if any(str(code) in mapping for code in range(len(self.names))) or not any(
+            mapping.get(name, name) in task.classes for name in self.names
+        ):
+            return self.values
+        return with_names(self.values, self.names)
+
     def rows(self, task: Task, name: str) -> Rows:
         """The rows of a task, with its labels. Raises UserError as `read_rows` does."""
-        labels = [task.kind.read(value) for value in self.values]
+        values = self.named(task)
+        labels = [task.kind.read(value) for value in values]
         unread = {code: self._bad_label(task, code) for code, label in enumerate(labels) if label is None}
         good = self.good(unread, skip=task.skip_bad_rows, own=task.own)
         if not good.any():
@@ -506,6 +516,8 @@ class LabelledFile:
             raise UserError(f"{self.path}, {self.unit} {self.places[good][row]}: {problem}; correct it.")
         rows = texts.with_labels(read, name)
         rows.skipped = len(self.bad) + int((~good).sum())
+        if task.kind.reads_codes and any(number_of(value) is not None for value in self.values):
+            rows.label_form = "codes" if values is self.values else "named codes"
         return rows
 
     def good(self, wrong: Mapping[int, str], *, skip: bool, own: bool = True) -> NDArray[np.bool_]:
@@ -559,9 +571,14 @@ def read_labelled(
         [key if isinstance(key, str) else key[1] for key in known],
         part.unit,
         np.concatenate(places),
-        part.names,
+        part.names.get(label, ()),
         bad,
     )
+
+
+def with_names(values: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """Values with the name of each that is a code of `names`."""
+    return [names[value] if type(value) is int and 0 <= value < len(names) else value for value in values]
 
 
 def _filled(table: FileColumns, columns: Sequence[str], bad: BadRows) -> tuple[FileColumns, list[str]]:
@@ -612,5 +629,5 @@ def rows_of_all(tables: Sequence[LabelledFile], task: Task, name: str) -> Rows:
     if len(parts) == 1:
         return parts[0]
     rows = Rows((texts for part in parts for texts in part.texts), np.concatenate([part.gold for part in parts]), name)
-    rows.skipped = sum(part.skipped for part in parts)
+    rows.skipped, rows.label_form = sum(part.skipped for part in parts), parts[0].label_form
     return rows

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from io import BytesIO
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -219,7 +219,7 @@ class Rows:
         index: Index | None = None,
     ) -> None:
         """`index`: the rows of a buffer that these are, int32 [n]; None for all of it. `skipped`: the bad rows that were left out where these
-        were read."""
+        were read. `label_form`: whether their file has classes by name, by number, or by number and a name of each."""
         try:
             self._buffer = texts if isinstance(texts, TextBuffer) else TextBuffer.of(tuple(texts))
         except ValueError as error:
@@ -227,6 +227,7 @@ class Rows:
         self._index = np.arange(len(self._buffer), dtype=np.int32) if index is None else index
         self.labels, self.name = labels, name
         self.skipped = 0
+        self.label_form: Literal["names", "codes", "named codes"] = "names"
         self._labelled: Ids | None = None
         if labels is not None and labels.shape != (len(self),):
             raise ValueError(f"{name}: {len(self)} rows with labels of shape {labels.shape}")
@@ -312,6 +313,7 @@ class Rows:
             buffer, index = buffer.only(index), np.arange(len(index), dtype=np.int32)
         taken = Rows(buffer, None if self.labels is None else self.labels[chosen], self.name, index)
         taken._labelled = None if self._labelled is None else self._labelled[chosen]
+        taken.label_form = self.label_form
         return taken
 
     def named(self, name: str) -> Rows:
@@ -327,7 +329,9 @@ class Rows:
 
     def with_labels(self, labels: NDArray[Any] | None, name: str) -> Rows:
         """The same texts with other labels, or with none."""
-        return Rows(self._buffer, labels, name, self._index)
+        rows = Rows(self._buffer, labels, name, self._index)
+        rows.label_form = self.label_form
+        return rows
 
     def sorted(self) -> Rows:
         """The same rows in canonical order, by mixed id: whatever the order they were read in."""

@@ -237,6 +237,17 @@ class OwnData(Provider):
         self._hub: dict[str, HubData] = {}
 
     def read(self, task: Task, split: str, load: Load) -> Rows:
+        rows = self._read(task, split, load)
+        if rows.label_form == "codes" and split not in (task.train, WHOLE):
+            other = load(task, task.train)
+            if other.label_form == "names":
+                raise UserError(
+                    f"task {task.name}: the labels of {rows.name} are numbers and those of {other.name} are words; write words in both, or say "
+                    "in a YAML file of the task what each number means (labels: {0: NAME, ...})."
+                )
+        return rows
+
+    def _read(self, task: Task, split: str, load: Load) -> Rows:
         files, splits = dict(task.files), self._splits(task)
         if split in files:
             return read_rows(existing_file(Path(files[split]), f"task {task.name}"), task, f"{task.name}/{split}")

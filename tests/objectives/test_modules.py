@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from objectives.formulas import normal
 
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import Examples, Tokens, Vocabulary
+from harness.encoders.tokens import Examples, Tokeniser, Tokens, Vocabulary
 from harness.kinds import Scores, kind_of_outputs
 from harness.methods import METHODS, RunContext, chain, hyperparameters
 from harness.objectives import DEFINITIONS, build, objective
@@ -356,6 +356,24 @@ class TestSupervised:
         assert scores.shape == (6, 1)
         expected = ((scores[:, 0].detach().numpy() - gold) ** 2).mean()
         assert module(batch, views)["cross_entropy"].item() == pytest.approx(expected, rel=1e-5)
+
+    @pytest.mark.parametrize(("mean", "spread"), [(50.0, 20.0), (-3.0, 0.01)])
+    def test_standardised_scores_train_a_head_alike_in_any_unit(self, mean: float, spread: float, bert: Path) -> None:
+        """Loss and gradients are those of the same scores in units of their deviation, and predictions are in the user's unit."""
+        tokens, gold = tiny.tokens(bert, tiny.texts(6)[0]), np.linspace(-1, 2, 6)
+        spec, batch = tiny.OBJECTIVES["cross_entropy"], Batch.of(tokens, CPU)
+        found = {}
+        for unit in ((0.0, 1.0), (mean, spread)):
+            vocabulary = Tokeniser(bert).vocabulary
+            module = build(spec, tiny.encoder(bert), vocabulary, Scores(standardised=unit), 0.0, 1).eval()
+            views = module.prepare(Examples(tokens), unit[0] + unit[1] * gold, draw_of(1))
+            loss = module(batch, views)["cross_entropy"]
+            loss.backward()
+            found[unit] = loss.item(), module.head.dense.weight.grad, (module.predict(batch)[:, 0] - unit[0]) / unit[1]
+        (loss, slope, scores), (other, same, equal) = found.values()
+        assert loss == pytest.approx(other, rel=1e-4)
+        assert torch.allclose(slope, same, rtol=1e-3, atol=1e-6)
+        assert torch.allclose(scores, equal, atol=2e-5)
 
     @pytest.mark.parametrize("shift", [0.0, 300.0])
     def test_regression_between_two_words_is_the_divergence_of_their_shares(self, shift: float, bert: Path) -> None:

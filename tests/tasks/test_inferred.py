@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,76 @@ def test_a_pair_and_names_in_a_parquet_file(tmp_path: Path) -> None:
     assert infer(tmp_path / "pairs.parquet", text=("a", "b"), kind="regression").classes == ()
 
 
+def named_codes(path: Path, labels: list[str], names: list[str]) -> Path:
+    """Reviews as `datasets` writes them: codes, and in the schema the name of each."""
+    body = reviews([names.index(label) for label in labels])
+    table = pa.table({"review": [row["review"] for row in body], "stars": pa.array([row["stars"] for row in body])})
+    features = {"stars": {"names": names, "_type": "ClassLabel"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    return path
+
+
+def read_as(task: Task, split: str, source: Any) -> list[str]:
+    """The classes of the rows of a split, in the order of the file."""
+    found = source.load(task, split)
+    numbered = {int(text.split()[2]): task.classes[code] for (text,), code in zip(found.texts, found.gold, strict=True)}
+    return [numbered[row] for row in sorted(numbered)]
+
+
+WORDS = ["no", "yes", "maybe", "yes"] * 10
+NUMBERS = ["1", "2", "3", "4", "5"] * 8
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(["no", "maybe", "yes"])])
+def test_the_names_that_a_file_gives_its_codes_decide(order: tuple[str, ...], tmp_path: Path) -> None:
+    """In whatever order the classes stand elsewhere: in a training file of words, in another file with names, in a YAML file."""
+    test = named_codes(tmp_path / "test.parquet", WORDS, [*order])
+    mains = [
+        write_file(tmp_path / "words.csv", reviews(WORDS)),
+        named_codes(tmp_path / "codes.parquet", WORDS, ["yes", "no", "maybe"]),
+    ]
+    tasks = [infer(main, label="stars", test=str(test)) for main in mains]
+    body = "name: task\ndata: test.parquet\ncolumns: [review]\nlabel: stars\nmetrics: [accuracy]\n"
+    text_file(tmp_path, body + "classes: [yes, no, maybe]\n", "task.yaml")
+    text_file(tmp_path, body + "classes: ['y', 'n']\nlabels: {yes: 'y', no: 'n', maybe: 'n'}\n", "mapped.yaml")
+    for task in tasks:
+        assert read_as(task, "test", open_source(None)) == WORDS
+    assert read_as(load_user_task(tmp_path / "task.yaml"), WHOLE, open_source(None)) == WORDS
+    shorter = [{"yes": "y"}.get(word, "n") for word in WORDS]
+    assert read_as(load_user_task(tmp_path / "mapped.yaml"), WHOLE, open_source(None)) == shorter
+
+
+def test_names_that_are_numbers_are_no_codes(tmp_path: Path) -> None:
+    test = write_file(tmp_path / "test.csv", reviews(NUMBERS))
+    task = infer(named_codes(tmp_path / "stars.parquet", NUMBERS, ["1", "2", "3", "4", "5"]), test=str(test))
+    assert read_as(task, "test", open_source(None)) == NUMBERS
+
+
+def test_codes_of_a_mapping_are_what_it_says(tmp_path: Path) -> None:
+    """A user who maps the codes themselves knows better than the file, and names that are no classes are not looked at."""
+    named_codes(tmp_path / "codes.parquet", WORDS, ["no", "maybe", "yes"])
+    body = "name: task\ndata: codes.parquet\ncolumns: [review]\nlabel: stars\nmetrics: [accuracy]\n"
+    text_file(tmp_path, body + "classes: [no, yes]\nlabels: {0: yes, 1: no, 2: no}\n", "mapped.yaml")
+    text_file(tmp_path, body + "classes: [a, b, c]\n", "others.yaml")
+    mapped, others = (load_user_task(tmp_path / f"{name}.yaml") for name in ("mapped", "others"))
+    assert read_as(mapped, WHOLE, open_source(None)) == ["yes" if word == "no" else "no" for word in WORDS]
+    assert read_as(others, WHOLE, open_source(None)) == [{"no": "a", "maybe": "b", "yes": "c"}[word] for word in WORDS]
+
+
+@pytest.mark.parametrize("kind", ["test", "dev"])
+def test_numbers_beside_words_are_refused(kind: str, tmp_path: Path) -> None:
+    """Which class a number means, no file says: the order of our own classes is none that the user gave."""
+    other = write_file(tmp_path / "other.csv", reviews([index % 3 for index in range(30)]))
+    task = infer(write_file(tmp_path / "words.csv", reviews(WORDS)), label="stars", **{kind: str(other)})
+    (split,) = dict(task.files)
+    with pytest.raises(UserError, match="are numbers and those of words/train are words; write words in both"):
+        open_source(None).load(task, split)
+    named = named_codes(tmp_path / "codes.parquet", WORDS, ["no", "maybe", "yes"])
+    task = infer(named, **{kind: str(other)})
+    assert read_as(task, split, open_source(None)) == [["no", "maybe", "yes"][index % 3] for index in range(30)]
+
+
 @pytest.mark.parametrize(
     ("body", "said", "words"),
     [
@@ -138,6 +209,8 @@ def test_a_pair_and_names_in_a_parquet_file(tmp_path: Path) -> None:
             ["line 5", "'n/a' (1 of 4 rows) stands among numbers", "--kind"],
         ),
         ("text,label\na b,yes\nc d,no\ne f,Yes\n", {}, ["line 4: label 'Yes' and 'yes'", "line 2", "case"]),
+        ("text,label\na b,caf\u00e9\nc d,bar\ne f,cafe\u0301\n", {}, ["line 4: label", "line 2", "unseen characters"]),
+        ("text,label\na b,spam\nc d,bar\ne f,spam\u200b\n", {}, ["line 4: label", "line 2", "unseen characters"]),
         ('text;label\na b;"1,5"\nc d;"2,5"\ne f;"3,5"\n', {}, ["line 2: label '1,5' has a decimal comma"]),
         ("text,label\na b,x\nc d,2\n", {"kind": "regression"}, ["line 2: label 'x' is no number"]),
         ("text,label\na b,x\n", {"kind": "class"}, ["--kind class: should be classes, regression or spans"]),

@@ -22,6 +22,9 @@ def rows(*texts: tuple[str, ...] | str) -> Rows:
         ("full\u00a0width \uff21", "Full width A"),
         ("a - b", "a\u2013b"),
         (" ? ! ", "?!"),
+        ("caf\u00e9", "cafe\u0301"),
+        ("coffee \u2615\ufe0f", "coffee \u2615"),
+        ("दिन।", "“दिन”"),
     ],
 )
 def test_the_same_text_in_two_spellings(one: str, other: str) -> None:
@@ -30,7 +33,7 @@ def test_the_same_text_in_two_spellings(one: str, other: str) -> None:
 
 
 def test_different_texts_stay_different() -> None:
-    texts = ["good", "not good", "?", "!", "", "café", "cafe", "1 2", "123", "漢字"]
+    texts = ["good", "not good", "?", "!", "", "café", "cafe", "1 2", "123", "漢字", "दिन", "दान", "ดี", "ดู", "பால்", "பல்"]
     assert len({normalised(text) for text in texts}) == len(texts)
     assert normalised(normalised("It's A-b ?")) == normalised("It's A-b ?")
 

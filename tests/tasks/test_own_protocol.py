@@ -211,6 +211,19 @@ def test_each_labelled_row_is_in_dev_once(size: int, tmp_path: Path) -> None:
         cut(OWN["own_cross_validated"], task, source, size, 5)
 
 
+@pytest.mark.parametrize("name", OWN)
+def test_further_texts_hold_no_text_of_dev_or_test(name: str, tmp_path: Path) -> None:
+    write_file(tmp_path / "a.csv", rows(100))
+    task, source = opened(tmp_path, "a.csv")
+    for size, subset in ((20, 0), (30, 3)):
+        train, dev, test = cut(OWN[name], task, source, size, subset)
+        pool = OWN[name].text_pool(task, source, size, subset)
+        further = OWN[name].texts(task, source, size, subset, len(pool))
+        assert not forms(further) & (forms(dev) | forms(test))
+        assert forms(train) <= forms(further)
+        assert len(further) > len(train)
+
+
 def test_the_caption_counts_what_was_cut(tmp_path: Path) -> None:
     every = [*rows(100), *rows(30), *({**row, "label": "abc"[i % 3]} for i, row in enumerate(rows(20)))]
     write_file(tmp_path / "a.csv", every)
