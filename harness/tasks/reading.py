@@ -504,7 +504,7 @@ class LabelledFile:
         """The rows of a task, with its labels. Raises UserError as `read_rows` does."""
         values = self.named(task)
         labels = [task.kind.read(value) for value in values]
-        unread = {code: self._bad_label(task, code) for code, label in enumerate(labels) if label is None}
+        unread = {code: _bad_label(task, values[code]) for code, label in enumerate(labels) if label is None}
         good = self.good(unread, skip=task.skip_bad_rows, own=task.own)
         if not good.any():
             raise UserError(f"{self.path}: there are no rows in it; give a file with labelled rows.")
@@ -516,7 +516,10 @@ class LabelledFile:
             raise UserError(f"{self.path}, {self.unit} {self.places[good][row]}: {problem}; correct it.")
         rows = texts.with_labels(read, name)
         rows.skipped = len(self.bad) + int((~good).sum())
-        if task.kind.reads_codes and any(number_of(value) is not None for value in self.values):
+        known = {each.casefold() for each in task.classes}
+        if task.kind.reads_codes and any(
+            number_of(value) is not None and str(value).casefold() not in known for value in self.values
+        ):
             rows.label_form = "codes" if values is self.values else "named codes"
         return rows
 
@@ -541,14 +544,17 @@ class LabelledFile:
             f"{self.path}: {count:,} of {len(self.codes) + len(self.bad):,} rows cannot be read: {shown}{more}; correct them{fix}."
         )
 
-    def _bad_label(self, task: Task, code: int) -> str:
-        value, allowed = self.values[code], task.kind.allowed
-        if value is None or value == "":
-            return f"the label is missing; it should be {allowed}."
-        if number_of(value) == -1:
-            return f"label -1 means that the label is hidden, as in GLUE's test files; give a split with labels ({allowed})."
-        fix = ", or stand under labels in the task's YAML" if task.own and task.classes else ""
-        return f"label {quoted(value)} is unknown to task {task.name}; it should be {allowed}{fix}."
+
+def _bad_label(task: Task, value: Any) -> str:
+    allowed = task.kind.allowed
+    if value is None or value == "":
+        return f"the label is missing; it should be {allowed}."
+    if number_of(value) == -1:
+        return (
+            f"label -1 means that the label is hidden, as in GLUE's test files; give a split with labels ({allowed})."
+        )
+    fix = ", or stand under labels in the task's YAML" if task.own and task.classes else ""
+    return f"label {quoted(value)} is unknown to task {task.name}; it should be {allowed}{fix}."
 
 
 def read_labelled(

@@ -175,6 +175,17 @@ def test_codes_of_a_mapping_are_what_it_says(tmp_path: Path) -> None:
     assert read_as(others, WHOLE, open_source(None)) == [{"no": "a", "maybe": "b", "yes": "c"}[word] for word in WORDS]
 
 
+def test_truth_values_are_the_words_for_them(tmp_path: Path) -> None:
+    """Parquet has a type for them, CSV writes them out."""
+    text_file(tmp_path, "".join(["text,label\n", *(f"Row number {i}.,{i % 2 == 0}\n" for i in range(40))]), "words.csv")
+    test = write_file(tmp_path / "test.parquet", [{"text": f"Other {i}.", "label": i % 3 == 0} for i in range(30)])
+    source, task = open_source(None), infer(tmp_path / "words.csv", test=str(test))
+    rows = source.load(task, "test")
+    assert {text: task.classes[code] for (text,), code in zip(rows.texts, rows.gold, strict=True)} == {
+        f"Other {i}.": str(i % 3 == 0) for i in range(30)
+    }
+
+
 @pytest.mark.parametrize("kind", ["test", "dev"])
 def test_numbers_beside_words_are_refused(kind: str, tmp_path: Path) -> None:
     """Which class a number means, no file says: the order of our own classes is none that the user gave."""
