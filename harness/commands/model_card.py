@@ -212,6 +212,9 @@ def _objective(stage: Stage) -> str:
 def _stage(stage: Stage) -> str:
     """One stage in a sentence."""
     params = ", ".join(f"{name} {format_value(value)}" for name, value in sorted(stage.objective.params.items()))
+    if stage.data.standardised:
+        mean, spread = stage.data.standardised
+        params = f"of scores less {mean:g} and divided by {spread:g}"
     optim = stage.optim
     selection = (
         f"; best checkpoint by {stage.selection.metric} on {stage.data.dev.name} ({counted(stage.data.dev.rows, 'row')}), scored "
