@@ -22,6 +22,7 @@ from harness.commands.train import WhenThere
 from harness.errors import UserError
 from harness.planning.estimate import Estimate, Timed, remaining
 from harness.planning.work import Item
+from harness.report.study import number_text
 from harness.search.trials import Direction, Trial, best_trial
 from harness.tracking.writer import Outcome
 
@@ -234,10 +235,16 @@ class TrialProgress(_ProgressView):
     """Counts the trials of a study and their replicates, and names the best so far."""
 
     def __init__(
-        self, trials: int, replicates: int, direction: Direction, seen: Iterable[Trial], dashboard: WhenThere
+        self,
+        trials: int,
+        replicates: int,
+        metric: str,
+        direction: Direction,
+        seen: Iterable[Trial],
+        dashboard: WhenThere,
     ) -> None:
         super().__init__("trials", trials, dashboard)
-        self._replicates, self._direction = replicates, direction
+        self._replicates, self._metric, self._direction = replicates, metric, direction
         self._trials = {trial.number: trial for trial in seen}
         self._trained = self._reused = 0
         self._count()
@@ -268,7 +275,7 @@ class TrialProgress(_ProgressView):
         parts.append(f"{self._trained} stages trained by this command, {self._reused} recorded before")
         best = best_trial(self._trials.values(), self._direction)
         if best is not None:
-            parts.append(f"best {100 * (best.mean() or 0.0):.2f} (trial {best.number})")
+            parts.append(f"best {number_text(self._metric, best.mean() or 0.0)} (trial {best.number})")
         return ", ".join(parts)
 
 
@@ -307,7 +314,8 @@ def show_stages(prepared: Prepared, dashboard: WhenThere) -> StageProgress:
 
 def show_trials(opened: Opened, dashboard: WhenThere) -> TrialProgress:
     space, trials = opened.points.space, opened.proposals.history.trials
-    return TrialProgress(space.trials, len(opened.points.replicates), space.directions[0], trials, dashboard)
+    metric, direction = space.metrics[0], space.directions[0]
+    return TrialProgress(space.trials, len(opened.points.replicates), metric, direction, trials, dashboard)
 
 
 def _warn(sentence: str) -> None:

@@ -87,7 +87,7 @@ def report_study(url: str | None, name: str, format: str) -> int:
 
 
 def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
-    """The search space, the data that points are scored on and the remaining work, with an upper bound of its hours."""
+    """The search space, the data that points are scored on and the remaining work, with its hours."""
     prepared, points, seed = study.prepared, study.points, study.request.seed
     space, base = points.space, points.base
     plan = study.plan()
@@ -105,10 +105,10 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
     )
     left = "nothing"
     if plan.to_train:
-        most = "" if space.sampler == "grid" else "at most "
         took = time_range(estimated(3600 * plan.hours, prepared.calibrations[0].spread))
         slots = counted(prepared.slots, "slot")
-        left = f"{most}{plan.to_train:,} of {counted(plan.stages, 'stage')}, {plan.flops:.2g} FLOPs, about {took} on {slots} of this machine"
+        as_default = "" if space.sampler == "grid" else ", if new points cost what the default one does"
+        left = f"{plan.to_train:,} of {counted(plan.stages, 'stage')}, {plan.flops:.2g} FLOPs, about {took} on {slots} of this machine{as_default}"
     lines = [
         *preset_line(study.request.preset, space.preset, space.space.presets),
         f"Study {study.name}: {space.mode} over {what}.",
@@ -186,8 +186,13 @@ def _write_page(opened: Opened, study: Study, whole: Study, best: Trial | None, 
     from harness.report.study_page import StudyResults, study_page
 
     folder = opened.folder
-    plots, notes = save_plots(opened.mirror.study, folder, study.paths)
-    scored = [point for point in _scored_points(folder) if best and point["trial"] == best.number]
+    plots, notes = save_plots(
+        opened.mirror.study,
+        folder,
+        study.paths,
+        {trial.number for trial in study.trials if study.eligible(trial)},
+    )
+    scored = [point for point in _scored_points(opened.home) if best and point["trial"] == best.number]
     tested = [line for point in scored for line in point.get("lines", [])]
     keys, records = runs_recorded(opened)
     commands = [tune_command(opened.study.request), *([_bench_command(opened)] if best else [])]
@@ -245,14 +250,12 @@ def _final_test(opened: Opened, study: Study, best: Trial) -> list[str]:
     """The chosen point's test scores, beside the default point's, from the predictions that their runs kept."""
     first = study.default_trial
     default = opened.test_scores(first) if first and first is not best and study.eligible(first) else None
-    result = final_test(best.values(), opened.test_scores(best), study.replicates, default)
-    others = [point for point in _scored_points(opened.folder) if point["trial"] != best.number]
-    lines = [*test_lines(result, study.replicates)]
+    scores = opened.test_scores(best)
+    result = final_test(best.values(), scores, study.replicates, default, compares=opened.test_compares)
+    others = [point for point in _scored_points(opened.home) if point["trial"] != best.number]
+    lines = [*test_lines(result, study.replicates, study.metrics[0], [point["trial"] for point in others])]
     scored = {"trial": best.number, "set": dict(best.point), **asdict(result), "lines": lines.copy()}
-    (opened.folder / FINAL_TEST).write_text(json.dumps([*others, scored], indent=1), encoding="utf-8")
-    if others:
-        tried = ", ".join(str(point["trial"]) for point in others)
-        lines.append(
-            f"This study's test set was scored before, for trial {tried}: this score is one of {len(others) + 1}."
-        )
+    opened.home.mkdir(parents=True, exist_ok=True)
+    for folder in {opened.home, opened.folder}:  # beside the store whatever --out says: a later test counts this one
+        (folder / FINAL_TEST).write_text(json.dumps([*others, scored], indent=1), encoding="utf-8")
     return [*lines, f"Budget: {budget(study).replicates} replicates on dev."]

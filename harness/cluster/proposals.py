@@ -61,7 +61,7 @@ def search_of(points: Points, seed: int) -> OptunaSearch:
 class Proposals(Searcher):
     """Gives Tune one point after another: first those that an interrupted command left unfinished, then new ones, up to `limit`
     distinct ones in total. A point that is the same computation as an earlier one is not run. `retry`: diverged replicates of
-    ended trials are run again too."""
+    ended trials are run again too. `proposes`: False where the study is only read, and its sampler need not be as it was."""
 
     def __init__(
         self,
@@ -71,6 +71,8 @@ class Proposals(Searcher):
         limit: int,
         watch: Watch,
         retry: bool = False,
+        *,
+        proposes: bool = True,
     ) -> None:
         super().__init__()
         self.points, self.history = points, history
@@ -83,7 +85,8 @@ class Proposals(Searcher):
         self._followers: dict[int, list[int]] = {}
         self._known: dict[tuple[str, ...], int] = {}
         self._waiting: deque[int] = deque()
-        self._rehearse(retry)
+        if proposes:
+            self._rehearse(retry)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Tune pickles its searcher into a folder that is never read: a study resumes from its history."""

@@ -167,6 +167,7 @@ def tune_command(request: TuneRequest) -> str:
     words = ["harness", "tune", *(request.base.methods or (request.method,))]
     given = [
         ("space", request.space),
+        ("preset", request.preset),
         ("trials", request.trials),
         ("sampler", request.sampler),
         ("racing", request.racing),
@@ -176,7 +177,9 @@ def tune_command(request: TuneRequest) -> str:
     words += [f"--{request.mode}"] if request.mode else []
     for name, value in given:
         words += [f"--{name}", str(value)] if value not in (None, "", 0) else []
-    return shlex.join([*words, *_words(replace(request.base, methods=None)), *_store_words(request.base.store)])
+    return shlex.join(
+        [*words, *_words(replace(request.base, methods=None, preset=None)), *_store_words(request.base.store)]
+    )
 
 
 def command(request: Request, verb: str = "bench", store: str | None = None) -> str:

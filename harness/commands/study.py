@@ -45,7 +45,8 @@ TrialView = Callable[["Opened", WhenThere], AbstractContextManager[Watcher]]
 @dataclass(frozen=True)
 class StudyPlan:
     """What a study needs. `points`: all of a grid, or as many as a search tries; `excluded`: those of a grid that cost too much, None of a search, which
-    does not know them before; `ended`: in earlier commands, and not run again; `stages` in all and `to_train`, with their FLOPs and their hours on this machine: of a search at most."""
+    does not know them before; `ended`: in earlier commands, and not run again; `stages` in all and `to_train`, with their FLOPs and their hours on this machine: of a search
+    as if each new point cost what the default one does."""
 
     name: str
     points: int
@@ -67,11 +68,12 @@ class PreparedStudy:
 
     @property
     def name(self) -> str:
-        return study_name(self.points.space, self.request.seed, self.points.identity(self.points.space.defaults))
+        space, runs = self.points.space, self.points.identity(self.points.space.defaults)
+        return study_name(space, self.request.seed, runs, (*space.set, *self.request.base.overrides))
 
     def work_left(self, history: History) -> tuple[int, int, float]:
         """Distinct stages of the study, how many of them are still to be trained, and their FLOPs. Exact for a grid; for a
-        search the default point is counted for those that are not proposed yet, and no point is dropped: an upper bound."""
+        search the default point is counted for those that are not proposed yet, and no point is dropped."""
         space, retry = self.points.space, self.request.base.retry
         known, again = history.trials, {trial.number for trial in history.unfinished(retry)}
         ended = [dict(trial.point) for trial in known if trial.number not in again]
@@ -88,7 +90,7 @@ class PreparedStudy:
         if space.sampler == "grid":
             return len(every), len(to_train), flops
         own = [stage for stage in self._stages([space.defaults]).values() if stage.phase not in SHARED_PHASES]
-        new = max(0, space.trials - max(1, len(known)))
+        new = max(0, int(min(space.trials, space.num_points)) - max(1, len(known)))
         flops += new * sum(self.prepared.plan.stage_flops(stage) for stage in own)
         return len(every) + len(own) * new, len(to_train) + len(own) * new, flops
 
@@ -149,10 +151,24 @@ class Opened:
         return sum(trial.state != "running" for trial in self.proposals.history.unfinished())
 
     @property
+    def home(self) -> Path:
+        """The folder of the study beside its store."""
+        return self.store.artifacts.parent / "studies" / self.name
+
+    @property
     def folder(self) -> Path:
         """Where its tables, plots and best.yaml are written."""
         out = self.study.request.out
-        return Path(out) if out else self.store.artifacts.parent / "studies" / self.name
+        return Path(out) if out else self.home
+
+    @property
+    def test_compares(self) -> bool:
+        """Whether dev and test are one metric's means over the same tasks, so that one less the other is something."""
+        base, metrics = self.points.base, self.points.space.metrics
+        columns = base.columns.values()
+        one_each = len({column.task for column in columns}) == len(columns)
+        judged = {task: metrics[0] if metrics else base.selection_metric(task) for task in base.tasks}
+        return one_each and all(column.metric == judged[column.task] for column in columns)
 
     def test_scores(self, trial: Trial) -> dict[str, list[float]]:
         """Test scores of a trial by column title, in the order of the study's replicates."""
@@ -192,7 +208,7 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
     request = request.read()
     space = requested_space(request)
     check_sampler(space, request)
-    check_overrides(request.base.overrides, space)
+    check_overrides((*space.set, *request.base.overrides), space)
     prepared = prepare(space.bench(request.base, space.defaults), train=train)
     if prepared.plan.waiting:
         raise UserError(
@@ -204,7 +220,7 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
         raise UserError(f"{row}{' on ' + task if task else ''} cannot be tuned: {reason}.")
     tasks = {name: found.task for name, found in prepared.plan.tasks.items()}
     check_metrics(space, tasks, request)
-    shared = replace(prepared.named.request, overrides=(*space.set, *request.base.overrides))
+    shared = replace(prepared.named.request, overrides=(*space.set, *space.fixed, *request.base.overrides))
     base = resolve(prepared.named.table, shared, tasks)
     points = Points(space, base, shared, tasks, prepared.plan.table_data)
     return PreparedStudy(request, prepared, replace(points, most_flops=_most_flops(points, request)))
@@ -260,7 +276,7 @@ def open_study(study: PreparedStudy, *, read: bool = False) -> Iterator[Opened]:
                 watcher(kind, trial)
 
         search, retry = search_of(points, request.seed), request.base.retry
-        proposals = Proposals(points, history, search, points.space.trials, watch, retry)
+        proposals = Proposals(points, history, search, points.space.trials, watch, retry, proposes=not read)
         yield Opened(name, study, owner, store, mirror, proposals, watchers, running=held)
     finally:
         store.release(owner)
@@ -464,6 +480,9 @@ def recalled_study(url: str | None, beginning: str, where: str) -> Iterator[Open
     base = replace(bench, table="", preset=None, methods=files or None, store=url)
     metrics = None if search["metrics"] is None else tuple(search["metrics"])
     request = TuneRequest(base=base, **{key: search.get(key) for key in _FLAGS if key != "metrics"}, metrics=metrics)
+    beside = Path(stored.values["folder"]) / request.space if request.space else None
+    if beside and beside.is_file():
+        request = replace(request, space=str(beside))
     study = prepare_study(request, train=False)
     if study.name != name:
         raise UserError(f"{where} {name}: its space, its table, its data or its encoder changed since then.")

@@ -117,7 +117,7 @@ def _crossed(study: Study) -> bool:
 def margin_lines(study: Study, bold: bool) -> Iterator[str]:
     """What the margins are, for below them."""
     total, across = len(study.replicates), _crossed(study)
-    yield f"Study {study.name}: {row_title(study)}; {design(study.replicates)}. Test was not scored."
+    yield f"Study {study.name}: {row_title(study)}; {design(study.replicates)}. Test sets have no part in them."
     if across:
         yield (
             f"{'Bold' if bold else 'Star'}: the best point; r/{total}: only r of its replicates are done, so no mean is shown. "

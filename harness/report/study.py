@@ -71,7 +71,7 @@ def caption(study: Study, bold: bool) -> list[str]:
     lines = [
         f"Study {study.name}: {row_title(study)}, {study.mode} over {', '.join(study.paths)}; "
         f"sampler {study.sampler}, racing {study.racing}, seed {study.seed}.",
-        f"Values: {', '.join(shown)}; {design(study.replicates)}. Test was not scored.",
+        f"Values: {', '.join(shown)}; {design(study.replicates)}. Test sets have no part in them.",
         f"{mark}: the best point, {eligible}."
         if len(study.metrics) == 1
         else f"{mark}: the Pareto front of {_aims(study)}, {eligible}; sorted by {study.metrics[0]}.",
@@ -104,7 +104,7 @@ def caption(study: Study, bold: bool) -> list[str]:
     lines += [
         f"{counted(spent.trials, 'point')}{f' ({counts})' if counts else ''}; {spent.replicates} of {spent.full} replicates "
         f"ended; {counted(spent.trained_stages, 'stage')} trained for this study, {spent.reused_stages} reused; "
-        f"{_cost(spent.flops)} FLOPs and {spent.hours:.2f} hours of training, without MLM heads and pre-training.",
+        f"{_cost(spent.flops)} FLOPs and {spent.hours:.2f} hours of training, a stage of several points counted with each, without MLM heads and pre-training.",
         *study.notes,
     ]
     return lines
@@ -295,17 +295,29 @@ def rule(study: Study) -> str:
     return text
 
 
-def test_lines(test: FinalTest, replicates: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """The final test in words."""
+def test_lines(
+    test: FinalTest, replicates: Sequence[tuple[int, int]], metric: str, before: Sequence[int]
+) -> Iterator[str]:
+    """The final test in words. `metric`: of dev; `before`: the other trials of the study whose test scores were seen."""
     scores = [f"{title} {_shown(cell)}" for title, cell in test.columns.items()]
     scores += [f"mean of the columns {_shown(test.test)}"] if len(scores) > 1 else []
     yield f"Test: {', '.join(scores)}."
-    yield f"Dev: {_shown(test.dev)}, {_distance(test.difference)} test."
+    if test.difference:
+        yield f"Dev: {_shown(test.dev)}, {_distance(test.difference)} test."
+    elif metric not in COSTS:
+        yield f"Dev {metric}: {_shown(test.dev)}, not a mean of the same scores as that of test."
     if test.default and test.above_default:
         yield f"Test of the default point: {_shown(test.default)}; the best point is {_distance(test.above_default)} it."
     yield f"Values are in points (x100): {design(replicates)}."
     points = "this point and the default one" if test.default else "this point"
-    yield f"The test set was scored once, for {points}, after the choice on dev."
+    if before:
+        tried = ", ".join(map(str, before))
+        yield (
+            f"The test set was scored for {points} after the choice on dev, and before for trial {tried} of this study: this score is one of "
+            f"{len(before) + 1}."
+        )
+    else:
+        yield f"The test set was scored once, for {points}, after the choice on dev."
 
 
 def _distance(difference: Measured) -> str:

@@ -144,12 +144,12 @@ def budget(study: Study) -> Budget:
 
 def above_default(study: Study) -> Measured | None:
     """The best point minus the default one on the replicates that both have; the spread is the sd of the differences between
-    subsets. None while either has no replicate."""
+    subsets. None unless all replicates of both are done."""
     best, first = best_point(study), study.default_trial
-    if best is None or first is None or not first.outcomes:
+    if best is None or first is None or not study.eligible(first):
         return None
-    differences = [a - b for a, b in zip(best.values(), first.values(), strict=False)]
-    subsets = [subset for subset, _ in study.replicates[: len(differences)]]
+    differences = [a - b for a, b in zip(best.values(), first.values(), strict=True)]
+    subsets = [subset for subset, _ in study.replicates]
     return Measured(mean(differences), subset_std(subsets, differences))
 
 
@@ -219,14 +219,14 @@ class Measured:
 @dataclass(frozen=True)
 class FinalTest:
     """The chosen point's test scores. `test`: the mean over `columns` within each replicate; `difference`: dev minus test,
-    replicate by replicate; `default`: the default point's test mean, where that is another point; `above_default`: the chosen
+    replicate by replicate, None where they are no means of one metric over the same tasks; `default`: the default point's test mean, where that is another point; `above_default`: the chosen
     point's minus the default one's, replicate by replicate."""
 
     replicates: int
     dev: Measured
     columns: Mapping[str, Measured]
     test: Measured
-    difference: Measured
+    difference: Measured | None
     default: Measured | None
     above_default: Measured | None
 
@@ -236,9 +236,10 @@ def final_test(
     test: Mapping[str, Sequence[float]],
     replicates: Sequence[tuple[int, int]],
     default: Mapping[str, Sequence[float]] | None = None,
+    compares: bool = True,
 ) -> FinalTest:
     """Dev and test scores of the chosen point, `test` by column title, and `default` the test scores of the default point,
-    all in the order of `replicates`."""
+    all in the order of `replicates`. `compares`: see `FinalTest.difference`."""
     scores = [dev, *test.values(), *(default or {}).values()]
     if not test or not replicates or {len(values) for values in scores} != {len(replicates)}:
         raise ValueError("a final test takes one dev score and one test score a column for each replicate")
@@ -254,7 +255,7 @@ def final_test(
         dev=measured(dev),
         columns=columns,
         test=measured(average),
-        difference=measured([a - b for a, b in zip(dev, average, strict=True)]),
+        difference=measured([a - b for a, b in zip(dev, average, strict=True)]) if compares else None,
         default=measured(first) if first else None,
         above_default=measured([a - b for a, b in zip(average, first, strict=True)]) if first else None,
     )

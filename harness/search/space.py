@@ -34,7 +34,8 @@ class ResolvedSpace:
     """A space as it is explored: flat, frozen, and small enough to travel.
 
     `preset`: of the space; `table_preset`: the preset of `table`. `row` '' lets the table add one. `parameters`:
-    parents before children. `set`: overrides of all points. `defaults`: the point that is tried first. `metrics` () is what the table selects by.
+    parents before children. `set`: overrides of all points. `fixed`: what `defaults` says of what only the other mode varies, overrides of all
+    points too. `defaults`: the point that is tried first. `metrics` () is what the table selects by.
     `tasks`, `sizes`, `subsets` (a count), `seeds`: None is the table preset's. `trials`: of a grid its points. `max_flops`: see `flops_limit`.
     """
 
@@ -47,6 +48,7 @@ class ResolvedSpace:
     row: str
     parameters: tuple[Parameter, ...]
     set: tuple[Override, ...]
+    fixed: tuple[Override, ...]
     defaults: dict[str, Value]
     metrics: tuple[str, ...]
     directions: tuple[Direction, ...]
@@ -101,7 +103,7 @@ class ResolvedSpace:
             sizes=base.sizes or self.sizes,
             subsets=base.subsets or subsets,
             seeds=base.seeds or self.seeds,
-            overrides=(*self.set, *base.overrides, *self.overrides(point)),
+            overrides=(*self.set, *self.fixed, *base.overrides, *self.overrides(point)),
         )
 
     def identity(self) -> dict[str, Any]:
@@ -207,6 +209,7 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
         row=view.row.name if view.row else "",
         parameters=parameters,
         set=overrides_of(shown.set, f"space {space.name}, key set,"),
+        fixed=view.fixed(mode, parameters),
         defaults=defaults,
         metrics=judged,
         directions=directions,
@@ -216,7 +219,7 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
         seeds=shown.seeds,
         trials=request.trials or shown.trials,
         sampler=chosen,
-        racing=racing or ("none" if mode == "grid" or len(judged) > 1 else shown.racing),
+        racing=racing or ("none" if mode == "grid" or len(judged) > 1 or judged[:1] == (FLOPS,) else shown.racing),
         max_flops=limit,
     )
     return replace(resolved, trials=len(resolved.grid_points())) if chosen == "grid" else resolved

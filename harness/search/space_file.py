@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from harness.errors import unknown
 from harness.methods import METHODS, methods_named
 from harness.planning.recipe import EXCLUSIVE, Count, Scalar, Seed, Size, Value
-from harness.planning.request import Request, overrides_of
+from harness.planning.request import Override, Request, overrides_of
 from harness.planning.resolve import resolve
 from harness.planning.row import Row
 from harness.planning.table import Table, load_table
@@ -229,6 +229,8 @@ class View:
                 choices = parameters[parent.path].choices
                 if not choices:
                     raise ValueError(f"{parent.path} has no choice; a condition needs one")
+                if not values:
+                    raise ValueError("is empty, so that it never holds; list the values under which it is varied")
                 when[parent.path] = parent.values(values)
                 if never := [value for value in when[parent.path] if value not in choices]:
                     raise ValueError(
@@ -255,6 +257,14 @@ class View:
                     raise MisplacedError(parameter.loc, f"has no default; add {parameter.path} to defaults")
                 point[parameter.path] = given[parameter.path]
         return point
+
+    def fixed(self, mode: Mode, parameters: tuple[Parameter, ...]) -> tuple[Override, ...]:
+        """What the default point says of parameters that only the other mode varies: the same for all points."""
+        other: Mode = "search" if mode == "grid" else "grid"
+        varied, point = {parameter.path for parameter in parameters}, self.point(self.parameters(other), other)
+        keys = {each.path: each.key for each in self.parameters(other)}
+        origin = f"space {self.space.name}, key defaults,"
+        return tuple(Override(keys[path], value, origin=origin) for path, value in point.items() if path not in varied)
 
     def check(self) -> set[str]:
         """The paths that are varied. Raises MisplacedError for what cannot be."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from harness import private
 from harness.errors import UserError, first_line
+from harness.planning.request import Override
 from harness.retry import TransientOutageError
 from harness.search.parameters import Parameter
 from harness.search.space import ResolvedSpace
@@ -56,10 +57,15 @@ def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
         return optuna.samplers.RandomSampler(seed=seed)
 
 
-def study_name(space: ResolvedSpace, seed: int, default_runs: tuple[str, ...]) -> str:
-    """Equal for two commands that propose the same points and evaluate them by the same runs. It leaves out the number of
+def study_name(
+    space: ResolvedSpace, seed: int, default_runs: tuple[str, ...], overrides: Iterable[Override] = ()
+) -> str:
+    """Equal for two commands that propose the same points and evaluate them by the same runs. `overrides`: what the space and the user
+    set for all points, which may have an effect at others than the default one. It leaves out the number of
     trials, so a study can be extended. It is a valid folder name, whatever the space is called."""
-    identity = digest_of({"space": space.identity(), "seed": seed, "runs": list(default_runs)})
+    texts = sorted(override.text for override in overrides)
+    shared = {"set": texts} if texts else {}
+    identity = digest_of({"space": space.identity(), "seed": seed, "runs": list(default_runs), **shared})
     words = re.sub(r"[^\w.+-]+", "_", f"{space.space.name}-{space.mode}-{space.preset}").lstrip(".")
     return f"{words}-{identity[:8]}"
 

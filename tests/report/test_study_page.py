@@ -121,7 +121,7 @@ def test_optunas_plots_stand_on_the_page_with_their_data(tmp_path: Path) -> None
     choices = {path: CategoricalDistribution(values) for path, values in GRID.items()}
     for each in FULL.trials:
         known.add_trial(create_trial(params=dict(each.point), distributions=choices, value=each.mean()))
-    plots, notes = save_plots(known, tmp_path, FULL.paths)
+    plots, notes = save_plots(known, tmp_path, FULL.paths, range(1000))
     assert len([*tmp_path.iterdir()]) == len(plots) == 2
     assert ".png" not in " ".join(notes), "a mailed page lacks the files"
     importances, parallel = plots
@@ -154,4 +154,7 @@ def test_the_command_of_a_study() -> None:
     )
     assert "--set optim.lr=1e-5 --store" in said
     assert "secret" not in said
+    laptop = TuneRequest("cmlm", replace(base, preset=None), preset="laptop")
+    assert tune_command(laptop) == tune_command(replace(laptop, base=replace(laptop.base, preset="laptop")))
+    assert tune_command(laptop).startswith("harness tune cmlm --preset laptop --tasks sst2")
     assert tune_command(TuneRequest("cmlm")) == "harness tune cmlm"

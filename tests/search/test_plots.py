@@ -59,7 +59,7 @@ def size(path: Path) -> tuple[int, int]:
 
 @pytest.mark.parametrize("directions", [("maximize",), ("minimize",), ("maximize", "minimize")])
 def test_both_pictures_are_written(directions: tuple[str, ...], tmp_path: Path) -> None:
-    pictures, missing = save_plots(search(20, directions), tmp_path / "new", PATHS)
+    pictures, missing = save_plots(search(20, directions), tmp_path / "new", PATHS, range(1000))
     assert len(pictures) == 2
     assert missing == []
     for name in (IMPORTANCES, PARALLEL):
@@ -95,10 +95,22 @@ def test_of_equal_points_the_first_has_the_colour_as_in_the_table() -> None:
 
 
 def test_importances_of_few_points_are_said_to_be_chance(tmp_path: Path) -> None:
-    for count, few in ((5, True), (12, False)):
-        _, notes = save_plots(search(count), tmp_path / str(count), PATHS)
+    for count, few in ((5, True), (19, True), (20, False)):
+        _, notes = save_plots(search(count), tmp_path / str(count), PATHS, range(1000))
         assert bool(notes) == few
         assert all(f"Importances rest on {count} points" in note for note in notes)
+
+
+def test_only_the_points_that_count_are_drawn(tmp_path: Path) -> None:
+    """A repeated proposal, and a point with a replicate that failed, are complete trials for Optuna."""
+    study = search(25)
+    best = max(study.trials, key=lambda trial: trial.value or 0.0)
+    counted = {trial.number for trial in study.trials} - {best.number}
+    (importances, lines), _ = save_plots(study, tmp_path, PATHS, counted)
+    assert "24 points" in importances.caption
+    assert lines.caption == "24 points as lines over their parameters"
+    assert lines.data is not None
+    assert {int(row[0]) for row in lines.data.rows} == counted
 
 
 def test_a_grid_of_numbers(tmp_path: Path) -> None:
@@ -107,7 +119,7 @@ def test_a_grid_of_numbers(tmp_path: Path) -> None:
     for alpha in (0.1, 0.5, 1.0):
         for p_c in (0.1, 0.2):
             study.add_trial(create_trial(params={"alpha": alpha, "p_c": p_c}, distributions=grid, value=alpha - p_c))
-    assert len(save_plots(study, tmp_path, ("alpha", "p_c"))[0]) == 2
+    assert len(save_plots(study, tmp_path, ("alpha", "p_c"), range(1000))[0]) == 2
 
 
 def test_a_sentence_says_why_there_is_no_picture(tmp_path: Path) -> None:
@@ -119,7 +131,7 @@ def test_a_sentence_says_why_there_is_no_picture(tmp_path: Path) -> None:
         (search(5, constant=True), PATHS, "all complete points have one score"),
         (search(5), (), "no parameter takes two values among the complete points"),
     ):
-        pictures, (missing,) = save_plots(study, tmp_path, paths)
+        pictures, (missing,) = save_plots(study, tmp_path, paths, range(1000))
         assert pictures == []
         assert part in missing
     assert list(tmp_path.iterdir()) == []
@@ -132,7 +144,7 @@ def test_what_optuna_refuses_is_told_and_the_other_one_is_drawn(
         raise ValueError("too\nfew trials.")
 
     monkeypatch.setattr("optuna.importance.get_param_importances", refuse)
-    pictures, missing = save_plots(search(5), tmp_path, PATHS)
+    pictures, missing = save_plots(search(5), tmp_path, PATHS, range(1000))
     assert len(pictures) == 1
     assert [path.name for path in tmp_path.iterdir()] == [PARALLEL]
     assert missing == ["No importances: too few trials."]
@@ -147,7 +159,7 @@ def test_nothing_global_changes(tmp_path: Path) -> None:
     values = [trial.values for trial in study.trials]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        save_plots(study, tmp_path, PATHS)
+        save_plots(study, tmp_path, PATHS, range(1000))
     assert [w for w in caught if issubclass(w.category, optuna.exceptions.ExperimentalWarning)] == []
     assert (matplotlib.get_backend(), dict(matplotlib.rcParams), list(warnings.filters)) == before
     assert optuna.logging.get_verbosity() == optuna.logging.INFO

@@ -214,9 +214,14 @@ def test_the_difference_from_the_papers_point_is_paired() -> None:
     assert body["default"]["mean"] == pytest.approx(0.55)
     assert body["default"]["difference"]["mean"] == pytest.approx(0.1)
     assert body["default"]["difference"]["spread"] == pytest.approx(0, abs=1e-12)
-    dropped = study(trial(0, [0.1, 0.5], state="dropped"), trial(1, [0.2, 0.7, 1.0, 0.3, 0.7, 1.1]))
-    default = chosen_of(dropped)["default"]
-    assert (default["replicates"], default["difference"]["mean"]) == (2, pytest.approx(0.15))
+    whole = trial(1, [0.2, 0.7, 1.0, 0.3, 0.7, 1.1])
+    for state in ("dropped", "running", "complete"):
+        outcomes = trial(0, [0.1, 0.5], state=state)
+        assert "default" not in chosen_of(study(outcomes, whole)), "two replicates of six are no score"
+    diverged = replace(whole.outcomes[0], values=(0.0,), status="diverged")
+    broken = replace(trial(0, [0.1] * 6), outcomes=(diverged, *trial(0, [0.1] * 6).outcomes[1:]))
+    assert "default" not in chosen_of(study(broken, whole))
+    assert "above the default" not in points_table(study(broken, whole), "text")
     assert "default" not in chosen_of(study(noisy(1, 0.5)))
     itself = chosen_of(study(noisy(0, 0.5)))["default"]["difference"]
     assert itself == {"mean": 0.0, "spread": 0.0}
@@ -262,7 +267,12 @@ def test_every_reason_stands_in_the_table_and_running_means_are_marked() -> None
     assert "a: 1 replicate diverged (loss is NaN at update 31): #2 subset1 seed31." in text
     assert "b: dropped after 3 of 6 (p = 0.003 against #1): #3." in text
     assert "c: cannot be run (needs a_translator & 5% {luck}): #4." in text
-    for part in ("In parentheses", "worst value", "Test was not scored", "(ddof 1) over 3 subsets x 2 seeds"):
+    for part in (
+        "In parentheses",
+        "worst value",
+        "Test sets have no part in them",
+        "(ddof 1) over 3 subsets x 2 seeds",
+    ):
         assert part in text
     assert "6 points (3 complete, 1 dropped, 1 failed, 1 not finished); 23 of 36 replicates ended" in text
     assert "alpha = 0.1, p_c = 0.1" in text
@@ -482,9 +492,10 @@ def test_the_final_test_is_held_against_dev_replicate_by_replicate() -> None:
     dev = [0.7, 0.6, 0.8, 0.72, 0.62, 0.82]
     test = {"SST-2 (acc)": [0.6, 0.5, 0.7, 0.62, 0.52, 0.72], "MRPC (F1)": [0.7, 0.6, 0.8, 0.72, 0.62, 0.82]}
     found = final_test(dev, test, REPLICATES)
-    lines = [*final_test_lines(found, REPLICATES)]
+    lines = [*final_test_lines(found, REPLICATES, "accuracy", ())]
     assert found.dev.mean == pytest.approx(0.71)
     assert found.columns["SST-2 (acc)"].mean == pytest.approx(0.61)
+    assert found.difference is not None
     assert found.difference.mean == pytest.approx(0.05)
     assert found.difference.spread == pytest.approx(0, abs=1e-12)
     assert lines[0] == "Test: SST-2 (acc) 61.00 ± 10.00, MRPC (F1) 71.00 ± 10.00, mean of the columns 66.00 ± 10.00."
@@ -492,12 +503,24 @@ def test_the_final_test_is_held_against_dev_replicate_by_replicate() -> None:
     assert lines[-1] == "The test set was scored once, for this point, after the choice on dev."
     assert json.loads(json.dumps(asdict(found)))["difference"]["mean"] == found.difference.mean
     below = final_test([0.5], {"SST-2": [0.6]}, [(0, 31)])
-    assert [*final_test_lines(below, [(0, 31)])][:2] == ["Test: SST-2 60.00.", "Dev: 50.00, 10.00 below test."]
+    assert [*final_test_lines(below, [(0, 31)], "accuracy", ())][:2] == [
+        "Test: SST-2 60.00.",
+        "Dev: 50.00, 10.00 below test.",
+    ]
     assert below.default is None
     beside = final_test([0.5, 0.5], {"SST-2": [0.6, 0.7]}, [(0, 31), (1, 31)], {"SST-2": [0.65, 0.71]})
-    lines = [*final_test_lines(beside, [(0, 31), (1, 31)])]
+    lines = [*final_test_lines(beside, [(0, 31), (1, 31)], "accuracy", ())]
     assert lines[2] == "Test of the default point: 68.00 ± 4.24; the best point is 3.00 ± 2.83 below it."
     assert "for this point and the default one" in lines[-1]
+    other = final_test(dev, test, REPLICATES, compares=False)
+    assert other.difference is None
+    assert [*final_test_lines(other, REPLICATES, "mcc", ())][1] == (
+        "Dev mcc: 71.00 ± 10.00, not a mean of the same scores as that of test."
+    )
+    assert not [line for line in final_test_lines(other, REPLICATES, "flops", ()) if line.startswith("Dev")]
+    again = [*final_test_lines(found, REPLICATES, "accuracy", [3, 5])]
+    assert again[-1].endswith("before for trial 3, 5 of this study: this score is one of 3.")
+    assert not any("once" in line for line in again)
     for wrong in ((dev[:5], test), (dev, {}), (dev, {"SST-2": [0.5]})):
         with pytest.raises(ValueError, match="for each replicate"):
             final_test(*wrong, REPLICATES)

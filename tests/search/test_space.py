@@ -451,6 +451,7 @@ GIVEN = "num_views: 1, contrast: simsiam"
         ({"grid": "fine_tune.warmup: [0]\n  fine_tune.warmup_steps: [5]"}, "grid.fine_tune.warmup_steps", ["replaces"]),
         ({"more": "table: nope"}, "", ["table", "is given twice"]),
         ({"search": SEARCHED % "{mlm: true}", "defaults": GIVEN}, "search.temperature.when.mlm", ["mlm is not in search"]),
+        ({"search": SEARCHED % "{contrast: []}", "defaults": GIVEN}, "search.temperature.when.contrast", ["is empty"]),
         ({"search": SEARCHED % "{cont: 1}", "defaults": GIVEN}, "search.temperature.when.cont", ["Did you mean 'contrast'"]),
         ({"search": SEARCHED % "{num_views: 1}", "defaults": GIVEN}, "search.temperature.when.num_views", ["has no choice"]),
         ({"search": SEARCHED % "{contrast: simcl}", "defaults": GIVEN}, "search.temperature.when.contrast", ["'simcl'"]),

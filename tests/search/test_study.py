@@ -19,6 +19,7 @@ from search.small import SPACE, outcome, small_space
 from sqlalchemy.exc import OperationalError
 
 from harness.errors import UserError
+from harness.planning.request import parse_override
 from harness.search.space import ResolvedSpace
 from harness.search.study import Entry, History, OptunaMirror, sampler_of, study_name
 from harness.search.trials import ReplicateOutcome
@@ -428,6 +429,16 @@ def test_a_studys_name_says_what_decides_its_points(tmp_path: Path) -> None:
 def test_parameters_and_defaults_are_in_a_studys_name(tmp_path: Path, old: str, new: str) -> None:
     changed = small_space(tmp_path, SPACE.replace(old, new), mode="search")
     assert study_name(changed, 0, ()) != study_name(small_space(tmp_path, mode="search"), 0, ())
+
+
+def test_what_is_set_for_all_points_is_in_a_studys_name(tmp_path: Path) -> None:
+    """It may have no effect at the default point, whose runs are then the same, and one at others."""
+    space = small_space(tmp_path, mode="search")
+    texts = [(), ("cmlm.temperature=0.1",), ("cmlm.temperature=0.5",), ("cmlm.temperature=0.5", "cmlm.num_views=2")]
+    names = [study_name(space, 0, (), [parse_override(text, "--set") for text in some]) for some in texts]
+    assert len({*names}) == len(texts)
+    assert names[0] == study_name(space, 0, ())
+    assert study_name(space, 0, (), [parse_override(text, "--set") for text in reversed(texts[3])]) == names[3]
 
 
 @pytest.mark.parametrize("text", ["../up/with space", ".hidden/ä:b"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +18,22 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 IMPORTANCES, PARALLEL = "importances.png", "parallel_coordinate.png"
-FEW = 10
+FEW = 20
 """With fewer points an importance is mostly chance."""
 
 
-def save_plots(study: optuna.study.Study, folder: Path, paths: Sequence[str]) -> tuple[list[Picture], list[str]]:
-    """Writes importances.png and parallel_coordinate.png of the complete trials for the first metric into `folder`.
+def save_plots(
+    study: optuna.study.Study, folder: Path, paths: Sequence[str], counted: Collection[int]
+) -> tuple[list[Picture], list[str]]:
+    """Writes importances.png and parallel_coordinate.png of the trials whose number is in `counted` for the first metric into `folder`.
 
     Scores are in points (x100), as in the tables. Returns the plots as pictures of a page, and a sentence for each that could not be
     drawn or that rests on few points.
     """
     from optuna.trial import TrialState
 
-    trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    trials = [trial for trial in complete if trial.number in counted]
     shown = [path for path in paths if len({trial.params[path] for trial in trials if path in trial.params}) > 1]
     why = "no parameter takes two values among the complete points" if not shown else ""
     if len({trial.values[0] for trial in trials}) < 2:
@@ -42,7 +45,7 @@ def save_plots(study: optuna.study.Study, folder: Path, paths: Sequence[str]) ->
     pictures, notes = [], []
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        importances = importances_of(study, shown)
+        importances = importances_of(trials, study.directions, shown)
     except (ValueError, RuntimeError) as error:
         notes.append(f"No importances: {(' '.join(str(error).split()) or type(error).__name__).rstrip('.')}.")
     else:
@@ -70,10 +73,14 @@ def save_plots(study: optuna.study.Study, folder: Path, paths: Sequence[str]) ->
     return pictures, notes
 
 
-def importances_of(study: optuna.study.Study, paths: Sequence[str]) -> dict[str, float]:
+def importances_of(
+    trials: Sequence[FrozenTrial], directions: Sequence[optuna.study.StudyDirection], paths: Sequence[str]
+) -> dict[str, float]:
     """The share of each parameter by Optuna's default evaluator, for the first metric, the largest first."""
     import optuna
 
+    study = optuna.create_study(directions=directions)
+    study.add_trials(trials)
     sign = -1 if study.directions[0].name == "MAXIMIZE" else 1  # Optuna takes low values of a target for good ones
     first = None if len(study.directions) == 1 else lambda trial: sign * trial.values[0]
     with warnings.catch_warnings():
