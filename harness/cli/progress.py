@@ -314,8 +314,8 @@ def show_stages(prepared: Prepared, dashboard: WhenThere) -> StageProgress:
 
 def show_trials(opened: Opened, dashboard: WhenThere) -> TrialProgress:
     space, trials = opened.points.space, opened.proposals.history.trials
-    metric, direction = space.metrics[0], space.directions[0]
-    return TrialProgress(space.trials, len(opened.points.replicates), metric, direction, trials, dashboard)
+    points, direction = opened.points, space.directions[0]
+    return TrialProgress(space.trials, len(points.replicates), points.metrics[0], direction, trials, dashboard)
 
 
 def _warn(sentence: str) -> None:
