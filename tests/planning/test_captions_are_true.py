@@ -212,7 +212,7 @@ def test_what_the_paper_says_of_dev_evaluations_ends_there() -> None:
     said = {setting.key: setting for setting in settings_of(resolve_table("few_shot", "paper"))}
     theirs, ours = said["selection_every"], said["cmlm_few_shot"]
     assert (theirs.value, theirs.origin, theirs.note) == ("100", "P", "4.3")
-    assert ours.origin == "C"
+    assert ours.origin == "I"
     assert "dev evaluation also after the last update" in ours.value
 
 
