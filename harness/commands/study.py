@@ -23,7 +23,7 @@ from harness.commands.track import check_trackers, writer_of
 from harness.commands.train import WhenThere, unshown
 from harness.errors import UserError, unknown
 from harness.paths import PYTHON, without_folders
-from harness.planning.request import from_json
+from harness.planning.request import YAML, from_json, rooted_path
 from harness.planning.resolve import resolve
 from harness.search.points import Points
 from harness.search.request import TuneRequest
@@ -480,9 +480,8 @@ def recalled_study(url: str | None, beginning: str, where: str) -> Iterator[Open
     base = replace(bench, table="", preset=None, methods=files or None, store=url)
     metrics = None if search["metrics"] is None else tuple(search["metrics"])
     request = TuneRequest(base=base, **{key: search.get(key) for key in _FLAGS if key != "metrics"}, metrics=metrics)
-    beside = Path(stored.values["folder"]) / request.space if request.space else None
-    if beside and beside.is_file():
-        request = replace(request, space=str(beside))
+    if request.space and request.space.endswith(YAML):
+        request = replace(request, space=rooted_path(request.space, Path(stored.values["folder"])))
     study = prepare_study(request, train=False)
     if study.name != name:
         raise UserError(f"{where} {name}: its space, its table, its data or its encoder changed since then.")

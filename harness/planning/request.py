@@ -216,13 +216,18 @@ def from_json(values: Mapping[str, Any]) -> Request:
     return _rooted(Request(values["table"], overrides=overrides, origins=origins, **fields), Path(values["folder"]))
 
 
+def rooted_path(text: Any, folder: Path) -> Any:
+    """A relative path of something in `folder`, made absolute; whatever else a user may name stays as it is."""
+    relative = text and not text.startswith(("/", "~"))
+    return str(folder / text) if relative and (folder / text).exists() else text
+
+
 def _rooted(request: Request, folder: Path) -> Request:
     if folder == Path.cwd():
         return request
 
     def rooted(text: Any) -> Any:
-        relative = text and not text.startswith(("/", "~"))
-        return str(folder / text) if relative and (folder / text).exists() else text
+        return rooted_path(text, folder)
 
     changes: dict[str, Any] = {name: rooted(getattr(request, name)) for name in ("data", "corpus", *BESIDE)}
     changes["encoder"] = ",".join(map(rooted, request.encoders)) or None

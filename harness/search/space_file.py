@@ -261,10 +261,13 @@ class View:
     def fixed(self, mode: Mode, parameters: tuple[Parameter, ...]) -> tuple[Override, ...]:
         """What the default point says of parameters that only the other mode varies: the same for all points."""
         other: Mode = "search" if mode == "grid" else "grid"
-        varied, point = {parameter.path for parameter in parameters}, self.point(self.parameters(other), other)
-        keys = {each.path: each.key for each in self.parameters(other)}
-        origin = f"space {self.space.name}, key defaults,"
-        return tuple(Override(keys[path], value, origin=origin) for path, value in point.items() if path not in varied)
+        varied, others = {parameter.path for parameter in parameters}, self.parameters(other)
+        point, origin = self.point(others, other), f"space {self.space.name}, key defaults,"
+        return tuple(
+            Override(parameter.key, point[parameter.path], origin=origin)
+            for parameter in others
+            if parameter.path in point and parameter.path not in varied
+        )
 
     def check(self) -> set[str]:
         """The paths that are varied. Raises MisplacedError for what cannot be."""

@@ -167,7 +167,7 @@ def own_test_rows(task: Task, split: str, source: TextSource) -> Rows:
     try:
         return source.load(task, split)
     except UserError as error:
-        if split in {**dict(task.files), **dict.fromkeys(dict(task.tests).values())}:
+        if split in dict(task.files) or split in dict(task.tests).values():
             raise
         fix = "name another in its YAML" if task.data else "rename the file"
         raise UserError(f"{str(error).rstrip('.')}, or {fix}: by its name it is the test set.") from None
