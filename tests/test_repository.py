@@ -341,10 +341,10 @@ def test_every_import_is_declared() -> None:
     assert not missing, "\n".join(missing)
 
 
-def test_benchmarks_import_what_there_is() -> None:
+def test_measuring_scripts_import_what_there_is() -> None:
     """They are run by hand, so that a name which moved would be missed."""
     missing = []
-    for path in sorted((REPOSITORY / "benchmarks").rglob("*.py")):
+    for path in sorted((REPOSITORY / "scripts" / "measure").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "harness":
                 module = importlib.import_module(str(node.module))

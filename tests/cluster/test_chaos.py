@@ -20,7 +20,7 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module")
 def chaos() -> ModuleType:
-    return importlib.import_module("benchmarks.chaos")
+    return importlib.import_module("scripts.measure.chaos")
 
 
 def as_expected(chaos: ModuleType, undisturbed: Undisturbed) -> Any:

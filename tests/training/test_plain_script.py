@@ -1,4 +1,4 @@
-"""benchmarks/plain_loop.py: it computes what the harness computes, from equal heads in the same order without dropout."""
+"""scripts/measure/plain_loop.py: it computes what the harness computes, from equal heads in the same order without dropout."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 import tiny
 import torch
 
-from benchmarks import plain_loop
 from harness.statistics.difference import difference
 from harness.tasks.metrics import score
 from harness.training.loop import Scoring, batch_order, train
+from scripts.measure import plain_loop
 
 
 def test_the_same_selection_and_scores(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Four tasks with texts without labels, as files for `harness bench --tasks`: does post-training on 5,000 more texts pay where 100 are labelled?
 
-    python benchmarks/unlabelled_tasks.py DATA FOLDER       # DATA/amazon_polarity/train.parquet ...
+    python scripts/measure/unlabelled_tasks.py DATA FOLDER       # DATA/amazon_polarity/train.parquet ...
     cd FOLDER && harness bench --tasks amazon.yaml,yelp.yaml,snippets.yaml,questions.yaml ...    # results/README.md has the whole command
 
 `amazon` and `yelp` are sentiment of reviews, their first 5,000 texts (or as many as there are) of the training set as texts without labels. `snippets`

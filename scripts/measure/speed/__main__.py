@@ -1,6 +1,6 @@
 """Is the harness faster than what one would use instead? Whole few-shot runs and their parts, by turns on one machine.
 
-    python benchmarks/speed [--data GLUE_FOLDER] [--rounds 3] [--only bert-tiny/movies] [--out FOLDER]
+    python scripts/measure/speed [--data GLUE_FOLDER] [--rounds 3] [--only bert-tiny/movies] [--out FOLDER]
 
 Needs `pip install -e '.[speed]'` (accelerate, for Hugging Face's Trainer). Prints a table, the parts and the goals, and writes
 them with a picture and everything measured as JSON, machine and versions included. Interrupted, the same command resumes.
@@ -142,7 +142,7 @@ def _planning(words: str) -> float:
 
 def _code() -> str:
     """Digest of the harness's own files."""
-    files = sorted((HERE.parents[1] / "harness").rglob("*.py"))
+    files = sorted((HERE.parents[2] / "harness").rglob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 

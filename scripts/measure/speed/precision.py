@@ -1,6 +1,6 @@
 """What bf16 does to accuracy: the same replicates fine-tuned in fp32 and in bf16, compared pair by pair.
 
-    python benchmarks/speed/precision.py [--encoder bert-tiny] [--task movies] [--size 100] [--steps 200] [--data FOLDER]
+    python scripts/measure/speed/precision.py [--encoder bert-tiny] [--task movies] [--size 100] [--steps 200] [--data FOLDER]
 
 Prints the mean and standard deviation of both, the mean of their paired differences over subsets (seeds of one subset are not
 independent evidence) with its standard error, and how many predictions differ.

@@ -1,6 +1,6 @@
 """One few-shot run as it is done today: Hugging Face's Trainer, its own tokenising, evaluation, checkpoints and selection.
 
-    python benchmarks/speed/hf_trainer.py JOB.json      (started by benchmarks/speed; prints its result as JSON)
+    python scripts/measure/speed/hf_trainer.py JOB.json      (started by scripts/measure/speed; prints its result as JSON)
 
 Padding as in the library's run_glue example: all to `max_length`, or with the dynamic collator to the longest of a batch.
 """

@@ -1,6 +1,6 @@
 """A task of answerable questions from a sample of SQuAD 2.0, as files for `harness bench --tasks`: can a small encoder learn to answer?
 
-    python benchmarks/question_task.py DATA FOLDER     # DATA/squad_v2/validation_cs224n.parquet
+    python scripts/measure/question_task.py DATA FOLDER     # DATA/squad_v2/validation_cs224n.parquet
     cd FOLDER && harness bench --tasks answers.yaml ...    # results/README.md has the whole command
 
 Questions that have an answer, with contexts of at most 800 characters. The test set is four articles of their own, so that no article is both trained on

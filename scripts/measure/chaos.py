@@ -1,6 +1,6 @@
 """Kills what benches and studies consist of, at random moments, and counts what was lost and what was left behind.
 
-    python benchmarks/chaos.py [--kills 100] [--seed 0] [--kinds drain,raylet,...] [--commands bench,group,tune] [--minutes M] [--json FILE]
+    python scripts/measure/chaos.py [--kills 100] [--seed 0] [--kinds drain,raylet,...] [--commands bench,group,tune] [--minutes M] [--json FILE]
 
 A Ray cluster of three nodes (raylets) on this machine, and `harness ... --address ...` as a process of its own. Three commands
 take turns, each in a new store until it has finished: a bench, a bench whose stages are trained by two Ray Train workers together,
@@ -71,7 +71,7 @@ from typing import Any
 import psutil
 from tabulate import tabulate
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from cluster.driver import TRACE, Driver, Kept, kept, numbers, started
 from cluster.studies import entries
 

@@ -1,6 +1,6 @@
 """What the harness adds to its own training loop, counted inside the worker's process; and memory over many runs.
 
-    python benchmarks/speed/overhead.py CASE.json RUNS SLOTS FOLDER      (started by benchmarks/speed; prints JSON)
+    python scripts/measure/speed/overhead.py CASE.json RUNS SLOTS FOLDER      (started by scripts/measure/speed; prints JSON)
 
 Real runs through the real pool, ledger and store. `inside` are the seconds in `harness.training.loop.train`; everything else
 between the start of the second run and the end of the last is the harness's: fetching tokens, a fresh copy of the model,
@@ -17,17 +17,40 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from case import Case, Opened
-from scheduler import used
 
 from harness.cluster.session import session
 from harness.commands.execution import storage_of, worker_setup_of
 from harness.commands.texts import reader
 from harness.execution import Execution, WorkerSetup
 from harness.store import Store
+
+NAMES = {
+    "Ledger": "ledger",
+    "Idler": "workers",
+    "ray::stage": "workers",
+    "gcs_server": "gcs",
+    "raylet/raylet": "raylet",
+}
+"""What stands in a process's title -> who it is."""
+
+
+def used() -> dict[str, tuple[float, float]]:
+    """(resident megabytes, seconds of a core) of this process and of Ray's processes below it, by name: the largest of
+    equals, and their sum."""
+    found: dict[str, tuple[float, float]] = {}
+    me = psutil.Process()
+    for process in [me, *me.children(recursive=True)]:
+        try:
+            title = " ".join(process.cmdline())
+            name = "driver" if process == me else next((n for sign, n in NAMES.items() if sign in title), "others")
+            times = process.cpu_times()
+            megabytes, seconds = found.get(name, (0.0, 0.0))
+            resident = process.memory_info().rss / 2**20
+            found[name] = max(megabytes, resident), seconds + times.user + times.system
+        except psutil.Error:
+            continue
+    return found
 
 
 def start_worker_into(workers: list[Any]) -> Any:

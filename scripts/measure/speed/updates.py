@@ -1,6 +1,6 @@
 """What an update costs in each row of table k_shot: CPU seconds on one thread, with the batch and the length of its laptop preset.
 
-    python benchmarks/speed/updates.py [--encoder bert-tiny] [--task sst2] [--updates 20] [--data FOLDER]
+    python scripts/measure/speed/updates.py [--encoder bert-tiny] [--task sst2] [--updates 20] [--data FOLDER]
 
 CPU time changes less than wall time beside other work. Evaluations are not counted; an evaluation of a prompt with demonstrations reads
 each example as often as it draws them (`draws`).

@@ -1,7 +1,7 @@
 """Does fine-tuning by the harness's loop reach the scores of a plain loop of the same recipe? Pair by pair over subsets and seeds.
 
     harness bench --table few_shot --preset laptop --methods ft --tasks sst2 --sizes 100 --subsets 0,1,2,3,4 --data GLUE_FOLDER
-    python benchmarks/plain_loop.py --out plain.jsonl --table few_shot --preset laptop --methods ft ...        (the same words)
+    python scripts/measure/plain_loop.py --out plain.jsonl --table few_shot --preset laptop --methods ft ...        (the same words)
 
 The plain loop is torch and transformers alone: padded batches, the library's tokenizer, model and dropout, torch.optim.AdamW, dev scored every so
 many updates and at the end, the first best state kept, then the test set. Of the harness it takes the rows and the recipe of the plan, and the

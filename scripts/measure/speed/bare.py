@@ -1,6 +1,6 @@
 """The bare training loop: one run in a process that does nothing else, no Ray, no record, no store.
 
-python benchmarks/speed/bare.py CASE.json SEEDS INDEX FOLDER      (started by benchmarks/speed)
+python scripts/measure/speed/bare.py CASE.json SEEDS INDEX FOLDER      (started by scripts/measure/speed)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Seconds of the parts of a run, ours beside the library's plain ones, by turns in one process with one thread.
 
-python benchmarks/speed/parts.py CASE.json REPEATS FOLDER      (started by benchmarks/speed; prints JSON)
+python scripts/measure/speed/parts.py CASE.json REPEATS FOLDER      (started by scripts/measure/speed; prints JSON)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where each millisecond of one stage goes: its wall time by kind of work, from torch's profiler, one thread.
 
-    python benchmarks/speed/where_time_goes.py [--encoder bert-tiny] [--task movies] [--method ft] [--steps 100] [--data FOLDER]
+    python scripts/measure/speed/where_time_goes.py [--encoder bert-tiny] [--task movies] [--method ft] [--steps 100] [--data FOLDER]
 
 The stage is the method's own: fine-tuning of FT or SCL with its evaluations, post-training of the others.
 """

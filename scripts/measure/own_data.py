@@ -1,6 +1,6 @@
 """The whole story of docs/own_data.md on a real file, step by step, with the time of each: from labelled rows to a model in use.
 
-    python benchmarks/own_data.py ROWS.parquet [--text content] [--label label] [--folder own_data] [-- FLAGS OF HARNESS BENCH]
+    python scripts/measure/own_data.py ROWS.parquet [--text content] [--label label] [--folder own_data] [-- FLAGS OF HARNESS BENCH]
 
 ROWS.parquet has a column of text and one of whole numbers, the classes in the order of --classes (Amazon or Yelp polarity, say).
 The first 200 rows become reviews.csv with the names of their classes, 5,000 others texts without labels, and 20 more are classified.

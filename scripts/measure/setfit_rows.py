@@ -4,8 +4,8 @@ SetFit has an environment of its own, since it wants other versions than the har
 
     python -m venv setfit && setfit/bin/pip install torch==2.13.0 setfit==1.2.0
     harness plan ...                                            # the table's own command says what its rows are
-    python benchmarks/setfit_rows.py rows rows.parquet --table few_shot --tasks sst2 --sizes 20,100 --data GLUE
-    setfit/bin/python benchmarks/setfit_rows.py train rows.parquet setfit.csv --encoder FOLDER --seeds 31,42,53
+    python scripts/measure/setfit_rows.py rows rows.parquet --table few_shot --tasks sst2 --sizes 20,100 --data GLUE
+    setfit/bin/python scripts/measure/setfit_rows.py train rows.parquet setfit.csv --encoder FOLDER --seeds 31,42,53
 
 `rows` runs in the environment of the harness and writes `harness.plan(...).rows`. `train` runs in SetFit's: for each training set and
 seed its own defaults (one epoch over pairs by oversampling, batch 16, learning rate 2e-5, logistic regression on the embeddings; Tunstall et al.,
