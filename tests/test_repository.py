@@ -7,6 +7,7 @@ import csv
 import importlib
 import importlib.metadata
 import importlib.util
+import math
 import re
 import shutil
 import subprocess
@@ -81,6 +82,9 @@ ROOMS = [
     "statistics",
 ]
 """From the top of the house to its ground: a room imports from rooms below it, never from one above."""
+WEIGHT = {"harness": 52_122, "tests": 53_666, "docs": 577}
+"""Lines of harness/**/*.py and of tests/**/*.py, and kB of Markdown in docs/, README.md, CONTRIBUTING.md and CHANGELOG.md. Numbers that are only lowered:
+a commit that shrinks lowers them to what there is, and a new feature pays with a deletion."""
 MOST_MODULES = 28
 MOST_LINES = 90
 """Of a folder, and of a function. Neither makes anyone cut a module in two."""
@@ -274,6 +278,28 @@ def test_model_types_are_told_apart_in_one_place() -> None:
         if switch.search(line)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_weight_only_falls() -> None:
+    pages = [
+        *(REPOSITORY / "docs").rglob("*.md"),
+        *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    ]
+    folders = {name: (REPOSITORY / name).rglob("*.py") for name in ("harness", "tests")}
+    found = {name: sum(path.read_bytes().count(b"\n") for path in paths) for name, paths in folders.items()}
+    found["docs"] = math.ceil(sum(path.stat().st_size for path in pages) / 1000)
+    assert all(found[name] <= most for name, most in WEIGHT.items()), f"{found}: delete as much as was added"
+
+
+def test_the_limits_of_weight_are_never_raised() -> None:
+    if shutil.which("git") is None or not (REPOSITORY / ".git").exists():
+        pytest.skip("not a git checkout")
+    name = Path(__file__).relative_to(REPOSITORY).as_posix()
+    git = ["git", "log", "-20", "--format=", "--unified=0", "-G^WEIGHT = ", "-p", "--", name]
+    changes = subprocess.run(git, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    earlier = [ast.literal_eval(text) for text in re.findall(r"(?m)^\+WEIGHT = (.*)$", changes)]
+    raised = {name: most for name, most in WEIGHT.items() if any(most > limits[name] for limits in earlier)}
+    assert not raised, f"an earlier commit had less than {raised}"
 
 
 def test_no_folder_holds_too_many_modules() -> None:
