@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
 import importlib
 import importlib.metadata
 import importlib.util
@@ -25,9 +24,6 @@ from packaging.utils import canonicalize_name
 import harness
 from harness.cli import doctor
 from harness.errors import UserError
-from harness.store import Store
-from harness.store.database import sqlite_url
-from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, unpacked
 from harness.tasks import TASKS, open_source
 from harness.tracking.trackers import TRACKERS
 
@@ -406,28 +402,24 @@ def test_no_data_in_the_repository() -> None:
         pytest.skip("not a git checkout")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
     tracked = [REPOSITORY / name for name in listed.stdout.split("\0") if name]
-    banned = {".parquet", ".arrow", ".safetensors", ".bin", ".pt", ".ckpt", ".npz", ".sqlite", ".db", ".tsv", ".zip"}
+    banned = {
+        ".parquet",
+        ".arrow",
+        ".safetensors",
+        ".bin",
+        ".pt",
+        ".ckpt",
+        ".npz",
+        ".sqlite",
+        ".db",
+        ".xz",
+        ".tsv",
+        ".zip",
+    }
     data = [str(path) for path in tracked if path.suffix in banned]
     assert not data, f"data or weights are tracked: {data}"
-    published = [path for path in tracked if path.name == UNLABELLED_FILE]
-    large = [
-        str(path) for path in tracked if path.is_file() and path.stat().st_size > 500_000 and path not in published
-    ]
+    large = [str(path) for path in tracked if path.is_file() and path.stat().st_size > 500_000]
     assert not large, f"too large for source text: {large}"
-
-
-def test_published_tables_hold_records_and_no_labels() -> None:
-    folders = [path.parent for path in (REPOSITORY / "results").glob("*/results.csv")]
-    assert folders
-    for folder in folders:
-        assert not (folder / RECORDS_FILE).exists(), f"{folder}: publish it with --without-labels"
-        store = Store(sqlite_url(unpacked(folder, UNLABELLED_FILE)), create=False)
-        records = store.records(store.keys(), predictions=True)
-        with (folder / "results.csv").open(newline="") as file:
-            assert {row["key"] for row in csv.DictReader(file)} <= records.keys()
-        predictions = [each for record in records.values() for each in record.predictions.values()]
-        assert predictions
-        assert not any(len(each.gold) for each in predictions)
 
 
 class TestDoctor:

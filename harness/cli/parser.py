@@ -440,7 +440,13 @@ def _publish(publish: argparse.ArgumentParser) -> None:
 
 
 def _merge(merge: argparse.ArgumentParser) -> None:
-    merge.add_argument("others", nargs="+", metavar="OTHER", type=store, help="store, or folder that 'publish' wrote")
+    merge.add_argument(
+        "others",
+        nargs="+",
+        metavar="OTHER",
+        type=store,
+        help="store, folder that 'publish' wrote, or its file of records: a path or an URL",
+    )
     _add(merge, "store", "data", data="data of what was published without labels (default: as its bench named them)")
 
 

@@ -20,9 +20,17 @@ from harness.report.provenance import COST_LINES, VERSIONS, cost_table
 from harness.report.table import render
 from harness.specs import Record
 from harness.store import Store
-from harness.store.database import sqlite_url
+from harness.store.database import masked, sqlite_url
 from harness.store.exchange import Labels, publish_records
-from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, is_published, unpacked
+from harness.store.published import (
+    RECORDS_FILE,
+    UNLABELLED_FILE,
+    has_labels,
+    is_published,
+    is_records,
+    unpacked,
+    unpacked_from,
+)
 from harness.wording import counted, listed
 
 TABLE_FILE = "README.md"
@@ -86,7 +94,7 @@ def _check_folder(folder: Path, store: Store, recorded: Mapping[str, Record]) ->
             f"{folder}: holds {listed(others[:3])}, which belongs to no published table; name a folder of its own."
         )
     for name in (name for name in (RECORDS_FILE, UNLABELLED_FILE) if is_published(str(folder), name)):
-        keys = Store(sqlite_url(unpacked(folder, name)), create=False).keys()
+        keys = Store(sqlite_url(unpacked(folder / name)), create=False).keys()
         lost = keys - recorded.keys()
         lacking = lost - store.statuses(lost).keys()
         if lacking:
@@ -111,11 +119,13 @@ class Other:
 
 
 def open_other(name: str, data: str | None = None) -> Other:
-    """A store or a published folder, for `harness.store.merge`. `data`: the folder with the data of one that was published without labels; None:
-    where its bench had them. Raises UserError where it is not there, and where the data are not the rows that it predicts."""
-    if is_published(name, UNLABELLED_FILE):
-        store = Store(sqlite_url(unpacked(Path(name).expanduser(), UNLABELLED_FILE)), create=False)
-        return Other(store, _labels_of(store, name, data), name)
+    """A store, a published folder, or the file of records of one (a path or an URL), for `harness.store.merge`. `data`: the folder with the data of one
+    that was published without labels; None: where its bench had them. Raises UserError where it is not there, and where the data are not the rows that
+    it predicts."""
+    records = str(Path(name) / UNLABELLED_FILE) if is_published(name, UNLABELLED_FILE) else name
+    if is_records(records):
+        store, shown = Store(sqlite_url(unpacked_from(records, masked(name))), create=False), masked(name)
+        return Other(store, None if has_labels(records) else _labels_of(store, shown, data), shown)
     store = Store(name, create=False)
     check_exists(store)
     return Other(store, None, store.shown)

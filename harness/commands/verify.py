@@ -168,7 +168,13 @@ def verify(path: Path, url: str | None, seal: str | None = None) -> Verification
         )
     published = read_published(path)
     store = Store(url or (str(path) if is_published(str(path)) else DEFAULT_URL), create=False)
-    check_exists(store)
+    if url:
+        check_exists(store)
+    if not store.statuses(published.keys):
+        raise UserError(
+            f"{published.path}: none of its {counted(len(published.keys), 'record')} is in {store.shown}, and without records nothing can be checked; take "
+            "them over with 'harness merge RECORDS', a file or an URL, or name their store with --store."
+        )
     benches = _benches(published, store)
     outcome = Verification(published, store, benches)
     _compare_rows(outcome)

@@ -29,7 +29,7 @@ from harness import retry
 from harness.errors import UserError
 from harness.store import sentences
 from harness.store.integrity import sha256_of
-from harness.store.published import UNLABELLED_FILE, is_published, unpacked
+from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, is_published, unpacked
 from harness.store.tables import META, metadata
 
 SCHEMA_VERSION = 1
@@ -72,7 +72,7 @@ class Database:
             raise UserError(
                 f"{url}: was published without labels; complete it from its data in a store of yours with 'harness merge {shlex.quote(url)} --data DATA'."
             )
-        self._parsed = parsed(sqlite_url(unpacked(Path(url).expanduser())) if self._published else url)
+        self._parsed = parsed(sqlite_url(unpacked(Path(url).expanduser() / RECORDS_FILE)) if self._published else url)
         self.shown = url if self._published else shown(self._parsed)
         if create:
             self.check_writable()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import lzma
+import tempfile
+import urllib.request
+from http.client import HTTPException
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from harness.errors import UserError
 from harness.paths import replace_file, user_cache
@@ -12,6 +16,11 @@ from harness.paths import replace_file, user_cache
 RECORDS_FILE = "records.db.xz"
 UNLABELLED_FILE = "records-without-labels.db.xz"
 """The same without gold labels: no store, `harness merge` completes it from the data."""
+
+
+SUFFIX = ".db.xz"
+LARGEST = 1_000_000_000
+"""Bytes of a file of records that are fetched."""
 
 
 def is_published(text: str, name: str = RECORDS_FILE) -> bool:
@@ -22,9 +31,8 @@ def is_published(text: str, name: str = RECORDS_FILE) -> bool:
         return False
 
 
-def unpacked(folder: Path, name: str = RECORDS_FILE) -> Path:
-    """The records of a published folder as a file of SQLite, in the user's cache, under their digest. Raises UserError for a damaged one."""
-    packed = folder / name
+def unpacked(packed: Path) -> Path:
+    """A file of published records as a file of SQLite, in the user's cache, under its digest. Raises UserError for a damaged one."""
     try:
         content = packed.read_bytes()
         place = user_cache("published")
@@ -37,3 +45,31 @@ def unpacked(folder: Path, name: str = RECORDS_FILE) -> Path:
     except OSError as error:
         raise UserError(f"{packed}: cannot be read ({error.strerror}).") from None
     return path
+
+
+def is_records(name: str) -> bool:
+    """Whether a name is that of a file of published records, on this machine or behind an URL."""
+    return urlsplit(name).path.endswith(SUFFIX)
+
+
+def has_labels(name: str) -> bool:
+    return not urlsplit(name).path.endswith(UNLABELLED_FILE)
+
+
+def unpacked_from(name: str, shown: str) -> Path:
+    """Published records, from a file or an URL, as `unpacked` gives them; `shown`: the name without a password. Raises UserError, also above LARGEST
+    bytes behind an URL."""
+    if urlsplit(name).scheme not in ("http", "https"):
+        return unpacked(Path(name).expanduser())
+    try:
+        with tempfile.TemporaryDirectory() as folder, urllib.request.urlopen(name, timeout=60) as answer:
+            path = Path(folder) / UNLABELLED_FILE
+            content = answer.read(LARGEST + 1)
+            if len(content) > LARGEST:
+                raise UserError(f"{shown}: has more than {LARGEST:,} bytes; fetch it yourself and name the file.")
+            path.write_bytes(content)
+            return unpacked(path)
+    except (OSError, HTTPException, ValueError) as error:
+        raise UserError(
+            f"{shown}: cannot be fetched ({error}); name a file of records or an URL that answers."
+        ) from None

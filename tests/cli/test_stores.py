@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import lzma
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -85,6 +89,35 @@ def test_publishing_again_writes_the_same_and_never_drops_a_record(harness: Harn
     narrower = harness("publish results --last --methods ft")
     assert (narrower.status, "that this plan does not make and that would be lost" in narrower.err) == (2, True)
     assert {path.name: path.read_bytes() for path in Path("results").iterdir()} == before
+
+
+def test_records_are_taken_over_from_a_file_or_an_url(harness: Harness, tmp_path: Path) -> None:
+    """Where the folder has none: `verify` refuses the table until its records are in the store."""
+    csv = harness("report --format csv").out
+    harness("publish results")
+    served = tmp_path / "served"
+    served.mkdir()
+    Path("results/records.db.xz").rename(served / "few_shot-records.db.xz")
+    Path(".harness").rename("of_the_bench")
+    refused = harness("verify results")
+    assert (refused.status, "harness merge RECORDS" in refused.err) == (2, True)
+    with serving(served) as url:
+        assert harness(f"merge {url}/few_shot-records.db.xz").status == 0
+        gone = harness(f"merge {url}/other-records.db.xz")
+        assert (gone.status, "other-records.db.xz: cannot be fetched" in gone.err) == (2, True)
+    assert harness("report --format csv").out == csv
+    assert harness("verify results").status == 0
+    assert harness(f"merge {served}/few_shot-records.db.xz").status == 0
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """The URL of a server of these files on loopback."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 @pytest.mark.parametrize(
