@@ -1,4 +1,4 @@
-"""The documents agree with the repository: links, anchors, names of files, the file map, and what the code cites of them."""
+"""The documents agree with the repository: links, anchors, names of files, and what the code cites of them."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def anchors(path: Path) -> set[str]:
     return found
 
 
-def script(name: str) -> ModuleType:
-    """A module of scripts/."""
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "scripts" / f"{name}.py")
+def result_tables() -> ModuleType:
+    """The script that writes tables of results into pages."""
+    spec = importlib.util.spec_from_file_location("result_tables", REPOSITORY / "scripts" / "result_tables.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -80,16 +80,6 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert not missing
 
 
-def test_the_file_map_is_made_of_the_docstrings() -> None:
-    file_map = script("file_map")
-    written = (REPOSITORY / "CONTRIBUTING.md").read_text()
-    assert written == file_map.current(), "run python scripts/file_map.py"
-    modules = {path.relative_to(REPOSITORY).as_posix() for path in PACKAGE.rglob("*.py")} - {"harness/__init__.py"}
-    unsaid = [name for name in modules if not file_map.first_sentence(REPOSITORY / name)]
-    assert not unsaid, "say in the first sentence of the docstring what these hold"
-    assert written.count(".py` |") + written.count("/` |") >= len(modules)
-
-
 def test_what_the_code_cites_is_in_the_documents() -> None:
     """A citation is 'docs/papers.md C8' or 'docs/papers.md C14-C16': numbers of its tables."""
     items = set(re.findall(r"(?m)^\| ([A-Z]\d+) \|", (REPOSITORY / "docs/papers.md").read_text()))
@@ -106,7 +96,7 @@ def test_what_the_code_cites_is_in_the_documents() -> None:
 
 
 def test_the_tables_of_results_are_those_of_their_files() -> None:
-    module = script("result_tables")
+    module = result_tables()
     holding = [path for path in module.pages() if module.BLOCK.search(path.read_text(encoding="utf-8"))]
     assert REPOSITORY / "README.md" in holding
     for path in holding:
@@ -129,7 +119,7 @@ def test_differences_of_a_file_are_paired_and_crossed() -> None:
     rng = np.random.default_rng(0)
     base = rng.normal(0.6, 0.05, size=(5, 3))
     better = base + 0.02 + rng.normal(0, 0.01, size=(5, 3))
-    [(size, column, row, ours)] = script("result_tables").compared(scored({"A": base, "B": better}), "A")
+    [(size, column, row, ours)] = result_tables().compared(scored({"A": base, "B": better}), "A")
     assert (size, column, row) == (100, "c", "B")
     assert ours == difference(better - base, 0.01)
 
@@ -137,7 +127,7 @@ def test_differences_of_a_file_are_paired_and_crossed() -> None:
 def test_a_missing_run_of_a_file_leaves_out_its_subset_and_its_mean() -> None:
     rng = np.random.default_rng(0)
     frame = scored({"A": rng.random((5, 3)), "B": rng.random((5, 3))}).iloc[1:]
-    module = script("result_tables")
+    module = result_tables()
     [(*_, ours)] = module.compared(frame, "A")
     assert (ours.num_subsets, ours.num_seeds) == (4, 3)
     assert module.score_rows(frame, "")[1][0] == ["A", "14/15"]
@@ -145,7 +135,7 @@ def test_a_missing_run_of_a_file_leaves_out_its_subset_and_its_mean() -> None:
 
 def test_an_average_is_over_runs_that_all_columns_have() -> None:
     one, other = np.random.default_rng(0).random((2, 3, 2))
-    module = script("result_tables")
+    module = result_tables()
     frame = pd.concat([scored({"A": one}), scored({"A": other}).assign(column="d").iloc[1:]])
     average = module.averaged(frame, "Avg").query("column == 'Avg'").set_index(["subset", "seed"])["test"]
     assert average.to_dict() == pytest.approx(
@@ -162,13 +152,13 @@ def test_points_of_a_study_are_in_the_order_of_dev(tmp_path: Path) -> None:
     ]
     path.write_text("\n".join([*lines, "trial,0.004,0.9,,running", "replicate,1e-3,0.7,,done"]))
     headers = ["lr", "dev accuracy"]
-    assert script("result_tables").point_rows(path) == (headers, [["0.002", "80.00 ± 2.00"], ["0.001", "50.00 ± 1.00"]])
+    assert result_tables().point_rows(path) == (headers, [["0.002", "80.00 ± 2.00"], ["0.001", "50.00 ± 1.00"]])
 
 
 def test_dev_in_place_of_test() -> None:
     file = "results/unlabelled_bert_tiny/results.csv"
     runs = pd.read_csv(REPOSITORY / file).query("row == 'FT' and column == 'yelp'")
-    line = script("result_tables").table([file, "scores", "rows=FT", "columns=yelp", "value=dev"]).splitlines()[2]
+    line = result_tables().table([file, "scores", "rows=FT", "columns=yelp", "value=dev"]).splitlines()[2]
     assert line.split("|")[2].strip() == f"{100 * runs['dev'].mean():.2f} ± {100 * runs['dev'].std():.2f}"
 
 
