@@ -2,17 +2,16 @@
 `<!-- /results -->`. `tests/test_docs.py` compares them.
 
     python scripts/result_tables.py              # all pages again
-    python scripts/result_tables.py FILE KIND [sizes=20,100] [columns=sst2] [rows=FT,SCL] [grid=5x3] [against=FT] [average=Avg] [family=40]   # one table, printed
+    python scripts/result_tables.py FILE KIND [columns=sst2,Avg] [rows=FT,SCL] [average=Avg] [family=40]   # one table, printed
 
-KIND is `points` (of FILE, the `points.csv` of a study: dev of each point, mean ± standard deviation of the subsets' means), or of results `scores` (mean ± standard deviation of the test scores over subsets and seeds; `4/15` while runs of `grid` are missing) or `differences` (each row minus
-`against`, the first row by default, pair by pair: points, the crossed 95 % interval, p, p by Holm over all such differences of these rows in the file, with those of the plan that are not trained yet where `family` counts them; a space in the name of a row is written as _). `average` names a further column, the mean over the columns of runs that are there in all of them; `value=dev` takes the dev scores of the selected checkpoints in place of test. `harness compare` says
-more where the store is at hand; docs/statistics.md has the method. FILE is as `harness report --format csv` writes it; after a comma files of other systems
-follow, as `harness report --other-system` takes them.
+KIND is `scores` (mean ± standard deviation of the test scores over subsets and seeds) or `differences` (each row minus the first one, pair by pair: points, the crossed 95 %
+interval, p, p by Holm over all such differences of these rows in the file, and at least `family`). The number of examples, and the grid of a difference, are left out where
+all are the same. A space in the name of a row is written as _. `average` names a further column, the mean over the columns of runs that are there in all of them. FILE is as
+`harness report --format csv` writes it; after a comma further files follow, also those of other systems, as `harness report --other-system` takes them.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from collections.abc import Iterator
@@ -47,9 +46,9 @@ def averaged(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     return pd.concat([frame, means.assign(column=name, metric="mean")], ignore_index=True)
 
 
-def score_rows(frame: pd.DataFrame, grid: str) -> tuple[list[str], list[list[str]]]:
-    """Headers, and a line for each row: a cell for each column and size. `grid`: the planned subsets x seeds; '': those of the file."""
-    planned = math.prod(map(int, grid.split("x"))) if grid else frame["subset"].nunique() * frame["seed"].nunique()
+def score_rows(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Headers, and a line for each row: a cell for each column and size; `14/15` where runs of the file's subsets x seeds are missing."""
+    planned = frame["subset"].nunique() * frame["seed"].nunique()
     places = list(dict.fromkeys(zip(frame["column"], frame["metric"], frame["size"], strict=True)))
     lines = []
     for row, runs in frame.groupby("row", sort=False):
@@ -59,7 +58,8 @@ def score_rows(frame: pd.DataFrame, grid: str) -> tuple[list[str], list[list[str
             whole = len(scores) == planned
             cells.append(f"{scores.mean():.2f} ± {scores.std():.2f}" if whole else f"{len(scores)}/{planned}")
         lines.append(cells)
-    return ["", *(f"{column} ({metric}), {size}" for column, metric, size in places)], lines
+    sized = frame["size"].nunique() > 1
+    return ["", *(f"{column} ({metric})" + f", {size}" * sized for column, metric, size in places)], lines
 
 
 def compared(frame: pd.DataFrame, against: str) -> Iterator[tuple[int, str, str, Difference]]:
@@ -76,67 +76,40 @@ def compared(frame: pd.DataFrame, against: str) -> Iterator[tuple[int, str, str,
 def difference_rows(
     frame: pd.DataFrame, against: str, shown: pd.DataFrame, family: int
 ) -> tuple[list[str], list[list[str]]]:
-    """Headers, and a line for each difference of the `shown` columns and sizes; Holm over those of the whole `frame`, and at least `family`."""
+    """Headers, and a line for each difference of the `shown` columns; Holm over those of the whole `frame`, and at least `family`."""
     found = list(compared(frame, against))
     p_values = [d.p for *_, d in found if d.p is not None]
     adjusted = iter(holm(p_values + [1.0] * (family - len(p_values))))
-    places = {*zip(shown["size"], shown["column"], strict=True)}
+    places = {*shown["column"]}
     lines = []
     for size, column, row, d in found:
         p = "" if d.p is None else f"{next(adjusted):.2g}"
-        if (size, column) in places:
+        if column in places:
             interval = f"{100 * d.interval.low:+.2f} to {100 * d.interval.high:+.2f}" if d.interval else d.why
             floor = "" if d.p is None else f"{d.p:.2g}"
             grid = f"{d.num_subsets} x {d.num_seeds}"
             lines.append([column, str(size), row, f"{100 * d.mean:+.2f}", interval, floor, p, grid])
     headers = ["column", "examples", f"minus {against}", "points", "95 % interval", "p", "by Holm", "subsets x seeds"]
-    return headers, lines
-
-
-def point_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Headers, and a line for each point of a study whose replicates are all done, the best first."""
-    frame = pd.read_csv(path, keep_default_na=False, na_values="", dtype=str)
-    points = frame[(frame["kind"] == "trial") & (frame["state"] == "complete")].dropna(axis="columns", how="all")
-    (value,) = [name for name in points if name.startswith("value.")]
-    settings = [name for name in points if name.startswith("set.")]
-    points = points.sort_values(value, key=pd.to_numeric, ascending=False, kind="stable")
-    spread = value.replace("value", "spread")
-    lines = [
-        [
-            *(f"{float(point[name]):g}" for name in settings),
-            f"{100 * float(point[value]):.2f} ± {100 * float(point[spread]):.2f}",
-        ]
-        for _, point in points.iterrows()
-    ]
-    return [*(name.removeprefix("set.") for name in settings), f"dev {value.removeprefix('value.')}"], lines
+    told = [at for at in range(len(headers)) if at not in (1, 7) or len({line[at] for line in lines}) > 1]
+    return [headers[at] for at in told], [[line[at] for at in told] for line in lines]
 
 
 def table(words: list[str]) -> str:
     """The Markdown of FILE KIND OPTIONS."""
     files, kind, *rest = words
-    if kind == "points":
-        return tabulate(
-            *reversed(point_rows(REPOSITORY / files)), tablefmt="pipe", disable_numparse=True, stralign="right"
-        )
     options = dict(word.split("=", 1) for word in rest)
     frame = results([REPOSITORY / name for name in files.split(",")])
-    if options.get("value") == "dev":
-        frame = frame.assign(test=frame["dev"])
     if "rows" in options:
         frame = frame[frame["row"].isin(options["rows"].replace("_", " ").split(","))]
     if "average" in options:
         frame = averaged(frame, options["average"])
-    shown = frame
-    for name, column in {"sizes": "size", "columns": "column"}.items():
-        if name in options:
-            shown = shown[shown[column].astype(str).isin(options[name].split(","))]
+    shown = frame[frame["column"].isin(options["columns"].split(","))] if "columns" in options else frame
     if kind == "scores":
-        headers, lines = score_rows(shown, options.get("grid", ""))
+        headers, lines = score_rows(shown)
     elif kind == "differences":
-        against, family = options.get("against", str(frame["row"].iloc[0])), int(options.get("family", 0))
-        headers, lines = difference_rows(frame, against, shown, family)
+        headers, lines = difference_rows(frame, str(frame["row"].iloc[0]), shown, int(options.get("family", 0)))
     else:
-        raise SystemExit(f"{kind}: no kind of table; write points, scores or differences.")
+        raise SystemExit(f"{kind}: no kind of table; write scores or differences.")
     return tabulate(
         lines, headers, tablefmt="pipe", disable_numparse=True, colalign=["left", *["right"] * (len(headers) - 1)]
     )

@@ -130,7 +130,7 @@ def test_a_missing_run_of_a_file_leaves_out_its_subset_and_its_mean() -> None:
     module = result_tables()
     [(*_, ours)] = module.compared(frame, "A")
     assert (ours.num_subsets, ours.num_seeds) == (4, 3)
-    assert module.score_rows(frame, "")[1][0] == ["A", "14/15"]
+    assert module.score_rows(frame)[1][0] == ["A", "14/15"]
 
 
 def test_an_average_is_over_runs_that_all_columns_have() -> None:
@@ -141,25 +141,6 @@ def test_an_average_is_over_runs_that_all_columns_have() -> None:
     assert average.to_dict() == pytest.approx(
         {at: (one[at] + other[at]) / 2 for at in np.ndindex(3, 2) if at != (0, 0)}
     )
-
-
-def test_points_of_a_study_are_in_the_order_of_dev(tmp_path: Path) -> None:
-    path = tmp_path / "points.csv"
-    lines = [
-        "kind,set.lr,value.accuracy,spread.accuracy,state",
-        "trial,1e-3,0.5,0.01,complete",
-        "trial,0.002,0.8,0.02,complete",
-    ]
-    path.write_text("\n".join([*lines, "trial,0.004,0.9,,running", "replicate,1e-3,0.7,,done"]))
-    headers = ["lr", "dev accuracy"]
-    assert result_tables().point_rows(path) == (headers, [["0.002", "80.00 ± 2.00"], ["0.001", "50.00 ± 1.00"]])
-
-
-def test_dev_in_place_of_test() -> None:
-    file = "results/unlabelled_bert_tiny/results.csv"
-    runs = pd.read_csv(REPOSITORY / file).query("row == 'FT' and column == 'yelp'")
-    line = result_tables().table([file, "scores", "rows=FT", "columns=yelp", "value=dev"]).splitlines()[2]
-    assert line.split("|")[2].strip() == f"{100 * runs['dev'].mean():.2f} ± {100 * runs['dev'].std():.2f}"
 
 
 def shown_rows(text: str) -> list[str]:
