@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from harness.commands import glue_submission
-from harness.commands.every_eval_ever import write_evaluations
 from harness.commands.glue_submission import write_submissions
 from harness.errors import UserError
 from harness.paths import new_folder
@@ -53,10 +52,3 @@ def test_rows_that_would_be_one_folder_are_refused_before_anything_is_trained(
     view: Any = None
     with pytest.raises(UserError, match=r"rows A \(x\) and A \[x\] would be one folder, A_x; name one .* --methods"):
         write_submissions(prepared, tmp_path / "out", view)
-
-
-def test_dev_scores_are_no_evaluations(tmp_path: Path) -> None:
-    table = SimpleNamespace(aggregate=SimpleNamespace(scores="dev"), table=SimpleNamespace(name="views"))
-    prepared: Any = SimpleNamespace(resolved=table)
-    with pytest.raises(UserError, match="table views shows scores on dev"):
-        write_evaluations(prepared, tmp_path / "out")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from os import fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from harness.analysis.schema import RESULT_DTYPES as RESULT_DTYPES
 from harness.analysis.scores import results_of
@@ -35,7 +35,6 @@ from harness.api.notebook import in_notebook
 from harness.commands.bench import Callbacks
 from harness.commands.bench import bench as run_bench
 from harness.commands.compare import comparisons_of
-from harness.commands.every_eval_ever import EVERY_EVAL_EVER, UNSTATED, Written, write_evaluations
 from harness.commands.export import Exported
 from harness.commands.export import export as write
 from harness.commands.predict import classifier
@@ -57,7 +56,7 @@ from harness.commands.study import (
     study_of,
 )
 from harness.commands.train import unshown
-from harness.errors import UserError, unknown
+from harness.errors import UserError
 from harness.planning.request import Request
 from harness.search.results import best_point
 from harness.search.trials import Mode
@@ -301,20 +300,13 @@ def publish(
     table: Name = "",
     *,
     without_labels: bool = False,
-    format: Literal["store", "every-eval-ever"] = "store",
-    organization: str = "",
     set: Set | None = None,
     with_file: Files = "",
     **fields: Unpack[Fields],
-) -> Published | Written:
-    """Write the results and records of a table as a folder that others check, print and continue; or as evaluations in the schema of Every Eval
-    Ever, by the `organization`. `without_labels`: without the gold labels of its examples, which `merge` takes from the data. Other arguments as of `results`."""
+) -> Published:
+    """Write the results and records of a table as a folder that others check, print and continue. `without_labels`: without the gold
+    labels of its examples, which `merge` takes from the data. Other arguments as of `results`."""
     request = _recalled("publish", request_from(table, set, with_file, fields))
-    if format not in ("store", EVERY_EVAL_EVER):
-        raise unknown("format", format, ("store", EVERY_EVAL_EVER), "format")
-    if format == EVERY_EVAL_EVER:
-        prepared, named = prepare_recorded(request), organization or UNSTATED
-        return write_evaluations(prepared, Path(fspath(folder)), organization=named, gold=not without_labels)
     return write_published(prepare(request, train=False), Path(fspath(folder)), gold=not without_labels)
 
 

@@ -16,8 +16,6 @@ TABLE_FORMATS = (*FORMATS, "parquet")
 PRESETS = "quick, laptop, paper, base, grid, seeds, large, roberta_base, roberta_large"
 FIGURE_FORMATS = ("png", "svg", "pdf")
 SUBMISSION = "glue-submission"
-EVERY_EVAL_EVER = "every-eval-ever"
-PUBLISHED_FORMATS = ("store", EVERY_EVAL_EVER)
 REPORT_FORMATS = (*TABLE_FORMATS, "html", *FIGURE_FORMATS, SUBMISSION)
 COMPARE_FORMATS = (*FORMATS, *FIGURE_FORMATS)
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "studies", "runs")
@@ -407,7 +405,7 @@ def _verify(verify: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "file",
         metavar="FILE",
-        help=".csv, .json or .parquet file that 'report --format' wrote, or folder of 'publish', in either format",
+        help=".csv, .json or .parquet file that 'report --format' wrote, or folder of 'publish'",
     )
     again = verify.add_argument_group("training again")
     again.add_argument(
@@ -427,14 +425,6 @@ def _verify(verify: argparse.ArgumentParser) -> None:
 def _publish(publish: argparse.ArgumentParser) -> None:
     publish.add_argument("folder", metavar="FOLDER", help="folder to write, new or of the same table")
     _switch(publish, "--without-labels", "leave out the gold labels of the examples, which 'merge' takes from the data")
-    publish.add_argument(
-        "--format",
-        type=one_of(PUBLISHED_FORMATS, "format", "--format"),
-        default=PUBLISHED_FORMATS[0],
-        metavar="|".join(PUBLISHED_FORMATS),
-        help="a store that commands read (default), or evaluations in the schema of Every Eval Ever, for others",
-    )
-    publish.add_argument("--organization", metavar="NAME", help=f"for --format {EVERY_EVAL_EVER}: who evaluates")
     _table_flags(publish)
     _last_flag(publish)
 

@@ -6,24 +6,20 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from harness.analysis.published import where
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.parser import EVERY_EVAL_EVER
 from harness.cli.request import recalled
 from harness.cli.terminal import escaped, print_lines
-from harness.commands.every_eval_ever import README, UNSTATED, write_evaluations
-from harness.commands.prepare import prepare, prepare_recorded
+from harness.commands.prepare import prepare
 from harness.commands.publish import open_other
 from harness.commands.publish import publish as write
-from harness.errors import UserError
 from harness.paths import named_path
 from harness.specs import Record
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as take_over
 from harness.store.exchange import Conflict, Merged
-from harness.wording import counted, listed, some_of
+from harness.wording import counted, some_of
 
 SHOWN = 5
 """Conflicts of one store that are named."""
@@ -32,10 +28,6 @@ SHOWN = 5
 def publish(args: argparse.Namespace) -> int:
     """Write the folder. 1 where runs of the table are missing in it."""
     folder = named_path(args.folder)
-    if args.format == EVERY_EVAL_EVER:
-        return _evaluations(args, folder)
-    if args.organization:
-        raise UserError(f"publish: --organization is for --format {EVERY_EVAL_EVER}; leave it out.")
     published = write(prepare(recalled(args), train=False), folder, gold=not args.without_labels)
     rows, typed = counted(published.rows, "row"), shlex.quote(str(folder))
     lines = [
@@ -46,29 +38,6 @@ def publish(args: argparse.Namespace) -> int:
     ]
     print_lines(map(escaped, lines), sys.stdout)
     return 0 if published.complete else EXIT_INCOMPLETE
-
-
-def _evaluations(args: argparse.Namespace, folder: Path) -> int:
-    written = write_evaluations(
-        prepare_recorded(recalled(args)),
-        folder,
-        organization=args.organization or UNSTATED,
-        gold=not args.without_labels,
-    )
-    unfinished = "" if written.complete else ", of an unfinished table"
-    lines = [
-        f"Written in {folder}{unfinished}: {counted(written.files, 'evaluation')} with {counted(written.samples, 'sample')}.",
-        *(
-            [
-                f"No samples of {listed(written.unlabelled)}: they state labels, which are left out; {folder / README} says what then cannot be computed."
-            ]
-            if written.unlabelled
-            else []
-        ),
-        f"'harness verify {shlex.quote(str(folder))}' computes its numbers again.",
-    ]
-    print_lines(map(escaped, lines), sys.stdout)
-    return 0 if written.complete else EXIT_INCOMPLETE
 
 
 def merge(args: argparse.Namespace) -> int:

@@ -10,7 +10,6 @@ from pathlib import Path
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.progress import show_stages
 from harness.cli.terminal import escaped, print_lines
-from harness.commands.every_eval_ever import derived_again, is_evaluations
 from harness.commands.rerun import Rerun, rerun
 from harness.commands.stored import command
 from harness.commands.verify import Verification
@@ -26,8 +25,6 @@ def verify(args: argparse.Namespace) -> int:
     """Print what was compared and what differs. 0 only where all was compared and nothing differs."""
     if args.seed is not None and not args.rerun:
         raise UserError("verify: --seed draws the stages of --rerun K; add --rerun, or leave --seed out.")
-    if is_evaluations(Path(args.file)):
-        return _evaluations(args)
     verification = verified(Path(args.file), args.store, args.seal)
     _print(_report(verification))
     reruns: list[Rerun] = []
@@ -47,23 +44,6 @@ def _verdict(wrong: bool, unchecked: Mapping[str, Sequence[str]]) -> int:
         verdict = "Confirmed."
     _print([verdict])
     return 0 if verdict == "Confirmed." else EXIT_INCOMPLETE
-
-
-def _evaluations(args: argparse.Namespace) -> int:
-    """A folder of Every Eval Ever: its numbers from its samples and from each other, without a store."""
-    if given := [flag for flag in ("rerun", "store", "seal") if getattr(args, flag)]:
-        raise UserError(f"verify: {args.file} has all that it is checked by; leave --{given[0]} out.")
-    found = derived_again(Path(args.file))
-    _print(
-        [
-            f"{found.folder}: {counted(found.runs, 'score')} of single runs, {counted(found.means, 'mean')} of them, {counted(found.intervals, 'interval')}; no store is read.",
-            f"Differences from what {counted(found.samples, 'sample')} and the scores of runs give: {len(found.differing):,}.",
-            *_first(found.differing),
-        ]
-    )
-    for what, places in found.unchecked.items():
-        _print([f"Not confirmed: {len(places):,} {what}.", *_first(places)])
-    return _verdict(bool(found.differing), found.unchecked)
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import tiny
 from cli.command import Said, write_csv
 from cluster import in_process
 
 import harness as api
-from harness.kinds import Predictions
-from harness.specs import Record, Stage
 from harness.store import Store
 
 Harness = Callable[..., Said]
@@ -185,102 +180,3 @@ def test_a_published_folder_has_the_rows_whose_texts_were_back_translated(
         after = harness(f"report{store}")
         assert (after.status, after.out) == (0, before.out)
         assert "Not read: translator 'file:back.csv'" in after.err
-
-
-def test_evaluations_are_derived_again_without_a_store(
-    lab: Path, harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`publish --format every-eval-ever`: `verify` computes every number again from the files alone, and finds what is changed in any of them. No text
-    is in them."""
-    commit = Store.commit
-
-    def with_noise(store: Store, stage: Stage, record: Record, *more: Any) -> Any:
-        """Runs of a few updates would all predict one class."""
-        draw = np.random.default_rng(int(stage.key[:8], 16))
-        for rows in stage.data.tests:
-            if rows.digest in record.predictions:
-                gold = record.predictions[rows.digest].gold
-                logits = draw.normal(size=(len(gold), 2)).astype(np.float32)
-                record.predictions[rows.digest] = Predictions({"logits": logits}, gold)
-        return commit(store, stage, record, *more)
-
-    monkeypatch.setattr(Store, "commit", with_noise)
-    words = BENCH.replace("--sizes 20", "--sizes 24").replace(
-        "ft,tapt", "ft,tapt,majority"
-    )  # all seeds of it share a run
-    assert harness(words).status == 0
-    said = harness("publish evaluations --format every-eval-ever --organization lab")
-    assert said.status == 0, said.err
-    assert "3 evaluations with" in said.out
-    shutil.rmtree(lab / ".harness")
-    (lab / "mood.csv").rename(lab / "away")
-    confirmed = harness("verify evaluations")
-    assert confirmed.status == 0, confirmed.out
-    assert "12 scores of single runs, 3 means of them, 5 intervals" in confirmed.out
-    assert confirmed.out.endswith("Confirmed.\n")
-    files = sorted(lab.glob("evaluations/data/*/lab/*/*.json*"))
-    texts = [text for row in (lab / "away").read_text().splitlines()[1:] for text in row.split(",")[:1]]
-    assert len(files) == 6
-    assert not any(text in file.read_text() for file in files for text in texts)
-    assert_valid(lab / "evaluations")
-    aggregate, samples = (file for file in files if "TAPT" in str(file))
-    kept, lines = aggregate.read_text(), samples.read_text().splitlines()
-    for changed, value in (
-        ("uncertainty.confidence_interval.lower", 0.0),
-        ("uncertainty.standard_error.value", 0.5),
-        ("details.difference", "0.5"),
-        ("details.difference_upper", "0.5"),
-        ("score", 1.0),
-    ):
-        body = json.loads(kept)
-        place = body["evaluation_results"][0]["score_details"]
-        *path, last = changed.split(".")
-        for name in path:
-            place = place[name]
-        assert place[last] != value
-        place[last] = value
-        aggregate.write_text(json.dumps(body))
-        said = harness("verify evaluations")
-        assert said.status == 1
-        assert said.out.endswith("NOT confirmed.\n")
-    body = json.loads(kept)
-    body["evaluation_results"][-1]["score_details"]["score"] += 1e-9
-    aggregate.write_text(json.dumps(body))
-    assert "score is" in harness("verify evaluations").out
-    aggregate.write_text(kept)
-    samples.write_text("\n".join(lines[:-1]) + "\n")
-    assert "is not the one that it names by checksum" in harness("verify evaluations").out
-    assert harness("publish evaluations --format every-eval-ever").status == 2
-
-
-def assert_valid(folder: Path) -> None:
-    """By the package's own schemas and checks where it is installed (Python 3.12); else what its schema requires of these files."""
-    if importlib.util.find_spec("every_eval_ever"):
-        from every_eval_ever.validator.validation_core import validate_file
-
-        paths = {path.relative_to(folder).as_posix(): path for path in folder.glob("data/*/*/*/*")}
-        for name, path in paths.items():
-            found = validate_file(
-                path,
-                repo_path=name,
-                available_files=frozenset(paths),
-                read_repo_file=lambda other: paths[other].read_text(),
-                run_semantic_checks=True,
-            )
-            assert (found.valid, found.errors, found.warnings) == (True, [], []), name
-    for path in folder.glob("data/*/*/*/*.json"):
-        body = json.loads(path.read_text())
-        assert body["schema_version"] == "0.3.0"
-        assert {"evaluation_id", "retrieved_timestamp", "source_metadata", "model_info", "eval_library"} <= body.keys()
-        assert body["model_info"]["id"] == "/".join(path.parts[-3:-1])
-        for result in body["evaluation_results"]:
-            assert {"evaluation_name", "source_data", "metric_config", "score_details"} <= result.keys()
-            assert isinstance(result["score_details"]["score"], float)
-            assert all(isinstance(value, str) for value in result["score_details"]["details"].values())
-        detail = body["detailed_evaluation_results"]
-        assert detail["file_path"] == f"{path.relative_to(folder).with_suffix('').as_posix()}_samples.jsonl"
-        ids = {result["evaluation_result_id"] for result in body["evaluation_results"]}
-        for line in (folder / detail["file_path"]).read_text().splitlines():
-            row = json.loads(line)
-            assert {"model_id", "sample_id", "interaction_type", "input", "output", "answer_attribution"} <= row.keys()
-            assert (row["evaluation_id"], row["evaluation_result_id"] in ids) == (body["evaluation_id"], True)
