@@ -30,7 +30,6 @@ from harness.statistics.crossed import (
 )
 from harness.statistics.difference import difference, improvement_interval, published_half_width
 from harness.statistics.groups import group_test
-from harness.statistics.learning_curve import growth, more_examples, worth
 from harness.statistics.power import (
     MOST_SEEDS,
     MOST_SUBSETS,
@@ -285,52 +284,6 @@ def sets_over_columns(designs: int, seed: int, rows: int = 5) -> pd.DataFrame:
                 ranks = (1 + np.argsort(np.argsort(-y.mean(axis=(3, 4)), axis=0), axis=0)).mean(axis=2)
                 row["mean ranks"] = 100 * float((ranks[0] - ranks.min(axis=0) > spread / np.sqrt(tasks)).mean())
                 found.append(row)
-    return table(found)
-
-
-def _leaves_chance_at(middle: float) -> Callable[[Sequence[float]], Floats]:
-    return lambda n: 50 + 35 / (1 + np.exp(-(np.log(n) - np.log(middle)) / 0.6))
-
-
-CURVES: dict[str, tuple[bool, Callable[[Sequence[float]], Floats]]] = {
-    "flat": (True, lambda n: 70 + 0 * np.asarray(n, dtype=np.float64)),
-    **{
-        f"power law, exponent {c:g}": (
-            True,
-            lambda n, c=c: 50 + 20 * growth(n, c) / float(np.ptp(growth([20, 1000], c))),
-        )
-        for c in (-0.5, 0.0, 0.25, 1.0, 1.5)
-    },
-    "leaves chance at 100": (False, _leaves_chance_at(100)),
-    "leaves chance at 500": (False, _leaves_chance_at(500)),
-    "leaves chance at 2,000": (False, _leaves_chance_at(2000)),
-}
-"""Mean scores in points by size, and whether they are a power law of the model."""
-
-
-def learning_curves(designs: int, seed: int) -> pd.DataFrame:
-    """How often the interval of what more examples are worth holds the truth, in % of those that are said, and how wide it is: 10 %, and 100 %, more than
-    the largest size. Subsets are drawn anew for each size; half of the seed's variance is common to all sizes."""
-    found = []
-    for world in (
-        world for world in WORLDS if world.name in ("runs alone", "large subsets", "large both", "heavy subsets")
-    ):
-        for sizes in ((20, 100, 1000), (20, 50, 100, 200, 500, 1000)):
-            for subsets, seeds in ((5, 3), (10, 3)):
-                for name, (law, mean) in CURVES.items():
-                    rng = np.random.default_rng(seed)
-                    own = replace(world, seed=world.seed / np.sqrt(2))
-                    y = np.stack([own.draw(rng, designs, subsets, seeds) for _ in sizes], axis=1)
-                    y += own.seed * rng.normal(size=(designs, 1, 1, seeds)) + mean(sizes)[:, None, None]
-                    for more in (100, 1000):
-                        worthy = worth(y, sizes, more_examples(1000, more))
-                        truth = float(mean([1000 + more])[0] - mean([1000])[0])
-                        said = ~np.isnan(worthy.low)
-                        held = said & (worthy.low <= truth + 1e-9) & (truth - 1e-9 <= worthy.high)
-                        row = {"world": world.name, "design": f"{subsets}x{seeds}", "sizes": len(sizes), "curve": name}
-                        row |= {"more": more, "law": law, "said": 100 * said.mean(), "truth": truth}
-                        wide = float(np.median((worthy.high - worthy.low)[said])) if said.any() else np.nan
-                        found.append({**row, "holds": 100 * held.sum() / max(1, said.sum()), "width": wide})
     return table(found)
 
 

@@ -176,7 +176,7 @@ def compare(
     if not isinstance(items, bool):
         raise UserError(f"items: should be true or false, not {items!r}.")
     prepared = _recorded("compare", request_from(table, set, with_file, fields))
-    return CompareResult(prepared, comparisons_of(prepared, against, checked("region", region) / 100, items), against)
+    return CompareResult(prepared, comparisons_of(prepared, against, checked("region", region) / 100, items))
 
 
 def examples(

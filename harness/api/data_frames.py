@@ -11,7 +11,7 @@ from harness.analysis.comparison import Comparisons
 from harness.analysis.examples import ExampleFrames
 from harness.analysis.scores import results_of
 from harness.api.arguments import checked
-from harness.commands.compare import detections_of, labels_of, variance_of
+from harness.commands.compare import detections_of, variance_of
 from harness.commands.prepare import Prepared, cost_on
 from harness.commands.report import grid_of
 from harness.commands.seal import seal
@@ -28,7 +28,6 @@ from harness.report.comparison import (
 )
 from harness.report.document import fragment, written
 from harness.report.examples import examples_document, label_sentences
-from harness.report.labels import labels_frame
 from harness.report.power import detection_rows
 from harness.report.ranks import ranks_frame
 from harness.report.table import render, results_document
@@ -199,7 +198,6 @@ class CompareResult:
 
     _prepared: Prepared
     _comparisons: Comparisons
-    _against: str = ""
 
     @cached_property
     def comparisons(self) -> pd.DataFrame:
@@ -215,10 +213,6 @@ class CompareResult:
     def ranks(self) -> pd.DataFrame:
         """Rank intervals and sets of the best: one row a size, row and column, and over the columns."""
         return ranks_frame(self._comparisons.grid)
-
-    def labels(self, more: int) -> pd.DataFrame:
-        """What `more` labels than the largest size are worth to each row, beside the row that it is compared with: one row a figure."""
-        return labels_frame(labels_of(self._prepared, more, self._against))
 
     @property
     def sentences(self) -> list[str]:

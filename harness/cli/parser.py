@@ -391,12 +391,6 @@ def _compare(compare: argparse.ArgumentParser) -> None:
         "--ranks",
         "each row's rank with its interval, and the rows that cannot be told from the best, also over the columns",
     )
-    what.add_argument(
-        "--labels",
-        type=positive,
-        metavar="N",
-        help="what N more labels than the largest size are worth to each row, beside what another method is worth: learning curves over the sizes",
-    )
     _switch(what, "--without-collapsed", "leave out runs that predict a single class on dev")
     _output_flags(compare, COMPARE_FORMATS)
 

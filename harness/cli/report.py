@@ -20,7 +20,7 @@ from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_
 from harness.cli.progress import print_tracked, show_stages
 from harness.cli.request import read, recalled
 from harness.cli.terminal import Stream, escaped, print_lines, print_table, timestamp
-from harness.commands.compare import comparisons_of, costs_of, counted_grid, labels_of, sites_of, variance_of
+from harness.commands.compare import comparisons_of, costs_of, counted_grid, sites_of, variance_of
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.probe import embeddings_of, probed, to_train_again
@@ -38,7 +38,6 @@ from harness.report.document import latex_document
 from harness.report.figures import cost as cost_figure
 from harness.report.figures import embeddings as embedding_figure
 from harness.report.figures import forest, reliability
-from harness.report.figures import labels as label_figure
 from harness.report.figures import probes as probe_figure
 from harness.report.figures.cost import COST
 from harness.report.figures.embeddings import EMBEDDINGS, MOST, NEIGHBOURS
@@ -46,7 +45,6 @@ from harness.report.figures.figure import csv_of, drawn, figure_of, points_of
 from harness.report.figures.probes import FIGURES
 from harness.report.figures.reliability import RELIABILITY
 from harness.report.figures.variance import VARIANCE, drawn_variance
-from harness.report.labels import rendered_labels
 from harness.report.ranks import rendered_ranks
 from harness.report.results_file import rendered_results
 from harness.report.server import rendered_scores
@@ -65,7 +63,6 @@ VIEWS = {
     "by": "the differences by hardware",
     "variance": "the variance of each cell",
     "cost": "the cost of each cell",
-    "labels": "what labels are worth",
     "ranks": "the ranks of rows",
 }
 """What `compare` prints instead of comparisons, by flag."""
@@ -192,18 +189,18 @@ def compare(args: argparse.Namespace) -> int:
     views = [name for name in VIEWS if getattr(args, name)]
     if len(views) > 1:
         raise UserError(f"--{views[0]} and --{views[1]} each print a table of their own; leave one of them out.")
-    against = args.against and views not in (["by"], ["labels"])
+    against = args.against and views != ["by"]
     if views and (against or args.items or args.region is not None):
         flag = "--against" if against else "--items" if args.items else "--region"
         raise UserError(f"{flag} is for comparisons, and --{views[0]} prints {VIEWS[views[0]]}; leave one of them out.")
     settle_output(args, COMPARE_FORMATS)
-    if args.format in FIGURE_FORMATS and (views not in ([], ["labels"]) or not args.out):
+    if args.format in FIGURE_FORMATS and (views or not args.out):
         others = {
             **dict.fromkeys((COST, VARIANCE), "'harness report --figure {}' draws one"),
             **dict.fromkeys(("by", "ranks"), "take another format for --{}"),
         }
         how = others[views[0]].format(views[0]) if views and views[0] in others else "name a file with --out"
-        raise UserError(f"--format {args.format}: comparisons and --labels are drawn, into a file; {how}.")
+        raise UserError(f"--format {args.format}: comparisons are drawn, into a file; {how}.")
     if args.other_system and (args.items or args.cost):
         flag = "--items" if args.items else "--cost"
         raise UserError(
@@ -223,13 +220,6 @@ def compare(args: argparse.Namespace) -> int:
     elif args.ranks:
         grid, _ = counted_grid(prepared, collapsed)
         text = rendered_ranks(grid, args.format)
-    elif args.labels:
-        worth = labels_of(prepared, args.labels, args.against or "", collapsed)
-        grid = worth.grid
-        drawn = args.format in FIGURE_FORMATS
-        if drawn and not worth.figures:
-            raise UserError(f"--format {args.format}: no row has a finished run to draw; run its bench first.")
-        text = label_figure.drawn(worth, args.format) if drawn else rendered_labels(worth, args.format)
     else:
         region = 1.0 if args.region is None else args.region
         comparisons = comparisons_of(prepared, args.against or "", region / 100, args.items, collapsed)
@@ -237,12 +227,7 @@ def compare(args: argparse.Namespace) -> int:
     if not grid.complete:
         cells = [cell for cell in grid.cells.values() if not cell.skip]
         done, expected = sum(cell.done for cell in cells), sum(cell.expected for cell in cells)
-        what = (
-            "a curve is over the replicates that all its sizes have"
-            if args.labels
-            else "each comparison says what it leaves out"
-        )
-        print_lines([f"{done} of {expected} runs of these cells are done: {what}."])
+        print_lines([f"{done} of {expected} runs of these cells are done: each comparison says what it leaves out."])
     return deliver((text, grid.complete), args)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from harness.analysis.cells import Grid, counted_scores
 from harness.analysis.comparison import REGION, Comparisons, Place, compared
 from harness.analysis.cost import CellCost, Cost, RunCost, cost_before, costs
-from harness.analysis.labels import Labels, labels_worth
 from harness.analysis.power import Detections, cost_of, detections
 from harness.analysis.scores import answers
 from harness.analysis.seal import against_the_plan, sealed_places
@@ -136,12 +135,6 @@ def detections_of(prepared: Prepared, wanted: float) -> Detections:
 
     grid, _ = grid_of(prepared)
     return detections(grid, wanted, hours)
-
-
-def labels_of(prepared: Prepared, more: int, against: str = "", collapsed: bool = True) -> Labels:
-    """What `more` labels are worth to each row, and `against` another method."""
-    grid, _ = counted_grid(prepared, collapsed)
-    return labels_worth(grid, more, against, prepared.request.option)
 
 
 def variance_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[CellVariance]]:

@@ -6,7 +6,6 @@ difference  one row minus another: all figures of a comparison
 design      the replicates of which a full grid can be made
 sequential  replicates added until an interval is narrow enough
 power       what a planned design can detect
-learning_curve  what more training examples are worth
 
 `tests/statistics/test_coverage.py` measures every interval and test, `docs/statistics.md` explains them.
 """

@@ -90,16 +90,10 @@ def test_formats_agree(harness: Harness) -> None:
         ("--cost --items", "--items is for comparisons, and --cost prints the cost of each cell"),
         ("--optimism", "unknown flag '--optimism'"),
         ("--cost --variance", "--variance and --cost each print a table of their own"),
-        ("--labels 10 --cost", "--cost and --labels each print a table of their own"),
-        ("--labels 10 --region 2", "--region is for comparisons, and --labels prints what labels are worth"),
-        ("--labels 21", "--labels 21: reaches beyond twice the largest size, 20"),
-        (
-            "--labels 10 --format png",
-            "--format png: comparisons and --labels are drawn, into a file; name a file with --out",
-        ),
+        ("--format png", "--format png: comparisons are drawn, into a file; name a file with --out"),
         (
             "--ranks --format png --out a.png",
-            "--format png: comparisons and --labels are drawn, into a file; take another format for --ranks",
+            "--format png: comparisons are drawn, into a file; take another format for --ranks",
         ),
     ],
 )
@@ -155,18 +149,6 @@ def test_runs_that_collapsed_are_left_out_on_request(harness: Harness) -> None:
     assert frame["row"].tolist() == runs[~runs["collapsed"]]["row"].drop_duplicates().tolist()
     assert (frame["search_flops"] == 0).all(), "what is left out is no search"
     assert "Left out: " not in harness("compare").out
-
-
-def test_what_labels_are_worth_has_the_numbers_of_python(harness: Harness) -> None:
-    said = harness("compare --labels 10")
-    assert (
-        "SCL, SST-2, 1 subset x 2 seeds: what 10 more labels than 20 are worth cannot be said, because 1 size fits every curve"
-        in said.out
-    )
-    frame = pd.read_csv(io.StringIO(harness("compare --labels 10 --against SCL --format csv").out))
-    mine = python.compare(against="SCL").labels(10)
-    assert mine["estimate"].tolist() == pytest.approx(frame["estimate"].tolist(), nan_ok=True)
-    assert set(mine["against"]) == {"SCL"}
 
 
 def test_the_figure_of_the_variance(harness: Harness) -> None:
