@@ -29,7 +29,6 @@ from harness.statistics.crossed import (
     variance_interval,
 )
 from harness.statistics.difference import difference, improvement_interval, published_half_width
-from harness.statistics.groups import group_test
 from harness.statistics.power import (
     MOST_SEEDS,
     MOST_SUBSETS,
@@ -460,28 +459,3 @@ def published(designs: int, seed: int, cells: int = 42) -> pd.DataFrame:
 def _noise(base: Floats, noise: Floats) -> float:
     """The variance that the mean over 20 draws of noise keeps."""
     return float((1 / (1 + np.exp(-(base + noise)))).var(axis=0, ddof=1).mean()) / len(noise)
-
-
-SPLITS = ((3, 2, 3), (5, 5, 1), (5, 5, 3), (10, 10, 3), (8, 2, 3))
-"""Subsets of the first site, of the second, and the seeds of both."""
-
-
-def sites(designs: int, seed: int, gap: float = 2.0) -> pd.DataFrame:
-    """Of the test whether two sites have one difference, in %: how often it errs where they have, how often its interval holds the gap, how often it finds
-    one of `gap` points; and how often a test errs that takes runs as independent."""
-    found = []
-    for world in WORLDS:
-        for first, second, seeds in SPLITS:
-            rng = np.random.default_rng(seed)
-            d = world.draw(rng, designs, first + second, seeds)
-            groups = [d[:, :first], d[:, first:]]
-            equal, moved = group_test(groups, LEVEL), group_test([groups[0] + gap, groups[1]], LEVEL)
-            runs = [group.reshape(designs, -1, 1) for group in groups]
-            row = {
-                "errs": 100 * (equal.p < 1 - LEVEL).mean(),
-                "holds": 100 * (np.abs(moved.gap - gap) <= moved.half_width + 1e-12).mean(),
-                "finds": 100 * (moved.p < 1 - LEVEL).mean(),
-                "runs err": 100 * (group_test(runs, LEVEL).p < 1 - LEVEL).mean(),
-            }
-            found.append({"world": world.name, "design": f"{first}+{second}x{seeds}", **row})
-    return table(found)

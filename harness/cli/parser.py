@@ -379,11 +379,6 @@ def _compare(compare: argparse.ArgumentParser) -> None:
     _last_flag(compare)
     what = _rule_flags(compare, "comparison")
     _other_system(what)
-    what.add_argument(
-        "--by",
-        choices=("hardware",),
-        help="the differences within each kind of hardware, as two sites' merged stores have them, and whether the kinds differ",
-    )
     _switch(what, "--variance", "each cell's variance components: subset, seed, interaction and test items")
     _switch(what, "--cost", "each cell's score beside the FLOPs and hours of a run, post-training and search included")
     _switch(

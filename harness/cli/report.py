@@ -20,7 +20,7 @@ from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_
 from harness.cli.progress import print_tracked, show_stages
 from harness.cli.request import read, recalled
 from harness.cli.terminal import Stream, escaped, print_lines, print_table, timestamp
-from harness.commands.compare import comparisons_of, costs_of, counted_grid, sites_of, variance_of
+from harness.commands.compare import comparisons_of, costs_of, counted_grid, variance_of
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.probe import embeddings_of, probed, to_train_again
@@ -48,7 +48,6 @@ from harness.report.figures.variance import VARIANCE, drawn_variance
 from harness.report.ranks import rendered_ranks
 from harness.report.results_file import rendered_results
 from harness.report.server import rendered_scores
-from harness.report.sites import rendered_sites
 from harness.report.table import render
 from harness.wording import counted, listed, some_of
 
@@ -60,7 +59,6 @@ BINARY = ("parquet", "png", "pdf")
 LONG = ("html", *BINARY)
 """Formats that no terminal shows."""
 VIEWS = {
-    "by": "the differences by hardware",
     "variance": "the variance of each cell",
     "cost": "the cost of each cell",
     "ranks": "the ranks of rows",
@@ -189,15 +187,14 @@ def compare(args: argparse.Namespace) -> int:
     views = [name for name in VIEWS if getattr(args, name)]
     if len(views) > 1:
         raise UserError(f"--{views[0]} and --{views[1]} each print a table of their own; leave one of them out.")
-    against = args.against and views != ["by"]
-    if views and (against or args.items or args.region is not None):
-        flag = "--against" if against else "--items" if args.items else "--region"
+    if views and (args.against or args.items or args.region is not None):
+        flag = "--against" if args.against else "--items" if args.items else "--region"
         raise UserError(f"{flag} is for comparisons, and --{views[0]} prints {VIEWS[views[0]]}; leave one of them out.")
     settle_output(args, COMPARE_FORMATS)
     if args.format in FIGURE_FORMATS and (views or not args.out):
         others = {
             **dict.fromkeys((COST, VARIANCE), "'harness report --figure {}' draws one"),
-            **dict.fromkeys(("by", "ranks"), "take another format for --{}"),
+            "ranks": "take another format for --ranks",
         }
         how = others[views[0]].format(views[0]) if views and views[0] in others else "name a file with --out"
         raise UserError(f"--format {args.format}: comparisons are drawn, into a file; {how}.")
@@ -208,10 +205,7 @@ def compare(args: argparse.Namespace) -> int:
         )
     prepared, collapsed = _recorded(recalled(args), args.other_system), not args.without_collapsed
     text: str | bytes
-    if args.by:
-        grid, against, sites = sites_of(prepared, args.against or "", collapsed)
-        text = rendered_sites(sites, grid, against, args.format)
-    elif args.variance:
+    if args.variance:
         grid, found = variance_of(prepared, collapsed)
         text = rendered_variance(found, grid, args.format)
     elif args.cost:

@@ -12,7 +12,6 @@ from harness.analysis.cost import CellCost, Cost, RunCost, cost_before, costs
 from harness.analysis.power import Detections, cost_of, detections
 from harness.analysis.scores import answers
 from harness.analysis.seal import against_the_plan, sealed_places
-from harness.analysis.sites import SiteComparison, by_hardware
 from harness.analysis.variance import CellVariance, decomposed
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of, known_costs
@@ -57,12 +56,6 @@ def comparisons_of(
     comparisons = replace(comparisons, left_out=tuple(left_out), unit=_test_item(prepared))
     recorded = ends_of(store, runs) if seals else {}
     return against_the_plan(comparisons, collapsed, runs, seals, recorded)
-
-
-def sites_of(prepared: Prepared, against: str, collapsed: bool = True) -> tuple[Grid, str, list[SiteComparison]]:
-    """The table's cells, what rows are compared with, and the comparisons by hardware."""
-    grid, _ = counted_grid(prepared, collapsed)
-    return grid, *by_hardware(grid, against, prepared.request.option)
 
 
 def _test_item(prepared: Prepared) -> str:

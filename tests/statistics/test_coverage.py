@@ -208,14 +208,3 @@ def test_published_cells_that_are_reproduced_exactly_agree(designs: int) -> None
     print(found.round(1).to_string())
     assert found[["printed spread", "no spread"]].max().max() < 5 + error(tables)
     assert found["each cell alone"].min() > 10
-
-
-def test_two_sites_are_told_apart_as_rarely_as_said(designs: int) -> None:
-    found = simulated_designs.sites(designs, 0)
-    print(found.round(1).to_string())
-    assert found["errs"].max() < 5 + error(designs)
-    assert found["holds"].min() > 95 - error(designs)
-    assert found.loc[("large subsets", "3+2x3"), "runs err"] > 20, "runs of one subset are not independent"
-    assert found.loc[("seeds", "5+5x3"), "finds"] == found.loc[("runs alone", "5+5x3"), "finds"], (
-        "a shared seed is no gap"
-    )
