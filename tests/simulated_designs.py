@@ -39,7 +39,6 @@ from harness.statistics.power import (
     precision,
     upper_components,
 )
-from harness.statistics.sequential import LOOK_LEVEL, path
 from harness.statistics.sign_flip import MOST_EXACT, sign_flip
 
 Floats = NDArray[np.float64]
@@ -327,44 +326,6 @@ def estimated_components(squares: MeanSquares) -> Components:
         max(0.0, (float(squares.seed) - rest) / squares.num_subsets),
         rest,
     )
-
-
-SHARES = (0.4, 0.5, 0.6, 0.75, 0.9, 1.1, 1.3)
-"""Wanted half widths of `sequential`, in standard deviations of one run's difference."""
-
-
-def sequential(designs: int, seed: int, budgets: Sequence[int] = (50, 150)) -> pd.DataFrame:
-    """`bench --until` simulated: the crossed interval at the look at which it is narrow enough, or at the last one. Per world the worst of
-    several wanted widths: % that hold the truth, at `LOOK_LEVEL` and at 95 %, % that got as narrow, and the mean number of replicates."""
-    rows = []
-    one = World("one training set", 0, 0)
-    for world in (*WORLDS, one):
-        for most in budgets:
-            grids = list(path(1, 1, most, 1 if world is one else None))
-            drawn = world.draw(np.random.default_rng(seed), designs, *grids[-1])
-            holds, nominal, reached, runs = min(stopped(drawn, grids, [share * world.sd for share in SHARES]))
-            row = {"world": world.name, "budget": most, "holds": 100 * holds, "95 % interval holds": 100 * nominal}
-            rows.append({**row, "narrow enough": 100 * reached, "mean replicates": runs})
-    return table(rows)
-
-
-def stopped(
-    drawn: Floats, grids: Sequence[tuple[int, int]], wanted: Sequence[float]
-) -> list[tuple[float, float, float, float]]:
-    """(held at LOOK_LEVEL, held at 95 %, narrow enough, mean replicates) for each wanted width, of (designs, subsets, seeds)."""
-    ended = np.zeros((len(wanted), len(drawn)), dtype=bool)
-    figures = np.zeros((4, len(wanted), len(drawn)))
-    for a, b in grids:
-        squares = mean_squares(drawn[:, :a, :b])
-        wide, usual = (crossed(squares, level) for level in (LOOK_LEVEL, LEVEL))
-        narrow = wide <= np.asarray(wanted)[:, None]
-        now = ~ended & (narrow | ((a, b) == grids[-1]))
-        off = np.abs(squares.mean) - 1e-12
-        each = np.broadcast_arrays(off <= wide, off <= usual, narrow, float(a * b))
-        for figure, values in zip(figures, each, strict=True):
-            figure[now] = np.broadcast_to(values, now.shape)[now]
-        ended |= now
-    return [tuple(float(each) for each in figures[:, k].mean(axis=1)) for k in range(len(wanted))]  # type: ignore[misc]
 
 
 def items_held(designs: int, seed: int, subsets: int, seeds: int, count: int = 372) -> tuple[float, float]:

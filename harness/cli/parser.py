@@ -253,16 +253,6 @@ def _yes_flag(parser: argparse.ArgumentParser) -> None:
 
 def _bench(bench: argparse.ArgumentParser) -> None:
     _table_flags(bench)
-    more = bench.add_argument_group("replicates until intervals are narrow enough")
-    more.add_argument(
-        "--until",
-        type=points,
-        metavar="POINTS",
-        help="add subsets and seeds until each row's difference from the first is known to within so many points",
-    )
-    more.add_argument(
-        "--max-replicates", type=positive, metavar="R", help="for --until: replicates of a cell at most (default: 50)"
-    )
     _add(bench, "keep", "track")
     _format_flag(bench, TABLE_FORMATS)
     _yes_flag(bench)

@@ -4,7 +4,6 @@ crossed     variance components, standard errors, intervals; test items as a thi
 sign_flip   the exact test over subsets; Holm
 difference  one row minus another: all figures of a comparison
 design      the replicates of which a full grid can be made
-sequential  replicates added until an interval is narrow enough
 power       what a planned design can detect
 
 `tests/statistics/test_coverage.py` measures every interval and test, `docs/statistics.md` explains them.

@@ -349,7 +349,6 @@ VALUES: dict[str, list[str]] = {
     "--metric": ["accuracy", "flops", "accuracy,flops", "mcc", "accuracy,accuracy"],
     "--out": ["out", "small.yaml", "small.yaml/x", "/dev/null/x"],
     "--runtime-env": ["env.yaml", "small.yaml", "nowhere.yaml"],
-    "--until": ["0.5", "1", "2.5", "100", "FT-SCL=1", "SCL:1"],
     "--track": ["tensorboard", "mlflow,wandb", "tensorboard,tensorboard", "x", ""],
     "--figure": ["cost", "variance", "context", "views", "small", "x"],
     "--against": ["FT", "SCL", "Not", "x", "FT,SCL"],
