@@ -350,11 +350,6 @@ def _report(report: argparse.ArgumentParser) -> None:
         help="a study ('harness list studies'), or the beginning of its name: prints its points, writes its page again",
     )
     report.add_argument(
-        "--scores",
-        metavar="FILE",
-        help="CSV (row,column,score) of what GLUE's server returned for a submission: prints the paper's table of hidden test sets with them",
-    )
-    report.add_argument(
         "--results",
         metavar="FILE",
         help="a published file or folder of results by itself: mean and spread of its cells, without store and data",

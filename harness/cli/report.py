@@ -14,11 +14,10 @@ from tabulate import tabulate
 from harness.analysis.comparison import Comparisons
 from harness.analysis.published import read_published
 from harness.analysis.schema import parquet_bytes
-from harness.analysis.server_scores import read_scores
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_FORMATS, SUBMISSION
 from harness.cli.progress import print_tracked, show_stages
-from harness.cli.request import read, recalled
+from harness.cli.request import recalled
 from harness.cli.terminal import Stream, escaped, print_lines, print_table, timestamp
 from harness.commands.compare import comparisons_of, costs_of, counted_grid, variance_of
 from harness.commands.glue_submission import write_submissions
@@ -47,7 +46,6 @@ from harness.report.figures.reliability import RELIABILITY
 from harness.report.figures.variance import VARIANCE, drawn_variance
 from harness.report.ranks import rendered_ranks
 from harness.report.results_file import rendered_results
-from harness.report.server import rendered_scores
 from harness.report.table import render
 from harness.wording import counted, listed, some_of
 
@@ -82,8 +80,6 @@ def report(args: argparse.Namespace) -> int:
     if args.figure:
         args.table = _table_of(args.figure, args.table)
     check_format(args.format, args.figure, args.out)
-    if args.scores:
-        return deliver(_server_scores(args), args)
     if args.other_system and (args.figure or args.format == SUBMISSION):
         raise UserError("--other-system: its rows have scores alone, for the table and its page; leave it out here.")
     request = recalled(args)
@@ -113,8 +109,7 @@ def _recorded(request: Request, other_system: str | None = None) -> Prepared:
 def _table_words(args: argparse.Namespace) -> list[str]:
     """The flags that were given and are those of a table."""
     flags = {"with_files": "--with"} | {
-        name: f"--{name.replace('_', '-')}"
-        for name in ("table", *FIELDS, "set", "last", "figure", "scores", "other_system")
+        name: f"--{name.replace('_', '-')}" for name in ("table", *FIELDS, "set", "last", "figure", "other_system")
     }
     return [flag for name, flag in flags.items() if getattr(args, name)]
 
@@ -140,25 +135,6 @@ def _study(args: argparse.Namespace) -> int:
             f"--study: points are printed as {', '.join(FORMATS)}; the study's page is written beside them as HTML."
         )
     return report_study(args.store, args.study, format)
-
-
-def _server_scores(args: argparse.Namespace) -> Made:
-    """The table's hidden test sets, with the scores of a file. Raises UserError for a table that has none, and for flags that change nothing here."""
-    request = read(args)
-    others = [request.option(name) for name in FIELDS if getattr(request, name) is not None]
-    others += ["--set"] if request.overrides else []
-    others += ["--figure"] if args.figure else []
-    if others:
-        raise UserError(f"--scores prints the numbers of a file, which {listed(others)} cannot change; leave that out.")
-    if args.format not in (*FORMATS, "html"):
-        raise UserError(f"--scores: no {args.format} is made of scores; take {', '.join(FORMATS)} or html.")
-    table = load_table(request.table, "--table")
-    if table.server is None:
-        known = [name for name in table_names() if load_table(name).server]
-        raise UserError(f"--scores: table {table.name} has no hidden test sets; {listed(known)} have.")
-    path = named_path(args.scores)
-    scores = read_scores(path, table, table.server)
-    return rendered_scores(table, table.server, scores, path.name, args.format)
 
 
 def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:

@@ -115,11 +115,6 @@ def write_submissions(prepared: Prepared, out: Path, view: View) -> list[str]:
         f"Constant, because the server takes whole sets only: {', '.join(constant)}. Their scores, and the overall score, say nothing of "
         "these models."
     )
-    if prepared.resolved.table.server:
-        sentences.append(
-            "What the server returns goes into a CSV file (row,column,score), which 'harness report --table "
-            f"{prepared.request.table} --scores FILE' prints beside the paper's."
-        )
     return sentences
 
 

@@ -12,7 +12,7 @@ from harness import specs
 from harness.encoders.sources import NEW
 from harness.errors import UserError
 from harness.methods import METHODS, REFERENCE
-from harness.planning.aggregation import AVERAGE, Aggregation
+from harness.planning.aggregation import Aggregation
 from harness.planning.recipe import (
     PHASES,
     Augment,
@@ -422,15 +422,3 @@ class ResolvedTable:
         """The paper's (value, spread), both with 1 for 100 %, whatever its units; None where it prints none."""
         pair = self.table.paper.get(size, {}).get(row, {}).get(column)
         return None if pair is None else self.table.paper_unit.converted(pair)
-
-    def quoted(self, size: int) -> dict[str, dict[str, tuple[float, float | None]]]:
-        """The rows that the paper quotes, which stand below those of a comparable table with the full training set: their (value, spread) by column,
-        with 1 for 100 %. An Avg is quoted where all of its columns are here."""
-        shown = {*self.columns, *([AVERAGE] if self.has_whole_average else [])}
-        rows = {
-            row.name: {
-                column: self.table.paper_unit.converted(pair) for column, pair in row.values.items() if column in shown
-            }
-            for row in (self.table.quoted if self.comparable and not size else ())
-        }
-        return {name: values for name, values in rows.items() if values}

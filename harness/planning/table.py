@@ -87,68 +87,11 @@ def _check(name: object, known: Iterable[object], kind: str, *loc: int | str) ->
         raise MisplacedError(loc, str(unknown(kind, str(name), names)))
 
 
-def check_quoted(quoted: Sequence[Quoted], rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Raises MisplacedError for a quoted row with the name of another one, and for a column that is not there."""
-    names = [row.name for row in quoted]
-    for index, row in enumerate(quoted):
-        if row.name in (*rows, *names[:index]):
-            raise MisplacedError(["quoted", index, "name"], f"there is a row '{row.name}' already")
-        for column in row.values:
-            _check(column, columns, "column", "quoted", index, "values", column)
-
-
 def _pair(value: object) -> object:
     return (value, None) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
 PaperValue = Annotated[tuple[Number, Number | None], BeforeValidator(_pair)]
-
-
-class Quoted(Strict):
-    """A row that the paper prints from others: its `name` there, the `source` of its numbers, and its `values` by column, of the full training
-    set and in the paper's units. It is shown as quoted, and never run or compared."""
-
-    name: str
-    source: str
-    values: dict[str, PaperValue] = Field(min_length=1)
-
-
-class ServerColumn(Strict):
-    """A column of scores from GLUE's evaluation server: its title and what the server prints, in points."""
-
-    title: str
-    metric: Annotated[str, one_of("metric", METRICS)]
-
-
-class Server(Strict):
-    """The paper's `table` on the hidden test sets of GLUE, which only its evaluation server scores, with its `title`: `columns` by id; `paper`: row -> column -> value
-    in the units of the table whose rows these are, and `quoted` rows; the Avg is over `average_over` (left out: all columns; columns in brackets count as one).
-    The server's scores of our runs are read from a file."""
-
-    table: str
-    title: str
-    columns: dict[str, ServerColumn] = Field(min_length=1)
-    average_over: tuple[str | Annotated[tuple[str, ...], Field(min_length=1)], ...] | None = None
-    paper: dict[str, dict[str, PaperValue]] = Field(min_length=1)
-    quoted: tuple[Quoted, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def groups(self) -> tuple[tuple[str, ...], ...]:
-        """The groups of columns that the Avg is over."""
-        return tuple((each,) if isinstance(each, str) else each for each in self.average_over or self.columns)
-
-    def check(self, rows: Sequence[str]) -> None:
-        """Raises MisplacedError for a column that is not here, and for a row that is not one of the table's `rows`."""
-        for index, group in enumerate(self.groups):
-            for column in group:
-                _check(column, self.columns, "column", "average_over", index)
-        printed = [*self.columns, AVERAGE]
-        for name, cells in self.paper.items():
-            _check(name, rows, "row", "paper", name)
-            for column in cells:
-                _check(column, printed, "column", "paper", name, column)
-        check_quoted(self.quoted, rows, printed)
 
 
 SIZE = "size"
@@ -224,7 +167,7 @@ class Table(Strict):
     between two evaluations on dev, 'last' for the last update alone, or '0.5 epochs'. `encoder_preset`: the preset of a request that names an encoder which no preset has, and no
     preset.
 
-    `paper`: size -> row -> column -> [value, spread] in the paper's units, `quoted` the rows that it prints from others, and `server` what it prints of hidden test sets; values times `paper_unit.value`, spreads times
+    `paper`: size -> row -> column -> [value, spread] in the paper's units; values times `paper_unit.value`, spreads times
     `paper_unit.spread`, lie in [0, 1]. `origin`: where each value comes from, by its path or a pattern ('recipe.*.lr'); a
     table that gives origins gives one for every value. `encoders`: what it has for other sizes of new encoders, under presets and overrides. `averages`: rows printed after the others by name, each with those that its
     cells are the means of; their spread is that of all runs which count in these. `shares`: other packaged tables that have runs in common with it, which a
@@ -267,8 +210,6 @@ class Table(Strict):
     aggregate: Aggregation = Aggregation()
     paper_unit: Unit = Unit()
     paper: dict[Size, dict[str, dict[str, PaperValue]]] = Field(default_factory=dict)
-    quoted: tuple[Quoted, ...] = ()
-    server: Server | None = None
     notes: tuple[str, ...] = ()
     figure: Figure | None = None
     shares: tuple[str, ...] = ()
@@ -331,14 +272,6 @@ class Table(Strict):
                 _check(name, [*titles, *self.averages], "row", "paper", size, name)
                 for column in cells:
                     _check(column, printed, "column", "paper", size, name, column)
-        if self.quoted:
-            _check(0, self.sizes, "size", "quoted")
-            check_quoted(self.quoted, [*titles, *self.averages], printed)
-        if self.server:
-            if self.source is None:
-                raise MisplacedError(["server"], "is what a paper prints; say which paper under source")
-            with placed("server"):
-                self.server.check(titles)
         if self.figure:
             for row, size in itertools.product(self.rows, self.sizes or (0,)):
                 self.figure.x_of(row, size)

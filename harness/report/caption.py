@@ -18,7 +18,6 @@ from harness.planning.aggregation import AVERAGE, RULES
 from harness.planning.recipe import LAST
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
-from harness.planning.table import Quoted
 from harness.report.settings import about_paper
 from harness.wording import counted, in_points, letter, listed, shortened, sizes_text, some_of
 from harness.wording import examples as examples_text
@@ -122,7 +121,6 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
         spread = "; ±: of all runs of which these are made" if r.aggregate.spread == "std" else ""
         yield f"{title}: the mean over the cells of {listed(rows)}{spread}."
     yield from _selection_lines(grid)
-    yield from quoted_lines(row for row in r.table.quoted if 0 in r.sizes and row.name in r.quoted(0))
 
 
 def design_lines(grid: Grid, ranked: Mapping[Place, Rank]) -> list[str]:
@@ -193,16 +191,6 @@ def _by_size(grid: Grid, columns: Sequence[Resolution]) -> str:
 
 def _detected(least: float) -> str:
     return in_points(least) if least < 1 else "above 100"
-
-
-def quoted_lines(rows: Iterable[Quoted]) -> Iterator[str]:
-    """Where the numbers of quoted rows are from, rows of one source together."""
-    of_source: dict[str, list[str]] = {}
-    for row in rows:
-        of_source.setdefault(row.source, []).append(row.name)
-    if of_source:
-        sources = "; ".join(f"{listed(names)} ({source})" for source, names in of_source.items())
-        yield f"Quoted, as the paper prints them from others, never run or compared here: {sources}."
 
 
 def _average_line(r: ResolvedTable) -> str:

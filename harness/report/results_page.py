@@ -30,7 +30,7 @@ from harness.report.figures.picture import picture
 from harness.report.page import page
 from harness.report.provenance import COST_LINES, cost_table, runs_folded
 from harness.report.settings import settings_folded
-from harness.report.table import cell_entry, class_tables, column_name, quoted_rows, size_name
+from harness.report.table import cell_entry, class_tables, column_name, size_name
 from harness.specs import Record, Run
 from harness.statistics.difference import Interval
 from harness.wording import in_points
@@ -100,7 +100,6 @@ def _results(results: Results) -> list[Block]:
                 lines = _lines(grid, cell, intervals.get(place), apart.get(place), ranked.get(place))
                 cells.append(replace(cell_entry(grid, place, letters, leading), below=tuple(lines)))
             rows.append(cells)
-        rows += quoted_rows(grid, size)
         blocks.append(Table(size_name(size, grid.resolved.size_unit), head, rows, stacked=True))
     about = []
     if intervals:

@@ -94,16 +94,7 @@ def _rows(grid: Grid, size: int, letters: Mapping[Note, str], leading: Collectio
         rows.append([title, *(cell_entry(grid, place, letters, leading) for place in places)])
         if grid.resolved.comparable and any(cell.paper is not None for cell in cells):
             rows.append([f"{title} (paper)", *(_score(cell.paper, cell.paper_spread) for cell in cells)])
-    return [*rows, *quoted_rows(grid, size)]
-
-
-def quoted_rows(grid: Grid, size: int) -> list[list[str | Entry]]:
-    """The rows that the paper quotes, with an empty cell where it prints none."""
-    quoted = grid.resolved.quoted(size)
-    return [
-        [f"{name} (quoted)", *(_score(*values.get(column, (None, None))) for column in grid.columns)]
-        for name, values in quoted.items()
-    ]
+    return rows
 
 
 def cell_entry(grid: Grid, place: Place, letters: Mapping[Note, str], leading: Collection[Place]) -> Entry:
@@ -153,18 +144,6 @@ def cell_records(grid: Grid) -> list[dict[str, Any]]:
     return cells
 
 
-def _quoted_records(grid: Grid) -> dict[str, Any]:
-    """What the paper quotes, on the metric's own scale; nothing where no row is quoted."""
-    rows = grid.resolved.quoted(0) if 0 in grid.resolved.sizes else {}
-    sources = {row.name: row.source for row in grid.resolved.table.quoted}
-    cells = [
-        {"row": name, "source": sources[name], "column": column, "value": value, "spread": spread}
-        for name, values in rows.items()
-        for column, (value, spread) in values.items()
-    ]
-    return {"quoted": cells} if cells else {}
-
-
 def _json(grid: Grid, caption: Caption) -> str:
     r = grid.resolved
     body = {
@@ -203,7 +182,6 @@ def _json(grid: Grid, caption: Caption) -> str:
             {"size": each.size, "column": each.column, "detects": each.detects, "recorded": each.recorded}
             for each in resolutions(grid).by_column
         ],
-        **_quoted_records(grid),
         "results": records(grid.results),
     }
     return json_text(body)

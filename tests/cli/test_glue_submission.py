@@ -22,10 +22,6 @@ from harness.tasks import TASKS
 
 ROWS = 21
 LINE = "--table few_shot --methods ft --sizes 20 --subsets 0 --seeds 31,42 --data data --set max_length=32 --set fine_tune.steps=4 --set fine_tune.batch_size=8"
-TACO = (
-    "--table taco_small --methods MLM-250k --tasks sst2 --seeds 31 --data data --corpus corpus.txt --set max_length=32 "
-    "--set fine_tune.steps=4 --set pre_train.steps=5 --set pre_train.batch_size=8"
-)
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -51,8 +47,8 @@ def report(workdir: Path, bert: Path, capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setattr("harness.commands.trained.train", trained.train_here)
     monkeypatch.setattr(glue_submission, "SHEETS", tuple(replace(sheet, rows=ROWS) for sheet in SHEETS))
 
-    def run(*words: str, line: str = LINE) -> tuple[int, str, str]:
-        status = main([words[0], *line.split(), "--encoder", str(bert), *words[1:]])
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main([words[0], *LINE.split(), "--encoder", str(bert), *words[1:]])
         said = capsys.readouterr()
         return status, said.out, said.err
 
@@ -153,17 +149,3 @@ def check_files(report: Run, workdir: Path) -> None:
         status, _, err = report(*words)
         assert (status, said in err) == (2, True), err
         assert not (workdir / "x").exists()
-
-
-def test_scores_of_a_submission_come_back_into_the_papers_table(report: Run, workdir: Path) -> None:
-    """As the command says that writes the files."""
-    labelled(workdir / "data", "sst2", 150, lambda n, code: str(code))
-    hidden(workdir / "data", "sst2", "test", ("sentence",), range(ROWS))
-    Path("corpus.txt").write_text("\n".join(row[0] for row in tiny.texts(60, 2)[0]))
-    assert report("bench", line=TACO)[0] == 0
-    status, out, err = report("report", "--format", "glue-submission", "--out", "sent.zip", line=TACO)
-    assert status == 0, err
-    assert "'harness report --table taco_small --scores FILE'" in out
-    Path("scores.csv").write_text("row,column,score\nMLM-250k,sst2,51.3\n")
-    assert main(["report", "--table", "taco_small", "--scores", "scores.csv", "--out", "hidden.md"]) == 1
-    assert "51.30" in Path("hidden.md").read_text()

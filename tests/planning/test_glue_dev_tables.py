@@ -113,19 +113,33 @@ def test_the_grids_of_tacos_base_models_are_the_papers() -> None:
 
 
 @pytest.mark.skipif(not PAPERS.exists(), reason="the papers' texts are not here")
-def test_the_numbers_of_coco_lm_are_the_papers() -> None:
-    text = (PAPERS / "coco_lm.txt").read_text()
-    html = text[: text.index("Table 1: Results on GLUE and SQuAD")]
-    found: dict[str, list[float]] = {}
+@pytest.mark.parametrize(
+    ("setting", "tables"),
+    [
+        ("Base", ["coco_lm_glue", "coco_lm_squad"]),
+        ("Base++", ["coco_lm_base_plus"]),
+        ("Large++", ["coco_lm_large_plus"]),
+    ],
+)
+def test_the_numbers_of_coco_lm_are_the_papers(setting: str, tables: list[str]) -> None:
+    columns = (*COLUMNS, "cola", "rte", "mrpc", "stsb", "avg", "squad_em", "squad_f1")
+    html = (PAPERS / "coco_lm.txt").read_text().partition("Table 1: Results on GLUE and SQuAD")[0]
+    found: dict[str, dict[str, float]] = {}
+    here = ""
     for row in re.findall(r"<tr>(.*?)</tr>", html[html.rindex("<table") :], flags=re.DOTALL):
-        cells = [
-            re.sub("<[^>]*>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, flags=re.DOTALL)
-        ]
-        if cells and cells[0] in ("RoBERTa (Ours)", "ELECTRA (Ours)", "COCO-LM"):
-            found.setdefault(
-                cells[0], [float(x) for cell in cells[2:11] for x in cell.split("/")]
-            )  # the base setting is first
-    assert numbers("coco_lm_glue", [*COLUMNS, "cola", "rte", "mrpc", "stsb", "avg"]) == found
+        cells = [re.sub("<[^>]*>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
+        if len(cells) == 1:
+            here = cells[0].partition(" Setting")[0]
+        elif cells and here == setting and cells[0] in ("RoBERTa (Ours)", "ELECTRA (Ours)", "COCO-LM"):
+            values = dict(zip(columns, [*cells[2].split("/"), *cells[3:13]], strict=True))
+            found[cells[0]] = {column: float(text) for column, text in values.items() if text not in ("-", "—")}
+    ours: dict[str, dict[str, float]] = {}
+    for table in map(load_table, tables):
+        for name, cells in table.paper[0].items():
+            ours.setdefault(name, {}).update(
+                {column: value for column, (value, _) in cells.items() if column in columns}
+            )
+    assert ours == found
 
 
 @pytest.mark.skipif(not PAPERS.exists(), reason="the papers' texts are not here")
@@ -162,6 +176,16 @@ def test_the_printed_averages_are_those_of_our_groups(table: str, groups: int) -
     for cells in load_table(table).paper[0].values():
         means = [sum(cells[column][0] for column in group) / len(group) for group in over]
         assert abs(sum(means) / groups - cells["avg"][0]) < 0.1001
+
+
+def test_a_printed_average_stands_where_all_of_its_columns_are() -> None:
+    """Of a table with a column that the average leaves out, with or without that column."""
+    text = YAML(typ="safe").load((Path(__file__).parents[2] / "benchmarks/coco_lm_glue.yaml").read_text())
+    text["aggregate"]["average_over"] = [["mnli", "mnli_mm"], "qqp", "qnli", "sst2", "cola", "mrpc", "stsb"]
+    table = Table.model_validate(text)
+    for left_out, whole in ((), True), (("rte",), True), (("sst2",), False):
+        r = resolve_table(table, "paper", tasks=tuple(task for task in table.tasks if task not in left_out))
+        assert ("87.20" in render(filled(r, [], rows_of(r)), Caption(0), "text")) == whole
 
 
 def test_taco_has_the_papers_runs_and_recipes() -> None:
