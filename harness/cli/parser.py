@@ -349,11 +349,6 @@ def _report(report: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a study ('harness list studies'), or the beginning of its name: prints its points, writes its page again",
     )
-    report.add_argument(
-        "--results",
-        metavar="FILE",
-        help="a published file or folder of results by itself: mean and spread of its cells, without store and data",
-    )
     _other_system(report)
     _add(report, "track")
     _output_flags(report, REPORT_FORMATS)

@@ -12,7 +12,6 @@ from typing import cast
 from tabulate import tabulate
 
 from harness.analysis.comparison import Comparisons
-from harness.analysis.published import read_published
 from harness.analysis.schema import parquet_bytes
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_FORMATS, SUBMISSION
@@ -45,7 +44,6 @@ from harness.report.figures.probes import FIGURES
 from harness.report.figures.reliability import RELIABILITY
 from harness.report.figures.variance import VARIANCE, drawn_variance
 from harness.report.ranks import rendered_ranks
-from harness.report.results_file import rendered_results
 from harness.report.table import render
 from harness.wording import counted, listed, some_of
 
@@ -74,8 +72,6 @@ def report(args: argparse.Namespace) -> int:
     """Print the table from the store. Where none of its runs is recorded, say in what the benches of the store differ."""
     if args.study:
         return _study(args)
-    if args.results:
-        return _results_file(args)
     settle_output(args, REPORT_FORMATS)
     if args.figure:
         args.table = _table_of(args.figure, args.table)
@@ -112,15 +108,6 @@ def _table_words(args: argparse.Namespace) -> list[str]:
         name: f"--{name.replace('_', '-')}" for name in ("table", *FIELDS, "set", "last", "figure", "other_system")
     }
     return [flag for name, flag in flags.items() if getattr(args, name)]
-
-
-def _results_file(args: argparse.Namespace) -> int:
-    """A file of results by itself. Raises UserError for flags that are those of a table."""
-    if given := _table_words(args):
-        raise UserError(f"--results prints a file by itself, which {listed(given)} cannot change; leave that out.")
-    settle_output(args, FORMATS)
-    published = read_published(named_path(args.results, "--results"))
-    return deliver((rendered_results(published, args.format), True), args)
 
 
 def _study(args: argparse.Namespace) -> int:
