@@ -181,16 +181,12 @@ def _switch(parser: Any, flag: str, help: str) -> None:
     parser.add_argument(flag, action="store_true", help=help)
 
 
-def _choice_flags(parser: argparse.ArgumentParser) -> None:
+def _table_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("table")
     what.add_argument("--table", help="table: a name ('harness list tables') or your own YAML file")
     _add(what, "preset", "methods", "reference", preset=BY_NAME["preset"].help.format(presets=PRESETS))
     _data_flags(what)
     _labelled_flags(parser)
-
-
-def _table_flags(parser: argparse.ArgumentParser) -> None:
-    _choice_flags(parser)
     parser.add_argument(
         "--with",
         dest="with_files",
@@ -460,13 +456,6 @@ def _errors(errors: argparse.ArgumentParser) -> None:
     _last_flag(errors)
 
 
-def _translate(translate: argparse.ArgumentParser) -> None:
-    _choice_flags(translate)
-    translate.add_argument("--limit", type=positive, default=2, help="examples of each task (default: 2)")
-    _add(translate, "store")
-    _format_flag(translate, ("text", "csv"))
-
-
 def _export(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "key", nargs="?", default="", help="key of a stage, or its first characters ('harness list runs')"
@@ -565,11 +554,6 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
         _errors,
         "examples:errors",
         "show the examples that a run got wrong; without a key those of a table: flips, doubted labels, calibration",
-    ),
-    "translate": (
-        _translate,
-        "translate:translate",
-        "print training texts of a table beside their back-translations; makes those that are missing",
     ),
     "export": (
         _export,

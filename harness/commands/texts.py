@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import UserError
 from harness.planning.recipe import Augment
 from harness.planning.resolved import Part, ResolvedTable
 from harness.planning.runs import Plan
@@ -87,62 +85,6 @@ def translate(
     """Back-translate rows, text by text into the store; an interrupted call continues where it stopped. `progress(n)`: called for each
     part of n rows, gives what is called with the number done and all. The number of empty translations."""
     return sum(back_translated(rows, translator, store, progress(len(rows))).empty for rows in row_sets)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One text of a training set and its back-translations, (translator, text) each. `example` counts from 1; `column`: of a pair."""
-
-    task: str
-    example: int
-    column: str
-    original: str
-    translations: tuple[tuple[str, str], ...]
-
-
-def samples(
-    resolved: ResolvedTable,
-    plan: Plan,
-    store: Store,
-    limit: int,
-    progress: Counting,
-) -> list[Sample]:
-    """The first `limit` examples of each task's first training set with their back-translations by every translator of the table.
-    What the store lacks is made and kept.
-
-    Raises UserError for a table whose rows read none, and where a translator or the texts are not at hand.
-    """
-    if not resolved.translates:
-        raise UserError(
-            f"table {resolved.table.name}: none of the chosen rows reads back-translations; take --table scl_noisy, or a row that does "
-            "(--methods cssl)."
-        )
-    translators, found = translations_of(resolved, store, download=True)
-    lacking = [each.reason for each in found.values() if each.reason and each is not NO_TRANSLATION]
-    if lacking:
-        raise UserError(f"{lacking[0]}.")
-    made = []
-    for name in resolved.tasks:
-        sets = [
-            each for key, each in sorted(plan.table_data.training.items(), key=lambda x: x[0][1:3]) if key[0] == name
-        ]
-        if not sets or sets[0].texts.digest not in plan.library:
-            raise UserError(f"task {name}: its texts are not at hand; name them with --data.")
-        rows = plan.library[sets[0].texts.digest]
-        rows = rows.take(range(min(limit, len(rows))))
-        columns = plan.tasks[name].task.columns
-        texts = {text for row in rows.texts for text in row}
-        by_text: dict[str, list[tuple[str, str]]] = {text: [] for text in texts}
-        for translator in translators.values():
-            with progress(translator.name, len(rows)) as counting:
-                translate([rows], translator, store, counting)
-            for text in texts:
-                alone = cached_back_translation(Rows(((text,),)), translator, store)
-                assert alone is not None  # translated above
-                by_text[text] += [(translator.name, each) for each in alone.texts[0][-len(translator.ways) :]]
-        for example, row in enumerate(rows.texts, start=1):
-            made += [Sample(name, example, c, t, tuple(by_text[t])) for c, t in zip(columns, row, strict=True)]
-    return made
 
 
 def reader(plan: Plan, tokeniser: Tokeniser, store: Store) -> Callable[[RowSet, Data], tuple[Examples, Any]]:

@@ -307,8 +307,7 @@ def recorded(rng: random.Random, packaged: list[Any]) -> Case:
         "compare": ["compare", "--table", "small.yaml", "--data", "data"],
         "report": ["report", "--table", "small.yaml", "--data", "data"],
         "bench": ["bench", "--table", "small.yaml", "--data", "data"],
-        "translate": ["translate", "--table", "small.yaml", "--data", "data", "--translator", "file:views.jsonl"],
-    }[rng.choice(["export", "export", "errors", "errors", "predict", "compare", "report", "bench", "translate"])]
+    }[rng.choice(["export", "export", "errors", "errors", "predict", "compare", "report", "bench"])]
     return Case([*words, *flags(rng, words[0], 1)])
 
 
