@@ -182,8 +182,8 @@ def compare(
 def examples(
     table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]
 ) -> ExamplesResult:
-    """The test examples of a table over all its runs, from stored predictions: consensus and flips, labels in doubt, calibration. Arguments as of `results`; of
-    tasks with classes.
+    """The test examples of a table over all its runs, from stored predictions: consensus and flips, labels in doubt. Arguments as of `results`; of tasks
+    with classes.
 
     >>> import harness
     >>> done = harness.bench("few_shot", tasks="movies", methods=["ft", "scl"], sizes=20, subsets=[0, 1], seeds=31, set={"fine_tune.steps": 4})

@@ -253,18 +253,8 @@ class ExamplesResult:
 
     @property
     def rows(self) -> pd.DataFrame:
-        """One row a cell: consensus, flips, calibration, with intervals."""
+        """One row a cell: its score, consensus and flips."""
         return self._found.rows
-
-    @property
-    def runs(self) -> pd.DataFrame:
-        """One row a run: its calibration, and what dev chooses."""
-        return self._found.runs
-
-    @property
-    def bins(self) -> pd.DataFrame:
-        """One row a cell and bin of its reliability, means over runs."""
-        return self._found.bins
 
     @property
     def sentences(self) -> list[str]:

@@ -40,7 +40,7 @@ def errors(args: argparse.Namespace) -> int:
 
 
 def _of_table(args: argparse.Namespace, out: Path | None) -> int:
-    """Print what replicates agree on, labels in doubt, and calibration; of one column at one size also examples."""
+    """Print what replicates agree on, and labels in doubt; of one column at one size also examples."""
     if args.split:
         raise UserError(
             "errors: --split is for one run (errors KEY --split test); a table's runs are compared on its test sets."

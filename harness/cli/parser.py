@@ -337,7 +337,7 @@ def _report(report: argparse.ArgumentParser) -> None:
     report.add_argument(
         "--figure",
         metavar="NAME",
-        help="the figure of table NAME, 'cost' (score against FLOPs), 'variance' of the cells, 'reliability' of probabilities, 'embeddings' of a test set, or of pre-trained rows "
+        help="the figure of table NAME, 'cost' (score against FLOPs), 'variance' of the cells, 'embeddings' of a test set, or of pre-trained rows "
         "'context', 'words', 'cosines', 'alignment', 'similar_pairs', 'contrast' or 'copying': png, svg, pdf or csv; of the latter also text",
     )
     report.add_argument(
@@ -553,7 +553,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
     "errors": (
         _errors,
         "examples:errors",
-        "show the examples that a run got wrong; without a key those of a table: flips, doubted labels, calibration",
+        "show the examples that a run got wrong; without a key those of a table: flips and doubted labels",
     ),
     "export": (
         _export,

@@ -22,7 +22,7 @@ from harness.commands.compare import comparisons_of, costs_of, counted_grid, var
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.probe import embeddings_of, probed, to_train_again
-from harness.commands.report import examples_of, grid_of, with_other_system
+from harness.commands.report import grid_of, with_other_system
 from harness.commands.results_page import page_of
 from harness.commands.stored import command, variants
 from harness.commands.track import check_trackers, track_recorded
@@ -35,13 +35,12 @@ from harness.report.cost import rendered_costs
 from harness.report.document import latex_document
 from harness.report.figures import cost as cost_figure
 from harness.report.figures import embeddings as embedding_figure
-from harness.report.figures import forest, reliability
+from harness.report.figures import forest
 from harness.report.figures import probes as probe_figure
 from harness.report.figures.cost import COST
 from harness.report.figures.embeddings import EMBEDDINGS, MOST, NEIGHBOURS
 from harness.report.figures.figure import csv_of, drawn, figure_of, points_of
 from harness.report.figures.probes import FIGURES
-from harness.report.figures.reliability import RELIABILITY
 from harness.report.figures.variance import VARIANCE, drawn_variance
 from harness.report.ranks import rendered_ranks
 from harness.report.table import render
@@ -61,7 +60,7 @@ VIEWS = {
 }
 """What `compare` prints instead of comparisons, by flag."""
 
-OF_ANY_TABLE = (COST, EMBEDDINGS, RELIABILITY, VARIANCE, *FIGURES)
+OF_ANY_TABLE = (COST, EMBEDDINGS, VARIANCE, *FIGURES)
 """Figures that have no table of their own."""
 
 Made = tuple[str | bytes, bool]
@@ -229,15 +228,6 @@ def _figure(prepared: Prepared, figure: str, format: str) -> Made:
         return cost_figure.csv_of(costs) if format == "csv" else cost_figure.drawn(
             costs, format, grid.resolved.size_unit
         ), grid.complete
-    if figure == RELIABILITY:
-        found = examples_of(prepared)
-        if not len(found.bins):
-            raise UserError(
-                f"--figure {RELIABILITY}: no finished run of this table predicts classes; run its bench first."
-            )
-        print_lines(found.skipped)
-        made = reliability.csv_of(found) if format == "csv" else reliability.drawn(found, format)
-        return made, found.grid.complete
     if figure == VARIANCE:
         grid, variances = variance_of(prepared)
         if not variances:

@@ -23,8 +23,8 @@ from harness.report.comparison import (
     variance_document,
 )
 from harness.report.document import Block, Commands, Document, Entry, Folded, Lines, Picture, Pictures, Section, Table
-from harness.report.examples import AGREEMENT, CALIBRATION, agreement_tables, calibration_tables, label_sentences
-from harness.report.figures import curves, forest, reliability
+from harness.report.examples import AGREEMENT, agreement_tables, label_sentences
+from harness.report.figures import curves, forest
 from harness.report.figures.figure import canvas_of, points_of
 from harness.report.figures.picture import picture
 from harness.report.page import page
@@ -243,19 +243,11 @@ def _curves(results: Results) -> list[Block]:
 
 
 def _examples(frames: ExampleFrames | None) -> list[Section]:
-    """What replicates agree on, and how far their probabilities can be trusted."""
+    """What replicates agree on, and which labels are in doubt."""
     if frames is None or not len(frames.rows):
         return []
     agreement: list[Block] = [*agreement_tables(frames), Lines([AGREEMENT, *frames.skipped])]
-    calibration: list[Block] = [
-        Pictures(reliability.pictures_of(frames)),
-        *calibration_tables(frames),
-        Lines([CALIBRATION]),
-    ]
-    return [
-        Section("examples", "Test examples", [*agreement, *_folded("Labels in doubt", label_sentences(frames))]),
-        Section("calibration", "Calibration", calibration),
-    ]
+    return [Section("examples", "Test examples", [*agreement, *_folded("Labels in doubt", label_sentences(frames))])]
 
 
 def _classes(caption: Caption, size_unit: str) -> list[Section]:

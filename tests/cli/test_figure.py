@@ -22,7 +22,7 @@ from harness.tasks import TASKS
         (["--figure", "view", "--format", "csv"], "unknown figure 'view'. Did you mean 'views'?"),
         (
             ["--figure", "few_shot", "--format", "png"],
-            "unknown figure 'few_shot'. Known: alignment, coco_lm_crop, coco_lm_fractions, coco_lm_hours, context, contrast, copying, cosines, cost, embeddings, learning_curves, reliability, similar_pairs, taco_updates, taco_variants, unlabelled, variance, views, words",
+            "unknown figure 'few_shot'. Known: alignment, coco_lm_crop, coco_lm_fractions, coco_lm_hours, context, contrast, copying, cosines, cost, embeddings, learning_curves, similar_pairs, taco_updates, taco_variants, unlabelled, variance, views, words",
         ),
         (["--figure", "views"], "a figure is png, svg, pdf or csv; add --format png"),
         (["--figure", "views", "--format", "md"], "a figure is png, svg, pdf or csv"),
