@@ -370,7 +370,7 @@ def predict(
 ) -> pd.DataFrame:
     """What an exported folder, or a recorded run whose weights are stored, predicts of texts (or pairs of them), one row each: the
     predicted class and the probability of each class as 'probability.CLASS', or the predicted number. `calibrated`:
-    with temperature and threshold from dev. Raises UserError for another number of texts in a row than the model takes."""
+    with the temperature that dev chooses. Raises UserError for another number of texts in a row than the model takes."""
     import pandas as pd
 
     if isinstance(texts, str):

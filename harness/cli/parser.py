@@ -499,11 +499,7 @@ def _predict(predict: argparse.ArgumentParser) -> None:
     predict.add_argument(
         "--batch-size", type=positive, metavar="N", help="rows read, predicted and written at a time (default: 2,048)"
     )
-    _switch(
-        predict,
-        "--calibrated",
-        "divide logits by dev's temperature; of two classes, take the threshold that is best on dev",
-    )
+    _switch(predict, "--calibrated", "divide logits by the temperature that dev chooses")
     _add(predict, "text", "store", "storage", text="text column, or two, comma-separated (default: the task's)")
 
 

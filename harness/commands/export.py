@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.analysis.calibration import Calibration, calibration_of
+from harness.analysis.calibration import temperature_of
 from harness.commands.model_card import Checked, card
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import Recorded
@@ -140,7 +140,7 @@ def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form,
     objective.to("cpu")
     form = write_model(objective.encoder, folder, head)
     write_tokenizer(model.setup.encoder_folder, objective.encoder, folder, stage.data.max_length)
-    calibration = calibration_of(stage, recorded.record)
+    temperature = temperature_of(stage, recorded.record)
     settings = {
         "key": recorded.key,
         "form": form,
@@ -150,23 +150,20 @@ def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form,
         "precision": stage.optim.precision,
         **({"spans": asdict(stage.data.spans)} if stage.data.spans else {}),
         "stage": stage.to_json(),
-        **({"calibration": asdict(calibration)} if calibration else {}),
+        **({"temperature": temperature} if temperature else {}),
         **({} if recorded.step == "last" else {"update": recorded.step}),
     }
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     checked = _compared(recorded, model, folder, form, task)
-    return form, replace(checked, sentences=(*checked.sentences, *_calibrated(calibration)))
+    return form, replace(checked, sentences=(*checked.sentences, *_calibrated(temperature)))
 
 
-def _calibrated(calibration: Calibration | None) -> tuple[str, ...]:
-    if calibration is None:
+def _calibrated(temperature: float | None) -> tuple[str, ...]:
+    if temperature is None:
         return ()
-    cut = ""
-    if calibration.threshold is not None:
-        cut = f", and the second class from a probability of {calibration.threshold:.3f} on by {calibration.metric}"
     return (
-        f"By the {calibration.rows:,} rows of dev, logits are best divided by {calibration.temperature:.2f} (of 1/4 to 64){cut}: 'harness predict "
-        f"--calibrated' does so, nothing else does.",
+        f"On dev the cross-entropy is lowest with logits divided by {temperature:.2f} (of 1/4 to 64): 'harness predict --calibrated' does so, nothing "
+        "else does.",
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.analysis.calibration import Calibration, calibration_of
+from harness.analysis.calibration import temperature_of, tempered
 from harness.answers import SpanReading
 from harness.commands.execution import storage_of
 from harness.commands.export import SETTINGS
@@ -39,8 +39,8 @@ ROWS = 2048
 
 @dataclass(frozen=True)
 class Classifier:
-    """A trained model with all that a text needs. `kind`: what it predicts; `columns`: of its task, () where unknown; `calibration`: by what
-    its predictions are changed."""
+    """A trained model with all that a text needs. `kind`: what it predicts; `columns`: of its task, () where unknown; `temperature`: by
+    which its logits are divided."""
 
     name: str
     objective: TrainingObjective
@@ -50,7 +50,7 @@ class Classifier:
     reading: Reading
     precision: str
     device: str
-    calibration: Calibration | None = None
+    temperature: float | None = None
 
     def predictions(self, texts: Sequence[tuple[str, ...]]) -> Predictions:
         """In the order of the rows, with zeros for gold labels, by the evaluation of training: packed batches of similar lengths."""
@@ -64,21 +64,20 @@ class Classifier:
     def columns_of(self, texts: Sequence[tuple[str, ...]]) -> list[dict[str, Any]]:
         """For each row the predicted class and each class's probability, or the predicted number."""
         found = self.predictions(texts)
-        columns = self.calibration.columns(self.kind, found) if self.calibration else self.kind.columns(found)
+        columns = self.kind.columns(tempered(found, self.temperature) if self.temperature else found)
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def classifier(
     name: str, *, store: str | None = None, storage: str | None = None, calibrated: bool = False
 ) -> Classifier:
-    """By a folder ('harness export'), or by the beginning of a run's key; `calibrated`: with temperature and threshold from dev. Raises
-    UserError."""
+    """By a folder ('harness export'), or by the beginning of a run's key; `calibrated`: with the temperature from dev. Raises UserError."""
     model = _classifier(name, store, storage)
-    if calibrated and model.calibration is None:
+    if calibrated and model.temperature is None:
         raise UserError(
             f"predict: {model.name} has no temperature from dev, as classifiers have that this version exports; leave --calibrated out."
         )
-    return model if calibrated else replace(model, calibration=None)
+    return model if calibrated else replace(model, temperature=None)
 
 
 def _classifier(name: str, store: str | None, storage: str | None) -> Classifier:
@@ -144,8 +143,9 @@ def _of_folder(folder: Path) -> Classifier:
         length = int(min(settings.get("max_length", tokenizer.get("model_max_length", positions)), positions))
         reading = reading_of(Data(RowSet("texts"), max_length=length, spans=spans))
     precision = settings.get("precision", "fp32")
-    model = Classifier(str(folder), made.to(torch.device(device)), tokeniser, kind, columns, reading, precision, device)
-    return replace(model, calibration=Calibration(**settings["calibration"]) if "calibration" in settings else None)
+    made = made.to(torch.device(device))
+    temperature = settings.get("temperature")
+    return Classifier(str(folder), made, tokeniser, kind, columns, reading, precision, device, temperature)
 
 
 def _cloze_stage(folder: Path, settings: Mapping[str, Any]) -> Stage:
@@ -166,16 +166,6 @@ def _reads_spans(value: Any) -> bool:
     return isinstance(value, dict) and all(type(each) is known.get(name) for name, each in value.items())
 
 
-def _is_calibration(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and value.keys() == {field.name for field in fields(Calibration)}
-        and type(value["temperature"]) is float
-        and value["temperature"] > 0
-        and type(value["threshold"]) in (float, type(None))
-    )
-
-
 _SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "max_length": ("a number of tokens", lambda value: type(value) is int and value > 0),
     "model_max_length": ("a number of tokens", lambda value: type(value) in (int, float) and value >= 1),
@@ -184,7 +174,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
     ),
     "spans": ("how questions are read", _reads_spans),
-    "calibration": ("temperature, threshold, metric and rows", _is_calibration),
+    "temperature": ("a number above 0", lambda value: type(value) is float and value > 0),
     "precision": ("fp32, bf16 or fp16", lambda value: value in ("fp32", "bf16", "fp16")),
 }
 
@@ -212,7 +202,7 @@ def _of_run(key: str, store: str | None, storage: str | None) -> Classifier:
             "again, and 'harness predict FOLDER' takes that folder."
         )
     model = classifier_of(trained_model(stage, unshown, storage=storage, accept_difference=True))
-    return replace(model, calibration=calibration_of(stage.stage, stage.record))
+    return replace(model, temperature=temperature_of(stage.stage, stage.record))
 
 
 def classifier_of(model: TrainedModel) -> Classifier:

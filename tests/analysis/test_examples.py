@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from analysis.runs import OWNER
 from requested import resolve_table
 
-from harness.analysis.calibration import OF_COUNTS, TEMPERATURES, calibration_of, thresholds
 from harness.analysis.cells import Grid, aggregate
 from harness.analysis.examples import ExampleFrames, example_frames
 from harness.analysis.scores import results_of
@@ -125,31 +123,9 @@ def test_rows_are_means_over_the_full_grid_of_their_runs(made: tuple[Plan, Store
         pairs = [(s, r) for s in (0, 1, 2)[: row["num_subsets"]] for r in (31, 42)]
         assert (row["num_subsets"], row["num_seeds"]) == ((2, 2) if row["row"] == "FT" else (3, 2))
         codes = [runs[pair].decoded for pair in pairs]
-        scores = [METRICS[row["metric"]].compute(runs[pair].gold, code) for pair, code in zip(pairs, codes, strict=True)]
+        scores = [
+            METRICS[row["metric"]].compute(runs[pair].gold, code) for pair, code in zip(pairs, codes, strict=True)
+        ]
         assert row["test"] == pytest.approx(np.mean(scores))
         apart = [np.mean(one != other) for one, other in itertools.combinations(codes, 2)]
         assert row["flips"] == pytest.approx(np.mean(apart))
-
-
-@pytest.mark.parametrize("metric", OF_COUNTS)
-def test_a_metric_by_counts_is_that_of_the_table_at_every_threshold(metric: str) -> None:
-    for seed in range(4):
-        draw = np.random.default_rng(seed)
-        gold = (draw.random(20) < (0.0, 0.2, 0.5, 1.0)[seed]).astype(int)
-        second = draw.random(20).round(1 if seed > 1 else 8)
-        for threshold, value in zip(*thresholds(second, gold, metric), strict=True):
-            assert value == pytest.approx(METRICS[metric].compute(gold, (second >= threshold).astype(int)), abs=1e-11)
-
-
-def test_no_tried_temperature_has_less_cross_entropy_on_dev(made: tuple[Plan, Store, Grid]) -> None:
-    plan, store, _ = made
-    run: Any = next(run for run in plan.runs if run.row == "SCL")
-    record = store.records([run.stage.key], predictions=True)[run.stage.key]
-    dev, chosen = record.predictions[run.stage.data.dev.digest], calibration_of(run.stage, record)
-    assert chosen is not None
-
-    def surprise(temperature: float) -> float:
-        shares = Predictions({"logits": dev.logits.astype(np.float64) / temperature}, dev.gold).probabilities
-        return -float(np.log(shares[np.arange(ROWS), dev.gold]).sum())
-
-    assert surprise(chosen.temperature) == pytest.approx(min(map(surprise, TEMPERATURES)), rel=1e-12)

@@ -183,15 +183,14 @@ def test_one_row_standard_input_and_a_file_give_the_same_json_lines(
 def test_calibrated_predictions_are_asked_for(
     predict: Run, folders: dict[str, Path], tmp_path: Path, model: Path
 ) -> None:
-    kept = {"temperature": 2.0, "threshold": 0.9, "metric": "accuracy", "rows": 40}
-    folder = exported(folders["bert"], tmp_path / "two", ("bad", "good"), {"columns": ["review"], "calibration": kept})
+    folder = exported(folders["bert"], tmp_path / "two", ("bad", "good"), {"columns": ["review"], "temperature": 2.0})
     logits = plain_logits(folder, "classifier", [(ROWS[0],)]).double()
-    for words, temperature, least in ((["--calibrated"], 2.0, 0.9), ([], 1.0, 0.5)):
+    for words, temperature in ((["--calibrated"], 2.0), ([], 1.0)):
         status, out, err = predict(str(folder), "--row", ROWS[0], *words)
         assert status == 0, err
         share = (logits / temperature).softmax(-1)[0, 1].item()
         assert json.loads(out)["probability.good"] == pytest.approx(share, abs=1e-5)
-        assert json.loads(out)["predicted"] == ("good" if share >= least else "bad")
+        assert json.loads(out)["predicted"] == ("good" if share > 0.5 else "bad")
     status, _, err = predict(str(model), "--row", ROWS[0], "--calibrated")
     assert (status, "has no temperature from dev" in err) == (2, True)
 
@@ -265,7 +264,7 @@ DAMAGE: list[tuple[str, dict[str, Any] | str, str]] = [
     ("harness.json", "[" * 100_000, "harness.json is not valid JSON"),
     ("harness.json", {"max_length": "x"}, "harness.json: max_length is 'x'"),
     ("harness.json", {"columns": 7}, "harness.json: columns is 7"),
-    ("harness.json", {"calibration": {"temperature": 0}}, "harness.json: calibration is "),
+    ("harness.json", {"temperature": 0}, "harness.json: temperature is 0"),
     ("harness.json", {"precision": "fp8"}, "harness.json: precision is 'fp8'"),
 ]
 
