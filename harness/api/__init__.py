@@ -193,7 +193,7 @@ def examples(
     0   FT            2          1
     1  SCL            2          1
     """
-    return ExamplesResult(examples_of(_recorded("examples", request_from(table, set, with_file, fields)), texts=True))
+    return ExamplesResult(examples_of(_recorded("examples", request_from(table, set, with_file, fields))))
 
 
 def tune(

@@ -47,7 +47,7 @@ def _of_table(args: argparse.Namespace, out: Path | None) -> int:
         )
     prepared = prepare_recorded(recalled(args))
     print_lines([escaped(prepared.note)] if prepared.note else [])
-    found = examples_of(prepared, texts=True)
+    found = examples_of(prepared)
     if not len(found.rows):
         raise UserError(" ".join(["errors: no finished run of this table predicts classes.", *found.skipped]))
     print_table(written(examples_document(found), "text"), sys.stdout)

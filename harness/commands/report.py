@@ -60,11 +60,11 @@ def with_other_system(prepared: Prepared, path: Path) -> Prepared:
     return replace(prepared, others=read_other_system(path, prepared.resolved, Digests(training, tests)))
 
 
-def examples_of(prepared: Prepared, *, texts: bool = False) -> ExampleFrames:
-    """The test examples over all runs. `texts`: `examples` has them too, as 'text.COLUMN', of data that are at hand."""
+def examples_of(prepared: Prepared) -> ExampleFrames:
+    """The test examples over all runs, with their texts as 'text.COLUMN' in `examples`, of data that are at hand."""
     plan = prepared.plan
     found = example_frames(plan, prepared.store, grid_of(prepared)[0])
-    for name in found.labels["column"].unique() if texts and len(found.labels) else ():
+    for name in found.labels["column"].unique() if len(found.labels) else ():
         data = plan.tasks[prepared.resolved.columns[name].task]
         rows = plan.library.get(data.tests[prepared.resolved.columns[name].evaluation].digest)
         if rows is None:

@@ -31,10 +31,10 @@ class Interval:
     high: float
 
 
-def mean_interval(scores: ArrayLike, level: float = LEVEL) -> Interval | None:
+def mean_interval(scores: ArrayLike) -> Interval | None:
     """(subsets, seeds) -> the interval of their mean, crossed over both. None for a single run, and where scores do not vary."""
     values = np.asarray(scores, dtype=np.float64)
-    half = float(half_width(*t_inference(mean_squares(values)), level))
+    half = float(half_width(*t_inference(mean_squares(values)), LEVEL))
     if not half:
         return None
     mean = float(values.mean())

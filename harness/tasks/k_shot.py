@@ -42,7 +42,6 @@ class KShotProtocol(OwnProtocol):
     )
 
     size_unit = "training examples per class"
-    nested = True
     PAPER_SIZE: ClassVar[int] = 16
 
     def num_rows(self, task: Task, size: int) -> int:

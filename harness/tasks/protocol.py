@@ -78,9 +78,6 @@ class Protocol(ABC):
     size_unit: ClassVar[str] = "training examples"
     """What a size counts, for headings and captions."""
 
-    nested: ClassVar[bool] = False
-    """Whether a larger training set of a subset holds the smaller one; else sizes are drawn independently."""
-
     @property
     def redraws(self) -> bool:
         """Whether the full training set differs between subsets, because each subset has a dev set of its own."""
