@@ -19,7 +19,6 @@ from scipy import stats
 
 from harness.analysis.cells import Grid, family
 from harness.analysis.schema import Result
-from harness.errors import UserError
 from harness.planning.aggregation import Aggregation
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import table_names
@@ -331,11 +330,3 @@ def test_each_table_can_be_shown_before_its_first_run(table: str) -> None:
     r = resolve_table(table, "quick")
     shown = render(filled(r), Caption(num_runs=0), "text")
     assert all(title in shown for title in r.printed_rows)
-
-
-def test_an_empty_table_and_an_unknown_format() -> None:
-    grid = filled(resolved("quick", tasks=("sst2",)), [])
-    for format in FORMATS:
-        assert render(grid, Caption(num_runs=0), format)
-    with pytest.raises(UserError, match="Did you mean 'latex'"):
-        render(grid, CAPTION, "latx")

@@ -173,26 +173,6 @@ def test_pairs_across_hardware_are_counted_where_they_are_compared() -> None:
     assert not any("machines" in note for note in notes(compared(filled(r, one_site))))
 
 
-def test_of_many_comparisons_those_that_are_decided_get_a_sentence() -> None:
-    r = resolved(tasks=("sst2", "rte", "mrpc", "qnli", "cola", "qqp"))
-    text = rendered(compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.2, "TAPT": 0.0}))), "text")
-    assert text.count("SCL - FT") == 7
-    assert "TAPT - FT" not in text
-    assert "Other comparisons: not separable: 7; --format csv has a sentence for each." in text
-
-
-def test_a_table_of_medians_says_that_means_are_compared() -> None:
-    r = replace(resolved(), aggregate=Aggregation(center="median", spread="none"))
-    text = rendered(compared(filled(r, results(r))), "md")
-    assert "A cell of this table is the median of its runs; comparisons are of their means." in text
-
-
-def test_nine_subsets_give_the_exact_test_a_word() -> None:
-    r = replace(resolved(), subsets=tuple(range(9)))
-    found = compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.05, "TAPT": 0.0})))
-    assert "exact sign-flip p 0.004 over 9 subsets" in sentence(only(found, "SCL"), found)
-
-
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_order_of_results_changes_no_byte(format: str) -> None:
     r = resolved()
@@ -239,12 +219,6 @@ def test_degenerate_designs_have_a_sentence(design: dict[str, Any], noise: float
         assert re.search(says, sentence(each, found))
     for format in FORMATS:
         assert "nan" not in rendered(found, format).lower().replace("nan_", "")
-
-
-def test_identical_rows_are_no_evidence() -> None:
-    r = resolved()
-    found = compared(filled(r, shifted(r, dict.fromkeys(ROWS, 0.0), noise=0.0)))
-    assert "the rows have equal scores in all 15 pairs of runs" in sentence(only(found, "SCL"), found)
 
 
 def test_one_row_and_an_unknown_one_are_refused() -> None:
@@ -465,16 +439,6 @@ def test_an_incomplete_grid_has_no_selected_configuration() -> None:
     assert comparison.difference is None
     assert "the configuration of SCL is selected once all runs of its configurations are done" in comparison.left_out
     assert counted_scores(filled(r, part))["row"].unique().tolist() == ["FT"]
-
-
-@pytest.mark.parametrize("average", ["none", "per_replicate"])
-def test_without_a_run_each_comparison_says_so(average: Any) -> None:
-    """Avg too, of a table that prints none."""
-    r = resolved(methods=("FT", "SCL"), tasks=("sst2", "rte"))
-    r = replace(r, aggregate=r.aggregate.model_copy(update={"average": average}))
-    found = compared(filled(r, [run for run in results(r) if run.row == "FT"])).comparisons
-    assert [comparison.column for comparison in found] == ["sst2", "rte", "avg"]
-    assert all("no replicate is done in both rows" in comparison.left_out[0] for comparison in found)
 
 
 def test_where_all_configurations_count_a_replicate_without_one_is_in_no_mean() -> None:

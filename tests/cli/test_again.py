@@ -118,11 +118,6 @@ def test_where_nothing_is_recorded_the_variants_of_the_store_are_named(harness: 
     assert harness(f"report {FIRST}").err == ""
 
 
-def test_formats_are_of_the_report(harness: Harness) -> None:
-    harness(f"bench {FIRST}")
-    assert harness("report --format csv").out == harness(f"report {FIRST} --format csv").out
-
-
 def test_another_table_and_another_store_know_nothing_of_it(harness: Harness) -> None:
     harness(f"bench {FIRST}")
     other = harness("report --table objectives")

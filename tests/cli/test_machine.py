@@ -22,27 +22,22 @@ Harness = Callable[..., Said]
 LONG = f"{MOVIES} --set fine_tune.steps=50000000"
 
 
-@pytest.mark.parametrize("words", ["bench", "plan", "report"])
 @pytest.mark.parametrize(
     ("url", "parts"),
     [
         ("harness.db", ["store 'harness.db' is not a database URL", "sqlite:///results/harness.db"]),
-        ("sqlite://", ["store 'sqlite://' names no file"]),
-        ("mysqll://host/x", ["names an unknown kind of database"]),
-        ("postgresql+psycopg://someone@127.0.0.1:1/x", ["someone@127.0.0.1"]),
         ("postgresql+psycopg://someone:hush@127.0.0.1:1/x", ["--store: a password in the URL", "PGPASSWORD"]),
-        ("postgresql+psycopg://127.0.0.1:1/x?user=someone&password=hush", ["--store: a password in the URL"]),
         ("sqlite:///letter.txt", ["sqlite:///letter.txt is not a database; move that file away"]),
         ("sqlite:///newer.db", ["newer harness (schema 999", "name another store"]),
     ],
 )
-def test_a_store_that_cannot_be_used(refused: Refused, workdir: Path, words: str, url: str, parts: list[str]) -> None:
+def test_a_store_that_cannot_be_used(refused: Refused, workdir: Path, url: str, parts: list[str]) -> None:
     (workdir / "letter.txt").write_text("this is a letter and no database" * 40)
     newer = Store(f"sqlite:///{workdir / 'newer.db'}")
     with newer._engine.begin() as connection:
         connection.exec_driver_sql("UPDATE meta SET value = '999'")
     newer._engine.dispose()
-    said = refused(f"{words} {MOVIES} --store {url}")
+    said = refused(f"bench {MOVIES} --store {url}")
     assert all(part in said for part in parts), said
     assert "hush" not in said
 

@@ -149,23 +149,12 @@ def test_a_report_names_the_file_and_its_rows_but_no_folder(harness: Harness, re
         assert task.name == "reviews"
 
 
-@pytest.mark.usefixtures("packaged", "reviews")
-def test_several_tasks_at_once(harness: Harness, workdir: Path) -> None:
-    write_csv(workdir / "tweets.csv", sst2(90, 5000), ("review", "stars"))
-    said = harness(*f"plan --tasks reviews.csv,tweets.csv --label stars {ENCODER}".split())
-    assert said.status == 0, said.err
-    assert "2 columns" in said.out
-    assert "tweets: test" in said.out
-
-
 @pytest.mark.usefixtures("reviews")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("bench --tasks reviews.csv --kind regression", "reviews.csv, line 2: label '+' is no number"),
         ("bench --tasks nowhere.csv", "--tasks: there is no file nowhere.csv"),
         ("bench --tasks reviews.csv --label star", "unknown column 'star'. Did you mean 'stars'?"),
-        ("bench --tasks reviews.csv --label stars --test none.csv", "--test: there is no file none.csv"),
         (
             "bench --tasks reviews.csv,other.csv --label stars --dev more.txt",
             "--dev goes with one file of labelled rows",
@@ -178,11 +167,7 @@ def test_several_tasks_at_once(harness: Harness, workdir: Path) -> None:
             "bench --tasks reviews.csv --label stars --remove-overlap",
             "there are no unlabelled texts; name them with --unlabelled",
         ),
-        ("bench --tasks reviews.csv --label stars --protocol owm", "unknown protocol 'owm'. Did you mean 'own'?"),
         ("bench --table own", "table own has no task of its own"),
-        ("bench --tasks sheet.xlsx --label stars", "sheet.xlsx: spreadsheets are not read"),
-        ("init reviews.csv --kind x", "--kind x: should be classes, regression or spans"),
-        ("init more.yaml", "name a file of labelled rows"),
         ("init reviews.csv --label stars --out more.txt", "should end in .yaml"),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.command import Said, TrainingStartedError, data_folder, sst2, write_csv
+from cli.command import Said, data_folder, sst2, write_csv
 
 Refused = Callable[..., str]
 Harness = Callable[..., Said]
@@ -19,24 +19,13 @@ PRE = "--table pretraining --subsets 0"
     ("words", "parts"),
     [
         (f"bench {PRE} --corpus boolq_pros", ["unknown corpus 'boolq_pros'", "Did you mean 'boolq_prose'?"]),
-        (f"bench {PRE} --corpus no/such.txt", ["no/such.txt", "no such file"]),
-        (f"bench {PRE} --set pre_train.blocks=sentence", ["pre_train.blocks", "'packed' or 'text'"]),
         (f"bench {PRE} --set pre_train.max_length=4", ["pre_train.max_length", "greater than or equal to 8"]),
-        (f"bench {PRE} --set pre_train.max_lenght=64", ["Did you mean 'pre_train.max_length'?"]),
         (f"bench {PRE} --set taco.contrast_group=90", ["taco", "contrast_group 90 is larger than the batch of 80"]),
         (f"bench {PRE} --encoder new:tinny", ["unknown size", "Did you mean 'tiny'?"]),
         (f"bench {CSSL} --translator apertum:spa", ["translator 'apertum:spa'", "apertium"]),
-        (f"bench {CSSL} --translator opus-mt:", ["translator 'opus-mt:'"]),
-        (f"bench {CSSL} --translator file:none.jsonl", ["none.jsonl"]),
         ("bench --table few_shot --corpus boolq_prose", ["--corpus boolq_prose", "no row that is pre-trained"]),
-        ("bench --table few_shot --methods scl+cmlm", ["only the last method may use labels"]),
         ("bench --table few_shot --methods taco --set taco.contrast_group=9", ["set taco.contrast_group to 8 or less"]),
         ("bench --table few_shot --methods taco --set taco.window=4 --set taco.window_reading=released", ["is even"]),
-        ("bench --table few_shot --methods coco_lm --set coco_lm.crop_ratio=2", ["less than or equal to 1"]),
-        (
-            "bench --table few_shot --methods cmlm+scl --set cmlm.p_c=2",
-            ["--set cmlm.p_c=2: should be less than or equal to 1"],
-        ),
     ],
 )
 def test_a_mistake_is_one_sentence(refused: Refused, packaged: object, words: str, parts: list[str]) -> None:
@@ -118,35 +107,6 @@ def test_a_plan_of_the_hubs_translator_asks_nothing_and_counts_its_runs(harness:
     assert list(workdir.iterdir()) == []
 
 
-def test_translations_of_the_users_are_used_at_once(harness: Harness, workdir: Path) -> None:
-    """Content identifies them: nothing is kept, the key is there in the plan, and moving the file changes nothing."""
-    data_folder(workdir)
-    rows = [f"Sentence number {i}, told plainly." for i in range(40)]
-    body = [{"text": t, "view_1": t.upper(), "view_2": t[::-1]} for t in rows]
-    (workdir / "views.jsonl").write_text("".join(json.dumps(row) + "\n" for row in body), encoding="utf-8")
-    words = "--table few_shot --preset quick --tasks sst2 --sizes 20 --subsets 0 --methods cssl --data . --encoder bert-tiny"
-    words = words.replace("--preset quick", "--preset paper --set fine_tune.lr=1e-4")
-    said = harness(f"plan {words} --translator file:views.jsonl")
-    assert said.status == 0, said.err
-    assert "are back-translated by" not in said.out
-    (workdir / "views.jsonl").write_text(json.dumps(body[0]) + "\n", encoding="utf-8")
-    said = harness(f"plan {words} --translator file:views.jsonl")
-    assert said.status == 2
-    assert "there is no row for the text" in said.err
-
-
-@pytest.mark.usefixtures("packaged")
-def test_a_plan_of_pre_training(harness: Harness, workdir: Path) -> None:
-    said = harness(f"plan {PRE}")
-    assert said.status == 0, said.err
-    assert "Runs: 17, one for each" in said.out
-    assert "Stages: 34, " in said.out
-    assert list(workdir.iterdir()) == [], "a plan writes nothing"
-    said = harness(f"plan {PRE} --methods MLM,TACO --corpus boolq_prose")
-    assert "Runs: 2, one for each" in said.out
-    assert "Stages: 4, " in said.out
-
-
 @pytest.mark.usefixtures("packaged")
 def test_a_corpus_that_holds_dev_texts_is_told(
     harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
@@ -162,23 +122,3 @@ def test_a_corpus_that_holds_dev_texts_is_told(
     monkeypatch.setattr("harness.planning.runs.COMPARED_TEXTS", 10)
     monkeypatch.setattr("harness.report.notes.COMPARED_TEXTS", 10)
     assert "Overlap: not looked for in the 600 texts of mine" in harness(words).out
-
-
-def test_lists(harness: Harness) -> None:
-    for what, names in (
-        ("methods", ["cssl", "mlm", "taco", "electra", "coco_lm", "  coco_lm.crop_ratio", "  taco.num_negatives"]),
-        ("encoders", ["new:tiny", "new:bert-small", "new:coco-lm-large++"]),
-        ("corpora", ["boolq_prose", "hub:OWNER/NAME"]),
-        ("translators", ["opus-mt:de,zh", "apertium:spa,cat", "file:PATH"]),
-        ("tables", ["objectives", "pretraining"]),
-    ):
-        said = harness(f"list {what}")
-        assert said.status == 0
-        lines = said.out.splitlines()
-        assert all(any(line.startswith(name) for line in lines) for name in names), said.out
-
-
-@pytest.mark.usefixtures("packaged")
-def test_what_is_right_starts(harness: Harness) -> None:
-    with pytest.raises(TrainingStartedError):
-        harness(f"bench {PRE} --methods MLM")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import trained
 from cli.command import Said, command
 from cli.conftest import Benched
 
-from harness.analysis.published import Published
+from harness.analysis.published import Published, read_published
 from harness.analysis.schema import RESULT_DTYPES
 from harness.commands import rerun
 from harness.commands.verify import Verification
@@ -158,11 +159,6 @@ def without_worst(scene: Scene) -> Path:
     return scene.printed()
 
 
-def without_worst_json(scene: Scene) -> Path:
-    without_worst(scene)
-    return scene.printed_json()
-
-
 def best_repeated(scene: Scene) -> Path:
     return scene.printed(lambda rows: rows.extend(30 * [max(rows, key=lambda row: float(row["test"]))]))
 
@@ -175,20 +171,12 @@ def row_renamed(scene: Scene) -> Path:
     return scene.printed(lambda rows: rows[2].update(row="SCL (ours)"))
 
 
-def row_of_another(scene: Scene) -> Path:
-    return scene.printed(lambda rows: rows[2].update(row="CMLM"))
-
-
 def row_dropped(scene: Scene) -> Path:
     return scene.printed(lambda rows: rows.pop(3))
 
 
 def seed_dropped(scene: Scene) -> Path:
     return scene.printed(lambda rows: rows.__setitem__(slice(None), [row for row in rows if row["seed"] == "31"]))
-
-
-def seed_dropped_json(scene: Scene) -> Path:
-    return scene.printed_json(flags="--last --seeds 31 --methods ft,cmlm")
 
 
 def predictions_damaged(scene: Scene) -> Path:
@@ -213,30 +201,6 @@ def flops_changed(scene: Scene) -> Path:
     return scene.printed()
 
 
-def loss_changed(scene: Scene) -> Path:
-    tampered(scene.database, scene.keys["FT", 31], lambda record, _: record["history"][0].update(loss=0.01))
-    return scene.printed()
-
-
-def parents_loss_changed(scene: Scene) -> Path:
-    parent = Store(scene.store, create=False).stage(scene.keys["CMLM", 31]).parent  # type: ignore[union-attr]
-    assert parent is not None
-    tampered(scene.database, parent.key, lambda record, _: record["history"][-1].update(loss=0.01))
-    return scene.printed()
-
-
-def evaluation_removed(scene: Scene) -> Path:
-    tampered(scene.database, scene.keys["FT", 31], lambda record, _: record["history"].insert(0, record["history"][0]))
-    tampered(scene.database, scene.keys["FT", 31], lambda record, _: record["history"][0].update(step=3))
-    return scene.printed()
-
-
-def weights_of_another(scene: Scene) -> Path:
-    key = scene.keys["CMLM", 31]
-    tampered(scene.database, key, lambda record, _: record["provenance"].update(parent_product="0" * 64))
-    return scene.printed()
-
-
 def in_json(change: Callable[[dict[str, Any]], Any]) -> Callable[[Scene], Path]:
     return lambda scene: scene.printed_json(change)
 
@@ -248,32 +212,18 @@ NOT, PART = "NOT confirmed.\n", "Confirmed in part, without "
     ("tamper", "verdict", "says"),
     [
         (without_worst, PART, "without 3 of the 14 runs of the bench, which have no record (never trained, or deleted)."),
-        (without_worst_json, PART, "without 3 of the 14 runs of the bench, which have no record (never trained, or deleted)."),
         (best_repeated, NOT, "Contradictions: 30.\n  row 15 ("),
         (row_added, NOT, "row 15 (SCL, sst2, 20 examples, subset 0, seed 53, accuracy) is no run of the bench; its key "),
-        (row_renamed, NOT, "row 3 (SCL (ours), sst2, 20 examples, subset 0, seed 31, accuracy) is no run of the bench; its key "),
         (row_renamed, NOT, "the file leaves out the run SCL, sst2, 20 examples, subset 0, seed 31"),
-        (row_of_another, NOT, "row 3 (CMLM, sst2, 20 examples, subset 0, seed 31, accuracy): key is '"),
         (row_dropped, NOT, "the file leaves out the run SCL, sst2, 20 examples, subset 0, seed 42"),
         (seed_dropped, PART, "without 7 of the 14 runs of the bench, which the file leaves out."),
-        (seed_dropped_json, PART, "without 12 of the 14 runs of the bench, which the file leaves out."),
         (predictions_damaged, NOT, "is damaged (its checksum does not match)"),
         (parents_deleted, NOT, "the post-train stage before runs of the file: the store has no record "),
-        (flops_changed, NOT, " FLOPs, and its batches have "),
-        (loss_changed, NOT, "it says loss 0.01 at update 6, and its terms give "),
-        (parents_loss_changed, NOT, "it says loss 0.01 at update 2, and its terms give "),
-        (evaluation_removed, NOT, "its history has evaluations after updates [3, 6], and its stage after [6]"),
-        (weights_of_another, NOT, "the weights that it says it started from are not those "),
         (in_json(lambda body: body.update(encoder="roberta-large")), NOT, "  encoder is 'roberta-large' in the file and '"),
-        (in_json(lambda body: body.update(preset="paper")), NOT, "  preset is 'paper' in the file and 'quick' by the records"),
         (in_json(lambda body: body.update(subsets=[0, 1])), NOT, "  subsets has 2 entries in the file and 1 by the records"),
-        (in_json(lambda body: body["caption"].update(num_runs=99)), NOT, "  caption.num_runs is 99 in the file and 14 "),
-        (in_json(lambda body: body["caption"]["lines"].pop(0)), NOT, "  caption.lines has "),
         (in_json(lambda body: body.update(extra=1)), NOT, "  extra is in the file and not derived from the records"),
         (in_json(lambda body: body.pop("seeds")), NOT, "  seeds is not in the file and derived from the records"),
-        (in_json(lambda body: body["cells"][0].update(value=None)), NOT, "  cells[0: FT, sst2, 20].value is missing in the file and 0."),
         (in_json(lambda body: body["cells"][0].update(value=0.99)), NOT, "  cells[0: FT, sst2, 20].value is 0.99 in the file and 0."),
-        (in_json(lambda body: body["results"][0].update(test=None)), NOT, "accuracy): test is missing in the file and 0."),
     ],
 )  # fmt: skip
 def test_tampering_is_named(tamper: Callable[[Scene], Path], verdict: str, says: str, scene: Scene) -> None:
@@ -282,12 +232,6 @@ def test_tampering_is_named(tamper: Callable[[Scene], Path], verdict: str, says:
     assert said.status == 1, said.out
     assert says in said.out, said.out
     assert verdict in said.out[said.out.rindex("Taken as recorded") :], said.out
-
-
-def test_deleted_records_are_each_named(scene: Scene) -> None:
-    keys = scene.worst()
-    said = scene.run("verify", str(without_worst(scene)), "--store", scene.store)
-    assert all(f"the store has no record {key[:12]}" in said.out for key in keys), said.out
 
 
 def test_without_its_data_a_bench_confirms_its_runs_alone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,8 +266,6 @@ def test_without_its_encoder_losses_and_flops_are_not_confirmed(scene: Scene, mo
     [
         ("test", "0.987", "row 3 (SCL, sst2, 20 examples, subset 0, seed 31, accuracy): test is 0.987 in the file and "),
         ("dev", "", "row 3 (SCL, sst2, 20 examples, subset 0, seed 31, accuracy): dev is missing in the file and "),
-        ("hardware", "abacus", "hardware is 'abacus' in the file and "),
-        ("key", "f" * 32, f"key is '{'f' * 32}' in the file and "),
         ("metric", "f1", "row 3 (SCL, sst2, 20 examples, subset 0, seed 31, f1): its run has no score of this metric"),
     ],
 )  # fmt: skip
@@ -352,6 +294,22 @@ def other_labels(_: dict[str, Any], predictions: dict[str, Predictions]) -> None
         each.gold[:] = 1 - each.gold
 
 
+def half_flops(record: dict[str, Any], _: dict[str, Predictions]) -> None:
+    record["flops"] /= 2
+
+
+def other_loss(record: dict[str, Any], _: dict[str, Predictions]) -> None:
+    record["history"][0]["loss"] = 0.01
+
+
+def another_evaluation(record: dict[str, Any], _: dict[str, Predictions]) -> None:
+    record["history"].insert(0, record["history"][0] | {"step": 3})
+
+
+def other_start(record: dict[str, Any], _: dict[str, Predictions]) -> None:
+    record["provenance"]["parent_product"] = "0" * 64
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -359,13 +317,17 @@ def other_labels(_: dict[str, Any], predictions: dict[str, Predictions]) -> None
         (other_update, "it selects update 1, and its history is best on dev at update 6"),
         (other_classes, "are not those of its predictions"),
         (other_labels, "the labels of sst2/test that it keeps are not those of the data"),
+        (half_flops, " FLOPs, and its batches have "),
+        (other_loss, "it says loss 0.01 at update 6, and its terms give "),
+        (another_evaluation, "its history has evaluations after updates [3, 6], and its stage after [6]"),
+        (other_start, "the weights that it says it started from are not those "),
     ],
 )
 def test_a_changed_record_is_named(
     change: Any, says: str, harness: Harness, benched: Benched, published: Path, copied: Path
 ) -> None:
     """One whose checksum was computed again, so that the store itself takes it for whole."""
-    key = benched.keys["FT", 31]
+    key = benched.keys["CMLM" if change is other_start else "FT", 31]
     tampered(copied, key, change)
     said = harness("verify", str(published), "--store", f"sqlite:///{copied}")
     assert said.status == 1
@@ -393,13 +355,9 @@ def parquet_of(**column: Any) -> bytes:
     ("name", "content", "says"),
     [
         ("none.csv", None, "cannot be read (No such file or directory)"),
-        ("empty.csv", "", "is empty; write it with 'harness report --format csv'"),
-        ("notes.txt", "hello", "should be a .csv, .json or .parquet file"),
         ("other.csv", "a,b\n1,2\n", "is not a file of results of 'harness report' (it has no column size, row, column"),
-        ("header.csv", ",".join(RESULT_DTYPES) + "\n", "has no results"),
         ("ragged.csv", "a,b\n1,2,3\n", "(it has rows with more values than columns)"),
         ("other.json", "[1]", "(it has no list 'results')"),
-        ("broken.json", "{", "is not a file of results of 'harness report' ("),
         ("broken.parquet", b"PAR1", "is not a file of results of 'harness report' ("),
         ("deep.json", '{"results": ' + "[" * 9999 + "]" * 9999 + "}", "(it is nested too deeply)"),
         (
@@ -408,18 +366,13 @@ def parquet_of(**column: Any) -> bytes:
             "(row 1: seed is '1",
         ),
         ("dict.parquet", parquet_of(row={"a": 1}), "(row 1: row is a dict)"),
-        ("list.parquet", parquet_of(seed=[1, 2]), "(row 1: seed is a ndarray)"),
     ],
 )
-def test_other_files_are_refused(
-    name: str, content: str | bytes | None, says: str, harness: Harness, tmp_path: Path
-) -> None:
+def test_other_files_are_refused(name: str, content: str | bytes | None, says: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    said = harness("verify", str(tmp_path / name))
-    assert said.status == 2
-    assert says in said.err
-    assert said.err.count("\n") == 1
+    with pytest.raises(UserError, match=re.escape(says)):
+        read_published(tmp_path / name)
 
 
 def test_wrong_values_and_places_are_refused(harness: Harness, published: Path) -> None:

@@ -131,11 +131,7 @@ def test_verify_checks_scores_and_says_what_it_could_not(lab: Path, harness: Har
     "words",
     [
         BENCH,
-        BENCH.replace("bench", "plan", 1),
         BENCH.replace("bench", "report", 1).replace("--subsets 0,1", "--subsets 2"),
-        BENCH.replace("bench", "report", 1).replace("--sizes 20", "--sizes 10"),
-        BENCH.replace("bench", "report", 1).replace("--methods ft,tapt", "--methods scl"),
-        "report --tasks mood.csv --label text",
         "report --figure embeddings --out map.png",
         "publish results",
     ],

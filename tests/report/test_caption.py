@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from harness.analysis.schema import Result
 from harness.analysis.scores import Examples
 from harness.planning.resolved import ResolvedTable
 from harness.report.caption import Caption, caption_lines, footnotes
-from harness.report.document import FORMATS
 from harness.report.settings import settings_of
 from harness.report.table import render
 from harness.tasks import TASKS, Task
@@ -57,13 +55,6 @@ def value(r: ResolvedTable, key: str) -> tuple[str, str]:
     return next((setting.value, setting.note) for setting in settings_of(r) if setting.key == key)
 
 
-def test_what_a_method_decides_is_said_once() -> None:
-    r = resolve_table("pretraining", "paper", methods=("MLM", "TACO", "TACO concentrated"))
-    text = render(filled(r, []), Caption(num_runs=1), "text")
-    assert text.count("RoBERTa's classification head on every encoder") == 1
-    assert "P: from the TACO paper" in text
-
-
 # ---------------------------------------------------------------------------------------------------- whose values
 
 
@@ -84,19 +75,6 @@ def test_what_is_chosen_here_is_never_called_the_papers(name: str, preset: str) 
     assert "last update" in implemented[r.protocol]
     assert theirs["fine_tune.batch_size"] == "16"
     assert any(key.endswith(".lr") for key in theirs) == ("encoder" in theirs) == (preset == "paper")
-
-
-def test_the_methods_that_are_there_say_how_they_are_implemented() -> None:
-    both = chosen(table(methods=("ft", "scl")), "I")
-    assert both["SCL"].startswith("lambda 0.9; temperature 0.3; ")
-    assert "MNLI-MM scored at the checkpoint selected on matched dev" in both["cmlm_few_shot"]
-    alone = str(chosen(table(methods=("ft",), tasks=("sst2",)), "I"))
-    assert not re.search("SCL|CMLM|MNLI|RTE|MRPC", alone)
-    assert "until each class is present" in alone
-    assert "until each class" not in str(chosen(table("full_size"), "I"))
-    ablation = chosen(table("ablation"), "I")
-    assert ablation["w/o CRM"].startswith("independent masks with probability 0.7")
-    assert "temperature 0.07" in ablation["w/ SimCLR"]
 
 
 def test_only_phases_that_run_are_in_the_recipe() -> None:
@@ -135,39 +113,6 @@ def test_a_table_of_ones_own_data_says_what_ran_and_names_no_paper() -> None:
         assert said[key] == (expected, "", "")
     said.pop("protocol")
     assert not re.search("paper|CMLM|cmlm.alpha|GLUE|Table 1|post_train|TAPT|comparable with", f"{text}{said}")
-
-
-def test_a_title_names_the_sizes_that_are_shown() -> None:
-    assert text_of(table(sizes=(100,))).startswith("Few-shot GLUE, 100 training examples (CMLM, Table 1).")
-    assert text_of(table()).startswith("Few-shot GLUE, 20, 100 and 1000 training examples (CMLM, Table 1).")
-    full = text_of(table("full_size", tasks=("rte",)), Caption(1, examples={"rte": Examples(200, 77, 2490)}))
-    assert full.startswith(
-        "Full-size GLUE, the full training set (CMLM, Table 2).\nTest scores in points (x100): mean over 3 seeds."
-    )
-    assert "RTE train 2,490, dev 200, test 77" in full
-    each = {"rte": Examples(62, 97, 249, least=241)}  # each subset has a dev set of its own
-    assert "RTE train 241 to 249, dev 62" in text_of(table("full_size", tasks=("rte",)), Caption(1, examples=each))
-
-
-def test_settings_of_the_encoder_are_in_the_recipe() -> None:
-    key = "encoder.relative_buckets"
-    assert value(own(tasks=("reviews",), set=(f"{key}=0",)), key) == ("0", "")
-    assert value(table(tasks=("sst2",), set=(f"{key}=32",)), key) == ("32", "instead of none")
-
-
-def test_terms_are_explained_where_they_occur_and_nowhere_else() -> None:
-    r = own(tasks=("reviews",))
-    complete, one = text_of(r), text_of(replace(r, subsets=(0,)))
-    assert "in a cell" not in complete
-    assert "Subset: one draw of the training examples" in complete
-    assert "ubset:" not in one
-    assert "Avg" not in complete
-    partial = text_of(r, runs=[x for x in results(r) if x.subset == 0])
-    assert "1/2 in a cell: 1 of 2 runs done" in partial
-    assert "No cell is" not in partial
-    assert "No cell is" in complete
-    for text in (complete, partial, text_of(table())):
-        assert not re.search("cluster|would mean|unset|both sides", text)
 
 
 @pytest.mark.parametrize("name", ["few_shot", "own"])
@@ -209,11 +154,3 @@ def test_a_row_that_skips_a_task_leaves_the_table_complete_and_has_no_average() 
     assert re.fullmatch(r"SCL +\d+\.\d\d ± \d+\.\d\d\*? +— \[a\] +— \[a\]", row)
     missing = grid_of(r, [x for x in results(r) if (x.column, x.subset) != ("reviews", 1)], SKIPPED)
     assert not missing.complete
-
-
-def test_a_row_that_skips_every_task_is_named_once() -> None:
-    skipped = {("SCL", task): "no reason" for task in OWN}
-    _, lines = footnotes(grid_of(own(), skipped=skipped))
-    assert lines == ["a: SCL not run: no reason."]
-    for format in FORMATS:
-        assert render(grid_of(own(), skipped=skipped), Caption(1), format)

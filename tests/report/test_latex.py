@@ -16,7 +16,7 @@ from harness.planning.resolve import resolve
 from harness.planning.table import load_table
 from harness.report.caption import Caption
 from harness.report.comparison import rendered, rendered_variance
-from harness.report.document import Document, latex_document, written
+from harness.report.document import latex_document
 from harness.report.table import render
 
 PAPER = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}Text.\n%s\\end{document}\n"
@@ -64,8 +64,3 @@ def test_pdflatex_compiles_them(whole: bool, tmp_path: Path) -> None:
     assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
     if whole:
         assert "Overfull \\hbox" not in done.stdout
-
-
-def test_a_document_without_tables_is_comments() -> None:
-    document = Document("x", [], ["No row has a finished run.", "What it is."], caption=["What it is."])
-    assert written(document, "latex") == "% What it is.\n% No row has a finished run.\n"
