@@ -9,7 +9,6 @@ import argparse
 import importlib
 import importlib.util
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable
@@ -234,7 +233,7 @@ def _to_create(name: str, path: Path) -> Check:
 
 
 def _store(url: str | None) -> Check:
-    """Opens the database and checks every record. Creates nothing: where there is no file, it checks that one can be made."""
+    """Opens the database, and asks SQLite whether its file is whole. Creates nothing: where there is no file, it checks that one can be made."""
     from harness.store import DEFAULT_URL, Store
 
     try:
@@ -244,29 +243,14 @@ def _store(url: str | None) -> Check:
             return _to_create("store", path)
         if path and not os.access(path, os.W_OK):
             return Check("store", False, f"{path} is not writable", "give another place with `--store`")
-        count, damages = store.damages() if store.exists else (0, [])
+        found = store.integrity()
     except UserError as error:
         return _refused("store", error)
-    if not damages:
-        return Check("store", True, f"{store.shown} opens; {count:,} records, none damaged")
-    named = ", ".join(f"{damage.key[:10]} ({damage.why})" for damage in damages[:5])
-    more = f" and {len(damages) - 5} more" if len(damages) > 5 else ""
-    return Check(
-        "store",
-        False,
-        f"{store.shown}: {len(damages):,} of {count:,} records are damaged: {named}{more}",
-        f"`harness doctor --store {shlex.quote(store.shown)} --quarantine` moves them away; the command that made them trains them again",
-    )
-
-
-def quarantine(url: str | None) -> str:
-    """Move damaged records into a table of their own and say how many. Raises UserError."""
-    from harness.store import DEFAULT_URL, Store
-
-    store = Store(url or DEFAULT_URL, create=False)
-    damages = store.damages()[1] if store.exists else []
-    store.quarantine(damages)
-    return f"{len(damages):,} damaged records were moved to the table damaged_records of {store.shown}."
+    if found == "ok":
+        return Check("store", True, f"{store.shown} opens; {len(store.keys()):,} records")
+    recovered = path.with_suffix(".recovered.db") if path else ""
+    fix = f"restore a copy, or run `sqlite3 {path} .recover | sqlite3 {recovered}` and name that as the store"
+    return Check("store", False, f"{store.shown} is damaged ({found})", fix)
 
 
 def _store_path(url: str | None) -> Path:
@@ -337,8 +321,6 @@ def checks(url: str | None = None, data: str | None = None, storage: str | None 
 
 def run(args: argparse.Namespace) -> int:
     """Print every check with its fix. Returns 0 if nothing needed is missing, else 1."""
-    if args.quarantine:
-        print(quarantine(args.store))
     if args.cluster:
         storage = args.storage or str(_store_path(args.store).parent / "products")
         results = [_store(args.store), *cluster_checks(args.cluster, storage)]

@@ -509,7 +509,6 @@ def _check(check: argparse.ArgumentParser) -> None:
 
 def _doctor(doctor: argparse.ArgumentParser) -> None:
     _add(doctor, "store", "storage", "data")
-    _switch(doctor, "--quarantine", "move damaged records of the store to a separate table")
     doctor.add_argument(
         "--cluster",
         nargs="?",

@@ -53,7 +53,7 @@ def merge(args: argparse.Namespace) -> int:
 
 def _lines(merged: Merged, there: str, here: str) -> Iterator[str]:
     yield (
-        f"{there}: {counted(merged.added, 'record')} taken over into {here}, {merged.replaced:,} in place of a failed or damaged one; "
+        f"{there}: {counted(merged.added, 'record')} taken over into {here}, {merged.replaced:,} in place of a failed one; "
         f"{merged.known:,} were there already."
     )
     if merged.other_weights:
@@ -61,8 +61,6 @@ def _lines(merged: Merged, there: str, here: str) -> Iterator[str]:
             f"{counted(merged.other_weights, 'stage')} of these ended with other weights there, by another machine or version; those of {here} stay. Captions "
             "count the runs that started from the others, and 'harness verify' confirms such runs in a store of their own alone."
         )
-    if merged.damaged:
-        yield f"Damaged and left: {merged.damaged:,}."
     if merged.conflicts:
         yield f"{counted(len(merged.conflicts), 'record')} differ and stay as they are in {here}:"
         yield from (f"  {_conflict(conflict)}" for conflict in merged.conflicts[:SHOWN])

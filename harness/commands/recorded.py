@@ -316,11 +316,11 @@ def recorded_runs(store: Store, request: Request) -> list[dict[str, Any]]:
     records = store.records(dict.fromkeys(label["key"] for label in labels))
     runs = []
     for label in labels:
-        if (record := records.get(label["key"])) is not None:  # None: damaged
-            metric, dev = next(iter(record.dev_scores.items()), ("", None))
-            more = {"status": record.status, "reason": record.reason, "metric": metric, "dev": dev}
-            more |= {"step": record.selected_step, "seconds": record.seconds, "recorded_at": label.pop("committed_at")}
-            runs.append({**label, **more})
+        record = records[label["key"]]
+        metric, dev = next(iter(record.dev_scores.items()), ("", None))
+        more = {"status": record.status, "reason": record.reason, "metric": metric, "dev": dev}
+        more |= {"step": record.selected_step, "seconds": record.seconds, "recorded_at": label.pop("committed_at")}
+        runs.append({**label, **more})
     return runs
 
 

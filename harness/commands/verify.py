@@ -142,17 +142,9 @@ class Verification:
     def wrong(self) -> bool:
         return bool(self.differing or self.problems)
 
-    @cached_property
-    def _damaged(self) -> dict[str, str]:
-        return {damage.key: damage.why for damage in self.store.damages()[1]}
-
     def absent(self, key: str) -> str:
-        """Why a key has no intact record; '' where it has one."""
-        if self.store.statuses([key]):
-            return ""
-        if key in self._damaged:
-            return f"its record {key[:12]} is damaged ({self._damaged[key]})"
-        return f"the store has no record {key[:12]}"
+        """Why a key has no record; '' where it has one."""
+        return "" if self.store.statuses([key]) else f"the store has no record {key[:12]}"
 
     def leave_out(self, reason: str, place: str) -> None:
         self.unchecked.setdefault(reason, []).append(place)

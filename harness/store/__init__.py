@@ -4,14 +4,13 @@ from harness.store.database import DEFAULT_URL, SCHEMA_VERSION, has_password, ma
 from harness.store.exchange import merge
 from harness.store.kept import StoredRequest, StoredSeal
 from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner
-from harness.store.records import Damage, Speed, Store
+from harness.store.records import Speed, Store
 
 __all__ = [
     "DEFAULT_URL",
     "LEASE_SECONDS",
     "RENEW_SECONDS",
     "SCHEMA_VERSION",
-    "Damage",
     "Grant",
     "Owner",
     "Speed",

@@ -9,7 +9,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from harness.kinds import Predictions
 from harness.paths import replace_file
 from harness.specs import Record
 from harness.store.database import sqlite_url
-from harness.store.integrity import Row, checksum, packed, report_damage, sha256_of, unpacked
 from harness.store.kept import StoredRequest
 from harness.store.published import RECORDS_FILE, UNLABELLED_FILE
 from harness.store.records import Store
+from harness.store.rows import packed, record_of, unpacked
 from harness.store.tables import (
     PROBES,
     RECORDS,
@@ -41,6 +41,8 @@ from harness.store.tables import (
 CHUNK = 100
 """Records, with their predictions, of one transaction."""
 
+Columns = Mapping[Any, Any]
+"""A row of `records`, by the names of its columns."""
 Labels = Callable[[str], NDArray[Any]]
 """The gold labels [n] of a row set, in its canonical order, by its digest."""
 
@@ -57,21 +59,20 @@ class Conflict:
 
 @dataclass
 class Merged:
-    """Records of the other store: `added`, those that took the place of a failed or damaged one (`replaced`), those that were here
-    with the same outcome (`known`; of these with `other_weights` for the stages after it) or with another (`conflicts`), and those that are `damaged` there. `studies`: those whose trials
-    differ; they stay as they are here."""
+    """Records of the other store: `added`, those that took the place of a failed one (`replaced`), those that were here with the same
+    outcome (`known`; of these with `other_weights` for the stages after it) or with another (`conflicts`). `studies`: those whose
+    trials differ; they stay as they are here."""
 
     added: int = 0
     replaced: int = 0
     known: int = 0
     other_weights: int = 0
-    damaged: int = 0
     conflicts: list[Conflict] = field(default_factory=list)
     studies: list[str] = field(default_factory=list)
 
     @property
     def agrees(self) -> bool:
-        return not (self.conflicts or self.studies or self.damaged)
+        return not (self.conflicts or self.studies)
 
 
 def merge(target: Store, source: Store, gold: Labels | None = None) -> Merged:
@@ -96,54 +97,40 @@ def take_records(target: Store, source: Store, keys: Collection[str], gold: Labe
     merged, every = Merged(), list(keys)
     for start in range(0, len(every), CHUNK):
         of_part = RECORDS.c.key.in_(every[start : start + CHUNK])
-        with source._read() as connection:
-            rows = sorted(source._rows(connection, of_part, predictions=True), key=lambda row: str(row.key))
-            asked = sa.select(RECORDS.c.key, RECORDS.c.committed_at).where(of_part)
-            times = {row.key: float(row.committed_at) for row in connection.execute(asked)}
+        rows = source._select(sa.select(RECORDS).where(of_part).order_by(RECORDS.c.key))
         with target._write() as connection:
             for row in rows:
-                if why := row.damage():
-                    report_damage(source.shown, row.key, why)
-                    merged.damaged += 1
-                else:
-                    taken = _labelled(row, gold) if gold else row
-                    _take_record(target, connection, taken, times[row.key], merged)
+                _take_record(connection, _labelled(row, gold) if gold else row, merged)
     runs = {label["key"]: label for label in source.labels_of(conflict.key for conflict in merged.conflicts)}
     merged.conflicts = [Conflict(c.key, c.ours, c.theirs, runs.get(c.key, {})) for c in merged.conflicts]
     return merged
 
 
-def _labelled(row: Row, gold: Labels) -> Row:
-    """An intact row whose predictions have these labels, with its new checksum."""
-    if not row.predictions:
+def _labelled(row: Columns, gold: Labels) -> Columns:
+    """A row whose predictions have these labels."""
+    if not row["predictions"]:
         return row
-    kept = unpacked(row.predictions)
+    kept = unpacked(row["predictions"])
     blob = packed({digest: Predictions(predicted.arrays, gold(digest)) for digest, predicted in kept.items()})
-    digest = sha256_of(blob)
-    whole = checksum(row.key, row.status, row.attempt, row.stage, row.record, digest)
-    return replace(row, predictions=blob, digest=digest, checksum=whole)
+    return {**row, "predictions": blob}
 
 
-def _take_record(target: Store, connection: Connection, row: Row, committed_at: float, merged: Merged) -> None:
-    of_key = RECORDS.c.key == row.key
-    old = next(target._rows(connection, of_key, predictions=True), None)
-    why = old.damage() if old else ""
-    if old and not why:
-        if old.status == "done" or row.status != "done":
-            here, there = old.read(predictions=True), row.read(predictions=True)
-            if old.status == "done" == row.status and not same_outcome(here, there):
-                merged.conflicts.append(Conflict(row.key, here, there, {}))
-            else:
-                merged.known += 1
-                merged.other_weights += row.status == "done" and here.weights_digest != there.weights_digest
-            return
+def _take_record(connection: Connection, row: Columns, merged: Merged) -> None:
+    of_key = RECORDS.c.key == row["key"]
+    old = connection.execute(sa.select(RECORDS).where(of_key)).mappings().first()
+    if old and (old["status"] == "done" or row["status"] != "done"):
+        here, there = record_of(old), record_of(row)
+        if old["status"] == "done" == row["status"] and not same_outcome(here, there):
+            merged.conflicts.append(Conflict(row["key"], here, there, {}))
+        else:
+            merged.known += 1
+            merged.other_weights += row["status"] == "done" and here.weights_digest != there.weights_digest
+        return
+    if old:
         connection.execute(sa.delete(RECORDS).where(of_key))
-    elif old:
-        target._set_aside(connection, of_key, why)
     merged.added += old is None
     merged.replaced += old is not None
-    columns = {name: getattr(row, name) for column in RECORDS.columns if (name := str(column.name)) != "committed_at"}
-    connection.execute(sa.insert(RECORDS).values(**columns, committed_at=committed_at))
+    connection.execute(sa.insert(RECORDS).values(**row))
 
 
 def same_outcome(one: Record, other: Record) -> bool:

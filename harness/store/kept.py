@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from harness.errors import UserError
 from harness.specs import digest_of
 from harness.store.database import Database, parts, retried
 from harness.store.tables import (
@@ -54,7 +52,7 @@ class StoredSeal:
 
 
 class Kept(Database):
-    """Small things by key. The first translation and the first intact result of a probe are final; the last request comes first; a
+    """Small things by key. The first translation and the first result of a probe are final; the last request comes first; a
     later write of a trial's number replaces the earlier one."""
 
     # ---------------------------------------------------------------- requests of benches and studies, with their stages
@@ -84,12 +82,15 @@ class Kept(Database):
 
     @retried
     def requests(self, key: str | None = None) -> list[StoredRequest]:
-        """All requests, or those that need the stage `key`; the last one first. Damaged rows are skipped."""
+        """All requests, or those that need the stage `key`; the last one first."""
         query = sa.select(REQUESTS).order_by(REQUESTS.c.asked_at.desc(), REQUESTS.c.digest)
         if key is not None:
             query = query.join(REQUEST_STAGES, REQUESTS.c.digest == REQUEST_STAGES.c.digest)
             query = query.where(REQUEST_STAGES.c.key == key)
-        return [request for row in self._select(query) if (request := _request(row))]
+        return [
+            StoredRequest(row["table"], json.loads(row["body"]), row["study"], row["asked_at"])
+            for row in self._select(query)
+        ]
 
     @retried
     def requests_for(self, keys: Iterable[str]) -> list[tuple[StoredRequest, frozenset[str], int]]:
@@ -118,10 +119,7 @@ class Kept(Database):
     def snapshot_of(self, request: StoredRequest) -> Any:
         """What the plan of a kept request read, as `keep_request` got it; None where that is not known."""
         rows = self._select(sa.select(SNAPSHOTS.c.body).where(SNAPSHOTS.c.digest == request.digest))
-        try:
-            return next((json.loads(row["body"]) for row in rows), None)
-        except (ValueError, TypeError):  # damaged
-            return None
+        return next((json.loads(row["body"]) for row in rows), None)
 
     # ---------------------------------------------------------------- sealed plans, by their digest
 
@@ -161,7 +159,7 @@ class Kept(Database):
         kept: dict[str, str] = {}
         for part in parts(keys):
             rows = self._select(sa.select(TRANSLATIONS).where(TRANSLATIONS.c.digest.in_(part)))
-            kept.update((row["digest"], row["text"]) for row in rows if isinstance(row["text"], str))
+            kept.update((row["digest"], row["text"]) for row in rows)
         return kept
 
     @retried
@@ -177,19 +175,7 @@ class Kept(Database):
     def trials(self, study: str) -> dict[int, dict[str, Any]]:
         """The trials of a study, by number."""
         query = sa.select(TUNE_TRIALS).where(TUNE_TRIALS.c.study == study).order_by(TUNE_TRIALS.c.number)
-        return {row["number"]: self._trial(row) for row in self._select(query)}
-
-    def _trial(self, row: Mapping[Any, Any]) -> dict[str, Any]:
-        try:
-            trial = json.loads(row["body"])
-        except (ValueError, TypeError, RecursionError):
-            trial = None
-        if isinstance(trial, dict):
-            return trial
-        raise UserError(
-            f"The store {self.shown} has a damaged trial {row['number']} of the study {row['study']}; restore a copy, or take another "
-            "sampler seed to begin a new study."
-        )
+        return {row["number"]: json.loads(row["body"]) for row in self._select(query)}
 
     @retried
     def studies(self) -> list[str]:
@@ -206,33 +192,12 @@ class Kept(Database):
 
     @retried
     def probes(self, digests: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """The results of those digests that have one that is not damaged."""
-        bodies: dict[str, dict[str, Any]] = {}
-        for part in parts(digests):
-            for row in self._select(sa.select(PROBES).where(PROBES.c.digest.in_(part))):
-                if row["checksum"] == _checksum(row["digest"], row["body"]):
-                    bodies[row["digest"]] = json.loads(row["body"])
-        return bodies
+        """The results of those digests that have one."""
+        queries = [sa.select(PROBES).where(PROBES.c.digest.in_(part)) for part in parts(digests)]
+        return {row["digest"]: json.loads(row["body"]) for query in queries for row in self._select(query)}
 
     @retried
     def keep_probe(self, digest: str, body: Mapping[str, Any]) -> None:
-        """Keep a result; one that is there and not damaged stays."""
-        text = json.dumps(dict(body), allow_nan=False)
-        row = {"digest": digest, "body": text, "checksum": _checksum(digest, text)}
+        """Keep a result; one that is there stays."""
         with self._write() as connection:
-            old = connection.execute(sa.select(PROBES).where(PROBES.c.digest == digest)).mappings().first()
-            if not old or old["checksum"] != _checksum(digest, old["body"]):
-                self._insert(connection, PROBES, [row], replacing=["body", "checksum"])
-
-
-def _request(row: Mapping[Any, Any]) -> StoredRequest | None:
-    """The request of a row; None if its content does not match its digest."""
-    try:
-        request = StoredRequest(row["table"], dict(json.loads(row["body"])), row["study"], float(row["asked_at"]))
-        return request if request.digest == row["digest"] else None
-    except (ValueError, TypeError):
-        return None
-
-
-def _checksum(digest: Any, body: Any) -> str:
-    return hashlib.sha256(f"{digest}:{body}".encode()).hexdigest()
+            self._insert(connection, PROBES, [{"digest": digest, "body": json.dumps(dict(body), allow_nan=False)}])

@@ -89,7 +89,7 @@ class Leases(Database):
 
     @abstractmethod
     def _attempts(self, connection: Connection, key: str) -> int:
-        """How often a stage was recorded; 0 if its record is missing or damaged."""
+        """How often a stage was recorded; 0 if it has no record."""
 
     @retried
     def renew(self, owner: Owner) -> None:
@@ -122,10 +122,6 @@ class Leases(Database):
 
 
 def _alive(lease: Mapping[Any, Any], now: float) -> bool:
-    if not isinstance(lease["pid"], int) or not all(
-        isinstance(lease[n], float | int) for n in ("started", "renewed_at")
-    ):
-        return False  # from a damaged file
     if lease["host"] == _host():
         process = process_of(lease["pid"], lease["started"])
         try:

@@ -35,14 +35,6 @@ RECORDS = sa.Table(
     sa.Column("record", sa.Text, nullable=False),
     sa.Column("predictions", sa.LargeBinary),
     sa.Column("committed_at", sa.Float, nullable=False),
-    sa.Column("checksum", sa.String(64)),
-)
-DAMAGED = sa.Table(
-    "damaged_records",  # rows moved out of `records`, unchanged, with the reason
-    metadata,
-    sa.Column("number", sa.Integer, primary_key=True),
-    *(sa.Column(column.name, column.type) for column in RECORDS.columns),
-    sa.Column("reason", sa.Text),
 )
 RUNS = sa.Table(
     "runs",
@@ -105,7 +97,7 @@ PROBES = sa.Table(
     metadata,
     sa.Column("digest", sa.String(64), primary_key=True),
     sa.Column("body", sa.Text, nullable=False),
-    sa.Column("checksum", sa.String(64), nullable=False),
+    sa.Column("checksum", sa.String(64), nullable=False, default=""),  # of no use; older stores require it
 )
 SEALS = sa.Table(
     "seals",  # plans that were sealed before their first run

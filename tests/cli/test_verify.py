@@ -27,7 +27,7 @@ from harness.errors import UserError
 from harness.kinds import Predictions
 from harness.specs import Record
 from harness.store import Store
-from harness.store.integrity import checksum, packed, sha256_of, unpacked
+from harness.store.rows import packed, unpacked
 
 Harness = Callable[..., Said]
 
@@ -70,19 +70,13 @@ def changed(path: Path, row: int, column: str, value: str) -> None:
 
 
 def tampered(database: Path, key: str, change: Callable[[dict[str, Any], dict[str, Predictions]], None]) -> None:
-    """Change a record and its predictions, and write the checksum that the change needs."""
+    """Change a record and its predictions."""
     with sqlite3.connect(database) as connection:
-        names = "status, attempt, stage, record, predictions"
-        status, attempt, stage, body, blob = connection.execute(
-            f"select {names} from records where key = ?", [key]
-        ).fetchone()
+        body, blob = connection.execute("select record, predictions from records where key = ?", [key]).fetchone()
         record, predictions = json.loads(body), unpacked(blob) if blob else {}
         change(record, predictions)
         body, blob = json.dumps(record), packed(predictions) if blob else None
-        whole = checksum(key, status, attempt, stage, body, sha256_of(blob))
-        connection.execute(
-            "update records set record = ?, predictions = ?, checksum = ? where key = ?", [body, blob, whole, key]
-        )
+        connection.execute("update records set record = ?, predictions = ? where key = ?", [body, blob, key])
 
 
 def test_each_format_is_confirmed_from_any_folder(
@@ -179,10 +173,6 @@ def seed_dropped(scene: Scene) -> Path:
     return scene.printed(lambda rows: rows.__setitem__(slice(None), [row for row in rows if row["seed"] == "31"]))
 
 
-def predictions_damaged(scene: Scene) -> Path:
-    path = scene.printed()
-    scene.sql("update records set predictions = zeroblob(10) where key = ?", scene.keys["FT", 31])
-    return path
 
 
 def parents_deleted(scene: Scene) -> Path:
@@ -217,7 +207,6 @@ NOT, PART = "NOT confirmed.\n", "Confirmed in part, without "
         (row_renamed, NOT, "the file leaves out the run SCL, sst2, 20 examples, subset 0, seed 31"),
         (row_dropped, NOT, "the file leaves out the run SCL, sst2, 20 examples, subset 0, seed 42"),
         (seed_dropped, PART, "without 7 of the 14 runs of the bench, which the file leaves out."),
-        (predictions_damaged, NOT, "is damaged (its checksum does not match)"),
         (parents_deleted, NOT, "the post-train stage before runs of the file: the store has no record "),
         (in_json(lambda body: body.update(encoder="roberta-large")), NOT, "  encoder is 'roberta-large' in the file and '"),
         (in_json(lambda body: body.update(subsets=[0, 1])), NOT, "  subsets has 2 entries in the file and 1 by the records"),
@@ -326,24 +315,12 @@ def other_start(record: dict[str, Any], _: dict[str, Predictions]) -> None:
 def test_a_changed_record_is_named(
     change: Any, says: str, harness: Harness, benched: Benched, published: Path, copied: Path
 ) -> None:
-    """One whose checksum was computed again, so that the store itself takes it for whole."""
     key = benched.keys["CMLM" if change is other_start else "FT", 31]
     tampered(copied, key, change)
     said = harness("verify", str(published), "--store", f"sqlite:///{copied}")
     assert said.status == 1
     assert f"record {key[:12]}: " in said.out
     assert says in said.out, said.out
-
-
-def test_damaged_and_missing_records_are_told_apart(scene: Scene, published: Path) -> None:
-    scene.sql("delete from records where key = ?", scene.keys["FT", 31])
-    scene.sql(
-        "update records set record = replace(record, '\"tied\"', '\"Tied\"') where key = ?", scene.keys["SCL", 42]
-    )
-    said = scene.run("verify", str(published), "--store", scene.store)
-    assert said.status == 1
-    assert f"the store has no record {scene.keys['FT', 31][:12]}" in said.out
-    assert f"its record {scene.keys['SCL', 42][:12]} is damaged (its checksum does not match)" in said.out
 
 
 def parquet_of(**column: Any) -> bytes:
@@ -398,7 +375,7 @@ def test_stages_trained_again_are_bit_identical_and_the_store_is_only_read(
 def test_predictions_that_training_does_not_give_are_found(
     harness: Harness, benched: Benched, published: Path, copied: Path
 ) -> None:
-    """Test predictions changed with their checksum and published: only training finds that out."""
+    """Test predictions changed and published: only training finds that out."""
 
     def better(_: dict[str, Any], predictions: dict[str, Predictions]) -> None:
         for each in predictions.values():

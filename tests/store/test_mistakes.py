@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from store.samples import committed, record, run, same, stage
 
+from harness.cli import doctor
 from harness.errors import UserError
 from harness.store import Owner, Store
 
@@ -106,6 +107,30 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content: bytes
     found = error_of(lambda: Store(f"sqlite:///{path}"))
     assert f"{path} is not a database; move that file away" in found
     assert path.read_bytes() == content
+
+
+def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "letters.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE letters (text)")
+    connection.close()
+    before = path.read_bytes()
+    assert "is not a store of harness" in error_of(lambda: Store(f"sqlite:///{path}"))
+    assert path.read_bytes() == before
+
+
+def test_doctor_names_a_file_that_is_not_whole(file_store: Store, file_url: str) -> None:
+    for seed in range(8):
+        committed(file_store, stage(seed))
+    assert "8 records" in doctor._store(file_url).found
+    path = Path(file_url.removeprefix("sqlite:///"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)
+    path.write_bytes(content)
+    check = doctor._store(file_url)
+    assert check.ok is False
+    assert f"{path}" in check.found
+    assert ".recover" in check.fix
 
 
 def test_a_folder_is_no_database(tmp_path: Path) -> None:

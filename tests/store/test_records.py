@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from store.samples import DEV, committed, record, run, same, stage
 
+from harness.errors import UserError
 from harness.specs import Stage
 from harness.store import Owner, Store
 
@@ -73,6 +74,18 @@ def test_a_failed_record_is_replaced_and_its_attempt_counted(store: Store, statu
     assert committed(store, of, "done", 3, seen=2)
     assert store.statuses([of.key]) == {of.key: ("done", 3)}
     assert same(store.records([of.key], predictions=True)[of.key], record(of, mark=3))
+
+
+@pytest.mark.parametrize("column", ["record", "stage"])
+def test_a_record_that_this_harness_cannot_read_is_named(file_store: Store, column: str) -> None:
+    of = stage()
+    committed(file_store, of)
+    with file_store._write() as connection:
+        connection.exec_driver_sql(f"UPDATE records SET {column} = '{{\"speed\": 1}}'")
+    with pytest.raises(
+        UserError, match=rf"^The record {of.key[:10]} has fields that this harness does not know, or is damaged; "
+    ):
+        file_store.records([of.key]) if column == "record" else file_store.stage(of.key)
 
 
 def test_more_keys_than_one_query_takes(store: Store) -> None:

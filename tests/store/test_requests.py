@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +50,3 @@ def test_a_store_without_requests_has_none(tmp_path: Path) -> None:
     assert Store(f"sqlite:///{tmp_path}/none/x.db", create=False).requests() == []
     new = Store(f"sqlite:///{tmp_path}/new.db")
     assert new.requests() == new.requests(key="k1") == []
-
-
-@pytest.mark.parametrize("body", ["null", "{", '{"table": "few_shto"}', "[]"])
-def test_a_damaged_request_is_left_out(store: Store, tmp_path: Path, body: str) -> None:
-    store.keep_request(StoredRequest("few_shot", VALUES), ["k1"])
-    store.keep_request(StoredRequest("few_shot", VALUES | {"set": []}), ["k1"])
-    with sqlite3.connect(tmp_path / "x.db") as connection:
-        connection.execute("UPDATE requests SET body = ? WHERE body LIKE '%optim%'", (body,))
-    connection.close()
-    assert values(store) == values(store, key="k1") == [VALUES | {"set": []}]

@@ -1,0 +1,73 @@
+"""A record as the row of a table: as text, its predictions as bytes."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any, cast
+from zipfile import BadZipFile
+
+import numpy as np
+
+from harness.errors import UserError
+from harness.kinds import Predictions
+from harness.specs import Record, Stage
+
+STORED_AS = {"weights_digest": "product"}
+"""Fields of a record that have another name in the store."""
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, EOFError, BadZipFile)
+
+
+def record_of(row: Mapping[Any, Any]) -> Record:
+    """The record of a row, with predictions where the row has them. Raises UserError for one that is damaged, or that only a newer
+    harness can read."""
+    try:
+        fields = json.loads(row["record"])
+        record = Record(**{field: fields.pop(name) for field, name in STORED_AS.items()}, **fields)
+        if blob := row.get("predictions"):
+            record.predictions = unpacked(blob)
+    except UNREADABLE:
+        raise _unreadable(row) from None
+    return record
+
+
+def stage_of(row: Mapping[Any, Any]) -> Stage:
+    """The stage of a row. Raises UserError as `record_of`."""
+    try:
+        return Stage.from_json(json.loads(row["stage"]))
+    except UNREADABLE:
+        raise _unreadable(row) from None
+
+
+def _unreadable(row: Mapping[Any, Any]) -> UserError:
+    return UserError(
+        f"The record {row['key'][:10]} has fields that this harness does not know, or is damaged; upgrade glue-harness, restore a copy "
+        "of the store or name another one."
+    )
+
+
+def written(record: Record) -> str:
+    """A record without its predictions, as JSON."""
+    body = asdict(replace(record, predictions={}))
+    return json.dumps({STORED_AS.get(name, name): value for name, value in body.items()})
+
+
+def packed(predictions: Mapping[str, Predictions]) -> bytes:
+    arrays = {}
+    for digest, predicted in predictions.items():
+        for name, array in {**predicted.arrays, "gold": predicted.gold}.items():
+            arrays[f"{digest}/{name}"] = np.asarray(array)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **cast(Any, arrays))
+    return buffer.getvalue()
+
+
+def unpacked(blob: bytes) -> dict[str, Predictions]:
+    by_digest: dict[str, dict[str, Any]] = {}
+    with np.load(io.BytesIO(blob), allow_pickle=False) as arrays:
+        for path in sorted(arrays.files):
+            digest, name = path.rsplit("/", 1)
+            by_digest.setdefault(digest, {})[name] = arrays[path]
+    return {digest: Predictions(named, named.pop("gold")) for digest, named in by_digest.items()}
