@@ -5,7 +5,6 @@ No ray and no database: `launch` wraps the training function (Ray Train, in clus
 
 from __future__ import annotations
 
-import platform
 import subprocess
 import time
 import traceback
@@ -225,7 +224,6 @@ def provenance(setup: WorkerSetup, process_group: ProcessGroup = SINGLE_PROCESS)
         "commit": source_commit(),
         "torch": str(torch.__version__),  # a class of torch's own, which whoever unpickles it has to import
         "transformers": transformers.__version__,
-        "host": platform.node(),
         "device": device_name(setup.device),
         "kernels": kernels().name if setup.device == "cpu" else "",
         "threads": setup.threads,

@@ -225,9 +225,9 @@ def test_where_scores_are_computed() -> None:
 
 def test_hardware_lists_each_kind_once(plan: Plan, store: Store) -> None:
     def origin(device: str, threads: int) -> dict[str, Any]:
-        return {"device": device, "threads": threads, "torch": "2.9", "host": "a"}
+        return {"device": device, "threads": threads, "torch": "2.9", "started_at": 1.0}
 
-    kinds = [origin("CPU x", 1), origin("CPU x", 1) | {"host": "b"}, origin("CPU x", 4), origin("H100", 1)]
+    kinds = [origin("CPU x", 1), origin("CPU x", 1) | {"started_at": 2.0}, origin("CPU x", 4), origin("H100", 1)]
     for stage, kind in zip(plan.stages.values(), kinds, strict=False):
         commit(store, stage, provenance=kind)
     failed = list(plan.stages.values())[len(kinds)]

@@ -94,7 +94,7 @@ def test_show_prints_no_escapes_of_a_record(
     store = Store("sqlite:///x.db")
     bad = record(of, "failed")
     bad.reason = "loss is \x1b[2J\x1b]0;owned\x07 nan\nand more"
-    bad.provenance["host"] = "\x1b[31mhost"
+    bad.provenance["device"] = "\x1b[31mdevice"
     store.lease(of.key, owner)
     assert store.commit(of, bad, owner)
     said = harness(f"show {of.key} --store sqlite:///x.db")

@@ -73,7 +73,7 @@ def record(of: Stage, status: Status = "done", mark: float = 0.0) -> Record:
         ],
         flops=1e12 + mark,
         seconds=2.5,
-        provenance={"host": "here", "device": "a processor", "encoder": of.encoder.digest, "threads": 1},
+        provenance={"device": "a processor", "encoder": of.encoder.digest, "threads": 1},
         predictions={
             DEV.digest: Predictions({"logits": logits}, np.array([0, 1, 1, 0])),
             TEST.digest: Predictions({"logits": logits[:3]}, np.array([0.5, 1.5, 2.5], dtype=np.float32)),

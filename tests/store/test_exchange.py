@@ -197,6 +197,18 @@ def test_a_published_table_is_a_store_of_its_records_alone(several: Store, tmp_p
     assert made.translations(["a"]) == {}
 
 
+def test_what_leaves_a_store_names_no_machine(store: Store, other: Store, tmp_path: Path) -> None:
+    of, owner = stage(), Owner.current()
+    named = record(of)
+    named.provenance["host"] = "the-machine-of-somebody"
+    store.lease(of.key, owner)
+    assert store.commit(of, named, owner)
+    publish_records(store, "toy", [of.key], {"table": "toy"}, tmp_path)
+    merge(other, store)
+    for taken in (Store(str(tmp_path), create=False), other):
+        assert same(taken.records([of.key], predictions=True)[of.key], record(of))
+
+
 def test_equal_records_are_published_as_equal_files(several: Store, tmp_path: Path) -> None:
     published(several, tmp_path / "once")
     published(several, tmp_path / "twice")
