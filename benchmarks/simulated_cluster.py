@@ -36,7 +36,6 @@ from scheduler import items, nothing
 
 from harness import private
 from harness.cluster import ledger, pool, worker
-from harness.cluster.heartbeat import ProcessId
 from harness.encoders.tokens import Vocabulary
 from harness.execution import Execution, WorkerSetup
 from harness.methods import REFERENCE
@@ -227,7 +226,7 @@ class Actor:
 
     def _started(self) -> None:
         if not self._ended and self._answer:
-            self._cluster.give(self._answer, (ProcessId(self._node, 0, 0.0), ""))
+            self._cluster.give(self._answer, (self._node, ""))
 
     def _run(self, item: Item, *_: Any) -> Reference:
         cluster, reference = self._cluster, Reference()

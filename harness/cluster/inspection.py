@@ -18,8 +18,8 @@ from ray.exceptions import GetTimeoutError, RayError
 import harness
 from harness import private
 from harness.cluster import nodes
-from harness.cluster.heartbeat import on_node
 from harness.cluster.process_group_backend import ProcessGroupConfig, _join, _listen
+from harness.cluster.stop import on_node
 from harness.errors import first_line
 from harness.execution import Execution
 from harness.storage import Storage

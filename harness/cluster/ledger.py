@@ -4,7 +4,6 @@ of one command: their state machine, with the ledger's and the artifact storage'
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -15,10 +14,9 @@ import ray
 from ray.exceptions import RayActorError
 from ray.util.placement_group import remove_placement_group
 
-from harness import private, retry
-from harness.cluster import heartbeat
-from harness.cluster.heartbeat import HeartbeatMonitor, ProcessId, on_driver_node
-from harness.cluster.worker import WorkerGroupEndedError, WorkerResult, answer, death_reason, died_with_node
+from harness import private
+from harness.cluster.stop import on_driver_node
+from harness.cluster.worker import WorkerResult, answer, death_reason, died_with_node
 from harness.errors import KEPT, StoppedError, UserError
 from harness.planning.lifecycle import DiscardWeights, Event, Lifecycle, Output, RecordFailure, ReleaseLease, Running
 from harness.planning.work import Item
@@ -30,32 +28,31 @@ if TYPE_CHECKING:
     from harness.search.points import StageResult
 
 F = TypeVar("F", bound=Callable[..., Any])
-PRINT_SECONDS = 2.0
 LOOK_SECONDS = 3.0
 """The time between two questions after nodes that leave."""
 
 
 def _concurrent(method: F) -> F:
     """Run this method at the same time as all others."""
-    return cast(F, ray.method(concurrency_group="heartbeat")(method))
+    return cast(F, ray.method(concurrency_group="progress")(method))
 
 
 # Its calls are not shown in the dashboard, where they would hide the stages.
-@ray.remote(num_cpus=0, concurrency_groups={"heartbeat": 1}, enable_task_events=False)
+@ray.remote(num_cpus=0, concurrency_groups={"progress": 1}, enable_task_events=False)
 class Ledger:
     """Leases and commits in the name of the driver `owner`, or of a trial's process, which can die alone. A lease is alive as
     long as its owner's process.
 
-    Heartbeats are received at the same time as other calls: a database that does not answer makes no process look silent.
+    What workers ask and report is heard at the same time as other calls, which may wait for the database.
     """
 
-    def __init__(self, url: str, storage: Storage, owner: Owner, hang_seconds: float) -> None:
+    def __init__(self, url: str, storage: Storage, owner: Owner) -> None:
         self._store = Store(url)
         self._storage = storage
         self._owner = owner
         self._tried: set[str] = set()
         self._users: dict[str, set[str]] = {}
-        self._heartbeats = HeartbeatMonitor(hang_seconds)
+        self._stopping: frozenset[str] | None = frozenset()
         self._running: dict[str, Running] = {}
         threading.Thread(target=self._renew, daemon=True).start()
 
@@ -68,7 +65,7 @@ class Ledger:
             try:
                 self._store.renew(self._owner)
             except UserError:
-                continue  # a transient outage: the next round renews
+                continue  # the next round renews
 
     def renew(self, owner: Owner) -> None:
         self._store.renew(owner)
@@ -78,14 +75,7 @@ class Ledger:
 
     def commit(self, stage: Stage, record: Record, owner: Owner | None = None) -> bool:
         self._tried.add(stage.key)
-        owner = owner or self._owner
-        if self._store.commit(stage, record, owner):
-            return True
-        # A standby that takes over may lack the lease; where nobody has had it since, the record is ours all the same.
-        status, attempt = self._store.statuses([stage.key]).get(stage.key, ("", 0))
-        seen = attempt if status == "failed" else 0
-        granted = self._store.lease(stage.key, owner, seen_attempt=seen) == "granted"
-        return granted and self._store.commit(stage, record, owner)
+        return self._store.commit(stage, record, owner or self._owner)
 
     def release(self, key: str, owner: Owner | None = None) -> None:
         self._store.release(owner or self._owner, key)
@@ -128,16 +118,14 @@ class Ledger:
         return self._store.others_alive(self._owner)
 
     @_concurrent
-    def heartbeat(self, name: str, process: ProcessId, outages: dict[str, str]) -> tuple[float, bool]:
-        return self._heartbeats.receive(name, process, outages)
-
-    @_concurrent
     def stop(self, nodes: frozenset[str] | None) -> None:
-        self._heartbeats.stop(nodes)
+        """Ask the processes of these nodes to stop their stages (None: of all nodes)."""
+        self._stopping = nodes
 
     @_concurrent
-    def hung(self, name: str) -> bool:
-        return self._heartbeats.hung(name)
+    def stops(self, node: str) -> bool:
+        """Whether the processes of a node are to stop their stages."""
+        return self._stopping is None or node in self._stopping
 
     @_concurrent
     def report(self, key: str, running: Running) -> None:
@@ -149,11 +137,6 @@ class Ledger:
         """The last report of each stage since the last question."""
         reports, self._running = self._running, {}
         return reports
-
-    @_concurrent
-    def outages(self) -> dict[str, str]:
-        """What this process and the workers wait for during an outage: a sentence by the name of the place."""
-        return self._heartbeats.outages() | retry.outages
 
 
 def ask(ledger: Any, method: str, *arguments: Any) -> Any:
@@ -206,30 +189,9 @@ def start_ledger(store: Store, storage: Storage, owner: Owner) -> Any:
     """Start a ledger for this driver on the driver's node. Does not wait for it: the first answer comes once its process has
     started and its database has answered."""
     actor: Any = Ledger
-    ledger = actor.options(name=f"harness-ledger-{owner.token[:6]}", scheduling_strategy=on_driver_node()).remote(
-        store.url, storage, owner, heartbeat.HANG_SECONDS
+    return actor.options(name=f"harness-ledger-{owner.token[:6]}", scheduling_strategy=on_driver_node()).remote(
+        store.url, storage, owner
     )
-    threading.Thread(target=_relay, args=(ledger,), daemon=True).start()
-    return ledger
-
-
-def _relay(ledger: Any) -> None:
-    """Print on the driver's standard error what its ledger and its workers wait for: the output of an actor goes to Ray's logs."""
-    printed: set[str] = set()
-    while True:
-        time.sleep(PRINT_SECONDS)
-        if not ray.is_initialized():  # a call would start Ray, or join another cluster
-            return
-        try:
-            outages = ledger.outages.remote().future().result(60)
-        except Exception:  # the session is over
-            return
-        for place in outages.keys() - printed - retry.outages.keys():  # this process prints its own
-            print(outages[place], file=sys.stderr, flush=True)
-            printed.add(place)
-        for place in printed - outages.keys():
-            print(retry.answers_again(place), file=sys.stderr, flush=True)
-            printed.discard(place)
 
 
 # -------------------------------------------------------------------------------------------------------------- stages
@@ -268,18 +230,15 @@ class LeasedStages:
             return self._events(self.life.finished(item, result.status, result.reason))
         return self._events(self._recorded(item))
 
-    def lost(self, item: Item, error: Exception, worker: str = "") -> list[Event]:
-        """The process that trained the stage ended or stopped it, as one of WORKER_LOST says. `worker`: its name in the ledger."""
+    def lost(self, item: Item, error: Exception) -> list[Event]:
+        """The process that trained the stage ended or stopped it, as one of WORKER_LOST says."""
         status, attempt = ask(self.ledger, "status", item.stage.key) or (None, 0)
         recorded = status if attempt > item.seen_attempt else None
         with_node = died_with_node(error) or isinstance(error, StoppedError)
-        hung = worker and isinstance(error, RayActorError | WorkerGroupEndedError) and not with_node
         if isinstance(error, StoppedError):
             reason = str(error)
         elif with_node:
             reason = "its worker's node left"
-        elif hung and ask(self.ledger, "hung", worker):
-            reason = f"its worker did not answer for {heartbeat.HANG_SECONDS:g} s"
         else:
             reason = death_reason(item.deaths + 1, error)
         return self._events(self.life.worker_lost(item, reason, with_node=with_node, recorded=recorded))

@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from ray.exceptions import NodeDiedError, RayError
 
-from harness.cluster.heartbeat import on_node
+from harness.cluster.stop import on_node
 from harness.encoders.sources import encoder_digest, files_of
 from harness.errors import UserError, first_line
 from harness.execution import Execution, WorkerSetup

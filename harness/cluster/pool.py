@@ -14,8 +14,8 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from harness import private
 from harness.cluster.gauges import StagesGauge
-from harness.cluster.heartbeat import ProcessId, on_driver_node
 from harness.cluster.ledger import LeasedStages, StopRequests, ask, start_ledger
+from harness.cluster.stop import on_driver_node
 from harness.cluster.worker import (
     WORKER_LOST,
     TokenCache,
@@ -52,11 +52,11 @@ MAX_STAGES = 500
 
 @dataclass(eq=False)
 class WorkerHandle:
-    """One worker. `process`: where it runs, once it has started; `stages`: how many it has trained."""
+    """One worker. `node`: where it runs, once it has started; `stages`: how many it has trained."""
 
     name: str
     actor: Any
-    process: ProcessId | None = None
+    node: str = ""
     stages: int = 0
 
 
@@ -108,7 +108,7 @@ class WorkerSet:
     def _recount(self) -> None:
         nodes = self._usable_nodes()
         self._slots, there = slots_in(nodes, self._execution), {node["NodeID"] for node in nodes}
-        for worker in [worker for worker in self.idle if worker.process and worker.process.node not in there]:
+        for worker in [worker for worker in self.idle if worker.node and worker.node not in there]:
             self.remove(worker)
         surplus = max(0, len(self._workers) - self._slots)
         for worker in list(self._starting.values())[::-1][:surplus]:  # they wait for resources that left the cluster
@@ -136,7 +136,7 @@ class WorkerSet:
         if worker is None:
             return False
         try:
-            worker.process, problem = answer(reference)
+            worker.node, problem = answer(reference)
         except (RayError, *WORKER_LOST) as error:
             self.remove(worker)
             if not died_with_node(error) and not isinstance(error, ActorUnavailableError):
@@ -151,11 +151,10 @@ class WorkerSet:
             self._num_failed = 0
             self.idle.append(worker)
             return True
-        assert worker.process is not None
         self.remove(worker)
-        if worker.process.node not in self._excluded_nodes:
-            self._excluded_nodes[worker.process.node] = problem
-            self._notices.append(f"node {worker.process.node[:10]} is not used: {problem}")
+        if worker.node not in self._excluded_nodes:
+            self._excluded_nodes[worker.node] = problem
+            self._notices.append(f"node {worker.node[:10]} is not used: {problem}")
         self._counted_at = -RECOUNT_SECONDS
         if not self._usable_nodes():
             raise UserError(problem)
@@ -283,7 +282,7 @@ class Pool:
             return []
         except WORKER_LOST as error:
             self._workers.remove(worker)
-            return stages.lost(item, error, worker.name)
+            return stages.lost(item, error)
         self._workers.returned(worker, spent=result.status == "failed" and result.reason.startswith("out of memory"))
         return stages.trained(item, result)
 

@@ -23,9 +23,9 @@ from ray import tune
 from ray.exceptions import RayTaskError
 
 from harness import private
-from harness.cluster.heartbeat import CHECKS, HANG_SECONDS
 from harness.cluster.ledger import LeasedStages, StopRequests, ask
 from harness.cluster.proposals import Ended, Proposals, scheduler_of
+from harness.cluster.stop import ASK_SECONDS
 from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, died_with_node, submit
 from harness.cluster.worker_group import start_worker
 from harness.encoders.tokens import Vocabulary
@@ -41,7 +41,7 @@ from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
 
 POLL_SECONDS = 0.5
-STOP_SECONDS = 1.5 * HANG_SECONDS / CHECKS
+STOP_SECONDS = 1.5 * ASK_SECONDS
 """The time in which all workers hear that they are to stop."""
 NO_CPU = {"memory": 1.0}
 """One byte: the resources of a trial that only drives a worker group. It must take none that the ranks need."""

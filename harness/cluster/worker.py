@@ -19,7 +19,7 @@ from ray.exceptions import (
 )
 
 from harness import private
-from harness.cluster.heartbeat import STOP, ProcessId, start_heartbeat
+from harness.cluster.stop import STOP, stop_when_asked
 from harness.encoders.tokens import Examples, Vocabulary
 from harness.errors import StoppedError, UserError
 from harness.execution import Execution, WorkerSetup
@@ -290,23 +290,24 @@ def prepared(setup: WorkerSetup) -> WorkerSetup:
 
 
 class WorkerProcess:
-    """Imports torch once, then trains one stage after another. Sends heartbeats to the ledger under its name."""
+    """Imports torch once, then trains one stage after another."""
 
     def __init__(self, setup: WorkerSetup, ledger: Any, name: str) -> None:
         self._setup, self._ledger, self._name = setup, ledger, name
         self._prepared = False
-        start_heartbeat(ledger, name)
+        stop_when_asked(ledger)
 
     def __repr__(self) -> str:
         return self._name
 
-    def ready(self) -> tuple[ProcessId, str]:
-        """Where this process runs, once it can train; and why it cannot, '' if it can."""
+    def ready(self) -> tuple[str, str]:
+        """The node of this process, once it can train; and why it cannot, '' if it can."""
+        node = ray.get_runtime_context().get_node_id()
         try:
             self._prepare()
         except UserError as error:
-            return ProcessId.current(), str(error)
-        return ProcessId.current(), ""
+            return node, str(error)
+        return node, ""
 
     def _prepare(self) -> None:
         if not self._prepared:

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from harness import private
-from harness.cluster.heartbeat import ProcessId, start_heartbeat
+from harness.cluster.stop import stop_when_asked
 from harness.cluster.worker import (
     Worker,
     WorkerGroupEndedError,
@@ -42,8 +42,8 @@ ALONE_SECONDS = 30
 _ENVIRONMENT = {
     _TIMEOUT: str(START_SECONDS),
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # default 2: how soon a dead rank is noticed
-    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",  # default 600; a stopped rank is killed earlier: it has no heartbeat
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # the pool hears of nodes that leave, and the heartbeats tell the ranks
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",  # default 600
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # the pool hears of nodes that leave, and the ranks ask the ledger
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths refer to the command's folder
 }
@@ -75,20 +75,19 @@ class _GroupRun:
 @ray.remote(num_cpus=0)
 class WorkerGroup:
     """A `Worker` whose stages `execution.num_workers` ranks train together. The group starts with the first stage, and again
-    after it ended. If it ends during a stage, `run` raises WorkerGroupEndedError. Heartbeats of the ranks go to the ledger under
-    `name/rank`."""
+    after it ended. If it ends during a stage, `run` raises WorkerGroupEndedError."""
 
     def __init__(self, setup: WorkerSetup, ledger: Any, name: str, execution: Execution) -> None:
         self._setup, self._ledger, self._name, self._execution = setup, ledger, name, execution
         self._group_run: _GroupRun | None = None
-        start_heartbeat(ledger, name)
+        stop_when_asked(ledger)
 
     def __repr__(self) -> str:
         return self._name
 
-    async def ready(self) -> tuple[ProcessId, str]:
-        """The process of this actor. Whether the ranks can train is known when they start."""
-        return ProcessId.current(), ""
+    async def ready(self) -> tuple[str, str]:
+        """The node of this actor. Whether the ranks can train is known when they start."""
+        return ray.get_runtime_context().get_node_id(), ""
 
     async def run(
         self, item: Item, owner: Owner | None, vocabulary: Vocabulary, digests: list[str], references: list[Any]
@@ -201,7 +200,7 @@ class WorkerGroup:
         logging.getLogger("ray.train").setLevel(logging.ERROR)
         for name, value in _ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        config = {"worker_group": actor, "ledger": self._ledger, "setup": self._setup, "name": self._name}
+        config = {"worker_group": actor, "ledger": self._ledger, "setup": self._setup}
         scaling = ScalingConfig(
             num_workers=self._execution.num_workers,
             use_gpu=self._execution.gpus_per_run > 0,
@@ -271,7 +270,7 @@ def stage_loop(config: dict[str, Any]) -> None:
     from harness.training.process_group import ProcessGroup
 
     worker_group, ledger, process_group = config["worker_group"], config["ledger"], ProcessGroup.current()
-    start_heartbeat(ledger, f"{config['name']}/{process_group.rank}")
+    stop_when_asked(ledger)
     try:
         setup = _on_device(prepared(config["setup"]))
     except UserError as error:

@@ -60,7 +60,7 @@ class PoolHere:
         )
         self._owner, self._store, self._trained = Owner.current(), store, 0
         self._deadline, self.over = deadline, ""
-        self._ledger = LedgerHere(store.url, setup.storage, self._owner, 60.0)
+        self._ledger = LedgerHere(store.url, setup.storage, self._owner)
 
     def run(self, items: Iterable[Item]) -> Iterator[Event]:
         life = Lifecycle(list(items))

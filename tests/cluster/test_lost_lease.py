@@ -1,5 +1,4 @@
-"""A lease that is lost while its stage is trained: to another driver, whose record is waited for, or with a database's last
-transactions, when a standby takes over that lagged."""
+"""A lease that is lost while its stage is trained to another driver, whose record is waited for."""
 
 from __future__ import annotations
 
@@ -15,7 +14,6 @@ from harness.cluster.ledger import LeasedStages
 from harness.cluster.worker import WorkerResult
 from harness.planning.lifecycle import Lifecycle
 from harness.planning.work import Item
-from harness.specs import Status
 from harness.storage import Storage
 from harness.store import Owner, Store
 from harness.store.tables import LEASES
@@ -33,7 +31,7 @@ def stages(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lea
     """One stage, which runs here."""
     monkeypatch.setattr(ledger_module, "ask", lambda ledger, what, *arguments: getattr(ledger, what)(*arguments))
     storage = Storage(str(tmp_path / "weights"))
-    ledger = LedgerHere(store.url, storage, Owner.current(), 60.0)
+    ledger = LedgerHere(store.url, storage, Owner.current())
     made = LeasedStages(
         Lifecycle([Item(OF, "a stage", 1.0, (), False, False, 0)]), ledger, storage, None, lambda _: None
     )
@@ -55,20 +53,6 @@ def trained(stages: LeasedStages) -> list[str]:
     item = Item(OF, "a stage", 1.0, (), False, False, 0)
     ours = stages.ledger.commit(OF, record(OF))
     return [event.kind for event in stages.trained(item, WorkerResult("done", "", ours))]
-
-
-@pytest.mark.parametrize("before", [None, "failed"])
-def test_a_lease_that_nobody_has_is_taken_again(stages: LeasedStages, store: Store, before: Status | None) -> None:
-    with store._write() as connection:
-        connection.execute(sa.delete(LEASES))
-    if before:  # by a driver that had the lease meanwhile
-        other = Owner.current()
-        store.lease(OF.key, other)
-        store.commit(OF, record(OF, before), other)
-    assert trained(stages) == ["done"]
-    assert store.statuses([OF.key]) == {OF.key: ("done", 2 if before else 1)}
-    assert same(store.records([OF.key], predictions=True)[OF.key], record(OF))
-    assert not store.others_alive(Owner.current())
 
 
 def test_the_record_of_the_driver_that_has_the_lease_is_waited_for(stages: LeasedStages, store: Store) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -28,11 +27,11 @@ from ray.util.placement_group import placement_group, remove_placement_group
 import benchmarks.scheduler
 from benchmarks.scheduler import items, nothing
 from harness import private
-from harness.cluster import heartbeat
 from harness.cluster import ledger as ledger_module
 from harness.cluster import pool as pool_module
 from harness.cluster.ledger import ask, start_ledger
 from harness.cluster.pool import Pool
+from harness.cluster.stop import STOP
 from harness.cluster.worker import TokenCache, UnusableProcessError, WorkerProcess, slots_in, slots_of
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError
@@ -63,7 +62,7 @@ class Idler(WorkerProcess):
         begun.with_suffix(".part").rename(begun)
         while not (folder / "go").exists():
             time.sleep(0.02)
-            if heartbeat.STOP.is_set():
+            if STOP.is_set():
                 raise StoppedError("stopped")
         if item.name == "dies":
             os._exit(1)
@@ -396,21 +395,6 @@ def test_the_ledger_stays_with_the_driver(cluster: Cluster, tmp_path: Path) -> N
             assert ask(ledger, "others_alive") is False, "it has started"
             found = ray._private.state.actors(ledger._actor_id.hex())
             assert found["Address"]["NodeID"] == here
-
-
-@pytest.mark.usefixtures("large_node")
-def test_a_worker_that_stopped_is_killed_and_its_stage_trained_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(heartbeat, "HANG_SECONDS", 4.0)
-    bench = Bench(tmp_path, leaves(2), Execution(slots=1))
-    victim = psutil.Process(bench.waits_for("a stage", bench.begun)[0]["pid"])
-    victim.send_signal(signal.SIGSTOP)
-    bench.go()
-    records = bench.ends()
-    assert [each.status for each in records.values()] == ["done"] * 2
-    assert bench.said("retried") == ["its worker did not answer for 4 s"]
-    assert not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.usefixtures("large_node")

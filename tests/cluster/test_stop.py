@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import signal
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness.cluster import heartbeat
+from harness.cluster import stop
 from harness.cluster.tune import HarnessTrial
 
 LIBC = ctypes.CDLL(None)
@@ -31,7 +32,7 @@ def start_trial() -> None:
 
 
 def start_worker() -> None:
-    heartbeat.start_heartbeat(None, "worker")
+    stop.stop_when_asked(None)
 
 
 @pytest.mark.skipif(not hasattr(LIBC, "prctl"), reason="Linux only")
@@ -39,8 +40,8 @@ def start_worker() -> None:
 @pytest.mark.parametrize("start", [start_trial, start_worker])
 def test_it_is_killed_with_its_raylet(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an orphan of a trial keeps its leases: on 25 November 2026 a study waited for one for ever."""
-    monkeypatch.setattr(heartbeat.ProcessId, "current", lambda: None)
-    monkeypatch.setattr(heartbeat.threading.Thread, "start", lambda self: None)
+    monkeypatch.setattr(stop.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
+    monkeypatch.setattr(stop.threading.Thread, "start", lambda self: None)
     start()
     set_to = ctypes.c_int()
     LIBC.prctl(GET, ctypes.byref(set_to))
