@@ -33,7 +33,7 @@ test: lint packaged
 	@$(MAKE) --no-print-directory --jobs=2 types tests
 
 tests: dev packaged
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not postgresql"
 
 test-all: check packaged
 	$(PYTEST)

@@ -10,17 +10,17 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from harness.errors import UserError, first_line
+from harness.errors import KEPT, UserError
 from harness.paths import named_path
-from harness.retry import OutageRetry, TransientOutageError
+from harness.retry import TransientError, retried
 
 T = TypeVar("T")
 
@@ -36,13 +36,21 @@ class StorageError(UserError, OSError):
     """The storage cannot be used: the reason and the fix in one sentence."""
 
 
+class StorageOutageError(StorageError, TransientError):
+    """One that may pass."""
+
+
+_reached: set[str] = set()
+"""The storages that this process has reached."""
+
+
 @dataclass(frozen=True)
 class Storage:
     """Files by name in a folder, file:///FOLDER, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. Credentials come from the environment,
     or from the URI (s3://KEY:SECRET@BUCKET/...), and are never shown.
 
     Small and picklable: a worker on another node opens it again. All methods raise StorageError. In a process that reached the storage before, they
-    are retried during an outage; a bucket that refuses the credentials is opened again, with those that are valid by then.
+    are retried for a minute (`harness.retry`); a bucket is opened again before each retry, with the credentials that are valid by then.
     """
 
     uri: str
@@ -83,14 +91,7 @@ class Storage:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically: nobody reads half a file, whichever process is killed."""
-
-        def write(place: _Folder | _Bucket) -> None:
-            try:
-                place.write(name, content)
-            except FileNotFoundError as error:  # a folder that cannot be created
-                raise OSError(first_line(error)) from None
-
-        self._retried("written", write)
+        self._retried("written", lambda place: place.write(name, content))
 
     def delete(self, name: str) -> None:
         """Delete a file, if it exists."""
@@ -99,7 +100,7 @@ class Storage:
 
     def trust(self) -> None:
         """Another process reached the storage: calls of this one are retried from the first on."""
-        _retry(self.uri).reached = True
+        _reached.add(self.uri)
 
     def probe(self) -> None:
         """Write a small file, read it and delete it."""
@@ -115,63 +116,27 @@ class Storage:
             raise StorageError(f"The storage {self.shown} does not return what {_here()} wrote; name another storage.")
 
     def _retried(self, done: str, act: Callable[[_Folder | _Bucket], T]) -> T:
-        def once(_: bool) -> tuple[T | None, FileNotFoundError | None]:
-            with self._as_storage_error(done):
-                try:
-                    return act(_opened(self.uri)), None
-                except FileNotFoundError as error:  # an answer too
-                    return None, error
+        again = retried(self._once) if self.uri in _reached else self._once
+        return again(done, act)
 
+    def _once(self, done: str, act: Callable[[_Folder | _Bucket], T]) -> T:
         try:
-            answer, missing = _retry(self.uri).call(once)
-        except UserError as error:
-            raise StorageError(str(error)) from None
-        if missing:
-            raise missing
-        return cast(T, answer)
-
-    @contextlib.contextmanager
-    def _as_storage_error(self, done: str) -> Iterator[None]:
-        """Raise an error of a file system or a bucket as a sentence."""
-        try:
-            yield
+            answer = act(_opened(self.uri))
+        except FileNotFoundError:  # an answer too
+            _reached.add(self.uri)
+            raise
         except UserError:
             raise
         except OSError as error:
-            place = f"The storage {self.shown}"
-            text = (error.strerror or str(error) or "no message").splitlines()[0].rstrip(".")
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                sentence = f"{place} may not be {done} by this user on {_here()} ({text}); change that, or name another storage."
-            elif error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-                sentence = f"{place} is not a folder on {_here()} ({text}); name another storage."
-            elif any(sign in text for sign in _NO_BUCKET):
-                sentence = f"{place} names a bucket that does not exist; create it, or name another storage."
-            else:
-                raise self._outage(place, done, error.errno, text) from None
-            raise StorageError(sentence) from None
-
-    def _outage(self, place: str, done: str, number: int | None, text: str) -> UserError:
-        """An error that may pass, by its number or its text; of another one StorageError."""
-        again = "then run the same command again: recorded stages are kept"
-        if number in (errno.ENOSPC, errno.EDQUOT):
-            return TransientOutageError(place, f"is on a full disk ({_here()})", f"free some space, {again}")
-        if any(sign in text for sign in _SKEWED):
-            fix = f"set the clock, for instance by NTP, {again}"
-            return TransientOutageError(place, f"refuses {_here()} for its clock, which is wrong", fix)
-        if any(sign in text for sign in _REFUSED):
-            _opened.cache_clear()  # the next try reads the credentials again
-            fix = (
-                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY there (for gs:// GOOGLE_APPLICATION_CREDENTIALS), with permission to read, "
-                "write and delete"
-            )
-            return TransientOutageError(place, f"refuses the credentials of {_here()}", fix)
-        if any(sign in text for sign in _SILENT):
-            state, fix = f"does not answer {_here()} ({_reason(text)})", f"check its address and the network, {again}"
-            return TransientOutageError(place, state, fix)
-        state, fix = f"could not be {done} on {_here()}: {text[:300]}", f"fix that, {again}"
-        if number in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH):
-            return TransientOutageError(place, state, fix)
-        return StorageError(f"{place} {state}; {fix}.")
+            _opened.cache_clear()
+            text = (error.strerror or str(error) or "no message").splitlines()[0].rpartition("Details: ")[2][:300]
+            raise (StorageError if error.errno in _LASTING else StorageOutageError)(
+                f"The storage {self.shown} could not be {done} on {_here()}: {text.rstrip('.')}; check that it is there, has room, and "
+                "lets this user or these credentials (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS) read, write and delete, or name "
+                f"another one: {KEPT}."
+            ) from None
+        _reached.add(self.uri)
+        return answer
 
 
 def weights_of(key: str, step: str | int = "last") -> str:
@@ -186,39 +151,11 @@ def checkpoint_of(key: str) -> str:
 
 # ---------------------------------------------------------------- folders and buckets
 
-_NO_BUCKET = ("NO_SUCH_BUCKET", "bucket does not exist")
-_REFUSED = (
-    "ACCESS_DENIED",
-    "INVALID_ACCESS_KEY_ID",
-    "SIGNATURE_DOES_NOT_MATCH",
-    "INVALID_SIGNATURE",
-    "EXPIRED_TOKEN",
-    "MISSING_AUTHENTICATION_TOKEN",
-    "UNRECOGNIZED_CLIENT",
-    "PERMISSION_DENIED",
-    "UNAUTHENTICATED",
-    "OAuth2",
-)
-_SILENT = (
-    "NETWORK_CONNECTION",
-    "REQUEST_TIMEOUT",
-    "SERVICE_UNAVAILABLE",
-    "UNAVAILABLE",
-    "DEADLINE_EXCEEDED",
-    "SLOW_DOWN",
-    "THROTTLING",
-    "INTERNAL_FAILURE",
-)
-_SKEWED = ("REQUEST_TIME_TOO_SKEWED", "RequestTimeTooSkewed")
+_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 
 
 def _here() -> str:
     return platform.node() or "this machine"
-
-
-def _reason(text: str) -> str:
-    """The end of a library's long message, which has the reason."""
-    return text.rpartition("Details: ")[2][:160]
 
 
 def _masked(uri: str) -> str:
@@ -255,11 +192,6 @@ def _parts(uri: str) -> SplitResult:
     if strange:
         raise UserError(f"{shown}: unknown option '{strange[0]}' after '?'. Known: {', '.join(OPTIONS[parts.scheme])}.")
     return parts
-
-
-@cache
-def _retry(uri: str) -> OutageRetry:
-    return OutageRetry(f"The storage {_masked(uri)}")
 
 
 @lru_cache(maxsize=8)
@@ -324,8 +256,8 @@ class _Bucket:
         try:
             with self.system.open_output_stream(f"{self.root}/{name}") as file:
                 file.write(content)
-        except FileNotFoundError:
-            raise OSError("NO_SUCH_BUCKET") from None
+        except FileNotFoundError as error:  # which would say that the file is missing
+            raise OSError(str(error)) from None
 
     def delete(self, name: str) -> None:
         self.system.delete_file(f"{self.root}/{name}")
@@ -343,7 +275,10 @@ class _Folder:
 
     def write(self, name: str, content: bytes) -> None:
         path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:
+            raise OSError(str(error)) from None
         self._clean_up(path)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         try:

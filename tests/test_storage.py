@@ -6,16 +6,11 @@ import errno
 import http.server
 import os
 import pickle
-import re
-import shutil
-import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,7 +29,7 @@ MIB = 2**20
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No call is retried."""
-    monkeypatch.setattr(retry, "OUTAGE_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "WAITS", ())
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +110,6 @@ class TestLaws:
         if storage.folder:
             assert [path.name for path in storage.folder.iterdir()] == ["shared"]
 
-    def test_it_is_small(self, storage: Storage) -> None:
-        storage.write("a", bytes(MIB))
-        assert len(pickle.dumps(storage)) < 500
-
 
 def writer(storage: Storage, letter: str, times: int, size: int = MIB) -> subprocess.Popen[bytes]:
     """A process that writes the file `shared` over and over."""
@@ -159,31 +150,6 @@ class TestFolders:
         storage.write("shared", b"d")
         assert [path.name for path in tmp_path.iterdir()] == ["shared"]
 
-    def test_what_a_living_writer_writes_is_not_swept(self, tmp_path: Path) -> None:
-        storage = Storage(str(tmp_path))
-        process = writer(storage, "b", times=10**6, size=64 * MIB)
-        try:
-
-            def half() -> Path | None:
-                found = list(tmp_path.glob(".shared.*.tmp"))
-                if not found:
-                    return None
-                process.send_signal(signal.SIGSTOP)
-                if found[0].exists() and found[0].stat().st_size:  # so it holds its lock
-                    return found[0]
-                process.send_signal(signal.SIGCONT)
-                return None
-
-            temporary = waited("a file half written", half)
-            os.utime(temporary, (0, 0))
-            storage.write("shared", b"c")
-            assert temporary.exists()
-        finally:
-            process.kill()
-            process.wait()
-        storage.delete("shared")
-        assert list(tmp_path.iterdir()) == []
-
 
 def killed_in_the_middle(process: subprocess.Popen[bytes], folder: Path) -> bool:
     """Kill a writer while its file is there under another name; whether it really was."""
@@ -200,63 +166,34 @@ class TestPlacesThatCannotBeUsed:
         (tmp_path / "letter").write_text("no folder")
         storage = Storage(str(tmp_path / "letter"))
         assert not storage.exists("a")
-        with pytest.raises(StorageError, match=rf"{tmp_path}/letter is not a folder on .*; name another storage\.$"):
+        with pytest.raises(StorageError, match=rf"{tmp_path}/letter could not be written on .* or name another one"):
             storage.probe()
-
-    @pytest.mark.parametrize(
-        ("options", "size", "said"),
-        [
-            ("size=64k", MIB, r"is on a full disk .*; free some space, then run the same command again"),
-            ("ro", 1, r"may not be written by this user on .* \(Read-only file system\); change that, or name another"),
-        ],
-        ids=["full", "read-only"],
-    )
-    def test_a_disk(self, tmp_path: Path, options: str, size: int, said: str) -> None:
-        """In a name space of its own, where anybody may mount."""
-        unshare = shutil.which("unshare")
-        if not unshare or subprocess.run([unshare, "-Urm", "true"], check=False, capture_output=True).returncode:
-            pytest.skip("this machine does not let us mount a small disk (unshare -Urm)")
-        program = (
-            "import sys; from harness.storage import Storage, StorageError\n"
-            "try: Storage(sys.argv[1]).write('a', bytes(int(sys.argv[2])))\n"
-            "except StorageError as error: print(error)"
-        )
-        script = 'mount -t tmpfs -o "$1" none "$2" && "$3" -c "$4" "$2" "$5" && ls -A "$2"'
-        done = subprocess.run(
-            [unshare, "-Urm", "sh", "-c", script, "sh", options, str(tmp_path), sys.executable, program, str(size)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        sentence, *left = done.stdout.splitlines()
-        assert re.match(f"The storage {tmp_path} {said}", sentence), sentence
-        assert not left
 
     def test_a_bucket_that_is_not_there(self, server: Server) -> None:
         storage = Storage.named(server.uri("x", bucket="other"))
         for act in (storage.probe, lambda: storage.write("a", bytes(20 * MIB))):
-            with pytest.raises(
-                StorageError, match="names a bucket that does not exist; create it, or name another storage"
-            ):
+            with pytest.raises(StorageError, match=r"could not be written .*NO_SUCH_BUCKET.* or name another one"):
                 act()
 
     def test_credentials_that_are_refused(self, server: Server) -> None:
         storage = Storage.named(server.uri("x"))
         with server.refusing():
             for act in (storage.probe, *(lambda a=a: a("a") for a in (storage.exists, storage.read, storage.delete))):
-                with pytest.raises(StorageError, match=r"refuses the credentials .*; set AWS_ACCESS_KEY_ID and"):
+                with pytest.raises(StorageError, match=r"these credentials \(AWS_ACCESS_KEY_ID, ") as error:
                     act()
+                assert SECRET not in str(error.value)
         storage.probe()
 
-    def test_nobody_listens(self) -> None:
-        with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{unused.getsockname()[1]}"
-            said = (
-                r"does not answer .*Could not connect.*; check its address and the network, then run the same command"
-            )
-            with pytest.raises(StorageError, match=said):
-                Storage.named(f"s3://a:b@bucket/x?endpoint_override={address}&scheme=http").probe()
+    @pytest.mark.parametrize("listens", [False, True])
+    def test_nobody_answers(self, listens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(storages, "SILENT_SECONDS", 1.0)
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            if listens:
+                silent.listen(8)
+            uri = f"s3://a:b@bucket/x?endpoint_override=127.0.0.1:{silent.getsockname()[1]}&scheme=http"
+            with pytest.raises(StorageError, match=r"NETWORK_CONNECTION|REQUEST_TIMEOUT"):
+                Storage.named(uri).probe()
 
     def test_an_upload_that_cannot_begin_puts_nothing(self) -> None:
         """Arrow's stream, told to open late, would upload an empty file as it is closed."""
@@ -287,27 +224,6 @@ class TestPlacesThatCannotBeUsed:
             refusing.shutdown()
         assert set(asked) == {"POST"}
 
-    def test_somebody_listens_and_never_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(storages, "SILENT_SECONDS", 1.0)
-        with socket.socket() as silent:
-            silent.bind(("127.0.0.1", 0))
-            silent.listen(8)
-            uri = f"s3://a:b@bucket/x?endpoint_override=127.0.0.1:{silent.getsockname()[1]}&scheme=http"
-            found: list[BaseException] = []
-
-            def ask() -> None:
-                try:
-                    Storage(uri).probe()
-                except StorageError as error:
-                    found.append(error)
-
-            thread = threading.Thread(target=ask, daemon=True)
-            begun = time.monotonic()
-            thread.start()
-            waited("an answer", lambda: found, seconds=60)
-            assert time.monotonic() - begun < 60
-        assert re.search(r"does not answer .*; check its address and the network", str(found[0]))
-
     @pytest.mark.parametrize(
         ("text", "said"),
         {
@@ -328,47 +244,31 @@ class TestPlacesThatCannotBeUsed:
         assert "hush" not in str(error.value)
 
 
-class TestOutages:
-    """What passes within two minutes loses nothing, in a process that reached the storage before; what lasts is one sentence."""
+class TestRetries:
+    """What passes within a minute loses nothing, in a process that reached the storage before."""
 
     @pytest.fixture(autouse=True)
     def patient(self, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retry, "OUTAGE_SECONDS", 120.0)
-        monkeypatch.setattr(retry, "REPORT_SECONDS", 0.0)
-        monkeypatch.setattr(retry, "INTERVAL_SECONDS", 0.1)
+        monkeypatch.setattr(retry, "WAITS", (0.0, 0.0))
 
-    def test_a_bucket_that_refuses_for_a_while(self, server: Server, capfd: pytest.CaptureFixture[str]) -> None:
-        storage = Storage(server.uri("while"))
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ESTALE])
+    def test_a_folder_that_fails_for_a_moment(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        """As a full disk on which space is made, or an NFS server that is started again."""
+        storage, write, failures = Storage(str(tmp_path)), Path.write_bytes, iter([True, True, False, True, True, True])
         storage.write("a", b"a")
-        with ThreadPoolExecutor() as pool, server.refusing():
-            acts = [
-                pool.submit(act)
-                for act in (
-                    lambda: storage.write("b", b"b"),
-                    lambda: storage.read("a"),
-                    lambda: storage.exists("a"),
-                    lambda: storage.delete("c"),
-                )
-            ]
-            sentence = waited("a word about it", lambda: retry.outages.get(f"The storage {storage.shown}"))
-            assert not [act for act in acts if act.done()]
-        assert [act.result(60) for act in acts] == [None, b"a", True, None]
-        assert storage.read("b") == b"b"
-        assert not retry.outages
-        assert capfd.readouterr().err == f"{sentence}\nThe storage {storage.shown} answers again.\n"
-        assert re.match(r"The storage \S+ refuses the credentials of \S+; trying again until ", sentence)
-        assert "hush" not in sentence
 
-    def test_one_that_lasts_is_one_sentence(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retry, "OUTAGE_SECONDS", 0.3)
-        storage = Storage(server.uri("lasts"))
-        storage.trust()
-        with (
-            server.refusing(),
-            pytest.raises(StorageError, match=r"^The storage \S+ refuses the credentials of .*; set AWS_\S+"),
-        ):
-            storage.write("a", b"a")
-        storage.probe()
+        def failing(path: Path, content: bytes) -> int:
+            if next(failures):
+                raise OSError(number, os.strerror(number))
+            return write(path, content)
+
+        monkeypatch.setattr(Path, "write_bytes", failing)
+        storage.write("b", b"b")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+        with pytest.raises(StorageError, match=os.strerror(number)):
+            storage.write("c", b"c")
 
     def test_credentials_that_expire_are_read_again(
         self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -384,62 +284,15 @@ class TestOutages:
         file.write_text(first.profile)
         with server.refusing():  # all but keys of its own
             storage.write("a", b"a")
-        server.delete(first)
-        with ThreadPoolExecutor() as pool, server.refusing():
-            written = pool.submit(storage.write, "b", b"b")
-            waited("a word about it", lambda: retry.outages)
-            file.write_text(second.profile)
-            written.result(60)
+            server.delete(first)
+            monkeypatch.setattr(retry.time, "sleep", lambda _: file.write_text(second.profile))
+            storage.write("b", b"b")
             assert storage.read("a") + storage.read("b") == b"ab"
 
     def test_a_file_that_is_missing_is_an_answer(self, storage: Storage) -> None:
         with pytest.raises(FileNotFoundError):
             storage.read("nothing")
-        assert storages._retry(storage.uri).reached
-
-    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ESTALE, errno.EIO])
-    def test_a_folder_that_fails_for_a_moment(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-    ) -> None:
-        """As a full disk on which space is made, or an NFS server that is started again."""
-        storage, write, failures = Storage(str(tmp_path)), Path.write_bytes, iter([True, True, False])
-        storage.write("a", b"a")
-
-        def failing(path: Path, content: bytes) -> int:
-            if next(failures):
-                raise OSError(number, os.strerror(number))
-            return write(path, content)
-
-        monkeypatch.setattr(Path, "write_bytes", failing)
-        storage.write("b", b"b")
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-
-    def test_a_clock_that_the_bucket_refuses(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Amazon refuses a request whose time is more than 15 minutes from its own."""
-        monkeypatch.setattr(retry, "OUTAGE_SECONDS", 0.0)
-
-        class Skewed(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = (
-                    b"<Error><Code>RequestTimeTooSkewed</Code><Message>The difference is too large.</Message></Error>"
-                )
-                self.rfile.read(int(self.headers["Content-Length"]))
-                self.send_response(403)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Skewed) as skewed:
-            threading.Thread(target=skewed.serve_forever, daemon=True).start()
-            storage = Storage(f"s3://a:b@bucket/x?endpoint_override=127.0.0.1:{skewed.server_port}&scheme=http")
-            with pytest.raises(
-                StorageError, match=r"refuses \S+ for its clock, which is wrong; set the clock, for instance by NTP"
-            ):
-                storage.write("a", b"a")
-            skewed.shutdown()
+        assert storage.uri in storages._reached
 
 
 class TestSecrets:
@@ -464,18 +317,6 @@ class TestSecrets:
         for text in (repr(storage), str(storage), repr(WorkerSetup(Path(), storage))):
             assert shown in text
             assert "hush" not in text
-
-    def test_no_password_is_said(self, server: Server) -> None:
-        for storage in (
-            Storage(server.uri("x", bucket="other")),
-            Storage("s3://me:hush@bucket/x?endpoint_override=127.0.0.1:1"),
-        ):
-            with pytest.raises(StorageError) as error:
-                storage.probe()
-            assert "hush" not in str(error.value) + repr(error.value)
-        with server.refusing(), pytest.raises(StorageError) as error:
-            Storage(server.uri("x")).probe()
-        assert SECRET not in str(error.value)
 
     def test_the_secret_of_the_uri_is_the_one_that_signs(self, server: Server) -> None:
         """'%2F' and '%2B' are read as what they stand for, and the environment may name the endpoint as Amazon's tools do."""

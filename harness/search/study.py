@@ -21,13 +21,12 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from harness import private
 from harness.errors import UserError, first_line
 from harness.planning.request import Override
-from harness.retry import TransientOutageError
+from harness.retry import retried
 from harness.search.parameters import Parameter
 from harness.search.space import ResolvedSpace
 from harness.search.trials import Point, ReplicateOutcome, State, Trial
 from harness.specs import digest_of, trained_again
 from harness.store import Store
-from harness.store.sentences import sentence
 
 T = TypeVar("T")
 
@@ -265,14 +264,11 @@ class OptunaMirror:
         self._retried(self._storage.set_trial_state_values, private.trial_id(trial), state, values)
         trial.state, trial.values = state, values
 
+    @retried
     def _retried(self, act: Callable[..., T], *arguments: Any) -> T:
-        """A write of Optuna's, retried during an outage of the database."""
-
-        def once(_: bool) -> T:
-            with _database_errors(self._store):
-                return act(*arguments)
-
-        return self._store.outage_retry.call(once)
+        """A write of Optuna's."""
+        with _database_errors(self._store):
+            return act(*arguments)
 
     def _frozen(self, entry: Entry) -> optuna.trial.FrozenTrial:
         state, values = _shown(entry)
@@ -335,9 +331,9 @@ def _database_errors(store: Store) -> Iterator[None]:
         yield
     except (optuna.exceptions.StorageInternalError, optuna.exceptions.DuplicatedStudyError, SQLAlchemyError) as error:
         cause = error.__cause__ or error
-        reason = sentence(f"The store {store.shown}", cause) if isinstance(cause, DBAPIError) else None
-        if isinstance(reason, TransientOutageError):
-            raise reason from None
+        if isinstance(cause, DBAPIError):
+            with store.as_user_error():
+                raise cause from None
         raise UserError(
             f"The store {store.shown} refused the study ({first_line(cause)}); recorded stages are kept."
         ) from None

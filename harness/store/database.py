@@ -1,7 +1,7 @@
 """One SQL database: its transactions, and its errors as one sentence each.
 
 SQLite by default, PostgreSQL for a team. Writes are serialised transactions: a killed process leaves the database as it was
-before or after one. Calls are retried during a transient outage.
+before or after one.
 """
 
 from __future__ import annotations
@@ -9,60 +9,40 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 import sqlite3
-import threading
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import wraps
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
-from urllib.parse import quote, unquote
+from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
-from harness import retry
-from harness.errors import UserError
-from harness.store import sentences
+from harness.errors import KEPT, UserError, first_line
+from harness.retry import TransientError
 from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, is_published, unpacked
 from harness.store.tables import META, metadata
 
 SCHEMA_VERSION = 1
 DEFAULT_URL = "sqlite:///.harness/harness.db"
-LOCK_SECONDS = 5.0
-"""How long one call waits for a lock of SQLite; then it is retried (harness/retry.py)."""
-CONNECT_SECONDS = 5
-ANSWER_SECONDS = 30.0
-"""A PostgreSQL that is silent for this long within one transaction is frozen or cut off: its connection is closed."""
+LOCK_SECONDS = 60.0
+"""How long a call waits for a lock of SQLite."""
+CONNECT_SECONDS, SILENT_SECONDS = 10, 30
+"""PostgreSQL: for a connection, and until one is closed whose other end went away."""
 CLOCK = sa.select(sa.extract("epoch", sa.func.clock_timestamp()))
 """Seconds since 1970 by PostgreSQL's clock."""
 WRITER = 0x6861726E657373
 """PostgreSQL's advisory lock for writers: one at a time, as in SQLite."""
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def retried(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """A method of one transaction, which is retried during an outage of its database."""
-
-    @wraps(method)
-    def retrying(self: Any, /, *args: P.args, **options: P.kwargs) -> R:
-        result: R = self.outage_retry.call(lambda _: method(self, *args, **options))
-        return result
-
-    return retrying
-
 
 class Database:
     """One open database. Reads and writes raise `UserError` with the place and the fix, never a bare SQL error.
 
-    Without `create` a missing database is not created: `exists` is False, and reads return nothing. A file that exists is never
-    taken for a new database, however damaged it is.
+    Without `create` a missing database is not created: `exists` is False, and reads return nothing. What opening it meets is not
+    retried, since its name may be wrong.
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, create: bool = True) -> None:
@@ -75,15 +55,23 @@ class Database:
         self.shown = url if self._published else shown(self._parsed)
         if create:
             self.check_writable()
-        self.outage_retry = retry.OutageRetry(f"The store {self.shown}")
         self.path: Path | None = None
         self.url = self._parsed.render_as_string(hide_password=False)
         """With the password: never show it."""
         if self._parsed.get_backend_name() == "sqlite":
             self.path = Path(self._parsed.database or "")
             # The ledger's process on a cluster has another current folder.
-            self.url = str(Path(url).expanduser().resolve()) if self._published else sqlite_url(self.path.resolve())
-            self.exists = self._there()
+            self.url = sqlite_url(self.path.resolve())
+            parsed(self.url)  # refuses a folder above it, too
+            if self._published:
+                self.url = str(Path(url).expanduser().resolve())
+            try:
+                self.exists = self.path.exists()
+                if create and not self.exists:
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    self.path.touch()
+            except OSError as error:
+                raise UserError(f"The store {self.shown} cannot be opened or made: {error.strerror}.") from None
             if not self.exists and not create:
                 return
         try:
@@ -92,72 +80,34 @@ class Database:
             raise UserError(
                 f"store '{self.shown}' needs the Python package '{error.name}': pip install 'glue-harness[postgresql]'."
             ) from None
-        self.exists = self.outage_retry.call(lambda _: self._prepare(create))
-
-    def _there(self) -> bool:
-        """Whether SQLite's file exists. Raises UserError if it is empty."""
-        assert self.path is not None
-        try:
-            empty = self.path.is_file() and not self.path.stat().st_size
-            there = self.path.exists()
-        except OSError as error:
-            raise UserError(f"store '{self.shown}' cannot be read: {error.strerror}.") from None
-        if empty:
-            raise UserError(
-                f"The store {self.shown} is an empty file: its content is lost, or another program made it; restore a copy, or "
-                "delete the file to create a new store."
-            )
-        return there
+        self.exists = self._prepare(create)
 
     def _prepare(self, create: bool) -> bool:
         """Whether the tables exist, after creating them with `create`."""
-        if self.path and not self._there():
-            self._make_file()
-        asked = sa.select(META.c.value).where(META.c.name == "schema_version")
-        with self._read() as connection:
-            version = connection.execute(asked).scalar() if sa.inspect(connection).has_table(META.name) else None
-        if version is None and self.path:
-            raise UserError(
-                f"The store {self.shown} is not a store of harness, or is damaged: it has no schema version; restore a copy, move "
-                "that file away or name another store."
-            )
+        version = self._version()
         if version is None and create:
-            with self._write() as connection:
-                _make_tables(connection)
-        elif version is not None and not str(version).isdecimal():
+            with self._write() as connection:  # another process may have created them meanwhile
+                metadata.create_all(connection)
+                version = str(SCHEMA_VERSION)
+                self._insert(connection, META, [{"name": "schema_version", "value": version}])
+        if version is not None and version != str(SCHEMA_VERSION):
             raise UserError(
-                f"The store {self.shown} is damaged: its schema is '{str(version)[:20]}'; put a copy in its place or name another "
-                "store."
+                f"The store {self.shown} was written by another harness (schema {version[:20]}, this one knows {SCHEMA_VERSION}); "
+                "upgrade glue-harness or name another store."
             )
-        elif version is not None and int(version) > SCHEMA_VERSION:
-            raise UserError(
-                f"The store {self.shown} was written by a newer harness (schema {version}, this one knows "
-                f"{SCHEMA_VERSION}); upgrade glue-harness or name another store."
-            )
-        return create or version is not None
+        return version is not None
 
-    def _make_file(self) -> None:
-        """Create SQLite's file with its tables, atomically; another process may create it first."""
-        assert self.path is not None
-        path = self.path.resolve()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"The store's folder {path.parent} cannot be made: {error.strerror}.") from None
-        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
-        engine = _engine(sa.URL.create("sqlite", database=str(temporary)), mode="rwc")
-        try:
-            with engine.begin() as connection:
-                _make_tables(connection)
-            engine.dispose()
-            _put(temporary, path)
-        except sa.exc.DBAPIError as error:
-            raise sentences.sentence(f"The store {self.shown}", error) from None
-        except OSError as error:
-            raise UserError(f"The store {self.shown} cannot be made: {error.strerror}.") from None
-        finally:
-            engine.dispose()
-            temporary.unlink(missing_ok=True)
+    def _version(self) -> str | None:
+        """The version of the schema; None without tables. Raises UserError for another program's file."""
+        with self._read() as connection:
+            tables = sa.inspect(connection).get_table_names()
+            asked = sa.select(META.c.value).where(META.c.name == "schema_version")
+            version = connection.execute(asked).scalar() if META.name in tables else None
+        if version is None and tables and self.path:
+            raise UserError(
+                f"The store {self.shown} is not a store of harness: it has tables of something else; name another file."
+            )
+        return version
 
     def check_writable(self) -> None:
         """Raises UserError for a published folder."""
@@ -178,16 +128,15 @@ class Database:
         with self._transaction() as connection:
             if self.path is None:
                 # A waiting writer sees what the one before it wrote, and a dead one does not block the others.
-                options = sa.func.set_config("idle_in_transaction_session_timeout", f"{ANSWER_SECONDS:.0f}s", True)
-                connection.execute(sa.select(options, sa.func.pg_advisory_xact_lock(WRITER)))
+                limit = sa.func.set_config("idle_in_transaction_session_timeout", f"{SILENT_SECONDS}s", True)
+                connection.execute(sa.select(limit, sa.func.pg_advisory_xact_lock(WRITER)))
             yield connection
 
     @contextmanager
     def _transaction(self, **options: Any) -> Iterator[Connection]:
         with (
-            self._as_user_error(),
+            self.as_user_error(),
             self._engine.connect().execution_options(**options) as connection,
-            nullcontext() if self.path else self._watched(connection),
             connection.begin(),
         ):
             yield connection
@@ -227,36 +176,20 @@ class Database:
             connection.execute(insert, list(rows))
 
     @contextmanager
-    def _as_user_error(self) -> Iterator[None]:
-        """Raise a database's error as a sentence."""
+    def as_user_error(self) -> Iterator[None]:
+        """Raise a database's error as a sentence; as TransientError one that may pass."""
         try:
             yield
         except sa.exc.DBAPIError as error:
-            reason = sentences.sentence(f"The store {self.shown}", error, self.path)
-            if isinstance(reason, retry.TransientOutageError) and not self.path:
-                self._engine.dispose()  # after a fail-over the other connections lead to the old primary
-            raise reason from None
-
-    @contextmanager
-    def _watched(self, connection: Connection) -> Iterator[None]:
-        """Report a silent server, then close its connection: a frozen one raises no error."""
-        line = socket.socket(fileno=os.dup(cast(Any, connection.connection.dbapi_connection).fileno()))
-        answered = threading.Event()
-
-        def watch() -> None:
-            if not answered.wait(retry.REPORT_SECONDS):
-                self.outage_retry.report_slow()
-                if not answered.wait(ANSWER_SECONDS - retry.REPORT_SECONDS):
-                    line.shutdown(socket.SHUT_RDWR)
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            answered.set()
-            watcher.join()
-            line.close()
+            name = getattr(error.orig, "sqlite_errorname", "")
+            if self.path:
+                transient = name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR")
+            else:
+                transient = isinstance(error, sa.exc.OperationalError) or error.connection_invalidated
+            raise (TransientError if transient else UserError)(
+                f"The store {self.shown} failed ({first_line(error.orig or error).rstrip('.')}); check that it is there, may be written "
+                f"and has room, or name another store: {KEPT}."
+            ) from None
 
 
 def parsed(url: str) -> sa.engine.URL:
@@ -284,31 +217,18 @@ def parsed(url: str) -> sa.engine.URL:
 
 
 def _parsed_sqlite(url: str) -> sa.engine.URL:
-    """The URL of a file: its path follows the third slash, with %25 for a percent sign and %3F for a question mark."""
-    text = url.removeprefix("sqlite:///")
-    path = unquote(text, errors="surrogateescape")
-    if not path or path == ":memory:" or "\0" in path or text == url:
-        raise UserError(f"store '{url}' names no file; write for example sqlite:///results/harness.db.")
-    if "?" in text:
+    """The URL of a file: its path follows the third slash as it is."""
+    path = url.removeprefix("sqlite:///")
+    if path in ("", ":memory:", url) or "\0" in path or "?" in path:
         raise UserError(
-            f"store '{url}' has a question mark, after which a URL has options, and a file has none; write %3F for one in a "
-            "path."
-        )
-    literal = Path(text)
-    decoded = Path(path)
-    if any(
-        os.path.lexists(a) and not os.path.lexists(b) for a, b in ((literal, decoded), (literal.parent, decoded.parent))
-    ):
-        raise UserError(
-            f"store '{url}' names {path}, since %{text.partition('%')[2][:2]} stands for another character in a URL; write %25 "
-            f"for the percent sign of {literal}."
+            f"store '{url}' names no file; write for example sqlite:///results/harness.db, a path without a question mark."
         )
     return sa.URL.create("sqlite", database=path)
 
 
 def sqlite_url(path: Path) -> str:
     """The URL of a file, as `parsed` reads it."""
-    return "sqlite:///" + str(path).replace("%", "%25").replace("?", "%3F")
+    return f"sqlite:///{path}"
 
 
 def shown(url: sa.engine.URL) -> str:
@@ -321,9 +241,10 @@ def shown(url: sa.engine.URL) -> str:
 def _engine(url: sa.engine.URL, mode: str = "rw") -> Engine:
     """`mode` of a file: 'rw' does not create it, 'ro' does not write it."""
     if url.get_backend_name() != "sqlite":
-        url = url.update_query_dict({"connect_timeout": str(CONNECT_SECONDS), **url.query})
+        limits = {"connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": 1000 * SILENT_SECONDS}
+        url = url.update_query_dict({**{name: str(limit) for name, limit in limits.items()}, **url.query})
         # A writer must see what the last one wrote: not a snapshot that is older than its lock.
-        return sa.create_engine(url, isolation_level="READ COMMITTED")
+        return sa.create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True)
     place = f"file:{quote(os.fsencode(url.database or ''))}?mode={mode}"
 
     def connect() -> sqlite3.Connection:
@@ -338,24 +259,6 @@ def _engine(url: sa.engine.URL, mode: str = "rw") -> Engine:
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     return engine
-
-
-def _make_tables(connection: Connection) -> None:
-    metadata.create_all(connection)
-    asked = sa.select(META.c.value).where(META.c.name == "schema_version")
-    if connection.execute(asked).scalar() is None:
-        connection.execute(sa.insert(META).values(name="schema_version", value=str(SCHEMA_VERSION)))
-
-
-def _put(temporary: Path, path: Path) -> None:
-    """Give a file its name, unless a file of that name exists."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return
-    except OSError:  # a file system without links
-        if not os.path.lexists(path):
-            temporary.rename(path)
 
 
 _PASSWORD = re.compile(r"://[^@]*:.*@|[?&][^=&]*(?:password|passwd|pwd|secret|token|access_key)[^=&]*=", re.IGNORECASE)

@@ -9,8 +9,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from harness.retry import retried
 from harness.specs import digest_of
-from harness.store.database import Database, parts, retried
+from harness.store.database import Database, parts
 from harness.store.tables import (
     PROBES,
     RECORDS,

@@ -17,13 +17,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from harness.processes import process_of, started_at
-from harness.retry import OUTAGE_SECONDS, TransientOutageError
-from harness.store.database import Database, retried
+from harness.retry import TransientError, retried
+from harness.store.database import Database
 from harness.store.tables import LEASES
 
-LEASE_SECONDS = OUTAGE_SECONDS + 60.0
-"""A lease of another host that was not renewed for this long is dead; one of this host dies with its process. It is longer than
-an outage of the database, during which no process can renew its leases."""
+LEASE_SECONDS = 180.0
+"""A lease of another host that was not renewed for this long is dead; one of this host dies with its process. It is longer than a
+call is retried (`harness.retry`), while no process can renew its leases."""
 RENEW_SECONDS = 10.0
 
 Grant = Literal["granted", "held", "settled"]
@@ -102,11 +102,11 @@ class Leases(Database):
         """Release one lease, or all of an owner and of the processes that work for it. The latter is not retried: at the owner's
         end they expire anyway."""
         if key is None:
-            with suppress(TransientOutageError):
+            with suppress(TransientError):
                 self._released(LEASES.c.owner.startswith(owner.token))
         else:
             lease = (LEASES.c.owner == owner.token) & (LEASES.c.key == key)
-            self.outage_retry.call(lambda _: self._released(lease))
+            retried(self._released)(lease)
 
     def _released(self, condition: sa.ColumnElement[bool]) -> None:
         with self._write() as connection:

@@ -15,8 +15,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from harness.retry import retried
 from harness.specs import Record, Run, Stage, Status
-from harness.store.database import parts, retried
+from harness.store.database import parts
 from harness.store.kept import Kept
 from harness.store.leases import END, HELD, OF_KEY, Leases, Owner
 from harness.store.rows import packed, record_of, stage_of, written
@@ -122,16 +123,17 @@ class Store(Leases, Kept):
             "record": written(record),
             "predictions": packed(record.predictions) if record.predictions else None,
         }
-        return self.outage_retry.call(lambda again: self._commit(row, owner, again))
+        return self._commit(row, owner)
 
-    def _commit(self, row: dict[str, Any], owner: Owner, again: bool) -> bool:
+    @retried
+    def _commit(self, row: dict[str, Any], owner: Owner) -> bool:
         key, attempt = row["key"], 1
         with self._write() as connection:
             held = connection.execute(HELD, {"of_key": key}).mappings().first()
             old = connection.execute(ONE, {"of_key": key}).first()
             if not held or held["owner"] != owner.token:
-                # Equal with all its times: our commit succeeded before, and only the answer was lost.
-                return bool(again and old and old.record == row["record"])
+                # Equal with all its times: an earlier try of ours succeeded, and only the answer was lost.
+                return bool(old and old.record == row["record"])
             connection.execute(END, {"of_key": key})
             if old and old.status == "done":
                 return False

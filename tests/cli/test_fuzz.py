@@ -77,7 +77,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
 
 @pytest.fixture(autouse=True)
 def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing trains, no outage is waited for, and time and memory have an end."""
+    """Nothing trains, nothing that is away is waited for, and time and memory have an end."""
     for module, name in (
         ("bench", "train"),
         ("bench", "Callbacks.translated"),
@@ -86,8 +86,7 @@ def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ):
         monkeypatch.setattr(f"harness.commands.{module}.{name}", stop)
     monkeypatch.setitem(sys.modules, "harness.cluster.jobs", type("Jobs", (), {"Jobs": stop}))
-    monkeypatch.setattr(retry, "OUTAGE_SECONDS", 0.0)
-    monkeypatch.setenv("HARNESS_OUTAGE_SECONDS", "0")
+    monkeypatch.setattr(retry, "WAITS", ())
     monkeypatch.setenv("WANDB_MODE", "disabled")
     handlers = {number: signal.signal(number, late) for number in (signal.SIGVTALRM, signal.SIGALRM)}
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -27,8 +27,8 @@ LONG = f"{MOVIES} --set fine_tune.steps=50000000"
     [
         ("harness.db", ["store 'harness.db' is not a database URL", "sqlite:///results/harness.db"]),
         ("postgresql+psycopg://someone:hush@127.0.0.1:1/x", ["--store: a password in the URL", "PGPASSWORD"]),
-        ("sqlite:///letter.txt", ["sqlite:///letter.txt is not a database; move that file away"]),
-        ("sqlite:///newer.db", ["newer harness (schema 999", "name another store"]),
+        ("sqlite:///letter.txt", ["sqlite:///letter.txt failed (file is not a database)"]),
+        ("sqlite:///newer.db", ["another harness (schema 999", "name another store"]),
     ],
 )
 def test_a_store_that_cannot_be_used(refused: Refused, workdir: Path, url: str, parts: list[str]) -> None:
@@ -43,12 +43,11 @@ def test_a_store_that_cannot_be_used(refused: Refused, workdir: Path, url: str, 
 
 
 def test_a_locked_store(refused: Refused, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.retry.OUTAGE_SECONDS", 0.1)
     monkeypatch.setattr("harness.store.database.LOCK_SECONDS", 0.1)
     Store(f"sqlite:///{workdir / 'x.db'}")
     other = sqlite3.connect(workdir / "x.db", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    assert "sqlite:///x.db is locked by another program" in refused(f"bench {MOVIES} --store sqlite:///x.db")
+    assert "sqlite:///x.db failed (database is locked)" in refused(f"bench {MOVIES} --store sqlite:///x.db")
     other.close()
 
 
@@ -56,7 +55,7 @@ def test_a_store_in_a_folder_that_cannot_be_made(harness: Harness, workdir: Path
     (workdir / "file").touch()
     said = harness(f"bench {MOVIES} --store sqlite:///file/x.db")
     assert said.status == 2
-    assert f"The store's folder {workdir / 'file'} cannot be made: File exists." in said.err
+    assert "The store sqlite:///file/x.db cannot be opened or made: File exists." in said.err
     assert sorted(p.name for p in workdir.iterdir()) == ["file"]
 
 

@@ -395,7 +395,7 @@ def test_a_full_disk_is_a_sentence(fresh: Store, space: ResolvedSpace, monkeypat
         raise OperationalError("CREATE", {}, sqlite3.OperationalError("database or disk is full"))
 
     monkeypatch.setattr(optuna.storages._rdb.models.BaseModel.metadata, "create_all", full)
-    with pytest.raises(UserError, match=r"is on a full disk; free some space .* recorded stages are kept\.$"):
+    with pytest.raises(UserError, match=r"failed \(database or disk is full\); .* recorded stages are kept"):
         mirrored(fresh, space)
 
 

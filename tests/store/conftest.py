@@ -43,7 +43,6 @@ def file_store(file_url: str) -> Store:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An outage lasts a moment instead of two minutes, and is not reported."""
-    monkeypatch.setattr(retry, "OUTAGE_SECONDS", 0.2)
-    monkeypatch.setattr(retry, "INTERVAL_SECONDS", 0.05)
+    """A store is waited for a moment instead of a minute."""
+    monkeypatch.setattr(retry, "WAITS", (0.05, 0.05))
     monkeypatch.setattr("harness.store.database.LOCK_SECONDS", 0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
@@ -99,6 +100,15 @@ def hold(url: str, key: str, pipe: Connection) -> None:
     """Take a lease, report it, and wait to be killed."""
     pipe.send(Store(url).lease(key, Owner.current()))
     time.sleep(600)
+
+
+def lock(url: str, seconds: float, pipe: Connection) -> None:
+    """Lock SQLite's file for some time, and report it."""
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    connection.execute("BEGIN EXCLUSIVE")
+    pipe.send("locked")
+    time.sleep(seconds)
+    connection.close()
 
 
 def race(url: str, keys: list[str], barrier: Barrier, pipe: Connection) -> None:
