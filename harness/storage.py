@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import platform
 import time
@@ -19,7 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from harness.errors import KEPT, UserError
-from harness.paths import named_path
+from harness.paths import named_path, replace_file
 from harness.retry import TransientError, retried
 
 T = TypeVar("T")
@@ -28,8 +27,8 @@ OPTIONS = {"s3": ("endpoint_override", "region", "scheme"), "gs": ("endpoint_ove
 """Options after a '?' in the URI of each kind of bucket."""
 CONNECT_SECONDS, SILENT_SECONDS, ATTEMPTS = 5.0, 10.0, 2
 """An unreachable bucket fails after 11 s, a connected one that does not answer after 21 s (measured)."""
-CLEAN_UP_SECONDS = 60.0
-"""Temporary files of killed writers are deleted from this age on."""
+CLEAN_UP_SECONDS = 3600.0
+"""Files of killed writers are deleted from this age on; a living one writes."""
 
 
 class StorageError(UserError, OSError):
@@ -280,15 +279,7 @@ class _Folder:
         except FileNotFoundError as error:
             raise OSError(str(error)) from None
         self._clean_up(path)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            with temporary.open("xb") as held:
-                with contextlib.suppress(OSError):  # a file system without locks: then nothing is cleaned up either
-                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                temporary.write_bytes(content)
-                temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_file(path, content)
 
     def delete(self, name: str) -> None:
         self._clean_up(self.root / name)
@@ -296,10 +287,8 @@ class _Folder:
 
     @staticmethod
     def _clean_up(path: Path) -> None:
-        """Delete temporary files of killed writers: a lock ends with the process that holds it, on any machine."""
-        for left in path.parent.glob(f".{path.name}.*.tmp"):
-            with contextlib.suppress(OSError):  # being written, or deleted meanwhile
+        """Delete what killed writers left."""
+        for left in path.parent.glob(f".{path.name}.*.part"):
+            with contextlib.suppress(OSError):  # deleted meanwhile
                 if time.time() - left.stat().st_mtime > CLEAN_UP_SECONDS:
-                    with left.open("rb") as held:
-                        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        left.unlink()
+                    left.unlink()

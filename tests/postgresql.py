@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 import sqlalchemy as sa
 
@@ -54,30 +50,8 @@ def databases(url: str, made: list[str]) -> Iterator[str]:
         yield sa.engine.make_url(url).set(database=made[-1]).render_as_string(hide_password=False)
 
 
-def as_owner(program: str, *arguments: object) -> None:
-    """Run a program of PostgreSQL as the user that owns the server, which is not root."""
-    owner = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"] if os.geteuid() == 0 else []
-    binary = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"))[-1]
-    words = [*owner, str(binary), *map(str, arguments)]
-    done = subprocess.run(words, cwd="/tmp", capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-@dataclass(frozen=True)
-class Standby:
-    folder: Path
-    port: int
-
-    def promote(self) -> None:
-        """It takes over."""
-        as_owner("pg_ctl", "promote", "-D", self.folder, "--wait", "--silent")
-
-    def stop(self) -> None:
-        as_owner("pg_ctl", "stop", "-D", self.folder, "--mode=immediate", "--silent")
-
-
 class Own:
-    """A server of one's own, which can be stopped, frozen and started again."""
+    """A server of one's own, which can be stopped and started again."""
 
     def __init__(self) -> None:
         self.folder = Path(
@@ -96,34 +70,9 @@ class Own:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    def signal(self, number: signal.Signals) -> None:
-        """To all of its processes."""
-        main = psutil.Process(int((self.folder / "data" / "postmaster.pid").read_text().split()[0]))
-        for process in (main, *main.children()):
-            process.send_signal(number)
-
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        (self.folder / "data" / "postmaster.pid").unlink()
-
-    def standby(self) -> Standby:
-        """A second server that follows this one, and does not write."""
-        url = sa.engine.make_url(self.url)
-        with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
-            rules.write("host replication harness 127.0.0.1/32 scram-sha-256\n")
-        do(self.url, "SELECT pg_reload_conf()")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = int(free.getsockname()[1])
-        folder = self.folder / "standby"
-        source = f"host=127.0.0.1 port={url.port} user={url.username} password={url.password}"
-        as_owner("pg_basebackup", "-d", source, "-D", folder, "--write-recovery-conf", "--checkpoint=fast")
-        as_owner("pg_ctl", "start", "-D", folder, "-o", f"-p {port}", "-l", folder / "log", "--wait", "--silent")
-        return Standby(folder, port)
-
     def close(self) -> None:
         try:
             if (self.folder / "data" / "postmaster.pid").exists():
-                self.signal(signal.SIGCONT)
                 self.stop()
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)

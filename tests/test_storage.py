@@ -135,7 +135,7 @@ class TestFolders:
         storage.write("shared", b"a" * 50)
         process = writer(storage, "b", times=10**6, size=8 * MIB)
         try:
-            waited("a file half written", lambda: list(tmp_path.glob(".shared.*.tmp")))
+            waited("a file half written", lambda: list(tmp_path.glob(".shared.*.part")))
             waited("a file wholly written", lambda: len(storage.read("shared")) > 50)
             while not killed_in_the_middle(process, tmp_path):
                 process = writer(storage, "b", times=10**6, size=8 * MIB)
@@ -143,7 +143,7 @@ class TestFolders:
             process.kill()
             process.wait()
         assert storage.read("shared") == b"b" * 8 * MIB
-        (left,) = tmp_path.glob(".shared.*.tmp")
+        (left,) = tmp_path.glob(".shared.*.part")
         storage.write("shared", b"c")
         assert left.exists(), "it could be another writer's that has only begun"
         os.utime(left, (0, 0))
@@ -153,10 +153,10 @@ class TestFolders:
 
 def killed_in_the_middle(process: subprocess.Popen[bytes], folder: Path) -> bool:
     """Kill a writer while its file is there under another name; whether it really was."""
-    waited("a file half written", lambda: list(folder.glob(".shared.*.tmp")))
+    waited("a file half written", lambda: list(folder.glob(".shared.*.part")))
     process.kill()
     process.wait()
-    return bool(list(folder.glob(".shared.*.tmp")))
+    return bool(list(folder.glob(".shared.*.part")))
 
 
 class TestPlacesThatCannotBeUsed:

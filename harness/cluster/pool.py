@@ -54,7 +54,6 @@ MAX_STAGES = 500
 class WorkerHandle:
     """One worker. `node`: where it runs, once it has started; `stages`: how many it has trained."""
 
-    name: str
     actor: Any
     node: str = ""
     stages: int = 0
@@ -126,7 +125,7 @@ class WorkerSet:
         options: dict[str, Any] = {}
         if self._excluded_nodes:
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self._excluded_nodes)})"}
-        worker = WorkerHandle(name, self._start_worker(name, options))
+        worker = WorkerHandle(self._start_worker(name, options))
         self._workers.add(worker)
         self._starting[worker.actor.ready.remote()] = worker
 

@@ -12,7 +12,6 @@ import pytest
 import sqlalchemy as sa
 from store.samples import committed, record, stage
 
-from harness.processes import started_at
 from harness.store import LEASE_SECONDS, Owner, Store, database
 from harness.store.database import Database
 from harness.store.tables import RECORDS
@@ -72,17 +71,14 @@ def test_a_record_newer_than_seen_settles_the_question(store: Store) -> None:
     assert store.lease(of.key, Owner.current(), remake=True) == "held"
 
 
-def test_a_recycled_pid_is_another_process(store: Store) -> None:
-    me = Owner.current()
-    assert store.lease(KEY, replace(me, token="r" * 32, started=me.started - 3600)) == "granted"
-    assert not store.others_alive(me)
-    assert store.lease(KEY, me) == "granted"
-
-
-def test_a_pid_that_is_gone_is_dead(store: Store) -> None:
+@pytest.mark.parametrize("which", ["gone", "recycled"])
+def test_the_lease_of_a_process_that_is_gone_is_free(store: Store, which: str) -> None:
+    """Another process may have its pid."""
     me = Owner.current()
     free = next(pid for pid in range(4_000_000, 3_000_000, -1) if not psutil.pid_exists(pid))
-    store.lease(KEY, replace(me, token="g" * 32, pid=free))
+    dead = replace(me, pid=free) if which == "gone" else replace(me, started=me.started - 3600)
+    assert store.lease(KEY, replace(dead, token="d" * 32)) == "granted"
+    assert not store.others_alive(me)
     assert store.lease(KEY, me) == "granted"
 
 
@@ -146,19 +142,3 @@ def test_a_clock_that_was_set_ends_no_lease(store: Store, monkeypatch: pytest.Mo
     monkeypatch.setattr(psutil, "boot_time", lambda: boot() + 3600)
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: created(self) + 3600)
     assert store.lease(KEY, Owner.current()) == "held"
-
-
-def test_others_alive_leaves_out_ones_own(store: Store) -> None:
-    me, other = Owner.current(), Owner.current()
-    assert not store.others_alive(me)
-    store.lease(KEY, me)
-    assert not store.others_alive(me)
-    assert store.others_alive(other)
-    store.release(me)
-    assert not store.others_alive(other)
-
-
-def test_an_owner_is_this_process(store: Store) -> None:
-    me = Owner.current()
-    assert started_at(psutil.Process(me.pid)) == me.started
-    assert me.token != Owner.current().token
