@@ -192,7 +192,7 @@ class TestPlacesThatCannotBeUsed:
             if listens:
                 silent.listen(8)
             uri = f"s3://a:b@bucket/x?endpoint_override=127.0.0.1:{silent.getsockname()[1]}&scheme=http"
-            with pytest.raises(StorageError, match=r"NETWORK_CONNECTION|REQUEST_TIMEOUT"):
+            with pytest.raises(StorageError, match=r"could not be written on .*(connect|too slow)"):
                 Storage.named(uri).probe()
 
     def test_an_upload_that_cannot_begin_puts_nothing(self) -> None:
@@ -284,7 +284,8 @@ class TestRetries:
         file.write_text(first.profile)
         with server.refusing():  # all but keys of its own
             storage.write("a", b"a")
-            server.delete(first)
+        server.delete(first)
+        with server.refusing():
             monkeypatch.setattr(retry.time, "sleep", lambda _: file.write_text(second.profile))
             storage.write("b", b"b")
             assert storage.read("a") + storage.read("b") == b"ab"

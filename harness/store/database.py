@@ -62,7 +62,6 @@ class Database:
             self.path = Path(self._parsed.database or "")
             # The ledger's process on a cluster has another current folder.
             self.url = sqlite_url(self.path.resolve())
-            parsed(self.url)  # refuses a folder above it, too
             if self._published:
                 self.url = str(Path(url).expanduser().resolve())
             try:
@@ -194,8 +193,6 @@ class Database:
 
 def parsed(url: str) -> sa.engine.URL:
     """Parse a store's URL. Raises UserError, which shows no password."""
-    if url.startswith("sqlite:"):
-        return _parsed_sqlite(url)
     try:
         made = sa.engine.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
@@ -203,6 +200,14 @@ def parsed(url: str) -> sa.engine.URL:
             f"store '{masked(url)}' is not a database URL; write for example sqlite:///results/harness.db or "
             "postgresql+psycopg://user@host/name, or the folder of a published table."
         ) from None
+    if made.drivername == "sqlite":
+        path = made.database or ""
+        if path in ("", ":memory:") or "\0" in path or made.host or made.query:
+            raise UserError(
+                f"store '{url}' names no file; write for example sqlite:///results/harness.db, in a path %3F for a question mark and %25 "
+                "for a percent sign."
+            )
+        return made
     if made.drivername not in ("postgresql", "postgresql+psycopg"):
         raise UserError(
             f"store '{masked(url)}' names an unknown kind of database; use sqlite:///FILE or "
@@ -216,19 +221,9 @@ def parsed(url: str) -> sa.engine.URL:
     return made.set(drivername="postgresql+psycopg")
 
 
-def _parsed_sqlite(url: str) -> sa.engine.URL:
-    """The URL of a file: its path follows the third slash as it is."""
-    path = url.removeprefix("sqlite:///")
-    if path in ("", ":memory:", url) or "\0" in path or "?" in path:
-        raise UserError(
-            f"store '{url}' names no file; write for example sqlite:///results/harness.db, a path without a question mark."
-        )
-    return sa.URL.create("sqlite", database=path)
-
-
 def sqlite_url(path: Path) -> str:
     """The URL of a file, as `parsed` reads it."""
-    return f"sqlite:///{path}"
+    return "sqlite:///" + str(path).replace("%", "%25").replace("?", "%3F")
 
 
 def shown(url: sa.engine.URL) -> str:

@@ -52,7 +52,7 @@ def test_only_the_holder_of_the_lease_commits(store: Store) -> None:
     assert not store.commit(of, record(of), owner)
     assert store.statuses([of.key]) == {}
     assert store.commit(of, record(of), other)
-    assert not store.commit(of, record(of), other), "the lease was given back with the commit"
+    assert not store.commit(of, record(of, mark=1), other), "the lease was given back with the commit"
 
 
 def test_a_done_record_is_never_overwritten(store: Store) -> None:
