@@ -108,7 +108,7 @@ class TestTwoNodes:
         (storage,) = (check for check in found["doctor, one-sided"] if check[0] == "storage")
         assert storage[1] is False
         assert re.match(rf"the node \S+ \(127\.0\.0\.1, {found['second']}\) cannot use the storage\. The", storage[2])
-        assert storage[3].startswith("check its address and the network")
+        assert storage[3].startswith("check that it is there")
 
     def test_a_node_that_hangs_is_named_and_one_that_left_is_not_missed(self, found: dict[str, Any]) -> None:
         assert re.match(r"The node \S+ \(127\.0\.0\.1, \w+\) did not answer within 3 s whether it sees", found["hangs"])

@@ -29,9 +29,9 @@ from benchmarks.scheduler import items, nothing
 from harness import private
 from harness.cluster import ledger as ledger_module
 from harness.cluster import pool as pool_module
+from harness.cluster import stop
 from harness.cluster.ledger import ask, start_ledger
 from harness.cluster.pool import Pool
-from harness.cluster.stop import STOP
 from harness.cluster.worker import TokenCache, UnusableProcessError, WorkerProcess, slots_in, slots_of
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError
@@ -62,7 +62,7 @@ class Idler(WorkerProcess):
         begun.with_suffix(".part").rename(begun)
         while not (folder / "go").exists():
             time.sleep(0.02)
-            if STOP.is_set():
+            if stop.STOP.is_set():
                 raise StoppedError("stopped")
         if item.name == "dies":
             os._exit(1)
