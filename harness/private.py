@@ -116,38 +116,6 @@ def user_temporary_folder() -> str:
     return str(get_default_system_temp_dir())
 
 
-def enable_token_authentication() -> bool:
-    """Use this user's token for a cluster, as `ray.init` does before it joins one. Returns whether there is one."""
-    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
-
-    return bool(maybe_enable_token_auth_if_token_available(warn_if_disabled=False))
-
-
-def dashboard_url(address: str) -> str:
-    """The URL of the dashboard of the cluster whose head node is at `address`."""
-    from ray.dashboard.utils import ray_address_to_api_server_url
-
-    return str(ray_address_to_api_server_url(address))
-
-
-def job_client(dashboard: str, timeout: tuple[float, float]) -> Any:
-    """A `JobSubmissionClient` that waits at most `timeout` (to connect, to answer; seconds): Ray's waits without end."""
-    import logging
-
-    from ray.dashboard.modules import dashboard_sdk
-    from ray.dashboard.modules.job import sdk
-    from ray.job_submission import JobSubmissionClient
-
-    for module in (dashboard_sdk, sdk):
-        module.logger.setLevel(logging.ERROR)
-
-    class Client(JobSubmissionClient):
-        def _do_request(self, *arguments: Any, **options: Any) -> Any:
-            return super()._do_request(*arguments, timeout=timeout, **options)
-
-    return Client(dashboard)
-
-
 def session_folder() -> str:
     """The temporary folder of the Ray that this process belongs to, on this node."""
     from ray._private.worker import global_worker

@@ -36,7 +36,6 @@ DEAREST = (
         "cluster/test_bench",
         "cluster/test_process_group",
         "cluster/test_placement",
-        "cluster/test_submit",
     ),
     *("cluster/test_worker_group", "cluster/test_killed", "cluster/test_failures", "test_api", "cluster/test_nodes"),
     *(

@@ -162,32 +162,6 @@ class TestRay:
             assert trial.should_recover()
         assert str(private.last_failure(trial).cause) == "it stopped"
 
-    def test_token(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for mode, there in (("token", True), ("disabled", False)):
-            monkeypatch.setenv("RAY_AUTH_MODE", mode)
-            assert private.enable_token_authentication() is there
-
-    def test_dashboard_url(self) -> None:
-        from ray.dashboard import utils
-
-        assert list(inspect.signature(utils.ray_address_to_api_server_url).parameters) == ["address"]
-
-    def test_job_client_waits_for_a_bounded_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from ray.dashboard.modules import dashboard_sdk
-        from ray.dashboard.modules.job import sdk
-
-        assert dashboard_sdk.logger.name != sdk.logger.name
-        seen: list[Any] = []
-
-        def request(*_: Any, **options: Any) -> Any:
-            seen.append(options["timeout"])
-            raise ConnectionError("nobody is there")
-
-        monkeypatch.setattr(dashboard_sdk.requests, "request", request)
-        with pytest.raises(ConnectionError):
-            private.job_client("http://127.0.0.1:1", (1.0, 2.0))
-        assert seen == [(1.0, 2.0)], "already when it asks for the cluster's version"
-
     def test_death_of_a_train_worker(self) -> None:
         from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 

@@ -26,11 +26,6 @@ def script() -> str:
 def complete(parser: argparse.ArgumentParser) -> None:
     """Write the completions of the line that the shell gave in COMP_LINE, and end the process."""
     line = os.environ["COMP_LINE"]
-    if submitted := re.match(r"\S+ +submit .*?(?<=\s)(?=(bench|tune)\s)", line):
-        # 'harness submit FLAGS bench ...' takes the words of 'harness bench ...'
-        cut = submitted.end() - len("harness ")
-        os.environ["COMP_LINE"] = line = "harness " + line[submitted.end() :]
-        os.environ["COMP_POINT"] = str(max(0, int(os.environ["COMP_POINT"]) - cut))
     flags: Any = (
         "long" if re.match(r"\S+ +(bench|plan|report|compare|doctor|export|tune +\S+|predict +\S+) ", line) else False
     )

@@ -413,20 +413,6 @@ def _init(init: argparse.ArgumentParser) -> None:
     init.add_argument("--out", metavar="FILE", help="the YAML file (default: named after the task, in this folder)")
 
 
-def _submit(submit: argparse.ArgumentParser) -> None:
-    submit.add_argument(
-        "--address",
-        dest="cluster",
-        metavar="ADDRESS",
-        default="auto",
-        help="address of the cluster: its dashboard's URL, HOST:PORT or auto (default: RAY_ADDRESS, else this machine)",
-    )
-    submit.add_argument("--runtime-env", metavar="FILE", help="YAML file with the job's Ray runtime environment")
-    submit.add_argument("--id", metavar="NAME", help="name of the job (default: harness-TABLE-DATE-TIME-XXXX)")
-    _switch(submit, "--follow", "print the job's output and exit with its status")
-    submit.add_argument("words", nargs=argparse.PARSER, metavar="bench|tune", help="the command, with its flags")
-
-
 def _list(listing: argparse.ArgumentParser) -> None:
     listing.add_argument("what", metavar="|".join(LISTED))
     _add(listing, "store", store=f"{BY_NAME['store'].help}, for 'list benches', 'list studies' and 'list runs'")
@@ -542,7 +528,6 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
     "merge": (_merge, "stores:merge", "take over the records of other stores and published folders"),
     "init": (_init, "init:init", "write a task's YAML file for a file of labelled rows"),
     "check": (_check, "check:check", "hold a method of your own, a Python file, to the contract of the built-in ones"),
-    "submit": (_submit, "submit:submit", "submit a bench or tune to a Ray cluster as a job"),
     "list": (_list, "show:listing", f"list {', '.join(LISTED)}"),
     "show": (_show, "show:show", "show one record: its numbers, its parents and the command that reproduces it"),
     "errors": (

@@ -58,7 +58,6 @@ def test_choices_are_those_of_the_help() -> None:
         ("list", "what", list(LISTED)),
         ("bench", "keep", ["best", "all", "none"]),
         ("plan", "kind", ["classes", "regression", "spans"]),
-        ("submit", "words", ["bench", "tune"]),
     ):
         action, completer = completers[name, argument]
         assert completer(prefix="", action=action) == expected
@@ -72,7 +71,7 @@ def test_presets_are_those_of_the_table() -> None:
 LINES = {
     "harness be": {"bench"},
     "harness bench --table few_shot --methods ft,cm": {"ft,cmlm"},
-    "harness submit --follow tune cmlm --tr": {"--track", "--trials", "--translator"},
+    "harness tune cmlm --tr": {"--track", "--trials", "--translator"},
 }
 
 

@@ -85,7 +85,6 @@ def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("trained", "train"),
     ):
         monkeypatch.setattr(f"harness.commands.{module}.{name}", stop)
-    monkeypatch.setitem(sys.modules, "harness.cluster.jobs", type("Jobs", (), {"Jobs": stop}))
     monkeypatch.setattr(retry, "WAITS", ())
     monkeypatch.setenv("WANDB_MODE", "disabled")
     handlers = {number: signal.signal(number, late) for number in (signal.SIGVTALRM, signal.SIGALRM)}

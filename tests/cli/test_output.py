@@ -150,13 +150,12 @@ def test_a_corpus_that_is_no_path(name: str, capsys: pytest.CaptureFixture[str])
 def test_parquet_is_not_printed_on_a_terminal(
     refused: Callable[..., str], workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is read or trained; a job's output is text as well."""
+    """Before anything is read or trained."""
     monkeypatch.setattr("harness.cli.terminal.Stream.isatty", lambda stream: True, raising=False)
     fix = "redirect it, as in harness report --format parquet > results.parquet."
     for words in ("report", f"bench {MOVIES}"):
         assert refused(f"{words} --format parquet").endswith(fix)
     monkeypatch.undo()
-    assert "a job's output is text" in refused(f"submit bench {MOVIES} --format parquet")
     assert "unknown format 'parquet'" in refused("tune ft --format parquet")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fuzz.inputs import POINT, RUNTIME_ENV, SPACE, TABLE, TASK, encoder_files, model_files, rows
+from fuzz.inputs import POINT, SPACE, TABLE, TASK, encoder_files, model_files, rows
 from fuzz.mutation import NASTY, Raw, block, changed, emitted, noise
 
 from harness.cli.parser import build_parser
@@ -115,13 +115,6 @@ def text(rng: random.Random, _: Any) -> Case:
     return Case([*words, *flags(rng, "plan", 0.2)], {name.partition(":")[0]: noise(rng, raw)})
 
 
-def job(rng: random.Random, _: Any) -> Case:
-    before, after = flags(rng, "submit", 0.2), flags(rng, "bench", 0.3)
-    kept = ["--table", "small.yaml", "--store", "sqlite:////tmp/nowhere/h.db", "--storage", "/tmp/nowhere"]
-    words = ["submit", "--runtime-env", "own.yaml", *before, "bench", *kept, *after]
-    return Case(words, {"own.yaml": changed(rng, RUNTIME_ENV)})
-
-
 def results(rng: random.Random, packaged: list[Any]) -> Case:
     """A published file, and the store that it was printed from."""
     kind = rng.choice(["csv", "json", "parquet"])
@@ -151,17 +144,16 @@ def nested(rng: random.Random, raw: bytes) -> bytes:
 
 
 def arguments(rng: random.Random, _: Any) -> Case:
-    name = rng.choice(["plan", "plan", "bench", "report", "tune", "show", "list", "submit"])
+    name = rng.choice(["plan", "plan", "bench", "report", "tune", "show", "list"])
     small = ["--table", "small.yaml"]
     words = {
         "tune": ["tune", rng.choice(["cmlm", "ft", "scl", "CMLM", "cmlm+scl", "x"]), "--space", "space.yaml"],
         "show": ["show", rng.choice(["", "0", "abc", "%", "_", "é", "\udcff", "x" * 300, "*", "'", "\0a"])],
         "list": ["list", rng.choice(["methods", "tasks", "encoders", "corpora", "translators", "task", ""])],
-        "submit": ["submit", *flags(rng, "submit", 0.5), rng.choice(["bench", "tune", "plan", "x"]), *small],
     }.get(name, [name, *small])
     words += ["--data", "data"] if name in (*READING, "tune") else []
     words += ["--encoder", "encoder"] if name == "tune" else []
-    words += flags(rng, "bench" if name == "submit" else name, 1.5)
+    words += flags(rng, name, 1.5)
     if rng.random() < 0.1:
         at = rng.randrange(len(words) + 1)
         words.insert(at, rng.choice(["--", "-x", "--nothing", "", "-", "--table", "\udcff", "bench"]))
@@ -347,7 +339,6 @@ VALUES: dict[str, list[str]] = {
     "--racing": ["paired", "asha", "median", "none", "x"],
     "--metric": ["accuracy", "flops", "accuracy,flops", "mcc", "accuracy,accuracy"],
     "--out": ["out", "small.yaml", "small.yaml/x", "/dev/null/x"],
-    "--runtime-env": ["env.yaml", "small.yaml", "nowhere.yaml"],
     "--track": ["tensorboard", "mlflow,wandb", "tensorboard,tensorboard", "x", ""],
     "--figure": ["cost", "variance", "context", "views", "small", "x"],
     "--against": ["FT", "SCL", "Not", "x", "FT,SCL"],
@@ -363,7 +354,6 @@ VALUES: dict[str, list[str]] = {
     "--output": ["o.csv", "o.parquet", "own.csv", "x", "data/o.jsonl"],
     "--license": ["apache-2.0", "x y", "", "A"],
     "--push": ["a/b", "a", "a/b/c", "x y"],
-    "--id": ["a", "a b", "-", "x" * 300],
 }  # fmt: skip
 NUMBERS = [
     *("0", "1", "2", "20", "31", "100", "-1", "1.5", "1e3", "1e400", "nan", "inf", "", ",", "0,1", "1,1", "20,100", "x"),
@@ -418,7 +408,6 @@ KINDS: dict[str, Callable[[random.Random, Any], Case]] = {
         data,
         encoder,
         text,
-        job,
         results,
         arguments,
         titled,

@@ -61,7 +61,6 @@ SPACE: dict[str, Any] = {
                "fine_tune.lr": {"choice": [1e-5, 2e-5]}, "temperature": {"low": 0.02, "high": 0.5, "when": {"fine_tune.lr": [1e-5]}}},
     "presets": {"quick": {"description": "some", "trials": 3}},
 }  # fmt: skip
-RUNTIME_ENV = {"env_vars": {"A": "b"}, "pip": ["numpy"], "working_dir": ".", "excludes": ["x"]}
 WORDS = [
     "the",
     "film",
@@ -193,7 +192,7 @@ def prepare(folder: Path) -> None:
     (folder / "model").mkdir()
     for name, raw in model_files().items():
         (folder / "model" / name).write_bytes(raw)
-    for name, tree in {"small": TABLE, "task": TASK, "point": POINT, "space": SPACE, "env": RUNTIME_ENV}.items():
+    for name, tree in {"small": TABLE, "task": TASK, "point": POINT, "space": SPACE}.items():
         (folder / f"{name}.yaml").write_bytes(block(tree))
 
 
