@@ -116,13 +116,6 @@ def user_temporary_folder() -> str:
     return str(get_default_system_temp_dir())
 
 
-def session_folder() -> str:
-    """The temporary folder of the Ray that this process belongs to, on this node."""
-    from ray._private.worker import global_worker
-
-    return str(global_worker.node.get_session_dir_path())
-
-
 def draining_nodes() -> dict[str, int]:
     """Nodes that will leave the cluster, by Ray's id, with the time of that in ms since the epoch (0: not said)."""
     import ray

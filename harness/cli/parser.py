@@ -495,14 +495,6 @@ def _check(check: argparse.ArgumentParser) -> None:
 
 def _doctor(doctor: argparse.ArgumentParser) -> None:
     _add(doctor, "store", "storage", "data")
-    doctor.add_argument(
-        "--cluster",
-        nargs="?",
-        const="auto",
-        default="",
-        metavar="ADDRESS",
-        help="check every node of the cluster that this machine is a node of; HOST:PORT where it is one of several",
-    )
 
 
 COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] = {

@@ -107,12 +107,6 @@ def _look(setup: WorkerSetup, file: str) -> _Seen:
 _LOOK: Any = ray.remote(num_cpus=0, max_retries=0)(_look)
 
 
-def storage_problems(storage: Storage) -> dict[str, str]:
-    """Why nodes cannot use a storage that this machine uses, a sentence by the node's id. Raises StorageError where this one cannot."""
-    setup = WorkerSetup(Path(), storage, encoder_config={}, storage_mark=_mark(storage))
-    return {identity: seen.problem for identity, seen in _answers(setup).items() if seen.problem}
-
-
 def _answers(setup: WorkerSetup) -> dict[str, _Seen]:
     """The answers of all nodes that are there, by their ids."""
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
@@ -136,9 +130,9 @@ def _usable(answers: Mapping[str, _Seen]) -> list[_Seen]:
     nodes = {node["NodeID"]: node for node in ray.nodes()}
     failed = [identity for identity, seen in answers.items() if seen.problem]
     if failed:
-        others = ", ".join(name_of(nodes[identity]) for identity in failed[1:])
+        others = ", ".join(_name(nodes[identity]) for identity in failed[1:])
         more = f" These nodes fail too: {others}." if others else ""
-        raise UserError(f"The node {name_of(nodes[failed[0]])} {answers[failed[0]].problem}{more}")
+        raise UserError(f"The node {_name(nodes[failed[0]])} {answers[failed[0]].problem}{more}")
     return list(answers.values())
 
 
@@ -161,7 +155,7 @@ def _answer(storage: Storage, reference: Any, file: str) -> _Seen | None:
     return seen
 
 
-def name_of(node: Mapping[str, Any]) -> str:
+def _name(node: Mapping[str, Any]) -> str:
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:8]})"
 
 

@@ -23,8 +23,6 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from harness.cli.doctor_cluster import judged
-from harness.cluster import inspection
 from harness.encoders.sources import encoder_digest
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
@@ -58,7 +56,7 @@ def at(node: str, setup: WorkerSetup) -> Any:
 
 def main(one_sided: str) -> dict[str, Any]:
     folder = Path.cwd()
-    nodes.ANSWER_SECONDS = inspection.ANSWER_SECONDS = 600.0  # no node hangs here, however busy the machine is
+    nodes.ANSWER_SECONDS = 600.0  # no node hangs here, however busy the machine is
     place = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
     cluster = Cluster(initialize_head=True, head_node_args={**place, "include_dashboard": False})
     try:
@@ -87,10 +85,6 @@ def main(one_sided: str) -> dict[str, Any]:
         mark = local.read(nodes.MARK).decode()
         found["late, local path"] = ray.get(at(name, replace(marked, storage=local, storage_mark=mark)))
         found["one-sided"] = said(lambda: nodes.shared(replace(setup, storage=Storage(one_sided)), CLUSTER, digest))
-        found["doctor"], found["doctor, one-sided"] = (
-            [tuple(check) for check in judged(inspection.inspect(storage), storage.shown)]
-            for storage in (shared, Storage(one_sided))
-        )
         found["left"] = sorted(path.name for path in folder.rglob("probe-*"))
 
         nodes.ANSWER_SECONDS = 3.0
