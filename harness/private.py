@@ -91,24 +91,6 @@ def started_dashboard() -> str:
     return address.decode()
 
 
-@contextmanager
-def workers_by(script: str) -> Iterator[str]:
-    """Let the raylet of a Ray that is started here run another script for a worker, with the same arguments. Yields Ray's own."""
-    from importlib.util import find_spec
-
-    from ray._private.node import Node
-
-    start, own = Node.start_raylet, find_spec("ray._private.workers.default_worker")
-
-    def start_raylet(node: Any, *arguments: Any, **options: Any) -> Any:
-        node._ray_params.worker_path = script
-        return start(node, *arguments, **options)
-
-    assert own
-    with patch.object(Node, "start_raylet", start_raylet):
-        yield str(own.origin)
-
-
 def user_temporary_folder() -> str:
     """The folder in which Ray makes its folder `ray`."""
     from ray._common.utils import get_default_system_temp_dir

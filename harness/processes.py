@@ -24,8 +24,8 @@ def process_of(pid: int, started: float) -> psutil.Process | None:
 
 
 def end_with_parent() -> None:
-    """Let this process be killed when the one dies that started it: the raylet, or the fork server, which ends with the raylet. Ray ends most such processes,
-    after a while; one that it leaves idle would hold its leases for ever. Linux only."""
+    """Let this process be killed when the one dies that started it: the raylet. Ray ends most such processes, after a while; one
+    that it leaves idle would hold its leases for ever. Linux only."""
     pr_set_pdeathsig = 1
     with suppress(AttributeError, OSError):  # another system
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

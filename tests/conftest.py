@@ -67,11 +67,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _neutral(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """No test depends on the settings of the shell it was started from, nor on torch's thread count in another test. Commands that train
-    without Ray start no process for its workers."""
-    if "ray" not in request.keywords:
-        monkeypatch.setattr("harness.cluster.fork_server.can_fork", lambda: False)
+def _neutral(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test depends on the settings of the shell it was started from, nor on torch's thread count in another test."""
     for name in list(os.environ):
         if name.startswith("HARNESS_") and name != "HARNESS_GLUE_DIR":
             monkeypatch.delenv(name)

@@ -129,18 +129,6 @@ class TestRay:
         assert answers == [("node", 1), b"", ("other", "a")]
         assert internal_kv._internal_kv_get(ray_constants.DASHBOARD_ADDRESS, namespace="a")[1] == "a"
 
-    def test_workers_by(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from ray._private.node import Node
-
-        assert "self._ray_params.worker_path," in inspect.getsource(Node.start_raylet)
-        monkeypatch.setattr(Node, "start_raylet", lambda node, word: (node._ray_params.worker_path, word))
-        node: Any = SimpleNamespace(_ray_params=SimpleNamespace(worker_path="own"))
-        with private.workers_by("other") as own:
-            assert Node.start_raylet(node, "a") == ("other", "a")
-        node._ray_params.worker_path = "own"
-        assert Node.start_raylet(node, "a") == ("own", "a")
-        assert "worker.main_loop()" in Path(own).read_text()
-
     def test_temporary_folder(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         from ray._common.utils import get_default_ray_temp_dir
 

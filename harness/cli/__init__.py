@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from importlib import import_module
 
 from harness.cli.parser import COMMANDS, build_parser
@@ -13,8 +13,6 @@ from harness.cli.terminal import BROKEN_PIPE, OutputError, Received, interruptib
 from harness.errors import KEPT, SessionLostError, UserError, unknown
 
 EXIT_INCOMPLETE, EXIT_USER = 1, 2
-TRAINING = ("bench", "tune")
-"""Commands that train as a rule: what their workers on this machine import is imported from now on, while they plan."""
 FIRST_COMMANDS = """harness trains and compares contrastive objectives for language encoders. Try first:
 
   harness doctor                       check Python, torch, Ray, packages and data
@@ -74,15 +72,8 @@ def _run(arguments: list[str]) -> int:
         return 0
     args = build_parser().parse_args(arguments)
     module, name = args.handler.split(":")
-    with _imports_ahead() if arguments[0] in TRAINING and args.address == "local" else nullcontext():
-        status: int = getattr(import_module(module), name)(args)
+    status: int = getattr(import_module(module), name)(args)
     return status
-
-
-def _imports_ahead() -> AbstractContextManager[None]:
-    from harness.cluster.fork_server import fork_server  # other commands need not import it
-
-    return fork_server()
 
 
 def _ended(error: UserError | KeyboardInterrupt, received: Received) -> int:

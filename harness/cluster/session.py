@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,7 +28,6 @@ from unittest.mock import patch
 import psutil
 
 from harness import private
-from harness.cluster.fork_server import fork_server, forked_workers
 from harness.errors import KEPT, SessionLostError, UserError, first_line
 from harness.execution import Execution
 from harness.processes import few_arenas, process_of
@@ -73,27 +72,26 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[Da
         "job_config": JobConfig(metadata={f"harness_{k}": v for k, v in metadata.items()}),
     }
     local = execution.address == "local"
-    with fork_server() if local else nullcontext():
-        with _own_handlers():
-            dashboard, folder = _started(execution, common) if local else (_joined(execution, common), None)
-        for name in ("ray", "ray.train", "ray.data"):
-            logging.getLogger(name).setLevel(logging.ERROR)
-        watchdog = Watchdog(local)
+    with _own_handlers():
+        dashboard, folder = _started(execution, common) if local else (_joined(execution, common), None)
+    for name in ("ray", "ray.train", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    watchdog = Watchdog(local)
+    try:
+        with watchdog.watching(folder), redirect_stdout(sys.stderr):
+            yield dashboard, replace(execution, gpus_per_run=_gpus(execution))
+    finally:
+        dashboard.end()
+        lost = watchdog.lost  # ray.shutdown would end this process with another exit status
         try:
-            with watchdog.watching(folder), redirect_stdout(sys.stderr):
-                yield dashboard, replace(execution, gpus_per_run=_gpus(execution))
-        finally:
-            dashboard.end()
-            lost = watchdog.lost  # ray.shutdown would end this process with another exit status
-            try:
-                _end(folder, lost=bool(lost))
-            except KeyboardInterrupt:  # the first signal that ends the command; later ones are ignored
-                _end(folder, lost=bool(lost))
-                if not lost:
-                    raise
-            if lost:
-                sys.excepthook = sys.__excepthook__  # Ray's asks the dead GCS for a minute before it prints an error
-                raise SessionLostError(f"{lost}; {KEPT}.")
+            _end(folder, lost=bool(lost))
+        except KeyboardInterrupt:  # the first signal that ends the command; later ones are ignored
+            _end(folder, lost=bool(lost))
+            if not lost:
+                raise
+        if lost:
+            sys.excepthook = sys.__excepthook__  # Ray's asks the dead GCS for a minute before it prints an error
+            raise SessionLostError(f"{lost}; {KEPT}.")
 
 
 def _end(folder: Path | None, *, lost: bool) -> None:
@@ -128,7 +126,6 @@ def _started(execution: Execution, common: dict[str, Any]) -> tuple[Dashboard, P
         with (
             patch.dict(os.environ, places),
             _waiting_for_gcs(folder),
-            forked_workers(),
             private.dashboard_put_off() as start_dashboard,
         ):
             context = ray.init(

@@ -75,7 +75,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from cluster.driver import TRACE, Driver, Kept, kept, numbers, started
 from cluster.studies import entries
 
-from harness.cluster.fork_server import fork_server, forked_workers  # before ray
+import harness.cluster  # noqa: F401 - before ray
 from harness.store import Store
 
 SMALL = "--set max_length=16 --set mlm_head.steps=3 --set fine_tune.steps=24 --set post_train.steps=12 --checkpoint-minutes 0.01"
@@ -182,8 +182,6 @@ def audit(folder: Path) -> list[tuple[str, str, str]]:
 # ---------------------------------------------------------------- the cluster
 
 
-@fork_server()  # a worker that takes the place of a dead one need not import torch
-@forked_workers()
 def _serve(pipe: Connection, folder: str, environment: dict[str, str]) -> None:
     """A cluster in a process of its own: says its address, then answers "add" with the pid of a new node's raylet and Ray's id of
     the node (None of one that did not come), ("drain", node, seconds) and "left" with what is there of others."""
@@ -254,7 +252,7 @@ def inside(folder: Path) -> list[psutil.Process]:
 
 
 def of_node(raylet: psutil.Process) -> list[psutil.Process]:
-    """The living processes of a node, which has a working folder of its own: the parent of a worker is the server that forked it."""
+    """The living processes of a node, which has a working folder of its own."""
     return inside(Path(raylet.cwd()))
 
 

@@ -32,8 +32,6 @@ class Undisturbed:
     """(address, port) of every listening socket -> command line."""
     processes: list[str] = field(default_factory=list)
     """Command lines."""
-    forked: list[str] = field(default_factory=list)
-    """Those of the processes that the fork server started."""
     actors: list[dict[str, Any]] = field(default_factory=list)
     jobs: list[dict[str, Any]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -60,8 +58,6 @@ def shown(process: psutil.Process) -> str:
 def look(driver: Driver, seen: Undisturbed) -> None:
     seen.listeners = driver.listeners()
     seen.processes = [shown(process) for process in driver.processes()]
-    servers = {process.pid for process in driver.processes() if "fork_server import" in shown(process)}
-    seen.forked = [shown(process) for process in driver.processes() if process.ppid() in servers]
     actors = asked(driver, "/api/v0/actors?detail=1")
     seen.actors = actors["data"]["result"]["result"] if actors else seen.actors
     seen.jobs = asked(driver, "/api/jobs/") or seen.jobs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,14 +13,12 @@ from cluster.driver import BENCH, STAGES, Driver, kept, outside, started, table_
 from cluster.studies import leases
 
 from harness.cli import main
-from harness.cluster.fork_server import can_fork
 
 pytestmark = pytest.mark.ray
 
 IN_ONE_PROCESS = """
 import sys
 from harness.cli import main
-from harness.cluster.fork_server import can_fork
 status = main(sys.argv[1:])
 heavy = {"torch", "ray", "transformers"} & set(sys.modules)
 sys.exit(f"imported {heavy}" if heavy else status)
@@ -69,13 +66,6 @@ def test_every_listener_is_on_loopback(undisturbed: Undisturbed) -> None:
 def test_no_process_is_started_without_need(undisturbed: Undisturbed) -> None:
     assert any("dashboard.py" in line for line in undisturbed.processes), "Ray's processes were not seen"
     assert [line for line in undisturbed.processes if "monitor.py" in line] == []
-
-
-@pytest.mark.skipif(not can_fork(), reason="a GPU, or another system than Linux: workers import what they need")
-def test_every_worker_is_forked(undisturbed: Undisturbed) -> None:
-    titles = [line for line in undisturbed.processes if re.match("ray::(Ledger|few_shot|WorkerProcess|IDLE)", line)]
-    assert len(titles) >= 3, "a ledger and two workers"
-    assert {*titles} <= {*undisturbed.forked}
 
 
 def test_names_are_seen_in_the_dashboard(undisturbed: Undisturbed) -> None:
