@@ -25,11 +25,6 @@ class NotFetched(NotAtHand):
     """Data on the hub that this machine has not fetched yet. A plan goes on without it, a run fetches it."""
 
 
-class SessionLostError(UserError):
-    """A process of Ray's that this one depends on is dead. What Ray does at the interpreter's end would crash or set a status
-    of its own: the command has to end without it."""
-
-
 class DivergedError(Exception):
     """Training ended because a number is not finite: a result of the stage, not a failure of the machine."""
 

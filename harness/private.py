@@ -7,95 +7,12 @@ that nothing else imports it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 # ------------------------------------------------------------------------------------------------------------------- Ray
-
-
-def set_command_line(shown: str) -> None:
-    """What Ray shows as the job's command line, in its dashboard and as this process's title."""
-    import ray._private.utils
-    import ray._raylet
-
-    ray._private.utils.get_entrypoint_name = lambda: shown
-    ray._raylet.setproctitle(shown)
-
-
-def silence_worker_logs() -> None:
-    """Keep the raylet's reports of dead workers off the driver's standard output: `log_to_driver=False` does not."""
-    import ray._private.worker
-
-    ray._private.worker._worker_logs_enabled = False
-
-
-def assume_dashboard_dependencies() -> None:
-    """Keep `ray.init` from importing all that the dashboard needs (0.9 s of CPU time) to see whether it is installed: the harness
-    depends on `ray[default]`."""
-    import ray._private.utils
-
-    ray._private.utils.get_dashboard_dependency_error = lambda: None
-
-
-def start_fewer_processes() -> None:
-    """Keep a local `ray.init` from starting two processes that it has no use for, each an interpreter of its own: the autoscaler's
-    monitor, and the one that sends the logs of workers to a driver that shows none."""
-    from ray._private.node import Node
-
-    Node.start_monitor = Node.start_log_monitor = lambda self: None
-
-
-@contextmanager
-def dashboard_put_off() -> Iterator[Callable[[], None]]:
-    """Keep a Ray that is started here from starting its dashboard. Yields what starts it later, without waiting until it answers."""
-    from ray._private import ray_constants
-    from ray._private.node import Node
-    from ray.experimental import internal_kv
-
-    start, get = Node.start_api_server, internal_kv._internal_kv_get
-    put_off: list[Callable[[], None]] = []
-
-    def answered(key: Any, **options: Any) -> Any:
-        return b"" if key == ray_constants.DASHBOARD_ADDRESS else get(key, **options)
-
-    def start_now() -> None:
-        with patch.object(internal_kv, "_internal_kv_get", answered):
-            put_off.pop()()
-
-    with patch.object(
-        Node, "start_api_server", lambda node, **options: put_off.append(partial(start, node, **options))
-    ):
-        yield start_now
-
-
-def started_dashboard() -> str:
-    """The address of the dashboard that this process started, which others who join its Ray can ask for from now on; '' while it starts. Raises
-    RuntimeError where it ended."""
-    from ray._private import ray_constants, worker
-
-    node, namespace = worker._global_node, ray_constants.KV_NAMESPACE_DASHBOARD
-    gcs = node.get_gcs_client()
-    address: bytes = gcs.internal_kv_get(ray_constants.DASHBOARD_ADDRESS.encode(), namespace) or b""
-    (dashboard,) = node.all_processes[ray_constants.PROCESS_TYPE_DASHBOARD]
-    if dashboard.process.poll() is not None:
-        raise RuntimeError("the dashboard ended")
-    if address:
-        node._webui_url = address.decode()
-        gcs.internal_kv_put(b"webui:url", address, True, namespace)
-    return address.decode()
-
-
-def user_temporary_folder() -> str:
-    """The folder in which Ray makes its folder `ray`."""
-    from ray._common.utils import get_default_system_temp_dir
-
-    return str(get_default_system_temp_dir())
 
 
 def draining_nodes() -> dict[str, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import io
 import mmap
 import tomllib
 from importlib.metadata import version
@@ -53,89 +51,6 @@ def test_only_this_module_knows_private_names() -> None:
 
 
 class TestRay:
-    def test_command_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import ray._private.utils
-        import ray._private.worker
-        import ray._raylet
-
-        monkeypatch.setattr(ray._private.utils, "get_entrypoint_name", ray._private.utils.get_entrypoint_name)
-        before = ray._raylet.getproctitle()
-        assert inspect.signature(ray._private.utils.get_entrypoint_name).parameters == {}
-        assert "entrypoint=ray._private.utils.get_entrypoint_name()" in inspect.getsource(ray._private.worker)
-        private.set_command_line("harness bench ***")
-        assert ray._private.utils.get_entrypoint_name() == ray._raylet.getproctitle() == "harness bench ***"
-        ray._raylet.setproctitle(before)
-
-    def test_worker_logs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import ray._private.worker as worker
-
-        monkeypatch.setattr(worker, "_worker_logs_enabled", True)
-        line: Any = {"lines": ["a worker died"], "ip": "1.2.3.4", "pid": "raylet", "is_err": False, "job": None}
-        before, after = io.StringIO(), io.StringIO()
-        worker.print_worker_logs(line, before)
-        private.silence_worker_logs()
-        worker.print_worker_logs(line, after)
-        assert "a worker died" in before.getvalue()
-        assert after.getvalue() == ""
-
-    def test_dashboard_dependencies(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import ray._private.services
-        import ray._private.utils as utils
-
-        monkeypatch.setattr(utils, "get_dashboard_dependency_error", utils.get_dashboard_dependency_error)
-        # Of the file: an earlier test of this process may have started Ray.
-        definition = Path(utils.__file__).read_text().partition("def get_dashboard_dependency_error()")[2]
-        assert "import ray.dashboard.optional_deps" in definition.partition("\ndef ")[0]
-        asked = "ray._private.utils.get_dashboard_dependency_error()"
-        assert asked in inspect.getsource(ray._private.services.start_api_server)
-        private.assume_dashboard_dependencies()
-        assert utils.get_dashboard_dependency_error() is None
-
-    def test_fewer_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from ray._private.node import Node
-
-        methods = {"start_monitor": Node.start_head_processes, "start_log_monitor": Node.start_ray_processes}
-        for name, caller in methods.items():
-            monkeypatch.setattr(Node, name, getattr(Node, name))
-            assert f"self.{name}()" in inspect.getsource(caller)
-        private.start_fewer_processes()
-        for name in methods:
-            assert getattr(Node, name)(None) is None
-
-    def test_dashboard_put_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from ray._private import ray_constants, services
-        from ray._private.node import Node
-        from ray.experimental import internal_kv
-
-        assert "self.start_api_server(\n" in inspect.getsource(Node.start_head_processes)
-        awaited = inspect.getsource(services.start_api_server).replace(" ", "").replace("\n", "")
-        assert "dashboard_url=ray.experimental.internal_kv._internal_kv_get(ray_constants.DASHBOARD_ADDRESS," in awaited
-        assert "ifdashboard_urlisnotNone:" in awaited
-        assert "webui:url" in inspect.getsource(services.get_webui_url_from_internal_kv)
-        monkeypatch.setattr(internal_kv, "_internal_kv_get", lambda key, namespace: (key, namespace))
-        answers: list[Any] = []
-
-        def start(node: str, port: int) -> None:
-            answers.append((node, port))
-            answers.append(internal_kv._internal_kv_get(ray_constants.DASHBOARD_ADDRESS, namespace="a"))
-            answers.append(internal_kv._internal_kv_get("other", namespace="a"))
-
-        monkeypatch.setattr(Node, "start_api_server", start)
-        node: Any = "node"
-        with private.dashboard_put_off() as start_now:
-            Node.start_api_server(node, port=1)
-        assert answers == []
-        start_now()
-        assert answers == [("node", 1), b"", ("other", "a")]
-        assert internal_kv._internal_kv_get(ray_constants.DASHBOARD_ADDRESS, namespace="a")[1] == "a"
-
-    def test_temporary_folder(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        from ray._common.utils import get_default_ray_temp_dir
-
-        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-        assert private.user_temporary_folder() == str(tmp_path)
-        assert get_default_ray_temp_dir() == str(tmp_path / "ray")
-
     def test_failures_of_a_trial(self, tmp_path: Path) -> None:
         from ray.exceptions import ActorDiedError, RayTaskError
         from ray.tune.experiment import Trial as TuneTrial

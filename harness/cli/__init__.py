@@ -10,7 +10,7 @@ from importlib import import_module
 
 from harness.cli.parser import COMMANDS, build_parser
 from harness.cli.terminal import BROKEN_PIPE, OutputError, Received, interruptible, standard_streams
-from harness.errors import KEPT, SessionLostError, UserError, unknown
+from harness.errors import KEPT, UserError, unknown
 
 EXIT_INCOMPLETE, EXIT_USER = 1, 2
 FIRST_COMMANDS = """harness trains and compares contrastive objectives for language encoders. Try first:
@@ -43,10 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"harness: standard output cannot be written ({error.strerror}); {KEPT}.", file=sys.stderr)
             return EXIT_INCOMPLETE
         except (UserError, KeyboardInterrupt) as error:
-            status = _ended(error, received)
-            if isinstance(error, SessionLostError):
-                os._exit(status)
-            return status
+            return _ended(error, received)
         except OSError as error:
             if error.filename is None:
                 raise

@@ -18,7 +18,6 @@ from harness.cli.terminal import duration, escaped, print_lines, time_range
 from harness.commands.bench import Callbacks
 from harness.commands.prepare import Prepared
 from harness.commands.track import sentences
-from harness.commands.train import WhenThere
 from harness.errors import UserError
 from harness.planning.estimate import Estimate, Timed, remaining
 from harness.planning.work import Item
@@ -69,10 +68,10 @@ class _Bar(Progress):
 
 
 class _ProgressView:
-    """Progress of `total` things (0: not known), as a context manager. Prints the address of Ray's dashboard once it answers, and a summary
+    """Progress of `total` things (0: not known), as a context manager. Prints the address of Ray's dashboard, where there is one, and a summary
     last. `_ended`: how many have ended."""
 
-    def __init__(self, what: str, total: int, dashboard: WhenThere = lambda show: None) -> None:
+    def __init__(self, what: str, total: int, dashboard: str = "") -> None:
         self._what, self._total, self._dashboard = what, total, dashboard
         self._ended = 0
         self._started = self._last_printed = time.monotonic()
@@ -96,18 +95,12 @@ class _ProgressView:
         return ""
 
     def __enter__(self) -> Self:
-        self._dashboard(self._show_dashboard)
+        if self._dashboard:
+            self._line(f"Ray dashboard: http://{self._dashboard} (its token: ray get-auth-token)")
         if self._progress:
             self._progress.start()
             self._update()
         return self
-
-    def _show_dashboard(self, address: str) -> None:
-        """In a thread of its own, perhaps."""
-        if address:
-            self._line(f"Ray dashboard: http://{address} (its token: ray get-auth-token)")
-        else:
-            self._line("Ray's dashboard did not start; the command goes on without it.")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -134,8 +127,8 @@ class _ProgressView:
 
     def _line(self, text: str) -> None:
         text = escaped(text)
-        if progress := self._progress:  # in a thread, which another may set to None
-            progress.console.print(Text(text))
+        if self._progress:
+            self._progress.console.print(Text(text))
         else:
             print(text, file=sys.stderr, flush=True)
 
@@ -145,7 +138,7 @@ class StageProgress(_ProgressView):
     many as run at once."""
 
     def __init__(
-        self, items: Sequence[Item], reused: int, dashboard: WhenThere, expected: Estimate | None = None, slots: int = 0
+        self, items: Sequence[Item], reused: int, dashboard: str, expected: Estimate | None = None, slots: int = 0
     ) -> None:
         super().__init__("stages", len(items), dashboard)
         self._reused, self._expected, self._slots = reused, expected, slots
@@ -241,7 +234,7 @@ class TrialProgress(_ProgressView):
         metric: str,
         direction: Direction,
         seen: Iterable[Trial],
-        dashboard: WhenThere,
+        dashboard: str,
     ) -> None:
         super().__init__("trials", trials, dashboard)
         self._replicates, self._metric, self._direction = replicates, metric, direction
@@ -306,13 +299,13 @@ def count_texts(translator: str, texts: int) -> TextProgress:
     return TextProgress(f"texts back-translated by {translator}", texts)
 
 
-def show_stages(prepared: Prepared, dashboard: WhenThere) -> StageProgress:
+def show_stages(prepared: Prepared, dashboard: str) -> StageProgress:
     reused = sum(status == "done" for status, _ in prepared.statuses.values())
     slots = prepared.slots if prepared.request.address == "local" else prepared.request.slots
     return StageProgress(prepared.items, reused, dashboard, prepared.expected, slots)
 
 
-def show_trials(opened: Opened, dashboard: WhenThere) -> TrialProgress:
+def show_trials(opened: Opened, dashboard: str) -> TrialProgress:
     space, trials = opened.points.space, opened.proposals.history.trials
     points, direction = opened.points, space.directions[0]
     return TrialProgress(space.trials, len(points.replicates), points.metrics[0], direction, trials, dashboard)

@@ -20,7 +20,7 @@ from harness.commands.prepare import Prepared, check_masks, check_readings, prep
 from harness.commands.stored import check_exists
 from harness.commands.texts import reader
 from harness.commands.track import check_trackers, writer_of
-from harness.commands.train import WhenThere, unshown
+from harness.commands.train import unshown
 from harness.errors import UserError, unknown
 from harness.paths import PYTHON, without_folders
 from harness.planning.request import YAML, from_json, rooted_path
@@ -38,7 +38,7 @@ from harness.tracking.writer import Outcome, Writer
 
 Watcher = Callable[[str, Trial], None]
 """Called with what happened ('started', 'replicate', 'ended') and the trial as it is now."""
-TrialView = Callable[["Opened", WhenThere], AbstractContextManager[Watcher]]
+TrialView = Callable[["Opened", str], AbstractContextManager[Watcher]]
 """How the progress of a study is shown."""
 
 
@@ -387,8 +387,7 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
             settled,
             request.retry,
         )
-        dashboard.start()
-        with view(opened, dashboard.when_there) as show:
+        with view(opened, dashboard) as show:
             opened.watchers[:0] = [show, partial(_remember, opened)]
             explore(
                 opened.proposals,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.commands.prepare import Prepared
-from harness.commands.train import View, WhenThere
+from harness.commands.train import View
 from harness.errors import UserError
 from harness.planning.request import FILTERS, Request
 from harness.specs import digest_of
@@ -51,7 +51,7 @@ def tracked_view(view: View, writer: Writer) -> View:
     """The same view of a table, whose stages are written as they end."""
 
     @contextmanager
-    def both(prepared: Prepared, dashboard: WhenThere) -> Iterator[Callable[[Event], None]]:
+    def both(prepared: Prepared, dashboard: str) -> Iterator[Callable[[Event], None]]:
         projection = projection_of(prepared)
         writer.put(projection)
         with view(prepared, dashboard) as show:

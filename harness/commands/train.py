@@ -20,10 +20,8 @@ from harness.store import Store
 if TYPE_CHECKING:
     from harness.planning.lifecycle import Event
 
-WhenThere = Callable[[Callable[[str], None]], None]
-"""What calls a function with the address of Ray's dashboard once it answers."""
-View = Callable[[Prepared, WhenThere], AbstractContextManager[Callable[["Event"], None]]]
-"""How the progress of a table is shown: a context in which each event is passed on."""
+View = Callable[[Prepared, str], AbstractContextManager[Callable[["Event"], None]]]
+"""How the progress of a table is shown, with the address of Ray's dashboard ('': it has none): a context in which each event is passed on."""
 
 
 @contextmanager
@@ -77,9 +75,8 @@ def train(prepared: Prepared, view: View, *, remember: bool = True, deadline: fl
             while True:
                 wave = replace(prepared, items=prepared.wave)
                 best = _best_weights(wave, storage)
-                with view(wave, dashboard.when_there) as show:
+                with view(wave, dashboard) as show:
                     for event in pool.run(wave.items):
-                        dashboard.start()  # with the first one, a stage's start: until then its workers need the processor
                         show(event)
                         if best and not event.running:
                             best.ended(event.item.stage.key)

@@ -12,7 +12,7 @@ from harness.commands.execution import execution_of, storage_of
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import Recorded, task_of
 from harness.commands.texts import reader
-from harness.commands.train import View, WhenThere, train
+from harness.commands.train import View, train
 from harness.devices import cpu_name
 from harness.encoders import Located
 from harness.errors import UserError, first_line
@@ -126,7 +126,7 @@ def _retrained(recorded: Recorded, missing: Sequence[Step], view: View, storage:
     reasons: list[str] = []
 
     @contextmanager
-    def watched(prepared: Prepared, dashboard: WhenThere) -> Iterator[Callable[[Event], None]]:
+    def watched(prepared: Prepared, dashboard: str) -> Iterator[Callable[[Event], None]]:
         with view(prepared, dashboard) as show:
 
             def both(event: Event) -> None:

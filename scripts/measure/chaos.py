@@ -32,11 +32,11 @@ doubled     stages that were committed as `done` more than once
 differing   stages whose numbers are not those of the undisturbed command to the last bit, and tables and studies that are not its
 retrained   leases granted beyond the first of a stage: trainings that were begun again
 failed      records of failed stages, which the same command, run again, replaced
-gave up     times that the command ended by itself without a result, or by a kill without saying so in a sentence
+gave up     times that the command ended by itself without a result, or by a kill without saying so in a sentence (Ray ends one whose
+            raylet or GCS died)
 
 What a command left behind is counted once it has ended and Ray had SETTLE_SECONDS to clear up: living actors, placement groups and bytes
-of objects on the cluster; processes; temporary files and folders of its own Ray (after SIGKILL, which leaves them to the next
-command, once that has ended); leases of a command that ended in a sentence, and all that a finished one left.
+of objects on the cluster; processes; temporary files and folders of its own Ray (not of a command that was killed, or whose raylet or GCS was); leases of a command that ended in a sentence, and all that a finished one left.
 
 `notice`: for each drain under a stage, the seconds until no process of the node trained one; "late" where the node died before. The
 moments, kinds and victims come from the seed; what happens then depends on the machine's timing. Exit status 1 when something was
@@ -126,7 +126,7 @@ ONLY = {"rank": "group", "controller": "group", "trial": "tune"}
 """Kinds that one command alone has."""
 OWN = {"raylet": "raylet", "gcs": "gcs_server"}
 """Kinds that need a Ray of the command's own, and what their victim is called."""
-ENDS = {"ledger": 2, "raylet": 2, "gcs": 2, "SIGTERM": 143, "SIGHUP": 129}
+ENDS = {"ledger": 2, "SIGTERM": 143, "SIGHUP": 129}
 """The status with which the command ends when it says why."""
 MEAN_WAITS = {"bench": 1.5, "group": 8.0, "tune": 4.0}
 """Mean seconds from one kill to the next. Two workers need ten until they train together: with a kill a second they would never come to it."""
@@ -353,10 +353,16 @@ class Nodes:
                 found["temporary files"] = sum(
                     not path.name.startswith(KEPT_FILES[path.parent.name]) for path in self.temporary.glob("*-files/*")
                 )
-                found["folders of Ray"] = len(list((self.temporary / "own").glob("ray/session_*")))
+                found["folders of Ray"] = len(list((self.temporary / "own").iterdir()))
             if not any(found.values()) or time.monotonic() > until:
                 return found
             time.sleep(0.5)
+
+    def remove_files(self) -> None:
+        """Those of commands that were cut off; no command runs now."""
+        for place in ("own", "own-files"):
+            for path in (self.temporary / place).iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def titled(self, *marks: str) -> list[psutil.Process]:
         """The processes of Ray whose title has one of these."""
@@ -602,7 +608,9 @@ def leases(folder: Path, pid: int = 0) -> int:
 
 
 def explained(status: int, said: str, struck: set[str]) -> bool:
-    """Whether a command ended as one of these kills ends it, with a sentence and without a trace."""
+    """Whether a command ended as one of these kills ends it: by Ray, or with a sentence and without a trace."""
+    if OWN.keys() & struck and status:
+        return True
     last = (said.strip().splitlines() or [""])[-1]
     expected = {ENDS[kind] for kind in struck if kind in ENDS}
     ended = status if status >= 0 else 128 - status  # by a signal after the last sentence, when no handler is left
@@ -638,7 +646,10 @@ def endured(folder: Path, command: str, line: str, wait: float, cluster: Nodes, 
                     raise SystemExit(f"{folder}: nothing was written for {STALL_SECONDS:g} s:\n{driver.err}")
             status, out, said = driver.wait(), str(driver.out), driver.err
             killed = status == -signal.SIGKILL and "driver" in fire.struck
-            left = cluster.left(folder, files=not killed)
+            cut_off = killed or bool(OWN.keys() & fire.struck)
+            left = cluster.left(folder, files=not cut_off)
+            if cut_off:
+                cluster.remove_files()
         for process in inside(folder) if left["processes"] else ():
             with suppress(psutil.Error):  # it ends just now
                 tally.say(f"still there: {process.pid}, child of {process.ppid()}, {title(process)[:200]}")

@@ -12,7 +12,6 @@ from store.samples import stage
 
 from harness.cli import progress
 from harness.cli.progress import StageProgress
-from harness.cluster.session import Dashboard
 from harness.planning.estimate import Estimate
 from harness.planning.lifecycle import Event, Running
 from harness.planning.work import Item
@@ -45,7 +44,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_the_time_left_is_learned_and_says_how_sure_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     """40 stages of 60 s, two at a time, announced as 30 s in all."""
     every = items(40)
-    with StageProgress(every, 3, Dashboard().when_there, Estimate(30, 10, 90), slots=2) as view:
+    with StageProgress(every, 3, "", Estimate(30, 10, 90), slots=2) as view:
         for pair in range(0, 20, 2):
             for item in every[pair : pair + 2]:
                 view(Event("started", item))
@@ -70,7 +69,7 @@ def test_before_the_first_end_the_speed_of_what_runs_says_how_long_it_takes(
 ) -> None:
     """Ten stages of 1e12 FLOPs at 1e9 a second, two at a time, announced as 30 s in all."""
     every = items(10)
-    with StageProgress(every, 0, Dashboard().when_there, Estimate(30, 10, 90), slots=2) as view:
+    with StageProgress(every, 0, "", Estimate(30, 10, 90), slots=2) as view:
         for item in every[:2]:
             view(Event("started", item))
         clock(20)
@@ -90,7 +89,7 @@ def test_before_the_first_end_the_speed_of_what_runs_says_how_long_it_takes(
 
 def test_a_failed_stage_is_told_without_its_escapes(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     (item,) = items(1)
-    with StageProgress([item], 0, Dashboard().when_there) as view:
+    with StageProgress([item], 0, "") as view:
         view(Event("started", item))
         view(Event("failed", item, "no \x1b[31mmemory"))
     assert r"failed: FT/toy/n20/subset0/seed0: no \x1b[31mmemory" in lines(capsys)
@@ -106,7 +105,7 @@ def test_a_terminal_names_what_runs(clock: Clock, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     every = items(3)
-    with StageProgress(every, 0, Dashboard().when_there) as view:
+    with StageProgress(every, 0, "") as view:
         for item in every:
             view(Event("started", item))
         assert view._progress is not None
@@ -119,7 +118,7 @@ def test_a_terminal_names_what_runs(clock: Clock, monkeypatch: pytest.MonkeyPatc
 
 def test_a_long_stage_says_how_far_it_is(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     (item,) = items(1)
-    with StageProgress([item], 0, Dashboard().when_there, slots=1) as view:
+    with StageProgress([item], 0, "", slots=1) as view:
         view(Event("started", item))
         clock(11)
         view(Event("running", item, running=Running(1_200, 250_000, 12_345.6, 0.0, 0.412, 7200)))

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-import atexit, os, pathlib, signal, sys, time, types
+import os, pathlib, signal, sys, time, types
 import harness.cli
-from harness.errors import SessionLostError, UserError
+from harness.errors import UserError
 
 def wait():
     for _ in range(6000):
@@ -31,7 +31,6 @@ def plan(args):
         pathlib.Path("cleaned").touch()
 
 harness.cli.import_module = lambda name: types.SimpleNamespace(plan=plan)
-atexit.register(pathlib.Path("left").touch)
 sys.exit(harness.cli.main(["plan"]))
 """
 """The command, at work at something else. It waits in short pieces: Python runs a handler between instructions, so a signal that
@@ -169,11 +168,3 @@ def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
     os.close(main)
     assert process.wait(60) == 129
     assert (tmp_path / "cleaned").exists()
-
-
-def test_without_its_ray_the_command_ends_at_once(tmp_path: Path) -> None:
-    """What Ray does as the interpreter ends would crash, or set a status of its own."""
-    process = program(tmp_path, "raise SessionLostError('gone; the same command resumes')")
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (2, "still said\nharness: gone; the same command resumes\n")
-    assert not (tmp_path / "left").exists()

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from cli.command import command
 from cluster import in_process
@@ -30,8 +29,6 @@ class Undisturbed:
     records: dict[str, Kept]
     listeners: dict[tuple[str, int], str] = field(default_factory=dict)
     """(address, port) of every listening socket -> command line."""
-    processes: list[str] = field(default_factory=list)
-    """Command lines."""
     actors: list[dict[str, Any]] = field(default_factory=list)
     jobs: list[dict[str, Any]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -51,13 +48,8 @@ def asked(driver: Driver, path: str) -> Any:
         return None
 
 
-def shown(process: psutil.Process) -> str:
-    return " ".join(process.cmdline())
-
-
 def look(driver: Driver, seen: Undisturbed) -> None:
     seen.listeners = driver.listeners()
-    seen.processes = [shown(process) for process in driver.processes()]
     actors = asked(driver, "/api/v0/actors?detail=1")
     seen.actors = actors["data"]["result"]["result"] if actors else seen.actors
     seen.jobs = asked(driver, "/api/jobs/") or seen.jobs

@@ -12,7 +12,6 @@ from store.samples import stage
 from harness.cli.progress import StageProgress
 from harness.cluster import ledger as ledger_module
 from harness.cluster.ledger import LeasedStages
-from harness.cluster.session import Dashboard
 from harness.cluster.worker import WorkerResult
 from harness.planning.lifecycle import Event, Lifecycle
 from harness.planning.work import Item
@@ -36,7 +35,7 @@ def test_a_remade_stage_is_none_of_the_plans(storage: Storage, ended: Any, capsy
     stages = LeasedStages(Lifecycle(siblings), None, storage, None, lambda _: None)
     started: list[Item] = []
     events: list[Event] = []
-    with StageProgress(siblings, 0, Dashboard().when_there, 1.0) as progress:
+    with StageProgress(siblings, 0, "", 1.0) as progress:
         while stages.life.unfinished:
             item = stages.life.next_item()
             assert item is not None

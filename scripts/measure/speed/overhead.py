@@ -106,8 +106,7 @@ def main() -> None:
     workers: list[Any] = []
     store, request = Store(opened.prepared.store.url), opened.prepared.request
 
-    with session(Execution(slots=slots), {}) as (dashboard, settled):
-        dashboard.start()
+    with session(Execution(slots=slots), {}) as (_, settled):
         from harness.cluster.pool import Pool
 
         setup = worker_setup_of(request, [opened.plan.located], storage_of(request, store), settled)
