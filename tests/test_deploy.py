@@ -11,7 +11,6 @@ import os
 import re
 import runpy
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -152,43 +151,6 @@ class TestDockerfile:
         users = [line.split()[1] for line in self.lines if line.startswith("USER ")]
         assert users
         assert users[-1] != "root"
-
-
-class TestGrafana:
-    board = json.loads((DEPLOY / "grafana.json").read_text())
-    queries = tuple(target["expr"] for panel in board["panels"] for target in panel["targets"])
-    gauges = frozenset(
-        f"ray_{name}"
-        for name in re.findall(r'Gauge\(\s*"(\w+)"', (REPOSITORY / "harness" / "cluster" / "gauges.py").read_text())
-    )
-
-    def test_it_shows_every_gauge_and_no_other(self) -> None:
-        assert len(self.gauges) == 7
-        assert {name for query in self.queries for name in re.findall(r"\bray_\w+", query)} == self.gauges
-        named = {
-            name for each in self.board["templating"]["list"] for name in re.findall(r"\bray_\w+", str(each["query"]))
-        }
-        assert named <= self.gauges
-
-    def test_the_page_names_every_gauge(self) -> None:
-        assert set(re.findall(r"`(ray_harness_\w+)`", (REPOSITORY / "docs" / "clusters.md").read_text())) == self.gauges
-
-    def test_every_label_is_one_of_its_gauge(self) -> None:
-        for query in self.queries:
-            for gauge, selector in re.findall(r"(ray_harness_\w+)\{([^}]*)\}", query):
-                labels = {"table", "state"} if gauge == "ray_harness_stages" else {"run", "phase"}
-                assert set(re.findall(r"(\w+)=~", selector)) <= labels
-
-    def test_every_query_parses(self, tmp_path: Path) -> None:
-        promtool = shutil.which("promtool")
-        if promtool is None:
-            pytest.skip("promtool is not installed (Debian's package prometheus)")
-        rules = [{"record": f"panel:{n}", "expr": re.sub(r"\$\w+", ".*", q)} for n, q in enumerate(self.queries)]
-        (tmp_path / "rules.json").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
-        done = subprocess.run(
-            [promtool, "check", "rules", str(tmp_path / "rules.json")], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
 
 
 class TestDrain:

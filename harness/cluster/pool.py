@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from harness import private
-from harness.cluster.gauges import StagesGauge
+from harness.cluster.gauges import show_stages
 from harness.cluster.ledger import LeasedStages, StopRequests, ask, start_ledger
 from harness.cluster.stop import on_driver_node
 from harness.cluster.worker import (
@@ -215,7 +215,6 @@ class Pool:
         self._start_worker = start_worker
         self._ledger = start_ledger(store, setup.storage, self._owner)
         self._stop_requests = StopRequests(self._ledger, deadline)
-        self._gauge = StagesGauge(table)
         self._table = table
         self._keep_weights = keep_weights
         self._workers = WorkerSet(self._new_worker, execution)
@@ -252,7 +251,7 @@ class Pool:
                     running[reference] = _Running(item, worker)
             if workers.references and not workers.idle and (upcoming := life.next_stage):
                 self._token_cache.references(upcoming)  # made while workers start
-            self._gauge.show(life)
+            show_stages(self._table, life)
             references = [*running, *workers.references]
             if not references:
                 time.sleep(0.2)
@@ -266,7 +265,7 @@ class Pool:
             for reference in ray.wait(references, timeout=POLL_SECONDS)[0]:
                 if not workers.take_ready(reference):
                     yield from self._answered(reference, stages)
-        self._gauge.show(life)
+        show_stages(self._table, life)
 
     def _answered(self, reference: Any, stages: LeasedStages) -> list[Event]:
         """A worker's answer: a result, or that its process ended."""

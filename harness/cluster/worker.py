@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,7 @@ from harness.cluster.stop import STOP, stop_when_asked
 from harness.encoders.tokens import Examples, Vocabulary
 from harness.errors import StoppedError, UserError
 from harness.execution import Execution, WorkerSetup
+from harness.planning.lifecycle import Running
 from harness.planning.work import Item
 from harness.processes import keep_freed_memory
 from harness.specs import Data, Record, RowSet, Stage, Status
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from harness.store import Owner
     from harness.training.process_group import ProcessGroup
     from harness.training.result import TrainingResult
+    from harness.training.throughput import Speed
 
 FETCH_SECONDS = 300.0
 """A worker waits this long for tokens: Ray waits for ever if an object store and its disk are full."""
@@ -204,7 +207,7 @@ def trained(
     `sets`: training rows, then one for each evaluation digest. `launch`: wraps the training function instead of Ray Train's local
     mode. `process_group`: of the ranks that train the stage together.
     """
-    from harness.cluster.gauges import StageGauges
+    from harness.cluster.gauges import show_speed
     from harness.running import run_stage
     from harness.training.loop import Inputs
     from harness.training.process_group import SINGLE_PROCESS
@@ -214,7 +217,6 @@ def trained(
     held_out = sets_of.pop(data.held_out.digest)[0] if data.held_out else None
     inputs = Inputs(train, labels, sets_of, held_out)
     group = process_group or SINGLE_PROCESS
-    gauges = None if group.rank else StageGauges(item, setup, group.size, ledger)
     record = run_stage(
         item.stage,
         inputs,
@@ -225,16 +227,31 @@ def trained(
         save_at=item.save_at,
         until=item.until,
         launch=launch or launch_alone,
-        report=gauges.report if gauges else lambda _: None,
-        report_speed=gauges.report_speed if gauges else lambda _: None,
+        report_speed=(lambda _: None) if group.rank else partial(_report_speed, item, setup, group.size, ledger),
         stopping=STOP.is_set,
         process_group=group,
     )
-    if gauges:
-        gauges.end()
+    if not group.rank:
+        show_speed(item.name, item.stage.phase, 0.0, 0.0)
     if record.status == "failed" and "CUDA error" in record.reason:
         raise UnusableProcessError(record.reason)
     return record
+
+
+def _report_speed(item: Item, setup: WorkerSetup, workers: int, ledger: Any, speed: Speed) -> None:
+    """Tell Prometheus and the ledger how fast `workers` train a stage together, and how far it is."""
+    import torch
+
+    from harness.cluster.gauges import show_speed
+    from harness.running import device_name
+    from harness.training.throughput import peak_flops
+
+    show_speed(item.name, item.stage.phase, speed.updates, speed.tokens)
+    name, precision = device_name(setup.device), item.stage.optim.precision
+    peak = peak_flops(torch.device(setup.device), name, precision, setup.threads)
+    share = speed.flops / (peak * workers) if peak else None
+    running = Running(speed.step, speed.steps, speed.tokens, speed.flops, share, speed.seconds_left)
+    ledger.report.remote(item.stage.key, running)
 
 
 def launch_alone(train_function: Callable[[], TrainingResult]) -> TrainingResult:
