@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +23,16 @@ tasks: [movies]
 sizes: [20]
 subsets: 2
 seeds: [31]
-racing: paired
-defaults: {alpha: 0.5, p_c: 0.7, contrast: simsiam}
-set: {cmlm.temperature: 1e-300}
+racing: none
+defaults: {alpha: 0.5, p_c: 0.7}
 grid:
   alpha: [0.1, 0.5]
   p_c: [0.7]
-search:
-  alpha: {low: 0.01, high: 2.0, log: true}
-  contrast: {choice: [simsiam, simclr]}    # the second has a temperature, at which the loss overflows
 presets:
   quick: {description: for tests}
 """
-TINY = "--set max_length=16 --set mlm_head.steps=2 --set fine_tune.steps=4 --set post_train.steps=3"
-GRID = f"tune cmlm --space space.yaml --grid --out grid {TINY}"
-SEARCH = f"tune cmlm --space space.yaml --search --trials 5 --seed 3 --slots 1 --out search {TINY}"
+TINY = "--set max_length=16 --set mlm_head.steps=2 --set fine_tune.steps=24 --set post_train.steps=12"
+GRID = f"tune cmlm --space space.yaml --grid --slots 2 --out grid {TINY}"
 BENCH = (
     f"bench --table few_shot --preset quick --methods cmlm --tasks movies --sizes 20 --subsets 0,1 --seeds 31 {TINY}"
 )
@@ -61,15 +55,6 @@ def entries(folder: Path, mode: str) -> dict[int, Entry]:
     kept = {number: Entry.from_json(body) for number, body in store.trials(name).items()}
     store._engine.dispose()
     return kept
-
-
-def findings(folder: Path, mode: str) -> dict[int, dict[str, Any]]:
-    """Proposals by number, without what depends on the clock and on who trained."""
-    found = {number: asdict(entry) for number, entry in entries(folder, mode).items()}
-    for entry in found.values():
-        for outcome in entry["trial"]["outcomes"]:
-            del outcome["seconds"], outcome["trained"]
-    return found
 
 
 def table(folder: Path) -> dict[str, Any]:

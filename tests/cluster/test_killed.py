@@ -53,7 +53,6 @@ def test_kill_9_on_a_worker(tmp_path: Path, same_table: SameTable) -> None:
         assert driver.wait() == 0, driver.err
     assert "retried: " in driver.err
     assert "its worker process died 1 times" in driver.err
-    assert "raylet" not in driver.err, "Ray's own noise is kept away"
     went_on(tmp_path, before)
     same_table(driver)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from bucket import SECRET, Server, served
+from bucket import Server, served
 from cluster.driver import BENCH, Driver, kept, started
 from ray.exceptions import NodeDiedError
 
@@ -36,19 +36,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory, server: Server, bert: Path) -> Iterator[dict[str, Any]]:
+def found(tmp_path_factory: pytest.TempPathFactory, bert: Path) -> Iterator[dict[str, Any]]:
     """What a driver with two nodes says of storages that both of them see, or only one."""
     if not sys.platform.startswith("linux"):
         pytest.skip("a path that is another one in each process needs Linux's /proc")
     folder = tmp_path_factory.mktemp("two")
     (folder / "elsewhere").mkdir()
     shutil.copytree(bert, folder / "encoder")
-    environment = {"AWS_ENDPOINT_URL": f"http://{server.address}", "AWS_ACCESS_KEY_ID": "me"}
-    environment |= {"AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
     try:
-        with started(folder, "s3://weights/two", (str(TWO_NODES),), **environment) as driver:
+        with started(folder, "", (str(TWO_NODES),)) as driver:
             assert driver.wait() == 0, driver.err
-            yield {**json.loads(driver.out.splitlines()[-1]), "folder": folder, "said": driver.out + driver.err}
+            yield {**json.loads(driver.out.splitlines()[-1]), "folder": folder}
     finally:
         for process in psutil.process_iter(["cwd"]):
             if process.info["cwd"] == str(folder / "elsewhere"):
@@ -82,18 +80,6 @@ class TestTwoNodes:
         assert not folder
         assert "sees another place than the driver" in late
         assert found["left"] == []
-
-    def test_a_bucket_that_one_node_does_not_reach_is_named_with_the_node(self, found: dict[str, Any]) -> None:
-        said = (
-            rf"The node \S+ \(127\.0\.0\.1, {found['second']}\) cannot use the storage\. The storage s3://weights/two "
-        )
-        assert re.match(rf"{said}could not be read on .*connect", found["one-sided"])
-        assert SECRET not in found["said"]
-
-    def test_a_node_that_hangs_is_named_and_one_that_left_is_not_missed(self, found: dict[str, Any]) -> None:
-        assert re.match(r"The node \S+ \(127\.0\.0\.1, \w+\) did not answer within 3 s whether it sees", found["hangs"])
-        assert f"(127.0.0.1, {found['second']})" in found["hangs"], "on a busy machine the other one is named too"
-        assert found["gone"] == ""
 
 
 def test_a_node_that_dies_as_it_is_asked_is_not_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -150,9 +136,6 @@ class TestEncoderFiles:
         content[-1] ^= 1
         lent.storage.write(name, bytes(content))
         with pytest.raises(UserError, match=r"lacks the encoder .*nowhere.*are not it; delete them and run"):
-            nodes.checked(lent)
-        lent.storage.delete(f"encoders/{lent.encoder_digest}/files.json")
-        with pytest.raises(UserError, match="joined after the others got it; run the same command again"):
             nodes.checked(lent)
 
     def test_half_a_cache_is_fetched_again(self, lent: WorkerSetup) -> None:

@@ -50,7 +50,7 @@ def test_the_flag_before_the_preset_before_the_table(tmp_path: Path) -> None:
     assert num_workers(both, flag=5) == 5
 
 
-@pytest.mark.parametrize("wrong", ["0", "-1", "1.5", "true", "two"])
+@pytest.mark.parametrize("wrong", ["0", "two"])
 def test_a_wrong_number_is_refused_with_its_line(tmp_path: Path, wrong: str) -> None:
     path = table_in(tmp_path, f"num_workers: {wrong}")
     line = path.read_text().splitlines().index(f"num_workers: {wrong}") + 1
@@ -106,13 +106,13 @@ def disturbed(train):
         steps = []
         def before(*_):
             steps.append(None)
-            if placement.process_group.rank == RANK and len(steps) == 4:
+            if placement.process_group.rank == 0 and len(steps) == 4:
                 try:
                     with Path("disturbed").open("x") as mark:
                         print(os.getpid(), file=mark)
                 except FileExistsError:
                     return
-                ACTION
+                time.sleep(3600)
         handle = register_optimizer_step_pre_hook(before)
         try:
             return train(module, *arguments, placement=placement, **options)
@@ -122,30 +122,25 @@ def disturbed(train):
 
 sys.meta_path.insert(0, Hook())
 """
-"""A sitecustomize: before the fourth update of a run, which the MLM head's three do not reach, one worker does something, once; the
+"""A sitecustomize: before the fourth update of a run, which the MLM head's three do not reach, the first worker waits for ever, once; the
 others of its group wait for what it will not send."""
 
 
-def disturbing(folder: Path, rank: int, action: str) -> str:
-    """The PYTHONPATH under which one worker does it; the file 'disturbed' holds its process id."""
+def disturbing(folder: Path) -> str:
+    """The PYTHONPATH under which it does; the file 'disturbed' holds its process id."""
     (folder / "hook").mkdir()
-    (folder / "hook" / "sitecustomize.py").write_text(HOOK.replace("RANK", str(rank)).replace("ACTION", action))
+    (folder / "hook" / "sitecustomize.py").write_text(HOOK)
     return os.pathsep.join([str(folder / "hook"), *sys.path])
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("packaged")
-@pytest.mark.parametrize(
-    ("groups", "methods", "seeds"), [(1, "tapt", "31"), pytest.param(2, "tapt,cmlm", "31,42", marks=pytest.mark.slow)]
-)
-def test_a_worker_that_is_killed_takes_nothing_with_it(
-    groups: int, methods: str, seeds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As many stages at a time, with two workers each that fill the slots; the one that is killed is at a run, and stays there."""
-    line = f"{LINE} --methods {methods} --seeds {seeds}"
+def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers train each stage; the one that is killed is at a run, and stays there."""
+    line = f"{LINE} --methods tapt --seeds 31"
     table_in(tmp_path, "num_workers: 2")
-    mark, path = tmp_path / "disturbed", disturbing(tmp_path, 0, "time.sleep(3600)")
-    with started(tmp_path, f"{line} --slots {groups}", PYTHONPATH=path) as driver:
+    mark, path = tmp_path / "disturbed", disturbing(tmp_path)
+    with started(tmp_path, f"{line} --slots 1", PYTHONPATH=path) as driver:
         driver.recorded(1)
         driver.waited("a worker that trains a run", lambda: mark.exists() and mark.read_text().endswith("\n"))
         group = group_of(driver)
@@ -157,10 +152,7 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(
     assert "its worker group ended 1 times (rank " in driver.err
     assert ": its process died)" in driver.err
     assert [noise for noise in NOISE if noise in driver.err + driver.out] == []
-    replicates = len(seeds.split(","))
-    assert [(cell["done"], cell["expected"]) for cell in driver.table["cells"]] == [(replicates, replicates)] * len(
-        methods.split(",")
-    )
+    assert [(cell["done"], cell["expected"]) for cell in driver.table["cells"]] == [(1, 1)]
     found = kept(tmp_path)
     assert {(each.status, each.attempt) for each in found.values()} == {("done", 1)}
     records = Store(f"sqlite:///{tmp_path / '.harness' / 'harness.db'}").records(found)
@@ -168,21 +160,3 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(
     monkeypatch.chdir(tmp_path)
     alone = prepare(read_words([*line.split(), "--num-workers", "1"]), train=False)
     assert set(found) == set(alone.plan.stages), "how many workers is no part of a key"
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-@pytest.mark.usefixtures("packaged")
-def test_a_worker_that_alone_runs_out_of_memory(tmp_path: Path) -> None:
-    table_in(tmp_path, "num_workers: 2")
-    path = disturbing(tmp_path, 1, "torch.empty(2**46)")
-    with started(tmp_path, f"{LINE} --methods ft --seeds 31,42 --slots 1", PYTHONPATH=path) as driver:
-        assert driver.wait() == 0, driver.err
-        driver.gone()
-    assert (tmp_path / "disturbed").exists()
-    (retried,) = (line for line in driver.err.splitlines() if line.startswith("retried: "))
-    assert "its worker group ended 1 times (rank 1: RuntimeError: " in retried
-    assert "can't allocate memory" in retried
-    assert [noise for noise in NOISE if noise in driver.err + driver.out] == []
-    assert [(cell["done"], cell["expected"]) for cell in driver.table["cells"]] == [(2, 2)]
-    assert {(each.status, each.attempt) for each in kept(tmp_path).values()} == {("done", 1)}
