@@ -125,7 +125,7 @@ def _end() -> None:
 
 def _new_folder() -> str:
     """For all files of a Ray and of its processes: in RAY_TMPDIR or TMPDIR, or in /tmp where the paths of Ray's sockets would be too long."""
-    place = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    place = os.environ.get("RAY_TMPDIR", tempfile.gettempdir())
     return tempfile.mkdtemp(prefix="ray-", dir=place if len(place) <= LONGEST_FOLDER else "/tmp")
 
 

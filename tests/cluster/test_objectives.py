@@ -67,6 +67,7 @@ def test_pre_training_from_random_weights(bench: Bench, folder: Path, bert: Path
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_workers_read_blocks_and_views(folder: Path, bert: Path) -> None:
     """One chain on Ray: pre-training on blocks of a corpus, post-training on two translations of each text, fine-tuning."""
     text = packaged_files("benchmarks")["pretraining"].read_text(encoding="utf-8")
