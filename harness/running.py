@@ -37,7 +37,7 @@ from harness.training.fit import fit
 from harness.training.loop import Inputs, Placement, Report, Scoring, train
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import TrainingResult
-from harness.training.throughput import Speed, peak_flops, provenance_of
+from harness.training.throughput import Speed, provenance_of
 
 Launch = Callable[[Callable[[], TrainingResult]], TrainingResult]
 
@@ -110,9 +110,7 @@ def run_stage(
         if saved:
             record.provenance |= {"saved_at": list(save_at)}
             record.provenance |= {"saved_digests": saved.digests} if process_group.rank == 0 else {}
-        device = torch.device(setup.device)
-        peak = peak_flops(device, record.provenance["device"], stage.optim.precision, setup.threads)
-        record.provenance |= provenance_of(result.speed, peak, process_group.size)
+        record.provenance |= provenance_of(result.speed)
         fill(record, result, stage)
         record.status = "done"
     except StoppedError:

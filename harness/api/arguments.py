@@ -88,7 +88,7 @@ _OTHERS = (
     Field("metric", str, "kept", "", several=True),
     Field("trials", int, "kept", "", least=1),
     Field("seed", int, "kept", ""),
-    *(Field(name, float, "kept", "") for name in ("region", "points", "price")),
+    *(Field(name, float, "kept", "") for name in ("region", "points")),
 )
 KNOWN = BY_NAME | {field.name: field for field in _OTHERS}
 """What an argument holds, by name; those of a request are its fields."""

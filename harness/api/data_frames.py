@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from harness.analysis.examples import ExampleFrames
 from harness.analysis.scores import results_of
 from harness.api.arguments import checked
 from harness.commands.compare import detections_of, variance_of
-from harness.commands.prepare import Prepared, cost_on
+from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of
 from harness.commands.seal import seal
 from harness.errors import UserError
@@ -111,38 +111,6 @@ class PlanSummary:
         difference that is looked for. Raises UserError where runs are recorded already."""
         wanted = None if points is None else checked("points", points) / 100
         return seal(self._prepared, against, checked("region", region) / 100, items, wanted).digest
-
-    def device(self, name: str, price: float | None = None) -> pd.DataFrame:
-        """What is left on GPUs by their data sheet, such as 'h100:8': one row a printed row, with updates, updates_per_second, device_hours, the
-        bytes of its largest stage in parts, its batch on one device and the micro_batch that fits; `price`: of a device-hour. `attrs` has
-        hours (with low and high), device_hours, share of the peak, known_by, and money."""
-        import pandas as pd
-
-        cost = cost_on(self._prepared, name, checked("price", price))
-        frame = pd.DataFrame(
-            {
-                "row": row.row,
-                "updates": row.updates,
-                "updates_per_second": row.updates_per_second,
-                "device_hours": row.device_seconds / 3600,
-                "memory": row.memory.total,
-                **asdict(row.memory),
-                "batch": row.batch,
-                "micro_batch": row.micro_batch,
-            }
-            for row in cost.rows
-        )
-        expected, share = cost.expected, cost.share
-        frame.attrs = {
-            "hours": expected.seconds / 3600,
-            "low": expected.low / 3600,
-            "high": expected.high / 3600,
-            "device_hours": cost.rented,
-            "share": share.value,
-            "known_by": share.known_by,
-            "money": None if price is None else cost.rented * price,
-        }
-        return frame
 
     @property
     def missing(self) -> tuple[str, ...]:

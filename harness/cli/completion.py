@@ -126,7 +126,6 @@ COMPLETERS: dict[str, Completer] = {
     "--metric": _words(_metrics, separators=","),
     "--sampler": _words(_in("harness.search.space", "SAMPLERS")),
     "--racing": _words(_in("harness.search.space", "RACINGS")),
-    "--device": _words(_in("harness.devices", "DEVICES")),
     "--with": _YAML,
     "--runtime-env": _YAML,
     "model": _FOLDERS,

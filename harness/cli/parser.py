@@ -321,12 +321,6 @@ def _plan(plan: argparse.ArgumentParser) -> None:
         metavar="POINTS",
         help="the smallest difference between rows that the plan detects with 80 %% power, and the cheapest design for this one",
     )
-    plan.add_argument(
-        "--device",
-        metavar="NAME[:COUNT]",
-        help="time, memory and micro-batch on GPUs by their data sheet, such as h100:8, for a machine that is not there",
-    )
-    plan.add_argument("--price", type=number("money such as 2.50"), help="for --device: price of a device-hour")
     what = _rule_flags(plan, "a sealed comparison")
     _switch(what, "--seal", "keep rows, columns, design, decision rule and power in the store, before the first run")
 

@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
@@ -17,12 +16,10 @@ from harness.cli.request import read
 from harness.cli.terminal import duration, print_lines, print_table, time_range
 from harness.commands.compare import detections_of
 from harness.commands.execution import storage_of
-from harness.commands.prepare import Prepared, cost_on, lacking, prepare, shared_runs
+from harness.commands.prepare import Prepared, lacking, prepare, shared_runs
 from harness.commands.seal import seal
-from harness.devices import device_and_count
 from harness.encoders.flops import parameters, weights_bytes
 from harness.errors import UserError
-from harness.planning.device_cost import DeviceCost
 from harness.report.notes import (
     overlap_sentences,
     own_data,
@@ -45,10 +42,6 @@ def plan(args: argparse.Namespace) -> int:
     """Print what would run; train nothing, and write nothing but the seal that --seal asks for."""
     if not args.seal and (given := [f"--{name}" for name in ("against", "region", "items") if getattr(args, name)]):
         raise UserError(f"plan: {given[0]} is part of a sealed comparison; add --seal, or leave it out.")
-    if args.price is not None and args.device is None:
-        raise UserError("plan: --price is of a device-hour; name the devices with --device, such as --device h100:8.")
-    if args.device is not None:
-        device_and_count(args.device, "--device")  # a wrong name is refused before anything is printed
     prepared, sealed = prepare(read(args), train=False), None
     if args.seal:
         wanted, region = (None if each is None else each / 100 for each in (args.detect, args.region))
@@ -66,55 +59,7 @@ def plan(args: argparse.Namespace) -> int:
     if sealed:
         print()
         print_lines([*seal_lines(sealed), ALONE], sys.stdout)
-    if args.device is not None:
-        cost = cost_on(prepared, args.device, args.price)
-        print()
-        print_lines(_device_lines(cost), sys.stdout)
-        print_table("\n".join(["", *_device_rows(cost)]), sys.stdout)
     return 0
-
-
-def _device_lines(cost: DeviceCost) -> Iterator[str]:
-    """Time, device-hours and money on the devices of a sheet, and what does not fit."""
-    device, share = cost.device, cost.share
-    yield (
-        f"On {cost.count} x {device.title} ({device.single / 1e12:g} TFLOP/s in fp32 and {device.half / 1e12:g} in "
-        f"{'bf16 and fp16' if device.bf16 else 'fp16; it has no bf16, which is counted as fp32'}, {decimal(round(device.memory))}): about "
-        f"{time_range(cost.expected)}, at {100 * share.value:.2g} % of the peak, {share.known_by}."
-    )
-    if not cost.seconds:
-        return
-    money = "" if cost.price is None else f", {cost.rented * cost.price:,.2f} at {cost.price:g} a device-hour"
-    idle = "" if cost.price is None else f" ({cost.busy * cost.price:,.2f})"
-    yield f"Device-hours: {_hours(cost.rented)} of all devices until the end{money}; {_hours(cost.busy)} of them train{idle}."
-    if cost.too_large:
-        yield f"Not one example fits into the memory: {listed(cost.too_large)}."
-    if small := [row for row in cost.rows if 0 < row.micro_batch < row.batch]:
-        yield f"A batch does not fit at once: give --micro-batch {min(row.micro_batch for row in small)}, or more workers for a stage."
-
-
-def _device_rows(cost: DeviceCost) -> list[str]:
-    """A line for each printed row: updates and rates, device-hours, and the memory of its largest stage in parts."""
-    lines = []
-    for row in cost.rows:
-        parts = (row.memory.total, *(getattr(row.memory, field.name) for field in fields(row.memory)))
-        rate = f"{row.updates_per_second:.3g}" if row.updates else "-"
-        hours = _hours(row.device_seconds / 3600) if row.updates else "-"
-        money = () if cost.price is None else (f"{row.device_seconds / 3600 * cost.price:,.2f}",)
-        batch = (row.batch, row.micro_batch or "none")
-        lines.append((row.row, row.updates, rate, hours, *money, *(f"{part / 1e9:.3g}" for part in parts), *batch))
-    price = () if cost.price is None else ("Price",)
-    names = ("Row", "Updates", "Updates/s", "Device-hours", *price, "GB a run", "weights", "gradients", "AdamW", "best")
-    headers = (*names, "activations", "Batch", "Fits")
-    strings = [0, *range(2, len(headers) - 2)]
-    return tabulate(
-        lines, headers=headers, intfmt=",", disable_numparse=strings, colalign=["left", *["right"] * (len(headers) - 1)]
-    ).splitlines()
-
-
-def _hours(hours: float) -> str:
-    """'0.0124', '8.98', '4,844'."""
-    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
 def _rows(prepared: Prepared) -> list[str]:

@@ -219,9 +219,8 @@ class StageProgress(_ProgressView):
         speed = self._speeds.get(key)
         if speed is None:
             return ""
-        share = "" if speed.share is None else f", {100 * speed.share:.0f} % of peak"
         left = f", about {duration(speed.seconds_left / 3600)} left"
-        return f" (update {speed.step:,} of {speed.steps:,}, {speed.tokens:,.0f} tokens/s{share}{left})"
+        return f" (update {speed.step:,} of {speed.steps:,}, {speed.tokens:,.0f} tokens/s{left})"
 
 
 class TrialProgress(_ProgressView):

@@ -329,13 +329,12 @@ def _provenance_lines(stage: Stage, record: Record) -> Iterator[str]:
         if name == "started_at" and isinstance(value, (int, float)):
             yield _labelled("started", timestamp(value))
         elif name == "tokens_per_second":
-            flops, peak = provenance["flops_per_second"], provenance.get("peak_flops_per_second")
-            share = f", {100 * flops / peak:.0f} % of the {peak:.3g} of a matrix product there" if peak else ""
-            yield _labelled("speed", f"{value:,.0f} tokens a second while it trained, {flops:.3g} FLOP/s{share}")
+            flops = provenance["flops_per_second"]
+            yield _labelled("speed", f"{value:,.0f} tokens a second while it trained, {flops:.3g} FLOP/s")
         elif name == "saved_at":
             export = f"'harness export {record.key[:12]} --update N --out FOLDER' writes them"
             yield _labelled("saved", f"weights after update {', '.join(f'{step:,}' for step in value)}; {export}")
-        elif name not in ("flops_per_second", "peak_flops_per_second", "saved_digests"):  # beside those above
+        elif name not in ("flops_per_second", "saved_digests"):  # beside those above
             yield _labelled(name, str(value))
     if record.weights_digest:
         yield _labelled("weights", f"digest {record.weights_digest}")

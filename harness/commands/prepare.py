@@ -12,12 +12,11 @@ from typing import Any
 from harness.analysis.other_system import OtherSystem
 from harness.commands.execution import storage_of
 from harness.commands.texts import Translators, corpora_of, translations_of
-from harness.devices import cpu_name, device_and_count
+from harness.devices import cpu_name
 from harness.encoders import Located, locate
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
-from harness.planning.device_cost import DeviceCost, device_cost
 from harness.planning.estimate import Calibration, Estimate, calibrate, estimated, hours
 from harness.planning.request import (
     BESIDE,
@@ -386,13 +385,6 @@ def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[
     if wrong:
         raise wrong[0] if len(wrong) == 1 else UserError(" ".join(map(str, wrong)))
     return found
-
-
-def cost_on(prepared: Prepared, device: str, price: float | None = None) -> DeviceCost:
-    """What is left to train costs on `device`, such as 'h100:8', at a price of a device-hour. Raises UserError for an unknown one."""
-    named, count = device_and_count(device, prepared.request.option("device"))
-    speeds, micro_batch = prepared.store.speeds(), prepared.request.micro_batch
-    return device_cost(prepared.plan, prepared.items, speeds, named, count, price, micro_batch)
 
 
 def _selection(store: Store, again: Collection[Status], tried: Collection[str]) -> Select:

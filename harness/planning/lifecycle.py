@@ -31,14 +31,13 @@ End = Literal["done", "failed", "diverged", "elsewhere"]
 
 @dataclass(frozen=True)
 class Running:
-    """How far a running stage is: `step` of `steps` updates, its tokens and FLOPs a second while it trains, the share of its device's FLOP/s
-    (None where its most is not known), and the seconds that are left at this speed."""
+    """How far a running stage is: `step` of `steps` updates, its tokens and FLOPs a second while it trains, and the
+    seconds that are left at this speed."""
 
     step: int
     steps: int
     tokens: float
     flops: float
-    share: float | None
     seconds_left: float
 
 

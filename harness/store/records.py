@@ -32,14 +32,13 @@ KEPT = sa.insert(RECORDS)
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast one recorded stage was: the name of its device, from which encoder (digest), its FLOPs and its seconds; what its devices do
-    at most, in FLOP/s (0: not known)."""
+    """How fast one recorded stage was: the name of its device, from which encoder (digest), its FLOPs and its
+    seconds."""
 
     device: str
     encoder: str
     flops: float
     seconds: float
-    peak: float = 0.0
 
 
 class Store(Leases, Kept):
@@ -103,7 +102,6 @@ class Store(Leases, Kept):
                 r.provenance.get("encoder", ""),
                 r.flops,
                 r.seconds,
-                r.provenance.get("peak_flops_per_second", 0.0),
             )
             for r in recorded
         ]

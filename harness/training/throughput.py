@@ -1,19 +1,10 @@
-"""The speed of a stage: tokens and FLOPs a second while it trains, and their share of what its device can do at most."""
+"""The speed of a stage: tokens and FLOPs a second while it trains."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
-import torch
-
-from harness.devices import device_called
-from harness.training.precision import DTYPES
-
-PRODUCT = 512
-"""Rows and columns of the matrices whose product is timed on a CPU."""
 REPORT_SECONDS = 2.0
 """The time between two reports of the speed."""
 
@@ -78,30 +69,6 @@ class Stopwatch:
         return True
 
 
-def peak_flops(device: torch.device, name: str, precision: str, threads: int) -> float:
-    """FLOP/s that a device does at most in matrix products: as published of a GPU, timed on a CPU. 0 where it is not known, and for fp16
-    on a CPU, where most of a stage's own products are faster than the one that would be timed."""
-    if device.type == "cpu":
-        return 0.0 if precision == "fp16" else _timed_product(precision, threads)
-    device_of_sheet = device_called(name)
-    return device_of_sheet.peak(precision) if device_of_sheet else 0.0
-
-
-@lru_cache(maxsize=4)
-def _timed_product(precision: str, threads: int) -> float:
-    """The best of a few products of square matrices, with as many threads as torch has now (`threads` is for the cache alone)."""
-    left = torch.ones(PRODUCT, PRODUCT, dtype=DTYPES[precision])
-    best = float("inf")
-    for _ in range(10):  # other work on the machine slows down some of them
-        started = time.perf_counter()
-        torch.mm(left, left)
-        best = min(best, time.perf_counter() - started)
-    return 2 * PRODUCT**3 / best
-
-
-def provenance_of(speed: Speed | None, peak: float, workers: int) -> dict[str, Any]:
-    """Fields of a record's provenance. `peak`: FLOP/s of one of `workers` devices, 0 where it is not known."""
-    if speed is None:
-        return {}
-    found: dict[str, Any] = {"tokens_per_second": round(speed.tokens, 1), "flops_per_second": speed.flops}
-    return found | ({"peak_flops_per_second": peak * workers} if peak else {})
+def provenance_of(speed: Speed | None) -> dict[str, float]:
+    """Fields of a record's provenance."""
+    return {"tokens_per_second": round(speed.tokens, 1), "flops_per_second": speed.flops} if speed else {}

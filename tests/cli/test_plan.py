@@ -71,24 +71,6 @@ def test_a_plan_of_what_is_at_hand(harness: Harness, workdir: Path) -> None:
 
 
 @pytest.mark.usefixtures("_no_network", "workdir")
-def test_a_plan_on_a_machine_that_is_not_there(harness: Harness) -> None:
-    said = harness("plan --table few_shot --preset paper --device h100:8 --price 2.50")
-    assert said.status == 0
-    assert "On 8 x H100 SXM (66.9 TFLOP/s in fp32 and 989.4 in bf16 and fp16, 80.0 GB): about " in said.out
-    assert "at 30 % of the peak, a guess" in said.out
-    assert "at 2.5 a device-hour" in said.out
-    header, _, *rows = said.out.rpartition("\n\n")[2].splitlines()
-    assert header.split()[:4] == ["Row", "Updates", "Updates/s", "Device-hours"]
-    assert [row.split()[0] for row in rows] == ["FT", "SCL", "CSSL", "TAPT", "CMLM"]
-    small = harness("plan --table few_shot --preset paper --tasks sst2 --set optim.batch_size=4096 --device t4")
-    assert "A batch does not fit at once: give --micro-batch " in small.out
-    assert "name the devices with --device" in harness(f"plan {MOVIES} --price 2").err
-    unknown = harness(f"plan {MOVIES} --device a100:2")
-    assert "unknown device 'a100'. Did you mean a100-40 or a100-80? Known: t4, " in unknown.err
-    assert unknown.out == ""
-
-
-@pytest.mark.usefixtures("_no_network", "workdir")
 def test_a_row_with_a_grid_is_one_line(harness: Harness) -> None:
     """With the values of all its configurations; its runs add up to the plan's."""
     said = harness("plan --table taco_base --preset paper --tasks rte,mrpc --set fine_tune.clip=0.5")

@@ -11,7 +11,7 @@ import tiny
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from harness.encoders import SIZES, locate
+from harness.encoders import SIZES, flops, locate
 from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.text_encoder import Batch, TextEncoder, load_encoder
 from harness.encoders.models.weights import weights_digest
@@ -168,3 +168,8 @@ class TestFirstWeights:
             losses.append(float(loss.detach()))
         assert abs(losses[0] / np.log(vocabulary.size) - 1) < 0.1
         assert np.mean(losses[-20:]) < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "electra", "distilbert"])
+def test_parameters_are_counted_exactly(name: str) -> None:
+    assert flops.parameters(tiny.shape_of(name)) == sum(each.numel() for each in tiny.model(name).parameters())

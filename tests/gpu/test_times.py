@@ -32,7 +32,6 @@ from gpu.models import (
 )
 from gpu.plain import plain
 
-from harness.devices import cpu_name, device_called
 from harness.encoders.models.text_encoder import Batch
 from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
@@ -73,7 +72,6 @@ def test_an_update_on_a_cpu(name: str, precision: str, cpu: Setting, measured: M
     measured(values)
     assert values["milliseconds"] > 0
     assert values["flops"] > 0
-    assert "share_of_peak" not in values
 
 
 @pytest.mark.gpu
@@ -105,8 +103,7 @@ def test_what_equal_bits_cost(name: str, setting: Setting, measured: Measured) -
 
 
 def update(setting: Setting, case: Timed, shape: str, precision: str) -> dict[str, Any]:
-    """Milliseconds per update, FLOPs and FLOP/s; where they are known, the share of the device's peak, the Trainer's milliseconds and
-    the ratio to them."""
+    """Milliseconds per update, FLOPs and FLOP/s; where it is installed, the Trainer's milliseconds and the ratio to them."""
     needs(setting, precision)
     try:
         objective = built(case.what, SHAPES[shape], 0.1)
@@ -114,11 +111,7 @@ def update(setting: Setting, case: Timed, shape: str, precision: str) -> dict[st
         theirs = _trainer(setting, case, objective.cpu(), shape, precision) if case.against else None
     except torch.OutOfMemoryError as error:
         pytest.skip(f"does not fit into the memory of this device: {str(error).splitlines()[0][:100]}")
-    device = torch.cuda.get_device_name(setting.device) if setting.cuda else cpu_name()
     values: dict[str, Any] = {"milliseconds": 1000 * seconds, "flops": flops, "flops_per_second": flops / seconds}
-    if sheet := device_called(device):
-        limit = sheet.peak(precision)
-        values["share_of_peak"] = flops / seconds / limit
     if theirs is not None:
         values |= {"trainer_milliseconds": 1000 * theirs, "speed_up": theirs / seconds}
     elif case.against:

@@ -7,14 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import tiny
-import torch
 
-from harness.devices import DEVICES
 from harness.running import run_stage
 from harness.training import loop, throughput
-from harness.training.throughput import Speed, Stopwatch, peak_flops, provenance_of
-
-CPU = torch.device("cpu")
+from harness.training.throughput import Speed, Stopwatch
 
 
 @pytest.fixture
@@ -62,18 +58,4 @@ def test_a_record_names_it(bert: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert watch.flops == record.flops, "nothing is evaluated here"
     assert [each.step for each in reports] == [1, 2, 3, 4, 5, 6]
     assert record.provenance["tokens_per_second"] == pytest.approx(watch.tokens / watch.seconds, rel=0.1)
-    assert 0 < record.provenance["flops_per_second"] < record.provenance["peak_flops_per_second"]
-
-
-def test_the_share_is_of_what_the_device_can_do() -> None:
-    assert peak_flops(torch.device("cuda"), "NVIDIA H100 80GB HBM3", "bf16", 1) == 989.4e12
-    assert peak_flops(torch.device("cuda"), "NVIDIA A100-SXM4-80GB", "fp32", 1) == 19.5e12
-    assert peak_flops(torch.device("cuda"), "NVIDIA A100-SXM4-80GB", "fp16", 1) == 312e12
-    assert peak_flops(torch.device("cuda"), "another", "bf16", 1) == 0
-    assert all(device.half > device.single for device in DEVICES.values())
-    assert 1e9 < peak_flops(CPU, "any", "fp32", 1) < 1e13
-    assert peak_flops(CPU, "any", "fp16", 1) == 0
-    speed = Speed(1, 2, 3.0, 4.0, 5.0)
-    assert provenance_of(speed, 10.0, 2)["peak_flops_per_second"] == 20.0
-    assert "peak_flops_per_second" not in provenance_of(speed, 0.0, 2)
-    assert provenance_of(None, 10.0, 1) == {}
+    assert record.provenance["flops_per_second"] > 0

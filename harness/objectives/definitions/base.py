@@ -74,14 +74,6 @@ class Definition:
         """FLOPs of a training step, before any text is read."""
         return self.flops(config, self.expected(rows, length))
 
-    def second_network(self, config: Config) -> tuple[int, int] | None:
-        """(layers, hidden size) of an auxiliary network that is trained along; None without one."""
-        return None
-
-    def vocabulary_positions(self, size: StepSize) -> float:
-        """Positions of a step with logits over the vocabulary."""
-        return size.predicted
-
     def unmet(self, config: Config) -> str | None:
         """Why an encoder of this configuration cannot be trained, and what to change, in one sentence; or None."""
         return None

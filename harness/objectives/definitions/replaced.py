@@ -32,9 +32,6 @@ class AuxiliaryDefinition(Definition):
         head = hidden // int(config.get("num_attention_heads", max(1, hidden // 64)))
         return self.auxiliary_layers or layers, max(1, round(hidden / 3 / head)) * head
 
-    def second_network(self, config: Config) -> tuple[int, int] | None:
-        return None if self.auxiliary == "none" else self.auxiliary_shape(config)
-
     def auxiliary_flops(self, config: Config, size: StepSize, passes: float) -> float:
         """Of so many forward passes of the auxiliary network."""
         layers, hidden = self.auxiliary_shape(config)
@@ -143,11 +140,6 @@ class CocoLmDefinition(AuxiliaryDefinition):
         size, kept = super().expected(rows, length), self.crop_ratio
         encoded, squares = size.tokens + kept * size.tokens, size.squares + kept * kept * size.squares
         return replace(size, encoded=encoded, encoded_squares=squares)
-
-    def vocabulary_positions(self, size: StepSize) -> float:
-        """Those of the auxiliary network, and of the LM loss."""
-        own = {"none": 0.0, "all_token": size.tokens}.get(self.lm, size.predicted)
-        return (size.predicted if self.auxiliary != "none" else 0.0) + own
 
     def unmet(self, config: Config) -> str | None:
         """The corrective LM head is the word embeddings themselves."""
