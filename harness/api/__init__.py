@@ -10,7 +10,7 @@ argument raises `harness.errors.UserError`. Data come back as pandas data frames
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from os import fspath
 from pathlib import Path
@@ -205,8 +205,7 @@ def tune(
     trials: int | None = None,
     sampler: str | None = None,
     racing: str | None = None,
-    max_flops: float | str | None = None,
-    metric: str | Iterable[str] | None = None,
+    metric: str | None = None,
     seed: int = 0,
     set: Set | None = None,
     on_trial: Watcher | None = None,
@@ -215,8 +214,7 @@ def tune(
     """Search a method's hyperparameters, judged on dev over subsets and seeds. The trials that a store holds are not run again.
 
     `method`: 'cmlm', several as 'cmlm+scl', or a method's own Python file. `space`: a name ('harness list spaces') or the path of a YAML file. `preset`:
-    of the space. `mode`: 'grid' or 'search'. `max_flops`: planned FLOPs that a replicate of a point may cost, or a multiple of the default point's as
-    '1.5x'; points above are not run. `seed`: of the sampler. `set` and `fields` hold for all points, as of `plan`;
+    of the space. `mode`: 'grid' or 'search'. `seed`: of the sampler. `set` and `fields` hold for all points, as of `plan`;
     `on_trial`: called with what happened ('started', 'replicate', 'ended') and the trial.
 
     >>> import harness
@@ -235,7 +233,6 @@ def tune(
         "trials": trials,
         "sampler": sampler,
         "racing": racing,
-        "max_flops": max_flops,
         "metric": metric,
         "seed": seed,
     }
@@ -257,7 +254,7 @@ def tune_plan(method: str, *, set: Set | None = None, **arguments: Unpack[Search
 
 
 def studies(*, store: str = DEFAULT_URL) -> pd.DataFrame:
-    """The studies of a store, one row a study, the one that ran last first: study, table, row, numbers of trials (complete, dropped, failed, excluded, running),
+    """The studies of a store, one row a study, the one that ran last first: study, table, row, numbers of trials (complete, dropped, failed, running),
     metric, best (the mean of its best trial on dev) and started_at (of its last trial)."""
     import pandas as pd
 

@@ -78,14 +78,12 @@ class Search(Shared, total=False):
     trials: int | None
     sampler: str | None
     racing: str | None
-    max_flops: float | str | None
-    metric: str | Iterable[str] | None
+    metric: str | None
     seed: int
 
 
 _OTHERS = (
-    *(Field(name, str, "kept", "") for name in ("sampler", "racing")),
-    Field("metric", str, "kept", "", several=True),
+    *(Field(name, str, "kept", "") for name in ("sampler", "racing", "metric")),
     Field("trials", int, "kept", "", least=1),
     Field("seed", int, "kept", ""),
     *(Field(name, float, "kept", "") for name in ("region", "points")),
@@ -112,16 +110,13 @@ def tune_request(method: str, set: Set | None, arguments: Search) -> TuneRequest
     own = Search.__annotations__.keys() - Shared.__annotations__.keys()
     shared = {name: value for name, value in arguments.items() if name not in own}
     values = {name: arguments.get(name) for name in own}
-    limit = values["max_flops"]
     return TuneRequest(
         method=method,
         base=request_from("", set, "", shared, Search),
         space=fspath(arguments.get("space", "")),
         mode=arguments.get("mode"),
-        max_flops=None if limit is None else str(limit),
-        metrics=checked("metric", values["metric"]),
         seed=checked("seed", arguments.get("seed", 0)),
-        **{name: checked(name, values[name]) for name in ("preset", "trials", "sampler", "racing")},
+        **{name: checked(name, values[name]) for name in ("preset", "trials", "sampler", "racing", "metric")},
     )
 
 

@@ -255,17 +255,16 @@ class TuneResult:
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """One row a trial, replicate and metric: trial, state, the values of its point, subset, seed, metric, value, status."""
+        """One row a trial and replicate: trial, state, the values of its point, subset, seed, metric, value, status."""
         import pandas as pd
 
         study = self._study
         return pd.DataFrame(
             {"trial": trial.number, "state": trial.state}
             | {path: trial.point.get(path) for path in study.paths}
-            | {"subset": subset, "seed": seed, "metric": metric, "value": value, "status": outcome.status}
+            | {"subset": subset, "seed": seed, "metric": study.metric, "value": outcome.value, "status": outcome.status}
             for trial in study.trials
             for (subset, seed), outcome in zip(study.replicates, trial.outcomes, strict=False)
-            for metric, value in zip(study.metrics, outcome.values, strict=True)
         )
 
     def __repr__(self) -> str:

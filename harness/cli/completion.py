@@ -91,13 +91,6 @@ def _encoders() -> Iterable[str]:
     return [*PACKAGED, *(f"new:{size}" for size in SIZES)]
 
 
-def _metrics() -> Iterable[str]:
-    from harness.search.space_file import FLOPS
-    from harness.tasks import METRICS
-
-    return [*METRICS, FLOPS]
-
-
 def _settings() -> Iterable[str]:
     """The keys of --set, with the '=' that follows: each phase's recipe and each method's hyperparameters."""
     from harness.methods import METHODS
@@ -123,7 +116,7 @@ COMPLETERS: dict[str, Completer] = {
     "--corpus": _words(_in("harness.tasks", "CORPORA"), files=_FILES),
     "--data": _words(lambda: ["hub"], files=_FOLDERS),
     "--set": _words(_settings),
-    "--metric": _words(_metrics, separators=","),
+    "--metric": _words(_in("harness.tasks", "METRICS")),
     "--sampler": _words(_in("harness.search.space", "SAMPLERS")),
     "--racing": _words(_in("harness.search.space", "RACINGS")),
     "--with": _YAML,

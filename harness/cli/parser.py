@@ -270,17 +270,10 @@ def _tune(tune: argparse.ArgumentParser) -> None:
         "--preset", help="preset of the space: quick, laptop, paper or, for one task, paper_TASK (default: quick)"
     )
     what.add_argument("--trials", type=positive, help="number of trials (a grid runs all of its points)")
-    what.add_argument(
-        "--sampler", metavar="NAME", help="sampler: tpe, gp, random, cmaes or nsga2; for a grid also grid"
-    )
+    what.add_argument("--sampler", metavar="NAME", help="sampler: tpe, gp or random; for a grid also grid")
     what.add_argument("--racing", metavar="RULE", help="rule that stops trials early: paired, asha, median or none")
     what.add_argument(
-        "--max-flops",
-        metavar="NUMBER",
-        help="planned FLOPs that a replicate of a point may cost, or a multiple of the default point's such as 1.5x; points above are not run",
-    )
-    what.add_argument(
-        "--metric", type=names, help="dev metric(s) to optimise; several, comma-separated, give a Pareto front"
+        "--metric", metavar="NAME", help="dev metric to optimise (default: what checkpoints are selected by)"
     )
     what.add_argument("--seed", type=count, default=0, help="sampler seed (default: 0)")
     _data_flags(tune.add_argument_group("data"))

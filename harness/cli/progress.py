@@ -21,9 +21,9 @@ from harness.commands.track import sentences
 from harness.errors import UserError
 from harness.planning.estimate import Estimate, Timed, remaining
 from harness.planning.work import Item
-from harness.report.study import number_text
-from harness.search.trials import Direction, Trial, best_trial
+from harness.search.trials import Trial, best_trial
 from harness.tracking.writer import Outcome
+from harness.wording import in_points
 
 if TYPE_CHECKING:
     from harness.commands.study import Opened
@@ -230,19 +230,17 @@ class TrialProgress(_ProgressView):
         self,
         trials: int,
         replicates: int,
-        metric: str,
-        direction: Direction,
         seen: Iterable[Trial],
         dashboard: str,
     ) -> None:
         super().__init__("trials", trials, dashboard)
-        self._replicates, self._metric, self._direction = replicates, metric, direction
+        self._replicates = replicates
         self._trials = {trial.number: trial for trial in seen}
         self._trained = self._reused = 0
         self._count()
 
     def _count(self) -> None:
-        self._ended = sum(trial.state not in ("running", "excluded") for trial in self._trials.values())
+        self._ended = sum(trial.state != "running" for trial in self._trials.values())
 
     def __call__(self, kind: str, trial: Trial) -> None:
         """Count one event of a trial; see `Watch` in cluster/proposals.py."""
@@ -262,12 +260,12 @@ class TrialProgress(_ProgressView):
         states = Counter(trial.state for trial in self._trials.values())
         done = sum(len(trial.outcomes) for trial in self._trials.values())
         parts = [f"{states['complete']} complete", f"{states['running']} running"]
-        parts += [f"{states[state]} {state}" for state in ("dropped", "failed", "excluded") if states[state]]
+        parts += [f"{states[state]} {state}" for state in ("dropped", "failed") if states[state]]
         parts.append(f"{done}/{self._total * self._replicates} replicates")
         parts.append(f"{self._trained} stages trained by this command, {self._reused} recorded before")
-        best = best_trial(self._trials.values(), self._direction)
+        best = best_trial(self._trials.values())
         if best is not None:
-            parts.append(f"best {number_text(self._metric, best.mean() or 0.0)} (trial {best.number})")
+            parts.append(f"best {in_points(best.mean() or 0.0)} (trial {best.number})")
         return ", ".join(parts)
 
 
@@ -306,8 +304,7 @@ def show_stages(prepared: Prepared, dashboard: str) -> StageProgress:
 
 def show_trials(opened: Opened, dashboard: str) -> TrialProgress:
     space, trials = opened.points.space, opened.proposals.history.trials
-    points, direction = opened.points, space.directions[0]
-    return TrialProgress(space.trials, len(points.replicates), points.metrics[0], direction, trials, dashboard)
+    return TrialProgress(space.trials, len(opened.points.replicates), trials, dashboard)
 
 
 def _warn(sentence: str) -> None:

@@ -46,8 +46,7 @@ def read_tune(args: argparse.Namespace) -> TuneRequest:
         trials=args.trials,
         sampler=args.sampler,
         racing=args.racing,
-        max_flops=args.max_flops,
-        metrics=args.metric,
+        metric=args.metric,
         seed=args.seed,
         out=args.out,
     )

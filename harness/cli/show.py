@@ -203,9 +203,8 @@ def _print_runs(args: argparse.Namespace) -> int:
 def _print_studies(url: str | None) -> int:
     """Print a line a study, the newest last, where a terminal ends."""
     from harness.commands.study import recorded_studies  # imports optuna
-    from harness.search.space_file import FLOPS
 
-    store, states = Store(url or DEFAULT_URL, create=False), ("complete", "dropped", "failed", "excluded", "running")
+    store, states = Store(url or DEFAULT_URL, create=False), ("complete", "dropped", "failed", "running")
     studies = recorded_studies(store)
     if not studies:
         raise UserError(
@@ -217,11 +216,7 @@ def _print_studies(url: str | None) -> int:
             escaped(study["table"]),
             escaped(study["row"]),
             *(study[state] for state in states),
-            ""
-            if study["best"] is None
-            else f"{study['best']:.2g} {FLOPS}"
-            if study["metric"] == FLOPS
-            else f"{in_points(study['best'])} {study['metric']}",
+            "" if study["best"] is None else f"{in_points(study['best'])} {study['metric']}",
             f"{duration((time.time() - study['started_at']) / 3600)} ago" if study["started_at"] else "",
         )
         for study in reversed(studies)

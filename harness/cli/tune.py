@@ -96,13 +96,6 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
     design = f"{counted(len(subsets), 'subset')} x {counted(len(base.seeds), 'seed')}"
     sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
     default = ", ".join(f"{path}={value}" for path, value in space.defaults.items())
-    which = (
-        ""
-        if not space.max_flops
-        else "points that"
-        if plan.excluded is None
-        else f"{plan.excluded:,} of {plan.points:,} points, which"
-    )
     left = "nothing"
     if plan.to_train:
         took = time_range(estimated(3600 * plan.hours, prepared.calibrations[0].spread))
@@ -114,9 +107,8 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
         f"Study {study.name}: {space.mode} over {what}.",
         f"{counted(space.trials, 'point')}, sampler {space.sampler}, racing {space.racing}, seed {seed}; first the "
         f"default point, {default}.",
-        f"Judged on dev {' and '.join(points.metrics)}: table {base.table.name}, row {base.rows[0].name}, preset "
+        f"Judged on dev {points.metric}: table {base.table.name}, row {base.rows[0].name}, preset "
         f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {counted(len(points.replicates), 'replicate')} a point.",
-        *([f"Not run: {which} cost more than {points.most_flops:.3g} FLOPs a replicate, as planned."] if which else []),
         f"Encoder {base.encoder} ({prepared.plan.located.encoder.digest[:10]}), data: {prepared.plan.source}, "
         f"store {prepared.store.shown}.",
         *(f"Overlap: {sentence}." for sentence in overlap_sentences(prepared.plan)),
@@ -251,9 +243,9 @@ def _final_test(opened: Opened, study: Study, best: Trial) -> list[str]:
     first = study.default_trial
     default = opened.test_scores(first) if first and first is not best and study.eligible(first) else None
     scores = opened.test_scores(best)
-    result = final_test(best.values(), scores, study.replicates, default, compares=opened.test_compares)
+    result = final_test(best.values, scores, study.replicates, default, compares=opened.test_compares)
     others = [point for point in _scored_points(opened.home) if point["trial"] != best.number]
-    lines = [*test_lines(result, study.replicates, study.metrics[0], [point["trial"] for point in others])]
+    lines = [*test_lines(result, study.replicates, study.metric, [point["trial"] for point in others])]
     scored = {"trial": best.number, "set": dict(best.point), **asdict(result), "lines": lines.copy()}
     opened.home.mkdir(parents=True, exist_ok=True)
     for folder in {opened.home, opened.folder}:  # beside the store whatever --out says: a later test counts this one

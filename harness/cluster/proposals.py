@@ -19,7 +19,6 @@ from harness import private
 from harness.errors import UserError
 from harness.search.points import Points
 from harness.search.racing import failed_replicate, paired, projected
-from harness.search.space_file import FLOPS
 from harness.search.study import DIED, Entry, History, sampler_of
 from harness.search.trials import ReplicateOutcome, Trial, best_trial
 
@@ -38,21 +37,10 @@ Watch = Callable[[str, Trial], None]
 def search_of(points: Points, seed: int) -> OptunaSearch:
     """Optuna with its study in memory and the default point enqueued, or every point of a grid."""
     space = points.space
-    several = len(space.directions) > 1
-    modes = [direction[:3] for direction in space.directions]
-    names = [f"value_{k}" for k in range(len(modes))]
-
-    def define(trial: Any) -> Any:
-        point = space.define(trial)
-        if space.max_flops:
-            with suppress(UserError):  # a point that cannot be run has no cost
-                trial.set_constraint(FLOPS, points.excess(point))
-        return point
-
     return OptunaSearch(
-        space=define,
-        metric=names if several else names[0],
-        mode=modes if several else modes[0],
+        space=space.define,
+        metric="value",
+        mode="max",
         points_to_evaluate=[dict(p) for p in (space.grid_points() if space.sampler == "grid" else (space.defaults,))],
         sampler=sampler_of(space, seed),
     )
@@ -122,8 +110,7 @@ class Proposals(Searcher):
     def remaining(self) -> int:
         """How many trials have not ended or may still be proposed."""
         last = list(self.history.entries.values())[-REPEATS:]
-        vain = [entry.same_as is not None or entry.trial.state == "excluded" for entry in last]
-        exhausted = len(last) == REPEATS and all(vain)
+        exhausted = len(last) == REPEATS and all(entry.same_as is not None for entry in last)
         unended = {trial.number for trial in self.history.trials if trial.state == "running"} | {*self._waiting}
         return len(unended) + (0 if exhausted else self._more())
 
@@ -131,7 +118,7 @@ class Proposals(Searcher):
         """How many points may still be proposed. A grid ends with its list, even if two of its points are one computation."""
         if self.points.space.sampler == "grid":
             return max(0, self._limit - len(self.history.entries))
-        return max(0, self._limit - sum(trial.state != "excluded" for trial in self.history.trials))
+        return max(0, self._limit - len(self.history.trials))
 
     # ------------------------------------------------------------------------------------------------- Tune's calls
 
@@ -139,9 +126,9 @@ class Proposals(Searcher):
         return self._guarded(self._suggest, trial_id) or Searcher.FINISHED
 
     def _suggest(self, trial_id: str) -> dict[str, Any] | None:
-        waiting = (self._waiting.popleft() for _ in range(len(self._waiting)))
-        number = next((number for number in waiting if not self._excluded(self.history.entries[number].trial)), None)
-        if number is not None:
+        number: int | None
+        if self._waiting:
+            number = self._waiting.popleft()
             self.history.restart(number)
         elif (number := self._ask()) is None:
             return None
@@ -177,21 +164,11 @@ class Proposals(Searcher):
             number = self.history.propose(point, first)
             if first is None:
                 self._known[identity] = number
-                if not self._excluded(self.history.entries[number].trial):
-                    return number
-                continue
+                return number
             self._followers.setdefault(first, []).append(number)
             if self.history.entries[first].ended:
                 self._end_followers(first)
         return None
-
-    def _excluded(self, trial: Trial) -> bool:
-        """Whether a trial costs more than it may; it is ended then."""
-        if not self.points.space.max_flops or self.points.excess(trial.point) <= 0:
-            return False
-        reason = f"costs more than {self.points.most_flops:.3g} FLOPs a replicate"
-        self._end(trial.number, "excluded", reason, None)
-        return True
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         self.heard(self._numbers[trial_id], result)
@@ -211,9 +188,9 @@ class Proposals(Searcher):
         if failure:
             self._end(number, "failed", failure, None)
         elif len(trial.outcomes) == len(self.points.replicates):
-            self._end(number, "complete", "", tuple(trial.mean(k) or 0.0 for k in range(len(trial.outcomes[0].values))))
+            self._end(number, "complete", "", trial.mean())
         else:
-            self._end(number, "dropped", self.reasons.get(number, ""), (self._projected(trial),))
+            self._end(number, "dropped", self.reasons.get(number, ""), self._projected(trial))
 
     # ------------------------------------------------------------------------------------------------- what they do
 
@@ -222,17 +199,16 @@ class Proposals(Searcher):
         if result.get("fatal"):
             raise UserError(str(result["error"]))
         if "outcome" in result:
-            body = json.loads(result["outcome"])
-            outcome = ReplicateOutcome(**{**body, "values": tuple(body["values"])})
+            outcome = ReplicateOutcome(**json.loads(result["outcome"]))
             if self.history.add_outcome(number, int(result["replicates_done"]), outcome):
                 self._watch("replicate", self.history.entries[number].trial)
         return self.history.entries[number].trial
 
     def _projected(self, trial: Trial) -> float:
         """The value of a stopped trial for the sampler: its running mean, corrected for which subsets came first."""
-        return projected(trial.values(), [other.values() for other in self.history.trials if other.eligible])
+        return projected(trial.values, [other.values for other in self.history.trials if other.eligible])
 
-    def _end(self, number: int, state: Any, reason: str, told: tuple[float, ...] | None) -> None:
+    def _end(self, number: int, state: Any, reason: str, told: float | None) -> None:
         first_time = not self.history.entries[number].ended
         self.history.finish(number, state, reason, told)
         if first_time:
@@ -246,12 +222,9 @@ class Proposals(Searcher):
             self.history.finish(follower, entry.trial.state, "", entry.told)
             self._tell(follower, entry.told)
 
-    def _tell(self, number: int, told: tuple[float, ...] | None) -> None:
-        values = {f"value_{k}": value for k, value in enumerate(told or ())}
-        excluded = (
-            self.history.entries[number].trial.state == "excluded"
-        )  # for Optuna an infeasible trial, which samplers avoid
-        self._search.on_trial_complete(str(number), values or None, error=not values and not excluded)
+    def _tell(self, number: int, told: float | None) -> None:
+        values = None if told is None else {"value": told}
+        self._search.on_trial_complete(str(number), values, error=values is None)
 
 
 class Ended(Stopper):
@@ -289,12 +262,10 @@ class Race(FIFOScheduler):
         if mine is None:
             return str(TrialScheduler.STOP)
         points = self._proposals.points
-        replicates, direction = points.replicates, points.space.directions[0]
-        best = best_trial(self._proposals.history.trials, direction)
-        verdict = failed_replicate(mine.outcomes, replicates)
+        best = best_trial(self._proposals.history.trials)
+        verdict = failed_replicate(mine.outcomes, points.replicates)
         if not verdict.drop and best is not None:
-            sign = 1 if direction == "maximize" else -1
-            verdict = paired(mine.values(), best.values(), replicates, sign=sign, name=f"trial {best.number}")
+            verdict = paired(mine.values, best.values, points.replicates, name=f"trial {best.number}")
         if not verdict.drop:
             return str(TrialScheduler.CONTINUE)
         self._proposals.reasons[mine.number] = verdict.reason
@@ -310,7 +281,7 @@ def scheduler_of(proposals: Proposals) -> TrialScheduler | None:
     if rule == "paired":
         return Race(proposals)
     grace = min(GRACE, full - 1)
-    common = {"time_attr": "replicates_done", "metric": "score", "mode": points.space.directions[0][:3]}
+    common = {"time_attr": "replicates_done", "metric": "score", "mode": "max"}
     scheduler = (
         ASHAScheduler(max_t=full, grace_period=grace, reduction_factor=FACTOR, **common)
         if rule == "asha"
@@ -329,7 +300,7 @@ def _rehearse(scheduler: TrialScheduler, trials: Iterable[Trial]) -> None:
         scheduler.on_trial_add(None, stub)
         result: dict[str, Any] = {}
         for done in range(1, len(trial.outcomes) + 1):
-            score = math.fsum(trial.values()[:done]) / done
+            score = math.fsum(trial.values[:done]) / done
             result = {"score": score, "replicates_done": done, "training_iteration": done}
             scheduler.on_trial_result(None, stub, result)
             if isinstance(scheduler, MedianStoppingRule):  # which admits no result of a trial that it stopped

@@ -201,7 +201,7 @@ class HarnessTrial(tune.Trainable):
         self._outcomes.append(outcome)
         done = len(self._outcomes)
         return {
-            "score": sum(outcome.values[0] for outcome in self._outcomes) / done,
+            "score": sum(outcome.value for outcome in self._outcomes) / done,
             "replicates_done": done,
             "outcome": json.dumps(asdict(outcome)),
             "done": done >= self._evaluator.replicates,

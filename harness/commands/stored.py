@@ -171,9 +171,10 @@ def tune_command(request: TuneRequest) -> str:
         ("trials", request.trials),
         ("sampler", request.sampler),
         ("racing", request.racing),
-        ("max-flops", request.max_flops),
+        ("metric", request.metric),
+        ("seed", request.seed),
+        ("out", request.out),
     ]
-    given += [("metric", ",".join(request.metrics or ())), ("seed", request.seed), ("out", request.out)]
     words += [f"--{request.mode}"] if request.mode else []
     for name, value in given:
         words += [f"--{name}", str(value)] if value not in (None, "", 0) else []

@@ -28,7 +28,7 @@ from harness.planning.resolve import resolve
 from harness.search.points import Points
 from harness.search.request import TuneRequest
 from harness.search.results import Study
-from harness.search.space import check_metrics, check_overrides, check_sampler, requested_space
+from harness.search.space import check_metric, check_overrides, requested_space
 from harness.search.study import History, OptunaMirror, study_name
 from harness.search.trials import State, Trial, best_trial
 from harness.specs import SHARED_PHASES, Record, Stage, trained_again
@@ -44,13 +44,11 @@ TrialView = Callable[["Opened", str], AbstractContextManager[Watcher]]
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What a study needs. `points`: all of a grid, or as many as a search tries; `excluded`: those of a grid that cost too much, None of a search, which
-    does not know them before; `ended`: in earlier commands, and not run again; `stages` in all and `to_train`, with their FLOPs and their hours on this machine: of a search
+    """What a study needs. `points`: all of a grid, or as many as a search tries; `ended`: in earlier commands, and not run again; `stages` in all and `to_train`, with their FLOPs and their hours on this machine: of a search
     as if each new point cost what the default one does."""
 
     name: str
     points: int
-    excluded: int | None
     ended: int
     stages: int
     to_train: int
@@ -102,27 +100,18 @@ class PreparedStudy:
         return StudyPlan(
             name=self.name,
             points=space.trials,
-            excluded=sum(map(self._costs_more, space.grid_points())) if space.sampler == "grid" else None,
-            ended=sum(trial.state != "excluded" for trial in history.trials) - len(left),
+            ended=len(history.trials) - len(left),
             stages=stages,
             to_train=to_train,
             flops=flops,
             hours=self.prepared.hours_of(flops, to_train or 1),
         )
 
-    def _costs_more(self, point: Mapping[str, Any]) -> bool:
-        """Whether a point is left out for its cost; one that cannot be run has none, and its trial will say why."""
-        with suppress(UserError):
-            return bool(self.points.space.max_flops) and self.points.excess(point) > 0
-        return False
-
     def _stages(self, points: Iterable[Mapping[str, Any]]) -> dict[str, Stage]:
-        """The stages of points by key; a point that cannot be run, or costs too much, has none."""
+        """The stages of points by key; a point that cannot be run has none."""
         found: dict[str, Stage] = {}
         for point in points:
             with suppress(UserError):
-                if self._costs_more(point):
-                    continue
                 found |= {s.key: s for runs in self.points.runs(point) for run in runs for s in run.stage.chain}
         return found
 
@@ -164,11 +153,10 @@ class Opened:
     @property
     def test_compares(self) -> bool:
         """Whether dev and test are one metric's means over the same tasks, so that one less the other is something."""
-        base, metrics = self.points.base, self.points.space.metrics
+        base = self.points.base
         columns = base.columns.values()
         one_each = len({column.task for column in columns}) == len(columns)
-        judged = {task: metrics[0] if metrics else base.selection_metric(task) for task in base.tasks}
-        return one_each and all(column.metric == judged[column.task] for column in columns)
+        return one_each and all(column.metric == self.points.metric_of(column.task) for column in columns)
 
     def test_scores(self, trial: Trial) -> dict[str, list[float]]:
         """Test scores of a trial by column title, in the order of the study's replicates."""
@@ -207,7 +195,6 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
         _check_folder(request.out, request.base.option("out"))
     request = request.read()
     space = requested_space(request)
-    check_sampler(space, request)
     check_overrides((*space.set, *request.base.overrides), space)
     prepared = prepare(space.bench(request.base, space.defaults), train=train)
     if prepared.plan.waiting:
@@ -219,27 +206,10 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
         row, task, reason = prepared.plan.skipped[0]
         raise UserError(f"{row}{' on ' + task if task else ''} cannot be tuned: {reason}.")
     tasks = {name: found.task for name, found in prepared.plan.tasks.items()}
-    check_metrics(space, tasks, request)
+    check_metric(space, tasks, request)
     shared = replace(prepared.named.request, overrides=(*space.set, *space.fixed, *request.base.overrides))
     base = resolve(prepared.named.table, shared, tasks)
-    points = Points(space, base, shared, tasks, prepared.plan.table_data)
-    return PreparedStudy(request, prepared, replace(points, most_flops=_most_flops(points, request)))
-
-
-def _most_flops(points: Points, request: TuneRequest) -> float:
-    """Planned FLOPs that a replicate of a point may cost. Raises UserError where the default point, which is run first, costs more."""
-    limit = points.space.max_flops
-    if not limit:
-        return math.inf
-    default = points.flops(points.space.defaults)
-    most = float(limit.removesuffix("x")) * (default if limit.endswith("x") else 1)
-    if not default or default > most:
-        where = request.base.option("max_flops") if request.max_flops else f"space {points.space.space.name}, max_flops"
-        costs = f"costs {default:.3g} FLOPs" if default else "has no known cost, because the encoder is not at hand"
-        raise UserError(
-            f"{where} {limit}: a replicate of the default point, which is run first, {costs}; allow that many or more."
-        )
-    return most
+    return PreparedStudy(request, prepared, Points(space, base, shared, tasks, prepared.plan.table_data))
 
 
 def _check_folder(out: str, where: str) -> None:
@@ -266,7 +236,7 @@ def open_study(study: PreparedStudy, *, read: bool = False) -> Iterator[Opened]:
         raise UserError(f"The study {name} is run by another command now; {fix}.")
     watchers: list[Watcher] = []
     try:
-        mirror = OptunaMirror(points.space, name, store, points.metrics)
+        mirror = OptunaMirror(points.space, name, store, points.metric)
         history = History(name, store, mirror)
         if not held:
             mirror.sync(history.entries)
@@ -328,8 +298,7 @@ def study_of(opened: Opened) -> Study:
         method=space.method,
         row=base.rows[0].name,
         paths=tuple(parameter.path for parameter in space.parameters),
-        metrics=points.metrics,
-        directions=space.directions,
+        metric=points.metric,
         replicates=points.replicates,
         trials=history.trials,
         grid={p.path: p.choices for p in space.parameters} if space.mode == "grid" else None,
@@ -339,7 +308,6 @@ def study_of(opened: Opened) -> Study:
         racing=space.racing,
         seed=opened.study.request.seed,
         notes=tuple(map(without_folders, notes)),
-        most_flops=points.most_flops if space.max_flops else None,
     )
 
 
@@ -419,18 +387,18 @@ def _remember(opened: Opened, kind: str, trial: Trial) -> None:
 
 SEARCH = "search"
 """Under which a store keeps of a study's request what a bench has not."""
-_FLAGS = ("method", "space", "preset", "mode", "sampler", "racing", "max_flops", "metrics", "seed")
+_FLAGS = ("method", "space", "preset", "mode", "sampler", "racing", "seed")
 """What a command says of a search, besides the number of trials and the folder, which are no part of what the study is."""
 
 
 def search_values(study: PreparedStudy) -> dict[str, Any]:
     flags = {name: getattr(study.request, name) for name in _FLAGS}
-    judged = {"metric": study.points.metrics[0], "direction": study.points.space.directions[0]}
+    judged = {"metric": study.points.metric, "metrics": study.request.metric and [study.request.metric]}
     return {**flags, **judged, "set": [override.text for override in study.request.base.overrides]}
 
 
 def recorded_studies(store: Store) -> list[dict[str, Any]]:
-    """The studies of a store, the one that ran last first: study, table, row, trials (complete, dropped, failed, excluded, running), metric, best (the mean of the best
+    """The studies of a store, the one that ran last first: study, table, row, trials (complete, dropped, failed, running), metric, best (the mean of the best
     trial over its replicates on the metric's own scale, None without one) and started_at (Unix time of the last trial's start)."""
     asked: dict[str, StoredRequest] = {}
     for stored in store.requests():
@@ -439,7 +407,7 @@ def recorded_studies(store: Store) -> list[dict[str, Any]]:
     for name in store.studies():
         stored, trials = asked.get(name, StoredRequest("", {})), History(name, store, None).trials
         search, states = stored.values.get(SEARCH, {}), Counter(trial.state for trial in trials)
-        best = best_trial(trials, search.get("direction", "maximize"))
+        best = best_trial(trials)
         found.append(
             {
                 "study": name,
@@ -477,8 +445,8 @@ def recalled_study(url: str | None, beginning: str, where: str) -> Iterator[Open
     bench = from_json({**stored.values, "set": search["set"]})
     files = tuple(method for method in bench.methods or () if PYTHON in method)
     base = replace(bench, table="", preset=None, methods=files or None, store=url)
-    metrics = None if search["metrics"] is None else tuple(search["metrics"])
-    request = TuneRequest(base=base, **{key: search.get(key) for key in _FLAGS if key != "metrics"}, metrics=metrics)
+    (metric, *_) = search["metrics"] or (None,)
+    request = TuneRequest(base=base, metric=metric, **{key: search.get(key) for key in _FLAGS})
     if request.space and request.space.endswith(YAML):
         request = replace(request, space=rooted_path(request.space, Path(stored.values["folder"])))
     study = prepare_study(request, train=False)

@@ -14,19 +14,19 @@ from harness.errors import unknown
 from harness.planning.aggregation import mean
 from harness.planning.recipe import Value
 from harness.report.document import DASH, FORMATS, Document, Entry, Table, json_text, written
-from harness.report.study import WORST, csv_of, design, number_text, row_title, score_entry, shown_value, title_of
+from harness.report.study import WORST, csv_of, design, row_title, score_entry, shown_value, title_of
 from harness.search.results import Study
 from harness.search.trials import Trial, best_trial
+from harness.wording import in_points
 
 
 @dataclass(frozen=True)
 class Marginal:
-    """A metric over the points of a grid that have the values `at`: two paths give a cell, one a marginal, none the grid.
+    """The scores of the points of a grid that have the values `at`: two paths give a cell, one a marginal, none the grid.
 
     `mean`: over the means of the `complete` of these `points`; `best`: the number of the best eligible trial among them.
     """
 
-    metric: str
     at: Mapping[str, Value]
     mean: float | None
     complete: int
@@ -69,14 +69,13 @@ def marginals(study: Study) -> tuple[Marginal, ...]:
     places.append({})
     size = math.prod(len(study.grid[path]) for path in paths)
     found = []
-    for k, metric in enumerate(study.metrics):
-        for at in places:
-            here = [t for t in trials.values() if all(t.point[path] == value for path, value in at.items())]
-            means = [value for t in here if study.complete(t) and (value := t.mean(k)) is not None]
-            best = best_trial(filter(study.eligible, here), study.directions[k], k)
-            share = size // math.prod(len(study.grid[path]) for path in at)
-            center = mean(means) if means else None
-            found.append(Marginal(metric, at, center, len(means), share, best.number if best else None))
+    for at in places:
+        here = [t for t in trials.values() if all(t.point[path] == value for path, value in at.items())]
+        means = [value for t in here if study.complete(t) and (value := t.mean()) is not None]
+        best = best_trial(filter(study.eligible, here))
+        share = size // math.prod(len(study.grid[path]) for path in at)
+        center = mean(means) if means else None
+        found.append(Marginal(at, center, len(means), share, best.number if best else None))
     return tuple(found)
 
 
@@ -102,12 +101,8 @@ def margin_tables(study: Study) -> list[Table]:
     """The margins of a grid; [] for a search and where nothing varies."""
     if not varied(study):
         return []
-    tables: list[Table] = []
     margins = marginals(study)
-    for k, metric in enumerate(study.metrics):
-        mine = [margin for margin in margins if margin.metric == metric]
-        tables += [_across(study, k, mine)] if _crossed(study) else _by_path(study, k, mine)
-    return tables
+    return [_across(study, margins)] if _crossed(study) else [*_by_path(study, margins)]
 
 
 def _crossed(study: Study) -> bool:
@@ -132,21 +127,20 @@ def margin_lines(study: Study, bold: bool) -> Iterator[str]:
         yield f"x: {WORST}" if across else WORST
 
 
-def _across(study: Study, k: int, margins: Sequence[Marginal]) -> Table:
+def _across(study: Study, margins: Sequence[Marginal]) -> Table:
     """The table of two paths: the first down, the second across, with the means of complete rows and columns."""
     down, right = varied(study)
-    metric, grid, trials = study.metrics[k], study.grid or {}, trials_by_point(study)
+    grid, trials = study.grid or {}, trials_by_point(study)
     best = next(margin.best for margin in margins if not margin.at)
     whole = {
-        tuple(margin.at.items()): Entry(number_text(metric, margin.mean))
+        tuple(margin.at.items()): Entry(in_points(margin.mean))
         for margin in margins
         if margin.complete == margin.points and margin.mean is not None
     }
     dash = Entry(DASH)
     head = [f"{down} \\ {right}", *(shown_value(b, exact=True) for b in grid[right])]
     rows: list[list[str | Entry]] = [
-        [shown_value(a, exact=True), *(_cell(study, trials.get((a, b)), k, best) for b in grid[right])]
-        for a in grid[down]
+        [shown_value(a, exact=True), *(_cell(study, trials.get((a, b)), best) for b in grid[right])] for a in grid[down]
     ]
     means = [whole.get(((down, a),)) for a in grid[down]]
     foot = [whole.get(((right, b),)) for b in grid[right]]
@@ -156,46 +150,43 @@ def _across(study: Study, k: int, margins: Sequence[Marginal]) -> Table:
     if any(foot):
         corner = [whole.get((), dash)] if any(means) else []
         rows.append(["mean", *(mean or dash for mean in foot), *corner])
-    return Table(f"{title_of(metric)}, {down} down, {right} across", head, rows)
+    return Table(f"{title_of(study.metric)}, {down} down, {right} across", head, rows)
 
 
-def _cell(study: Study, trial: Trial | None, k: int, best: int | None) -> Entry:
+def _cell(study: Study, trial: Trial | None, best: int | None) -> Entry:
     if trial is None:
         return Entry(DASH)
     if not study.complete(trial):
-        return Entry(
-            trial.state if trial.state in ("failed", "excluded") else f"{len(trial.outcomes)}/{len(study.replicates)}"
-        )
-    entry = score_entry(study, trial, k, trial.number == best)
+        return Entry("failed" if trial.state == "failed" else f"{len(trial.outcomes)}/{len(study.replicates)}")
+    entry = score_entry(study, trial, trial.number == best)
     return entry if study.eligible(trial) or entry.text == DASH else replace(entry, marks="x")
 
 
-def _by_path(study: Study, k: int, margins: Sequence[Marginal]) -> Iterator[Table]:
+def _by_path(study: Study, margins: Sequence[Marginal]) -> Iterator[Table]:
     """A table for each path: the mean over complete points, their number, and the best one."""
-    metric, sign = study.metrics[k], 1 if study.directions[k] == "maximize" else -1
     trials = {trial.number: trial for trial in study.trials}
     for path in varied(study):
         mine = [margin for margin in margins if list(margin.at) == [path]]
         whole = all(margin.complete == margin.points for margin in mine)
-        top = max((sign * margin.mean for margin in mine if margin.mean is not None), default=None) if whole else None
+        top = max((margin.mean for margin in mine if margin.mean is not None), default=None) if whole else None
         rows: list[list[str | Entry]] = []
         for margin in mine:
             mean = Entry(DASH)
             if margin.mean is not None:
                 partial = margin.complete < margin.points
-                best = not partial and sign * margin.mean == top
-                mean = Entry(number_text(metric, margin.mean), best=best, partial=partial)
+                best = not partial and margin.mean == top
+                mean = Entry(in_points(margin.mean), best=best, partial=partial)
             value, count = shown_value(margin.at[path], exact=True), f"{margin.complete}/{margin.points}"
             if margin.best is None:
                 rows.append([value, mean, count, DASH, Entry(DASH)])
             else:
-                score = score_entry(study, trials[margin.best], k, best=False)
+                score = score_entry(study, trials[margin.best], best=False)
                 rows.append([value, mean, count, f"#{margin.best}", score])
-        yield Table(f"{title_of(metric)} by {path}", [path, "mean", "points", "best", "its value"], rows)
+        yield Table(f"{title_of(study.metric)} by {path}", [path, "mean", "points", "best", "its value"], rows)
 
 
 def _margins_csv(study: Study, margins: Sequence[Marginal]) -> str:
-    names = ["metric", *(f"set.{path}" for path in varied(study)), "mean", "complete", "points", "best"]
+    names = [*(f"set.{path}" for path in varied(study)), "mean", "complete", "points", "best"]
     rows = [asdict(margin) for margin in margins]
     for row in rows:
         row |= {f"set.{path}": value for path, value in row.pop("at").items()}

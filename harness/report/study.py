@@ -14,7 +14,7 @@ from harness.analysis.cells import Note
 from harness.analysis.schema import csv_text
 from harness.planning.recipe import Value
 from harness.report.document import DASH, Document, Entry, Table, json_text, written
-from harness.search.results import COSTS, FinalTest, Measured, Study, above_default, best_point, budget, ranked
+from harness.search.results import FinalTest, Measured, Study, above_default, best_point, budget, ranked
 from harness.search.trials import Trial
 from harness.tasks.metrics import METRICS
 from harness.wording import counted, in_points, letter, shortened, some_of
@@ -26,17 +26,17 @@ def points(study: Study) -> Table:
     """All trials, best first."""
     trials = ranked(study)
     letters, _ = _footnotes(study, trials)
-    best = {trial.number for trial in study.front}
-    head = ["#", *study.paths, *(title_of(metric) for metric in study.metrics), "replicates", "note"]
+    best = best_point(study)
+    head = ["#", *study.paths, title_of(study.metric), "replicates", "note"]
     rows: list[list[str | Entry]] = []
     for trial in trials:
-        first = trial.number in best
+        first = trial is best
         marks = ",".join(letters[note] for note in _notes(study, trial))
         rows.append(
             [
                 str(trial.number),
                 *(shown_value(trial.point.get(path)) for path in study.paths),
-                *(score_entry(study, trial, k, first) for k in range(len(study.metrics))),
+                score_entry(study, trial, first),
                 f"{len(trial.outcomes)}/{len(study.replicates)}",
                 Entry(", ".join(_words(study, trial, first)), marks=marks),
             ]
@@ -62,49 +62,36 @@ def points_table(study: Study, format: str) -> str:
 def caption(study: Study, bold: bool) -> list[str]:
     """The caption of the table of points, one sentence a line, without markup."""
     spent = budget(study)
-    scores = [metric for metric in study.metrics if metric not in COSTS]
-    costs = [metric for metric in study.metrics if metric in COSTS]
-    shown = [f"dev {' and '.join(scores)} in points (x100) at the checkpoint selected on dev"] if scores else []
-    shown += [f"{' and '.join(costs)} of training"] if costs else []
-    mark = "Bold" if bold else "Star"
-    eligible = "among those with all replicates done"
     lines = [
         f"Study {study.name}: {row_title(study)}, {study.mode} over {', '.join(study.paths)}; "
         f"sampler {study.sampler}, racing {study.racing}, seed {study.seed}.",
-        f"Values: {', '.join(shown)}; {design(study.replicates)}. Test sets have no part in them.",
-        f"{mark}: the best point, {eligible}."
-        if len(study.metrics) == 1
-        else f"{mark}: the Pareto front of {_aims(study)}, {eligible}; sorted by {study.metrics[0]}.",
+        f"Values: dev {study.metric} in points (x100) at the checkpoint selected on dev; {design(study.replicates)}. Test sets have "
+        "no part in them.",
+        f"{'Bold' if bold else 'Star'}: the best point, among those with all replicates done.",
     ]
-    if scores and sum(study.eligible(trial) for trial in study.trials) > 1:
+    if sum(study.eligible(trial) for trial in study.trials) > 1:
         lines.append("The best of several dev means is biased upwards, because it was selected.")
-    if len(study.metrics) == 1 and study.directions[0] == "minimize":
-        lines.append("Lower is better.")
     if any(trial.outcomes and not study.complete(trial) for trial in study.trials):
         lines.append(
             "In parentheses: the mean so far of a point whose replicates are not all done; this is not a result."
         )
     if any(outcome.status != "done" for trial in study.trials for outcome in trial.outcomes):
-        lines.append(WORST + (" A failed one's FLOPs are those planned." if "flops" in study.metrics else ""))
-    if study.most_flops:
-        lines.append(
-            f"Points of at most {_cost(study.most_flops)} FLOPs a replicate, as planned; those that cost more are not run and are never the best."
-        )
+        lines.append(WORST)
     lines.append(f"default: the point of trial 0 ({_point(study.default)}).")
     difference = above_default(study)
-    if difference is not None and scores[:1] == list(study.metrics[:1]) and study.front[0] is not study.default_trial:
+    if difference is not None and best_point(study) is not study.default_trial:
         spread = "" if difference.spread is None else f" ± {in_points(difference.spread)}"
         lines.append(
             f"The best point is {in_points(difference.mean)}{spread} above the default one: mean and standard deviation"
             f"{', between subsets,' if len({subset for subset, _ in study.replicates}) > 1 else ''} of the differences on the same replicates."
         )
-    states = {"complete": spent.complete, "dropped": spent.dropped, "failed": spent.failed, "excluded": spent.excluded}
+    states = {"complete": spent.complete, "dropped": spent.dropped, "failed": spent.failed}
     states["not finished"] = spent.trials - sum(states.values())
     counts = ", ".join(f"{number} {state}" for state, number in states.items() if number)
     lines += [
         f"{counted(spent.trials, 'point')}{f' ({counts})' if counts else ''}; {spent.replicates} of {spent.full} replicates "
         f"ended; {counted(spent.trained_stages, 'stage')} trained for this study, {spent.reused_stages} reused; "
-        f"{_cost(spent.flops)} FLOPs and {spent.hours:.2f} hours of training, a stage of several points counted with each, without MLM heads and pre-training.",
+        f"{spent.flops:.2e} FLOPs and {spent.hours:.2f} hours of training, a stage of several points counted with each, without MLM heads and pre-training.",
         *study.notes,
     ]
     return lines
@@ -114,16 +101,7 @@ def row_title(study: Study) -> str:
     return study.row + (f" ({study.method})" if study.method != study.row else "")
 
 
-def _aims(study: Study) -> str:
-    return " and ".join(
-        f"{'high' if direction == 'maximize' else 'low'} {metric}"
-        for metric, direction in zip(study.metrics, study.directions, strict=True)
-    )
-
-
 def title_of(metric: str) -> str:
-    if metric in COSTS:
-        return "FLOPs" if metric == "flops" else metric
     return f"dev {METRICS[metric].short}"
 
 
@@ -145,28 +123,20 @@ def _point(point: Mapping[str, Value]) -> str:
     return ", ".join(f"{path} = {shown_value(value)}" for path, value in point.items()) or "no values"
 
 
-def _cost(value: float) -> str:
-    return f"{value:.2e}"
-
-
-def number_text(metric: str, value: float) -> str:
-    return _cost(value) if metric in COSTS else in_points(value)
-
-
-def score_entry(study: Study, trial: Trial, k: int, best: bool) -> Entry:
-    """A trial's mean of metric `k` and its spread; in parentheses while replicates are missing."""
-    center, spread = trial.mean(k), trial.spread(study.replicates, k)
+def score_entry(study: Study, trial: Trial, best: bool) -> Entry:
+    """A trial's mean and its spread; in parentheses while replicates are missing."""
+    center, spread = trial.mean(), trial.spread(study.replicates)
     if center is None:
         return Entry(DASH)
-    metric = study.metrics[k]
-    around = number_text(metric, spread) if spread is not None and metric not in COSTS else ""
     complete = study.complete(trial)
-    return Entry(number_text(metric, center), around, best=best and complete, partial=not complete)
+    return Entry(
+        in_points(center), "" if spread is None else in_points(spread), best=best and complete, partial=not complete
+    )
 
 
 def _words(study: Study, trial: Trial, best: bool) -> Iterator[str]:
     if best:
-        yield "best" if len(study.metrics) == 1 else "front"
+        yield "best"
     if trial.number == 0:
         yield "default"
     if not study.complete(trial):
@@ -178,8 +148,8 @@ def _notes(study: Study, trial: Trial) -> list[Note]:
     found = [Note(o.status, _reason(o.reason)) for o in trial.outcomes if o.status != "done"]
     if trial.state == "dropped":
         found.append(Note(f"dropped after {len(trial.outcomes)} of {len(study.replicates)}", _reason(trial.reason)))
-    if trial.state in ("failed", "excluded"):
-        found.append(Note("cannot be run" if trial.state == "failed" else "not run", _reason(trial.reason)))
+    if trial.state == "failed":
+        found.append(Note("cannot be run", _reason(trial.reason)))
     return list(dict.fromkeys(found))
 
 
@@ -208,7 +178,7 @@ def _footnotes(study: Study, trials: Iterable[Trial]) -> tuple[dict[Note, str], 
 
 def _records(study: Study) -> list[dict[str, Any]]:
     """Every trial unrounded, best first."""
-    front = {trial.number for trial in study.front}
+    best = best_point(study)
     return [
         {
             "number": trial.number,
@@ -216,17 +186,12 @@ def _records(study: Study) -> list[dict[str, Any]]:
             "state": trial.state,
             "reason": trial.reason,
             "default": trial.number == 0,
-            "best": trial.number in front,
+            "best": trial is best,
             "eligible": study.eligible(trial),
-            "mean": {metric: trial.mean(k) for k, metric in enumerate(study.metrics)},
-            "spread": {metric: trial.spread(study.replicates, k) for k, metric in enumerate(study.metrics)},
+            "mean": trial.mean(),
+            "spread": trial.spread(study.replicates),
             "replicates": [
-                {
-                    "subset": subset,
-                    "seed": seed,
-                    **asdict(outcome),
-                    "values": dict(zip(study.metrics, outcome.values, strict=True)),
-                }
+                {"subset": subset, "seed": seed, **asdict(outcome)}
                 for (subset, seed), outcome in zip(study.replicates, trial.outcomes, strict=False)
             ],
         }
@@ -238,21 +203,16 @@ def _points_csv(study: Study) -> str:
     """A row for each trial (kind 'trial') with its mean and spread, then one for each replicate; a column that does not apply
     is empty."""
     names = ["kind", "number", *(f"set.{path}" for path in study.paths), "subset", "seed"]
-    names += [f"{kind}.{metric}" for metric in study.metrics for kind in ("value", "spread")]
-    names += ["state", "default", "best", "eligible", "done", "expected"]
+    names += ["value", "spread", "state", "default", "best", "eligible", "done", "expected"]
     names += ["status", "reason", "flops", "seconds", "trained", "stages"]
     rows, replicates = [], []
     for record in _records(study):
         same = {"number": record["number"], **{f"set.{path}": record["point"].get(path) for path in study.paths}}
-        values = {f"value.{metric}": value for metric, value in record["mean"].items()}
-        values |= {f"spread.{metric}": value for metric, value in record["spread"].items()}
+        values = {"value": record["mean"], "spread": record["spread"]}
         state = {name: record[name] for name in ("state", "default", "best", "eligible", "reason")}
         done = {"done": len(record["replicates"]), "expected": len(study.replicates)}
         rows.append({"kind": "trial", **same, **values, **state, **done})
-        for found in record["replicates"]:
-            rest = {name: value for name, value in found.items() if name != "values"}
-            values = {f"value.{metric}": value for metric, value in found["values"].items()}
-            replicates.append({"kind": "replicate", **same, **rest, **values})
+        replicates += [{"kind": "replicate", **same, **found} for found in record["replicates"]]
     return csv_of(names, [*rows, *replicates])
 
 
@@ -265,7 +225,7 @@ def csv_of(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _points_json(study: Study) -> str:
-    names = ("name", "method", "row", "paths", "metrics", "directions", "mode", "sampler", "racing", "seed", "notes")
+    names = ("name", "method", "row", "paths", "metric", "mode", "sampler", "racing", "seed", "notes")
     body = {
         **{name: getattr(study, name) for name in names},
         "default": dict(study.default),
@@ -274,7 +234,6 @@ def _points_json(study: Study) -> str:
         "budget": asdict(budget(study)),
         "caption": caption(study, bold=False),
         "footnotes": footnotes(study),
-        "front": [trial.number for trial in study.front],
         "trials": _records(study),
     }
     return json_text(body, sort_keys=True)
@@ -286,13 +245,8 @@ def _points_json(study: Study) -> str:
 def rule(study: Study) -> str:
     """How the best point is chosen, without a full stop."""
     eligible = sum(study.eligible(trial) for trial in study.trials)
-    best = "highest" if study.directions[0] == "maximize" else "lowest"
     whom = f"{counted(eligible, 'point')} of {len(study.trials)} whose {counted(len(study.replicates), 'replicate')}"
-    text = f"the {best} mean dev {study.metrics[0]} among the {whom} are done"
-    text += f", at most {_cost(study.most_flops)} FLOPs a replicate" if study.most_flops else ""
-    if len(study.metrics) > 1:
-        text += f"; the first of the Pareto front of {' and '.join(study.metrics)}"
-    return text
+    return f"the highest mean dev {study.metric} among the {whom} are done"
 
 
 def test_lines(
@@ -304,7 +258,7 @@ def test_lines(
     yield f"Test: {', '.join(scores)}."
     if test.difference:
         yield f"Dev: {_shown(test.dev)}, {_distance(test.difference)} test."
-    elif metric not in COSTS:
+    else:
         yield f"Dev {metric}: {_shown(test.dev)}, not a mean of the same scores as that of test."
     if test.default and test.above_default:
         yield f"Test of the default point: {_shown(test.default)}; the best point is {_distance(test.above_default)} it."
@@ -350,6 +304,6 @@ def conclusion(study: Study) -> str:
     point = f"The best point is trial {best.number} ({_point(best.point)})"
     if best is study.default_trial:
         return f"{point}, the default one: no point tried is better."
-    if difference is None or study.metrics[0] in COSTS:
+    if difference is None:
         return f"{point}."
     return f"{point}: {_distance(difference)} the default one on dev, where it was selected; only a test on other rows says whether this holds."

@@ -10,11 +10,11 @@ from harness.report.document import Block, Commands, Folded, Lines, Picture, Sec
 from harness.report.margins import margin_lines, margin_tables
 from harness.report.page import page
 from harness.report.provenance import SHORT_KEY, machine_lines, machines_of
-from harness.report.study import caption, conclusion, footnotes, number_text, points, row_title, shown_value, title_of
-from harness.search.results import COSTS, Study, best_point
+from harness.report.study import caption, conclusion, footnotes, points, row_title, shown_value, title_of
+from harness.search.results import Study, best_point
 from harness.search.trials import ReplicateOutcome
 from harness.specs import Record
-from harness.wording import letter
+from harness.wording import in_points, letter
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,10 @@ def _best(results: StudyResults) -> list[Block]:
     if best is None:
         return [Lines(["There is no best point: no point has all its replicates done."])]
     values = [f"{path} = {shown_value(best.point.get(path))}" for path in study.paths]
-    scores = []
-    for k, metric in enumerate(study.metrics):
-        center, spread = best.mean(k), best.spread(study.replicates, k)
-        if center is not None:
-            around = "" if spread is None or metric in COSTS else f" ± {number_text(metric, spread)}"
-            scores.append(f"{title_of(metric)} {number_text(metric, center)}{around}")
-    chosen = f"Trial {best.number}: {', '.join(values)}; {', '.join(scores)}."
+    spread = best.spread(study.replicates)
+    around = "" if spread is None else f" ± {in_points(spread)}"
+    score = f"{title_of(study.metric)} {in_points(best.mean() or 0.0)}{around}"
+    chosen = f"Trial {best.number}: {', '.join(values)}; {score}."
     return [Lines([chosen, *results.test]), Folded("best.yaml", [Commands([without_folders(results.best.rstrip())])])]
 
 
@@ -82,14 +79,22 @@ def _replicates(results: StudyResults) -> list[Block]:
         keys = results.keys.get(trial.number, ())
         for index, ((subset, seed), outcome) in enumerate(zip(study.replicates, trial.outcomes, strict=False)):
             mine = ", ".join(key[:SHORT_KEY] for key in keys[index]) if index < len(keys) else ""
-            values = [number_text(metric, value) for metric, value in zip(study.metrics, outcome.values, strict=True)]
             hours, flops = f"{outcome.seconds / 3600:.3f}", f"{outcome.flops:.3g}"
             rows.append(
-                [str(trial.number), str(subset), str(seed), *values, _status(outcome, reasons), hours, flops, mine]
+                [
+                    str(trial.number),
+                    str(subset),
+                    str(seed),
+                    in_points(outcome.value),
+                    _status(outcome, reasons),
+                    hours,
+                    flops,
+                    mine,
+                ]
             )
     if not rows:
         return [Lines(["No replicate has ended."])]
-    head = ["Trial", "Subset", "Seed", *map(title_of, study.metrics), "Status", "Hours", "FLOPs", "Runs"]
+    head = ["Trial", "Subset", "Seed", title_of(study.metric), "Status", "Hours", "FLOPs", "Runs"]
     left = frozenset({len(head) - 4, len(head) - 1})
     lines = [f"Runs: the first {SHORT_KEY} characters of their keys, which harness show takes."]
     lines += [f"[{mark}]: {reason}." for reason, mark in reasons.items()]

@@ -14,11 +14,9 @@ from harness.planning.data import TableData, runs_of
 from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
-from harness.planning.runs import stage_flops
 from harness.search.space import ResolvedSpace
-from harness.search.space_file import FLOPS
 from harness.search.trials import Point, ReplicateOutcome
-from harness.specs import SHARED_PHASES, Run, Stage, Status
+from harness.specs import SHARED_PHASES, Run, Status
 from harness.tasks import METRICS, Task
 
 
@@ -38,8 +36,7 @@ class StageResult:
 class Points:
     """Everything that makes runs of a point. Small and without texts, so that it travels to every trial.
 
-    `base`: the table as `request` asks for it, with the row, tasks, sizes, subsets and seeds of the search. `most_flops`: that a point may
-    cost, see `flops`.
+    `base`: the table as `request` asks for it, with the row, tasks, sizes, subsets and seeds of the search.
     """
 
     space: ResolvedSpace
@@ -47,7 +44,6 @@ class Points:
     request: Request
     tasks: Mapping[str, Task]
     table_data: TableData
-    most_flops: float = math.inf
 
     @property
     def replicates(self) -> tuple[tuple[int, int], ...]:
@@ -62,9 +58,13 @@ class Points:
         return subset if len(own) > 1 else own[0]
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names for readers: those of the search, or what the tasks are selected by."""
-        return self.space.metrics or (" and ".join(dict.fromkeys(map(self.base.selection_metric, self.base.tasks))),)
+    def metric(self) -> str:
+        """The name for readers: that of the search, or what the tasks are selected by."""
+        return self.space.metric or " and ".join(dict.fromkeys(map(self.base.selection_metric, self.base.tasks)))
+
+    def metric_of(self, task: str) -> str:
+        """What a run of a task counts with."""
+        return self.space.metric or self.base.selection_metric(task)
 
     def resolved(self, point: Point) -> ResolvedTable:
         overrides = (*self.request.overrides, *self.space.overrides(point))
@@ -89,14 +89,6 @@ class Points:
                 runs += chain.from_iterable(self.runs(point))
         return runs
 
-    def flops(self, point: Point) -> float:
-        """FLOPs of a replicate of a point as planned: of all its runs, a mean over the replicates, as the metric 'flops' counts them once they ran."""
-        return mean([math.fsum(self.planned(run.stage) for run in runs) for runs in self.runs(point)])
-
-    def excess(self, point: Point) -> float:
-        """By what share a point costs more than it may; 0 or less where it may be run."""
-        return self.flops(point) / self.most_flops - 1
-
     def identity(self, point: Point) -> tuple[str, ...]:
         """Keys of all runs: equal for two points that are one computation."""
         return tuple(run.stage.key for runs in self.runs(point) for run in runs)
@@ -110,16 +102,11 @@ class Points:
     def outcome(self, runs: Sequence[Run], chains: Sequence[Sequence[StageResult]]) -> ReplicateOutcome:
         """One replicate: means over its runs. `chains`: how the stages of each run ended, up to the last one that did.
 
-        A run that failed or diverged, or whose score is not finite, counts with its metric's worst value, and with the
-        FLOPs that were planned: never less than what it would have cost, so that failing never pays.
+        A run that failed or diverged, or whose score is not finite, counts with its metric's worst value.
         """
         ended_runs = [
             (run, [*chain[:-1], self._scorable(run, chain[-1])]) for run, chain in zip(runs, chains, strict=True)
         ]
-        values = []
-        for metric in self.space.metrics or ("",):
-            of_runs = [self._value(run, chain, metric) for run, chain in ended_runs]
-            values.append(math.fsum(of_runs) if metric == FLOPS else mean(of_runs))
         broken = [(run, chain[-1]) for run, chain in ended_runs if chain[-1].status != "done"]
         statuses = {leaf.status for _, leaf in broken}
         own = [
@@ -129,7 +116,7 @@ class Points:
             if stage.phase not in SHARED_PHASES
         ]
         return ReplicateOutcome(
-            tuple(values),
+            mean([self._value(run, chain[-1]) for run, chain in ended_runs]),
             next((status for status in ("failed", "diverged") if status in statuses), "done"),
             next((f"{run.name} {leaf.status}: {leaf.reason}" for run, leaf in broken), ""),
             math.fsum(ended.flops for ended in own),
@@ -138,22 +125,13 @@ class Points:
             len(own),
         )
 
-    def _value(self, run: Run, chain: Sequence[StageResult], metric: str) -> float:
-        """What a run counts with for a metric; '': the one that its task is selected by."""
-        leaf, name = chain[-1], metric or self.base.selection_metric(run.task)
-        if metric == FLOPS:
-            return math.fsum(ended.flops for ended in chain) if leaf.status == "done" else self.planned(run.stage)
+    def _value(self, run: Run, leaf: StageResult) -> float:
+        name = self.metric_of(run.task)
         return leaf.dev_scores[name] if leaf.status == "done" else METRICS[name].worst
 
     def _scorable(self, run: Run, leaf: StageResult) -> StageResult:
         """A run whose scores are not finite has diverged, whatever its record says."""
-        own = self.base.selection_metric(run.task)
-        names = [metric or own for metric in self.space.metrics or ("",) if metric != FLOPS]
-        wrong = [name for name in names if not math.isfinite(leaf.dev_scores.get(name, math.nan))]
-        if leaf.status != "done" or not wrong:
+        name = self.metric_of(run.task)
+        if leaf.status != "done" or math.isfinite(leaf.dev_scores.get(name, math.nan)):
             return leaf
-        return replace(leaf, status="diverged", reason=f"its {wrong[0]} on dev is not a finite number")
-
-    def planned(self, leaf: Stage) -> float:
-        """Estimated FLOPs of a run's stages."""
-        return math.fsum(stage_flops(stage, self.table_data.config) for stage in leaf.chain)
+        return replace(leaf, status="diverged", reason=f"its {name} on dev is not a finite number")

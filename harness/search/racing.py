@@ -3,7 +3,7 @@
 All trials run the same replicates in the same order, so a trial is compared with the best fully replicated one, the
 incumbent, replicate by replicate: what a subset or a seed does to all points cancels. What it does to one point does not, so
 runs are not independent evidence: the test takes subsets and seeds as crossed (`harness.statistics.crossed`), as all comparisons here do.
-`benchmarks/racing.py` measures its error rate and what it saves. Pure: no optuna, no ray.
+Pure: no optuna, no ray.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ def paired(
     incumbent: Sequence[float],
     replicates: Replicates,
     *,
-    sign: int,
     error_rate: float = ERROR_RATE,
     name: str = "the incumbent",
 ) -> Decision:
@@ -77,16 +76,15 @@ def paired(
     Small dev sets tie. Where all differences are equal, t has no spread to divide by: the trial is dropped if they are
     negative and there are at least three; two that agree are no evidence.
 
-    `sign`: 1 where more is better, -1 where less is. `name`: whom the sentence names ('trial 4').
+    `name`: whom the sentence names ('trial 4').
     """
-    assert sign in (1, -1)
     assert 0 < error_rate < 1
     assert 0 < len(candidate) <= len(replicates) == len(incumbent)
     assert all(map(math.isfinite, (*candidate, *incumbent))), "a failed replicate counts with the metric's worst value"
     done = len(candidate)
     if done not in looks(replicates):
         return Decision(False)
-    differences = sign * crossed(np.subtract(candidate, incumbent[:done]), replicates)
+    differences = crossed(np.subtract(candidate, incumbent[:done]), replicates)
     t, bound = (float(number) for number in statistic(differences, error_rate / len(looks(replicates))))
     difference = float(differences.mean())
     subsets, seeds = differences.shape

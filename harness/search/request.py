@@ -15,7 +15,7 @@ class TuneRequest:
     """A search over a method's space. `method`: 'cmlm', several as 'cmlm+scl', or a method's own file. `base`: what all points share (tasks, sizes,
     subsets, seeds, overrides, encoder, data, execution); its table, preset and methods (but for such a file) are the space's, and its protocol unless all
     tasks are the user's own: these are split as table `own` splits them, so that what selects a point is never test there. `space`: a name or
-    the path of a YAML file, '' for the method's own. None keeps the space's. `max_flops`: a number, or a multiple of the default point's such as '1.5x'. `seed`: of the sampler."""
+    the path of a YAML file, '' for the method's own. None keeps the space's. `seed`: of the sampler."""
 
     method: str
     base: Request = field(default_factory=Request)
@@ -25,8 +25,7 @@ class TuneRequest:
     trials: int | None = None
     sampler: str | None = None
     racing: str | None = None
-    max_flops: str | None = None
-    metrics: tuple[str, ...] | None = None
+    metric: str | None = None
     seed: int = 0
     out: str | None = None
 

@@ -12,11 +12,8 @@ from typing import Any
 
 from harness.planning.aggregation import mean, subset_std
 from harness.planning.recipe import Value
-from harness.search.trials import Direction, Point, Trial, best_trial, pareto_front
+from harness.search.trials import Point, Trial, best_trial
 from harness.yaml_files import dumped
-
-COSTS = frozenset({"flops", "seconds"})
-"""Metrics that are amounts; every other metric is a score with 1 for 100 %."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +22,14 @@ class Study:
 
     `method`: the method as in titles, and `row` the row of a table that it is; `paths`: what varies, in the space's order;
     `replicates`: (subset, seed) in the order they are run; `grid`: of a grid, its values by path; `default`: the paper's
-    point, always trial 0; `notes`: sentences for the caption; `most_flops`: planned FLOPs that a replicate may cost, None without a limit.
+    point, always trial 0; `notes`: sentences for the caption.
     """
 
     name: str
     method: str
     row: str
     paths: tuple[str, ...]
-    metrics: tuple[str, ...]
-    directions: tuple[Direction, ...]
+    metric: str
     replicates: tuple[tuple[int, int], ...]
     trials: tuple[Trial, ...]
     grid: Mapping[str, tuple[Value, ...]] | None
@@ -43,20 +39,15 @@ class Study:
     racing: str
     seed: int
     notes: tuple[str, ...] = ()
-    most_flops: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trials", tuple(sorted(self.trials, key=lambda trial: trial.number)))
         numbers = [trial.number for trial in self.trials]
         if len(set(numbers)) != len(numbers):
             raise ValueError(f"two trials of {self.name} have one number")
-        if not self.metrics or len(self.metrics) != len(self.directions):
-            raise ValueError(f"{self.name}: a direction a metric, not {self.metrics} with {self.directions}")
         for trial in self.trials:
             if len(trial.outcomes) > len(self.replicates):
                 raise ValueError(f"trial {trial.number}: more outcomes than the {len(self.replicates)} replicates")
-            if any(len(outcome.values) != len(self.metrics) for outcome in trial.outcomes):
-                raise ValueError(f"trial {trial.number}: a replicate has not one value for each of {self.metrics}")
 
     def complete(self, trial: Trial) -> bool:
         """Every replicate ended, done or not, so the mean is final."""
@@ -67,36 +58,26 @@ class Study:
         return trial.eligible and self.complete(trial)
 
     @property
-    def front(self) -> tuple[Trial, ...]:
-        """The best trial of one metric; of several the Pareto front, sorted by the first metric."""
-        eligible = [trial for trial in self.trials if self.eligible(trial)]
-        if len(self.metrics) > 1:
-            return pareto_front(eligible, self.directions)
-        best = best_trial(eligible, self.directions[0])
-        return (best,) if best else ()
-
-    @property
     def default_trial(self) -> Trial | None:
         """The trial of the default point, when it has begun."""
         return next((trial for trial in self.trials if trial.number == 0), None)
 
 
 def best_point(study: Study) -> Trial | None:
-    """The eligible trial with the best mean; of several metrics the best of the first one on the Pareto front."""
-    return next(iter(study.front), None)
+    """The eligible trial with the best mean."""
+    return best_trial(filter(study.eligible, study.trials))
 
 
 def ranked(study: Study) -> list[Trial]:
-    """Best first: eligible trials by the mean of the first metric, complete ones with a failed replicate, dropped ones by their
-    number of replicates, failed ones, running ones, excluded ones."""
-    sign = -1 if study.directions[0] == "maximize" else 1
+    """Best first: eligible trials by their mean, complete ones with a failed replicate, dropped ones by their
+    number of replicates, failed ones, running ones."""
 
     def place(trial: Trial) -> tuple[int, int, float, int]:
         center = trial.mean()
-        value = sign * center if center is not None else math.inf
+        value = -center if center is not None else math.inf
         if study.complete(trial):
             return (0 if study.eligible(trial) else 1, 0, value, trial.number)
-        state = {"dropped": 2, "failed": 3, "excluded": 5}.get(trial.state, 4)
+        state = {"dropped": 2, "failed": 3}.get(trial.state, 4)
         return (state, -len(trial.outcomes), value, trial.number)
 
     return sorted(study.trials, key=place)
@@ -111,7 +92,6 @@ class Budget:
     complete: int
     dropped: int
     failed: int
-    excluded: int
     replicates: int
     full: int
     trained_stages: int
@@ -132,9 +112,8 @@ def budget(study: Study) -> Budget:
         complete=sum(study.complete(trial) for trial in study.trials),
         dropped=states.count("dropped"),
         failed=states.count("failed"),
-        excluded=states.count("excluded"),
         replicates=len(outcomes),
-        full=(len(study.trials) - states.count("excluded")) * len(study.replicates),
+        full=len(study.trials) * len(study.replicates),
         trained_stages=sum(outcome.trained for outcome in outcomes),
         reused_stages=sum(outcome.stages - outcome.trained for outcome in outcomes),
         flops=math.fsum(outcome.flops for outcome in outcomes),
@@ -148,7 +127,7 @@ def above_default(study: Study) -> Measured | None:
     best, first = best_point(study), study.default_trial
     if best is None or first is None or not study.eligible(first):
         return None
-    differences = [a - b for a, b in zip(best.values(), first.values(), strict=True)]
+    differences = [a - b for a, b in zip(best.values, first.values, strict=True)]
     subsets = [subset for subset, _ in study.replicates]
     return Measured(mean(differences), subset_std(subsets, differences))
 
@@ -166,8 +145,7 @@ def chosen(study: Study, rule: str) -> dict[str, Any]:
         "study": study.name,
         "trial": best.number,
         "rule": rule,
-        "metric": study.metrics[0],
-        "direction": study.directions[0],
+        "metric": study.metric,
         "dev": {"mean": best.mean(), "spread": best.spread(study.replicates), "replicates": len(best.outcomes)},
     }
     first, difference = study.default_trial, above_default(study)
@@ -183,7 +161,6 @@ def chosen(study: Study, rule: str) -> dict[str, Any]:
         "complete": spent.complete,
         "dropped": spent.dropped,
         "failed": spent.failed,
-        **({"excluded": spent.excluded, "max_flops": study.most_flops} if study.most_flops else {}),
         "replicates": spent.replicates,
         "flops": spent.flops,
         "hours": round(spent.hours, 4),
@@ -191,9 +168,6 @@ def chosen(study: Study, rule: str) -> dict[str, Any]:
         "racing": study.racing,
         "seed": study.seed,
     }
-    if len(study.metrics) > 1:
-        means = [{metric: t.mean(k) for k, metric in enumerate(study.metrics)} for t in study.front]
-        body["front"] = [{"set": dict(t.point), "values": values} for t, values in zip(study.front, means, strict=True)]
     return body
 
 

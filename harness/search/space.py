@@ -6,7 +6,6 @@ flat object. Imports no optuna: callers pass trials in.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 from collections.abc import Iterable, Mapping
@@ -20,9 +19,8 @@ from harness.planning.recipe import EXCLUSIVE, PHASES, Value
 from harness.planning.request import OWN_TABLE, YAML, Override, Request, is_own, overrides_of
 from harness.search.parameters import Parameter
 from harness.search.request import TuneRequest
-from harness.search.space_file import FLOPS, MODES, RACINGS, SAMPLERS, Space, View, directions_of, flops_limit
-from harness.search.trials import Direction, Mode, Point
-from harness.tasks.metrics import METRICS
+from harness.search.space_file import MODES, RACINGS, SAMPLERS, Space, View, known_metric
+from harness.search.trials import Mode, Point
 from harness.yaml_files import MisplacedError, load_named, packaged_files
 
 if TYPE_CHECKING:
@@ -35,8 +33,8 @@ class ResolvedSpace:
 
     `preset`: of the space; `table_preset`: the preset of `table`. `row` '' lets the table add one. `parameters`:
     parents before children. `set`: overrides of all points. `fixed`: what `defaults` says of what only the other mode varies, overrides of all
-    points too. `defaults`: the point that is tried first. `metrics` () is what the table selects by.
-    `tasks`, `sizes`, `subsets` (a count), `seeds`: None is the table preset's. `trials`: of a grid its points. `max_flops`: see `flops_limit`.
+    points too. `defaults`: the point that is tried first. `metric` '' is what the table selects by.
+    `tasks`, `sizes`, `subsets` (a count), `seeds`: None is the table preset's. `trials`: of a grid its points.
     """
 
     space: Space
@@ -50,8 +48,7 @@ class ResolvedSpace:
     set: tuple[Override, ...]
     fixed: tuple[Override, ...]
     defaults: dict[str, Value]
-    metrics: tuple[str, ...]
-    directions: tuple[Direction, ...]
+    metric: str
     tasks: tuple[str, ...] | None
     sizes: tuple[int, ...] | None
     subsets: int | None
@@ -59,7 +56,6 @@ class ResolvedSpace:
     trials: int
     sampler: str
     racing: str
-    max_flops: str = ""
 
     @property
     def num_points(self) -> float:
@@ -121,11 +117,10 @@ class ResolvedSpace:
                 for p in self.parameters
             ],
             "defaults": dict(self.defaults),
-            "metrics": list(self.metrics),
-            "directions": list(self.directions),
+            "metrics": [self.metric] if self.metric else [],
+            "directions": ["maximize"],
             "sampler": self.sampler,
             "racing": self.racing,
-            **({"max_flops": self.max_flops} if self.max_flops else {}),
         }
 
 
@@ -180,25 +175,10 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
     if request.trials is not None and chosen == "grid":
         drawn = option("sampler", "random")
         raise UserError(f"{option('trials')}: a grid ends by itself; leave it out, or draw from the grid with {drawn}.")
-    judged, directions = shown.metric, view.directions
-    if request.metrics is not None:
-        judged = tuple(dict.fromkeys(request.metrics))
-        for metric in judged:
-            if metric not in (*METRICS, FLOPS):
-                raise unknown("metric", metric, (*METRICS, FLOPS), option("metric"))
-        directions = directions if judged == shown.metric else directions_of(judged)
     try:
-        limit = shown.max_flops if request.max_flops is None else flops_limit(request.max_flops)
+        metric = shown.metric if request.metric is None else known_metric(request.metric)
     except ValueError as error:
-        raise UserError(f"{option('max_flops')}: {error}.") from None
-    if limit and chosen == "gp":
-        where = option("sampler", "gp") if sampler else f"space {space.name}, sampler gp"
-        raise UserError(
-            f"{where}: learns nothing from points that max_flops leaves out, and proposes them again; take tpe."
-        )
-    if racing not in (None, "none") and len(judged) > 1:
-        where, fix = option("racing", racing), option("racing", "none")
-        raise UserError(f"{where}: several metrics ({', '.join(judged)}) have no order to race in; take {fix}.")
+        raise UserError(f"{option('metric')}: {error}") from None
     resolved = ResolvedSpace(
         space=space,
         preset=view.preset,
@@ -211,16 +191,14 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
         set=overrides_of(shown.set, f"space {space.name}, key set,"),
         fixed=view.fixed(mode, parameters),
         defaults=defaults,
-        metrics=judged,
-        directions=directions,
+        metric=metric,
         tasks=shown.tasks,
         sizes=shown.sizes,
         subsets=shown.subsets,
         seeds=shown.seeds,
         trials=request.trials or shown.trials,
         sampler=chosen,
-        racing=racing or ("none" if mode == "grid" or len(judged) > 1 or judged[:1] == (FLOPS,) else shown.racing),
-        max_flops=limit,
+        racing=racing or ("none" if mode == "grid" else shown.racing),
     )
     return replace(resolved, trials=len(resolved.grid_points())) if chosen == "grid" else resolved
 
@@ -267,27 +245,13 @@ def check_overrides(overrides: Iterable[Override], space: ResolvedSpace) -> None
             )
 
 
-def check_metrics(resolved: ResolvedSpace, tasks: Mapping[str, Task], request: TuneRequest) -> None:
+def check_metric(resolved: ResolvedSpace, tasks: Mapping[str, Task], request: TuneRequest) -> None:
     """Raises UserError for a metric that a task does not have. `tasks`: those of the search by name."""
-    where = request.base.option("metric") if request.metrics else f"space {resolved.space.name}, metric"
-    for metric in resolved.metrics:
-        for name, task in tasks.items():
-            if metric not in (*task.metrics, FLOPS):
-                known = ", ".join((*task.metrics, FLOPS))
-                raise UserError(f"{where} {metric}: the task {name} does not have it; it has {known}.")
-
-
-def check_sampler(resolved: ResolvedSpace, request: TuneRequest) -> None:
-    """Raises UserError for a sampler whose package is missing, or that cannot search for so many metrics."""
-    if resolved.sampler != "cmaes":
-        return
-    where = (
-        request.base.option("sampler", "cmaes") if request.sampler else f"space {resolved.space.name}, sampler cmaes"
-    )
-    if len(resolved.directions) > 1:
-        raise UserError(f"{where}: searches for one metric only; take nsga2 or tpe for several.")
-    if importlib.util.find_spec("cmaes") is None:
-        raise UserError(f"{where}: needs the Python package 'cmaes'; run 'pip install cmaes', or take tpe.")
+    where = request.base.option("metric") if request.metric else f"space {resolved.space.name}, metric"
+    for name, task in tasks.items() if resolved.metric else ():
+        if resolved.metric not in task.metrics:
+            known = ", ".join(task.metrics)
+            raise UserError(f"{where} {resolved.metric}: the task {name} does not have it; it has {known}.")
 
 
 # ------------------------------------------------------------------------------------------------------------- files

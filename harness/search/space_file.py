@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from harness.errors import unknown
 from harness.methods import METHODS, methods_named
@@ -17,60 +17,37 @@ from harness.planning.request import Override, Request, overrides_of
 from harness.planning.resolve import resolve
 from harness.planning.row import Row
 from harness.planning.table import Table, load_table
-from harness.search.parameters import Distribution, GridValues, Parameter, Tunable, as_list, tunable_at
-from harness.search.trials import Direction, Mode
+from harness.search.parameters import Distribution, GridValues, Parameter, Tunable, tunable_at
+from harness.search.trials import Mode
 from harness.tasks.metrics import METRICS
 from harness.tasks.task import TASKS
 from harness.yaml_files import MisplacedError, Strict, one_of, placed
 
 MODES: tuple[Mode, ...] = ("grid", "search")
-SAMPLERS = ("tpe", "gp", "random", "grid", "cmaes", "nsga2")
+SAMPLERS = ("tpe", "gp", "random", "grid")
 RACINGS = ("none", "asha", "median", "paired")
-FLOPS = "flops"
-"""The metric that every task has: what the stages of a run cost."""
 MOST_POINTS = 10_000
 UNVARIED = "neither grid nor search varies it; vary it, or leave it out"
 
 
-def known_metrics(metrics: tuple[str, ...]) -> tuple[str, ...]:
-    """Raises ValueError for a metric that no task has and for one that is given twice."""
-    for index, metric in enumerate(metrics):
-        if metric not in (*METRICS, FLOPS):
-            raise ValueError(str(unknown("metric", metric, (*METRICS, FLOPS))))
-        if metric in metrics[:index]:
-            raise ValueError(f"{metric} is given twice; keep one")
-    return metrics
-
-
-def flops_limit(value: Any) -> str:
-    """The most FLOPs of a point as text, '' for no limit: a number, or a multiple of the default point's such as '1.5x'. Raises ValueError for another value."""
-    text = "" if value is None else str(value).strip()
-    try:
-        number = float(text.removesuffix("x")) if text else 1.0
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise ValueError(
-            f"'{text}' should be a number of FLOPs such as 2e12, or a multiple of the default point's such as 1.5x"
-        )
-    return text and f"{number:.15g}{'x' * text.endswith('x')}"
+def known_metric(metric: str) -> str:
+    """Raises ValueError for a metric that no task has."""
+    if metric and metric not in METRICS:
+        raise ValueError(str(unknown("metric", metric, METRICS)))
+    return metric
 
 
 class Settings(Strict):
     """What a space says, and a preset may change. `table`, `row`: whose protocol, recipe and replicates are used; `sampler`, `racing`,
-    `trials`: of the search; `set`: values that all points share, by the keys of overrides; `defaults`: the point that is tried first;
-    `max_flops`: see `flops_limit`; a point that costs more is not run.
+    `trials`: of the search; `set`: values that all points share, by the keys of overrides; `defaults`: the point that is tried first.
 
-    What a point is judged by is the table's where it is left out: `metric`, one or several of the tasks' or 'flops' ('': what the table
-    selects checkpoints by), `direction`, one for each, `tasks`, `sizes`, `subsets` (a count) and `seeds`.
+    What a point is judged by is the table's where it is left out: `metric`, one of the tasks' ('': what the table selects
+    checkpoints by), `tasks`, `sizes`, `subsets` (a count) and `seeds`.
     """
 
     table: str = ""
     row: str = ""
-    metric: Annotated[
-        tuple[str, ...], BeforeValidator(lambda value: as_list(value or ())), AfterValidator(known_metrics)
-    ] = ()
-    direction: Annotated[tuple[Direction, ...], BeforeValidator(as_list)] = ()
+    metric: Annotated[str, AfterValidator(known_metric)] = ""
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     sizes: Annotated[tuple[Size, ...], Field(min_length=1)] | None = None
     subsets: Count | None = None
@@ -78,7 +55,6 @@ class Settings(Strict):
     sampler: Annotated[str, one_of("sampler", [name for name in SAMPLERS if name != "grid"])] = "tpe"
     racing: Annotated[str, one_of("racing", RACINGS)] = "paired"
     trials: Count = 20
-    max_flops: Annotated[str, BeforeValidator(flops_limit)] = ""
     set: dict[str, Scalar] = Field(default_factory=dict)
     defaults: dict[str, Scalar] = Field(default_factory=dict)
     grid: GridValues = Field(default_factory=dict)
@@ -128,8 +104,6 @@ class Space(Settings):
         changes = self.presets.get(preset, SpacePreset(description=""))
         changed = {name: getattr(changes, name) for name in changes.model_fields_set & Settings.model_fields.keys()}
         merged = {name: {**getattr(self, name), **getattr(changes, name)} for name in ("set", "defaults")}
-        if "metric" in changed and "direction" not in changed:
-            changed["direction"] = ()  # the space's are of its own metrics
         return View(self.model_copy(update=changed | merged), preset, changes)
 
 
@@ -169,10 +143,6 @@ class View:
             if not set(self.space.parts) <= {*chosen.parts, "ft"}:
                 raise ValueError(f"the row {name} trains {' and '.join(chosen.parts)}, and not {self.space.method}")
         return chosen
-
-    @property
-    def directions(self) -> tuple[Direction, ...]:
-        return self.space.direction or directions_of(self.space.metric)
 
     def parameters(self, mode: Mode) -> tuple[Parameter, ...]:
         """What is varied, in the order of the file, parents before children."""
@@ -272,9 +242,6 @@ class View:
     def check(self) -> set[str]:
         """The paths that are varied. Raises MisplacedError for what cannot be."""
         space = self.space
-        if len(self.directions) != max(1, len(space.metric)):
-            several = f"has {len(self.directions)} for {len(space.metric)} metrics; give one for each"
-            raise MisplacedError(self.place("direction"), several)
         self._check_table()
         if not space.grid and not space.search:
             raise MisplacedError(self.place("search"), "there is neither a grid nor a search; give one of them")
@@ -307,11 +274,6 @@ class View:
         most = max(table.subsets, table.presets[preset].subsets or 0)
         if (space.subsets or 0) > most:
             raise MisplacedError(self.place("subsets"), f"table {table.name} has {most} subsets; take as many or fewer")
-
-
-def directions_of(metrics: tuple[str, ...]) -> tuple[Direction, ...]:
-    """Scores rise, FLOPs fall."""
-    return tuple("minimize" if metric == FLOPS else "maximize" for metric in metrics or ("",))
 
 
 def _in_order(parameters: Mapping[str, Parameter]) -> tuple[Parameter, ...]:

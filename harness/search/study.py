@@ -6,16 +6,16 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from harness import private
@@ -24,7 +24,7 @@ from harness.planning.request import Override
 from harness.retry import retried
 from harness.search.parameters import Parameter
 from harness.search.space import ResolvedSpace
-from harness.search.trials import Point, ReplicateOutcome, State, Trial
+from harness.search.trials import Point, ReplicateOutcome, State, Trial, first_value
 from harness.specs import digest_of, trained_again
 from harness.store import Store
 
@@ -36,8 +36,6 @@ STARTUP = 5
 """Random points before TPE starts to model; Optuna's default of 10 would be most of a small search."""
 TRIES = 4
 """Attempts at creating Optuna's tables in a new database, which several commands may do at once."""
-POPULATION = 10
-"""Population of NSGA-II; Optuna's default of 50 is more than most searches here try in total."""
 
 
 def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
@@ -49,10 +47,6 @@ def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
             return optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP, multivariate=True, group=conditional)
         if space.sampler == "gp":
             return optuna.samplers.GPSampler(seed=seed, n_startup_trials=STARTUP)
-        if space.sampler == "cmaes":
-            return optuna.samplers.CmaEsSampler(seed=seed, n_startup_trials=STARTUP)
-        if space.sampler == "nsga2":
-            return optuna.samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
         return optuna.samplers.RandomSampler(seed=seed)
 
 
@@ -79,7 +73,7 @@ class Entry:
 
     trial: Trial
     same_as: int | None = None
-    told: tuple[float, ...] | None = None
+    told: Annotated[float | None, BeforeValidator(first_value)] = None
     after: int = -1
     order: int = -1
 
@@ -172,7 +166,7 @@ class History:
             self._mirror.report(number, done, trial.mean() or 0.0)
         return True
 
-    def finish(self, number: int, state: State, reason: str, told: tuple[float, ...] | None) -> None:
+    def finish(self, number: int, state: State, reason: str, told: float | None) -> None:
         entry = self.entries[number]
         trial = replace(entry.trial, state=state, reason=reason)
         if not entry.ended:
@@ -199,8 +193,8 @@ class OptunaMirror:
     """A copy of the study in Optuna's tables of the store's database, for Optuna's own tools. Nothing is resumed from it;
     what differs from the history is written again."""
 
-    def __init__(self, space: ResolvedSpace, name: str, store: Store, metrics: Sequence[str]) -> None:
-        self._space, self._name, self._metrics = space, name, list(metrics)
+    def __init__(self, space: ResolvedSpace, name: str, store: Store, metric: str) -> None:
+        self._space, self._name, self._metric = space, name, metric
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._store = store
         for _ in range(TRIES):
@@ -222,12 +216,12 @@ class OptunaMirror:
             self.study = optuna.create_study(
                 study_name=self._name,
                 storage=self._storage,
-                directions=list(self._space.directions),
+                direction="maximize",
                 load_if_exists=True,
             )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                self.study.set_metric_names(self._metrics)
+                self.study.set_metric_names([self._metric])
             self._trials = {trial.number: trial for trial in self.study.get_trials(deepcopy=False)}
 
     def sync(self, entries: Mapping[int, Entry]) -> None:
@@ -252,7 +246,7 @@ class OptunaMirror:
 
     def report(self, number: int, done: int, value: float) -> None:
         trial = self._trials[number]
-        if len(self._space.directions) == 1 and not trial.state.is_finished():
+        if not trial.state.is_finished():
             self._retried(self._storage.set_trial_intermediate_value, private.trial_id(trial), done, value)
 
     def end(self, entry: Entry) -> None:
@@ -274,7 +268,7 @@ class OptunaMirror:
         state, values = _shown(entry)
         point = entry.trial.point
         distributions = {p.path: _distribution(p) for p in self._space.parameters if p.path in point}
-        outcomes = entry.trial.values() if len(self._space.directions) == 1 else ()
+        outcomes = entry.trial.values
         means = {k + 1: sum(outcomes[: k + 1]) / (k + 1) for k in range(len(outcomes))}
         now = datetime.now()
         return optuna.trial.FrozenTrial(
@@ -297,14 +291,13 @@ def _shown(entry: Entry) -> tuple[TrialState, list[float] | None]:
     if entry.trial.state == "running" and not entry.ended:
         return TrialState.RUNNING, None
     if entry.trial.state == "complete" and entry.same_as is None:
-        metrics = range(len(entry.trial.outcomes[0].values))
-        return TrialState.COMPLETE, [entry.trial.mean(k) or 0.0 for k in metrics]
+        return TrialState.COMPLETE, [entry.trial.mean() or 0.0]
     if (
         entry.trial.state in ("complete", "running") and entry.told is not None
     ):  # it repeats one that ended, or was run again
-        return TrialState.COMPLETE, list(entry.told)
-    if entry.trial.state in ("dropped", "excluded"):
-        return TrialState.PRUNED, None if entry.told is None else list(entry.told)
+        return TrialState.COMPLETE, [entry.told]
+    if entry.trial.state == "dropped":
+        return TrialState.PRUNED, None if entry.told is None else [entry.told]
     return TrialState.FAIL, None
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from harness.planning.aggregation import mean, subset_std
 from harness.planning.recipe import Value
@@ -13,21 +15,25 @@ from harness.specs import Status
 
 Point = Mapping[str, Value]
 """One hyperparameter point: values by path ('alpha', 'fine_tune.lr')."""
-Direction = Literal["maximize", "minimize"]
 Mode = Literal["grid", "search"]
-State = Literal["running", "complete", "dropped", "failed", "excluded"]
+State = Literal["running", "complete", "dropped", "failed"]
+
+
+def first_value(value: Any) -> Any:
+    """Of what a store of an earlier version holds as a list, one number a metric."""
+    return value[0] if isinstance(value, (list, tuple)) and value else value
 
 
 @dataclass(frozen=True)
 class ReplicateOutcome:
     """One replicate of a trial.
 
-    `values`: one for each metric, always finite: a failed or diverged replicate has the metric's worst value. `flops` and
+    `value`: always finite: a failed or diverged replicate has the metric's worst value. `flops` and
     `seconds`: recorded cost of its stages, without those that many replicates share (an MLM head, pre-training).
     `trained`: how many of its `stages` were trained for this study.
     """
 
-    values: tuple[float, ...]
+    value: Annotated[float, Field(validation_alias=AliasChoices("value", "values")), BeforeValidator(first_value)]
     status: Status = "done"
     reason: str = ""
     flops: float = 0.0
@@ -36,36 +42,36 @@ class ReplicateOutcome:
     stages: int = 0
 
     def __post_init__(self) -> None:
-        if not self.values or not all(math.isfinite(value) for value in self.values):
-            raise ValueError(f"the values of a replicate are finite, one a metric, not {self.values}")
+        if not math.isfinite(self.value):
+            raise ValueError(f"the value of a replicate is finite, not {self.value}")
 
 
 @dataclass(frozen=True)
 class Trial:
     """One hyperparameter point with its replicates so far, in the order that is the same for all trials.
 
-    'complete': all replicates ended; 'dropped': the racing rule stopped it; 'failed': the point cannot be run; 'excluded': it costs more than the search
-    allows, and was not run.
+    'complete': all replicates ended; 'dropped': the racing rule stopped it; 'failed': the point cannot be run.
     """
 
     number: int
     point: Point
     outcomes: tuple[ReplicateOutcome, ...] = ()
-    state: State = "running"
+    state: Annotated[State, BeforeValidator(lambda state: "failed" if state == "excluded" else state)] = "running"
     reason: str = ""
 
-    def values(self, metric: int = 0) -> tuple[float, ...]:
-        return tuple(outcome.values[metric] for outcome in self.outcomes)
+    @property
+    def values(self) -> tuple[float, ...]:
+        return tuple(outcome.value for outcome in self.outcomes)
 
-    def mean(self, metric: int = 0) -> float | None:
+    def mean(self) -> float | None:
         """The mean of the replicates so far; None before the first."""
-        return mean(self.values(metric)) if self.outcomes else None
+        return mean(self.values) if self.outcomes else None
 
-    def spread(self, replicates: Sequence[tuple[int, int]], metric: int = 0) -> float | None:
+    def spread(self, replicates: Sequence[tuple[int, int]]) -> float | None:
         """Sd of the subsets' means (ddof 1); of the replicates where there is one subset; None while there is only one.
         `replicates`: (subset, seed) in the study's order."""
         subsets = [subset for subset, _ in replicates[: len(self.outcomes)]]
-        return subset_std(subsets, self.values(metric)) if self.outcomes else None
+        return subset_std(subsets, self.values) if self.outcomes else None
 
     @property
     def eligible(self) -> bool:
@@ -74,24 +80,7 @@ class Trial:
         return ended and all(outcome.status == "done" for outcome in self.outcomes)
 
 
-def best_trial(trials: Iterable[Trial], direction: Direction, metric: int = 0) -> Trial | None:
-    """The eligible trial with the best mean of a metric; of equals the first one."""
-    sign = 1 if direction == "maximize" else -1
+def best_trial(trials: Iterable[Trial]) -> Trial | None:
+    """The eligible trial with the best mean; of equals the first one."""
     eligible = sorted((trial for trial in trials if trial.eligible), key=lambda trial: trial.number)
-    return max(eligible, key=lambda trial: sign * (trial.mean(metric) or 0.0), default=None)
-
-
-def pareto_front(trials: Iterable[Trial], directions: Sequence[Direction]) -> tuple[Trial, ...]:
-    """The eligible trials that no other trial dominates, sorted by the first metric."""
-    signs = [1 if direction == "maximize" else -1 for direction in directions]
-    placed = [
-        (tuple(sign * (trial.mean(k) or 0.0) for k, sign in enumerate(signs)), trial)
-        for trial in trials
-        if trial.eligible
-    ]
-    front = [
-        (values, trial)
-        for values, trial in placed
-        if not any(other != values and all(o >= v for o, v in zip(other, values, strict=True)) for other, _ in placed)
-    ]
-    return tuple(trial for _, trial in sorted(front, key=lambda pair: (*(-v for v in pair[0]), pair[1].number)))
+    return max(eligible, key=lambda trial: trial.mean() or 0.0, default=None)

@@ -123,7 +123,7 @@ def test_a_long_stage_says_how_far_it_is(clock: Clock, capsys: pytest.CaptureFix
         clock(11)
         view(Event("running", item, running=Running(1_200, 250_000, 12_345.6, 0.0, 7200)))
         assert lines(capsys)[-1] == (
-            "0/1 stages: 0 done, 1 running; FT/toy/n20/subset0/seed0 (update 1,200 of 250,000, 12,346 tokens/s, 41 % of peak, "
+            "0/1 stages: 0 done, 1 running; FT/toy/n20/subset0/seed0 (update 1,200 of 250,000, 12,346 tokens/s, "
             "about 2.0 h left)"
         )
         view(Event("running", item, running=Running(1_300, 250_000, 12_345.6, 0.0, 3600)))

@@ -335,7 +335,7 @@ VALUES: dict[str, list[str]] = {
     "--seeds": ["31", "42", "1,2"],
     "--format": ["text", "md", "latex", "csv", "json", "html"],
     "--address": ["local", "auto", "127.0.0.1:1", "x y"],
-    "--sampler": ["tpe", "gp", "random", "grid", "cmaes", "nsga2", "x"],
+    "--sampler": ["tpe", "gp", "random", "grid", "x"],
     "--racing": ["paired", "asha", "median", "none", "x"],
     "--metric": ["accuracy", "flops", "accuracy,flops", "mcc", "accuracy,accuracy"],
     "--out": ["out", "small.yaml", "small.yaml/x", "/dev/null/x"],

@@ -27,7 +27,7 @@ GRID = {"alpha": (0.1, 0.5), "contrast": ("simclr", "<b>")}
 
 def trial(number: int, *scores: float, **others: Any) -> Trial:
     point = {"alpha": GRID["alpha"][number % 2], "contrast": GRID["contrast"][number // 2]}
-    outcomes = tuple(ReplicateOutcome((score,), flops=1e9, seconds=36.0, trained=1, stages=1) for score in scores)
+    outcomes = tuple(ReplicateOutcome(score, flops=1e9, seconds=36.0, trained=1, stages=1) for score in scores)
     return Trial(number, point, outcomes, "complete" if len(scores) == 2 else "running", **others)
 
 
@@ -37,8 +37,7 @@ def study(*trials: Trial) -> Study:
         method="SCL",
         row="SCL",
         paths=tuple(GRID),
-        metrics=("accuracy",),
-        directions=("maximize",),
+        metric="accuracy",
         replicates=REPLICATES,
         trials=trials,
         grid=GRID,
@@ -108,7 +107,7 @@ def test_the_page_names_files_without_their_folders() -> None:
 
 
 def test_a_study_without_a_best_point_says_so() -> None:
-    broken = ReplicateOutcome((0.0,), "failed", "out of <memory>")
+    broken = ReplicateOutcome(0.0, "failed", "out of <memory>")
     text = made(study(replace(trial(0, 0.5), outcomes=(broken,)), trial(1)), best="")
     assert re.search(r'class="lead">There is no best point', text)
     assert "failed [a]" in text
@@ -145,12 +144,10 @@ def test_the_command_of_a_study() -> None:
         store="postgresql://me:secret@host/x",
         overrides=(parse_override("optim.lr=1e-5", "--set"),),
     )
-    asked = TuneRequest(
-        "scl", base, space="my space.yaml", mode="grid", trials=4, metrics=("accuracy", "flops"), seed=3
-    )
+    asked = TuneRequest("scl", base, space="my space.yaml", mode="grid", trials=4, metric="f1", seed=3)
     said = tune_command(asked)
     assert said.startswith(
-        "harness tune scl --grid --space 'my space.yaml' --trials 4 --metric accuracy,flops --seed 3 --tasks sst2 --sizes 100"
+        "harness tune scl --grid --space 'my space.yaml' --trials 4 --metric f1 --seed 3 --tasks sst2 --sizes 100"
     )
     assert "--set optim.lr=1e-5 --store" in said
     assert "secret" not in said

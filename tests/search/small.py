@@ -48,5 +48,5 @@ def explored(space: Space, **wishes: Any) -> ResolvedSpace:
     return resolve_space(space, request(space, **wishes))
 
 
-def outcome(*values: float, **others: Any) -> ReplicateOutcome:
-    return ReplicateOutcome(values, **{"flops": 1e9, "seconds": 0.5, "trained": 2, "stages": 2, **others})
+def outcome(value: float, **others: Any) -> ReplicateOutcome:
+    return ReplicateOutcome(value, **{"flops": 1e9, "seconds": 0.5, "trained": 2, "stages": 2, **others})

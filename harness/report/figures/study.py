@@ -11,7 +11,6 @@ from harness.report.document import Picture, Table
 from harness.report.figures.panels import INK, SERIES, file_of, panels_of
 from harness.report.figures.picture import picture
 from harness.report.study import shown_value
-from harness.search.results import COSTS
 
 if TYPE_CHECKING:
     import optuna
@@ -25,7 +24,7 @@ FEW = 20
 def save_plots(
     study: optuna.study.Study, folder: Path, paths: Sequence[str], counted: Collection[int]
 ) -> tuple[list[Picture], list[str]]:
-    """Writes importances.png and parallel_coordinate.png of the trials whose number is in `counted` for the first metric into `folder`.
+    """Writes importances.png and parallel_coordinate.png of the trials whose number is in `counted` into `folder`.
 
     Scores are in points (x100), as in the tables. Returns the plots as pictures of a page, and a sentence for each that could not be
     drawn or that rests on few points.
@@ -40,12 +39,11 @@ def save_plots(
         why = "all complete points have one score" if len(trials) > 1 else "fewer than two points are complete"
     if why:
         return [], [f"No plot of importances or of points over their parameters: {why}."]
-    metric = (study.metric_names or ["score"])[0]
-    title = metric if metric in COSTS else f"dev {metric} (x100)"
+    title = f"dev {(study.metric_names or ['score'])[0]} (x100)"
     pictures, notes = [], []
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        importances = importances_of(trials, study.directions, shown)
+        importances = importances_of(trials, shown)
     except (ValueError, RuntimeError) as error:
         notes.append(f"No importances: {(' '.join(str(error).split()) or type(error).__name__).rstrip('.')}.")
     else:
@@ -58,34 +56,26 @@ def save_plots(
         notes += (
             [f"Importances rest on {len(trials)} points: with fewer than {FEW} they are mostly chance."] if few else []
         )
-    unit = 1 if metric in COSTS else 100
     heading = f"{len(trials)} points as lines over their parameters"
     rows = [
-        [str(trial.number), *(shown_value(trial.params.get(path)) for path in shown), f"{unit * trial.values[0]:.4g}"]
+        [str(trial.number), *(shown_value(trial.params.get(path)) for path in shown), f"{100 * trial.values[0]:.4g}"]
         for trial in trials
     ]
     data = Table("Complete points", ["Trial", *shown, title], rows)
-    upwards = study.directions[0].name == "MAXIMIZE"
     described = f"{len(trials)} complete points; the best has a colour, of the others darker lines have better values"
-    pictures.append(
-        _saved(lambda: _lines(trials, shown, title, unit, upwards), folder / PARALLEL, heading, described, data)
-    )
+    pictures.append(_saved(lambda: _lines(trials, shown, title), folder / PARALLEL, heading, described, data))
     return pictures, notes
 
 
-def importances_of(
-    trials: Sequence[FrozenTrial], directions: Sequence[optuna.study.StudyDirection], paths: Sequence[str]
-) -> dict[str, float]:
-    """The share of each parameter by Optuna's default evaluator, for the first metric, the largest first."""
+def importances_of(trials: Sequence[FrozenTrial], paths: Sequence[str]) -> dict[str, float]:
+    """The share of each parameter by Optuna's default evaluator, the largest first."""
     import optuna
 
-    study = optuna.create_study(directions=directions)
+    study = optuna.create_study(direction="maximize")
     study.add_trials(trials)
-    sign = -1 if study.directions[0].name == "MAXIMIZE" else 1  # Optuna takes low values of a target for good ones
-    first = None if len(study.directions) == 1 else lambda trial: sign * trial.values[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return dict(optuna.importance.get_param_importances(study, params=list(paths), target=first))
+        return dict(optuna.importance.get_param_importances(study, params=list(paths)))
 
 
 def _saved(make: Callable[[], Any], path: Path, title: str, described: str, data: Table) -> Picture:
@@ -103,13 +93,12 @@ def _bars(importances: Mapping[str, float], title: str) -> Any:
     return canvas
 
 
-def _lines(trials: Sequence[FrozenTrial], paths: Sequence[str], metric: str, unit: float, upwards: bool) -> Any:
+def _lines(trials: Sequence[FrozenTrial], paths: Sequence[str], metric: str) -> Any:
     """An axis for each parameter and the metric, from 0 to 1 each, with its own ticks beside it. Opacity is the rank."""
     columns = [_axis([trial.params.get(path) for trial in trials]) for path in paths]
-    columns.append(_axis([unit * trial.values[0] for trial in trials]))
+    columns.append(_axis([100 * trial.values[0] for trial in trials]))
     canvas, (axes,) = panels_of(1, panel=(max(5.0, 1.5 * len(columns)), 3.2))
-    sign = 1 if upwards else -1
-    order = sorted(range(len(trials)), key=lambda i: (sign * trials[i].values[0], -trials[i].number))  # the best last
+    order = sorted(range(len(trials)), key=lambda i: (trials[i].values[0], -trials[i].number))  # the best last
     for rank, index in enumerate(order):
         points = [(k, heights[index]) for k, (heights, _) in enumerate(columns) if heights[index] is not None]
         best = rank == len(order) - 1
