@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from harness.methods import METHODS, hyperparameters
 from harness.paths import without_folders
 from harness.planning.recipe import PHASES
-from harness.planning.resolved import ResolvedTable
+from harness.planning.resolved import ResolvedTable, encoder_titles
 from harness.planning.row import ENCODER, Row
 from harness.planning.table import origin_of
 from harness.planning.values import by_origin, changed, grid_points, reach, used
@@ -48,7 +48,23 @@ def about_paper(resolved: ResolvedTable) -> bool:
 
 
 def settings_of(resolved: ResolvedTable) -> list[Setting]:
-    """Of the chosen rows, tasks and sizes, and no more; paths without their folders."""
+    """Of the chosen rows, tasks and sizes, and no more; paths without their folders. Of several encoders a value that not all have says whose
+    it is."""
+    found: dict[Setting, list[str]] = {}
+    for part, encoder in zip(resolved.parts, encoder_titles(resolved.parts), strict=True):
+        for setting in _settings_of(part):
+            found.setdefault(setting, []).append(encoder)
+    keys = list(dict.fromkeys(setting.key for setting in found))
+    return [
+        each
+        if each.key == "encoder" or len(encoders) == len(resolved.parts)
+        else replace(each, value=f"{each.value} with {listed(encoders)}")
+        for each, encoders in sorted(found.items(), key=lambda item: keys.index(item[0].key))
+    ]
+
+
+def _settings_of(resolved: ResolvedTable) -> list[Setting]:
+    """Of a table with one encoder."""
     letters = by_origin(resolved) if about_paper(resolved) else {}
     found = [Setting(name, value_text(getattr(resolved, name))) for name in ("preset", "protocol")]
     found = [Setting("table", resolved.table.name), *found, *_values(resolved, letters), *_of_rows(resolved)]

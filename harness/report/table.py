@@ -17,6 +17,7 @@ from harness.analysis.power import resolutions
 from harness.analysis.ranks import ranks, sets_of_the_best
 from harness.analysis.schema import csv_text, records
 from harness.paths import without_folders
+from harness.planning.resolved import ResolvedTable, encoder_titles
 from harness.report.caption import Caption, caption_lines, footnotes, title_lines
 from harness.report.document import DASH, Document, Entry, Table, json_text, written
 from harness.report.settings import grid_records, setting_records, settings_table
@@ -144,6 +145,20 @@ def cell_records(grid: Grid) -> list[dict[str, Any]]:
     return cells
 
 
+def _values(r: ResolvedTable) -> dict[str, Any]:
+    """What differs between encoders; of several under the name of each in `by_encoder`."""
+    found = {
+        encoder: {
+            "encoder_settings": dict(part.encoder_settings),
+            "recipe": part.recipe.model_dump(exclude_none=True),
+            "task_recipes": {task: each.model_dump(exclude_none=True) for task, each in part.task_recipes.items()},
+            "deviations": [*map(without_folders, part.deviations)],
+        }
+        for encoder, part in zip(encoder_titles(r.parts), r.parts, strict=True)
+    }
+    return {"by_encoder": found} if r.by_encoder else found[encoder_titles(r.parts)[0]]
+
+
 def _json(grid: Grid, caption: Caption) -> str:
     r = grid.resolved
     body = {
@@ -153,21 +168,18 @@ def _json(grid: Grid, caption: Caption) -> str:
         "protocol": r.protocol,
         "preset": r.preset,
         "encoder": without_folders(r.encoder),
-        "encoder_settings": dict(r.encoder_settings),
         "data": without_folders(r.data),
         "sizes": list(r.sizes),
         "subsets": list(r.subsets),
         "seeds": list(r.seeds),
         "rows": [{**row.model_dump(), "set": r.hyperparameters(row)} for row in r.rows],
-        "recipe": r.recipe.model_dump(exclude_none=True),
-        "task_recipes": {task: each.model_dump(exclude_none=True) for task, each in r.task_recipes.items()},
+        **_values(r),
         "max_length": r.max_length,
         "selection_every": r.selection_every,
         "mlm_head": r.mlm_head.model_dump(),
         "aggregate": r.aggregate.model_dump(),
         "comparable": r.comparable,
         "incomparable": [*map(without_folders, r.incomparable)],
-        "deviations": [*map(without_folders, r.deviations)],
         "settings": setting_records(r),
         "grids": grid_records(r),
         "caption": {

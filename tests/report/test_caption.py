@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from harness.report.caption import Caption, caption_lines, footnotes
 from harness.report.settings import settings_of
 from harness.report.table import render
 from harness.tasks import TASKS, Task
+from harness.wording import value_text
 
 REVIEWS = Task("reviews", "Reviews", ("text",), ("bad", "good"), ("accuracy",), own=True)
 LIKENESS = Task("likeness", "Likeness", ("one", "two"), (), ("spearman",), own=True)
@@ -53,6 +55,19 @@ def chosen(r: ResolvedTable, letter: str) -> dict[str, str]:
 def value(r: ResolvedTable, key: str) -> tuple[str, str]:
     """Value and note of a setting, as a table prints them."""
     return next((setting.value, setting.note) for setting in settings_of(r) if setting.key == key)
+
+
+def test_each_encoder_of_several_has_its_own_values() -> None:
+    """COCO-LM's Table 6 pre-trains large++ with another learning rate than base; what they share is said once."""
+    names = ("new:coco-lm-base", "new:coco-lm-large++")
+    r = resolve_table("coco_lm_glue", "paper", encoder=",".join(names), methods=("COCO-LM",))
+    rates = {name: part.recipe.pre_train.lr for name, part in zip(names, r.parts, strict=True)}
+    assert len({*rates.values()}) == 2
+    printed = [setting.value for setting in settings_of(r) if setting.key == "pre_train.lr"]
+    assert printed == [f"{value_text(rate)} with {name}" for name, rate in rates.items()]
+    assert [setting.value for setting in settings_of(r) if setting.key == "max_length"] == ["512"]
+    body = json.loads(render(grid_of(r, []), Caption(1), "json"))["by_encoder"]
+    assert {name: values["recipe"]["pre_train"]["lr"] for name, values in body.items()} == rates
 
 
 # ---------------------------------------------------------------------------------------------------- whose values
