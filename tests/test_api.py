@@ -136,7 +136,7 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None
         ("cmlm", {"space": "scl"}, "space='scl': the space scl is for the method scl, and not for cmlm"),
         ("cmlm", {"trials": 0}, "trials: should be a whole number of 1 or more, not 0."),
         ("cmlm", {"seed": "one"}, "seed: should be a whole number of 0 or more, not 'one'."),
-        ("cmlm", {"metric": [0]}, "metric: should be a text, not 0."),
+        ("cmlm", {"metric": [0]}, "metric: should be a text, not [0]."),
         ("cmlm", {"mode": "gird"}, "mode: unknown mode 'gird'. Did you mean 'grid'?"),
         (
             "cmlm",

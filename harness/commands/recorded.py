@@ -22,7 +22,7 @@ from harness.planning.runs import Plan
 from harness.planning.waves import best_run
 from harness.specs import Record, RowSet, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
-from harness.tasks import TASKS, Task
+from harness.tasks import TASKS
 from harness.wording import some_of
 
 if TYPE_CHECKING:
@@ -163,12 +163,6 @@ def class_names(stage: Stage, labels: Iterable[Mapping[str, Any]]) -> tuple[str,
     return next((names for names in known if len(names) == len(codes)), codes)
 
 
-def task_of(stage: Stage, plan: Plan) -> Task | None:
-    """The task that a stage is evaluated on."""
-    dev = stage.data.dev
-    return next((data.task for data in plan.tasks.values() if dev and data.dev.digest == dev.digest), None)
-
-
 def best_key(request: Request) -> str:
     """The run of the last bench with the best dev score among those of one task that leave a model; see `best_run`. Filters of `request` narrow the
     bench. Raises UserError."""
@@ -253,7 +247,7 @@ class StageRecord:
 
         rows, plan = self.splits[name], self._texts
         predicted = self.record.predictions[rows.digest]
-        task = task_of(self.stage, plan) if plan else None
+        task = plan.task_of(self.stage) if plan else None
         texts = plan.library.get(rows.digest) if plan else None
         frame = pd.DataFrame({"split": [name] * len(predicted.gold)})
         if task and texts is not None and np.array_equal(texts.gold, predicted.gold):

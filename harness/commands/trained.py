@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from harness.commands.execution import execution_of, storage_of
 from harness.commands.prepare import Prepared
-from harness.commands.recorded import Recorded, task_of
+from harness.commands.recorded import Recorded
 from harness.commands.texts import reader
 from harness.commands.train import View, train
 from harness.devices import cpu_name
@@ -47,7 +47,7 @@ class TrainedModel:
 
     @property
     def task(self) -> Task | None:
-        return task_of(self.stage, self.prepared.plan)
+        return self.prepared.plan.task_of(self.stage)
 
     @property
     def kind(self) -> Kind:
@@ -115,7 +115,7 @@ def _retrained(recorded: Recorded, missing: Sequence[Step], view: View, storage:
     prepared = recorded.prepare(train=True)
     prepared.request = replace(prepared.request, storage=storage)
     stage = prepared.plan.stages[recorded.key]
-    task = task_of(stage, prepared.plan)
+    task = prepared.plan.task_of(stage)
     metrics = task.metrics if task else ()
     name = f"weights of {recorded.key[:12]}"
     attempt = prepared.store.statuses([recorded.key])[recorded.key][1]

@@ -89,6 +89,15 @@ class Plan:
         ]
         return dict(waits)
 
+    def task_of(self, stage: Stage) -> Task | None:
+        """The task on whose dev set a stage is evaluated: that of the run that it ends. None of an earlier stage."""
+        return self._tasks_of_runs.get(stage.key)
+
+    @cached_property
+    def _tasks_of_runs(self) -> dict[str, Task]:
+        runs = [(wave, run) for wave in self.waves for run in wave.runs]
+        return {run.stage.key: wave.tasks[run.task].task for wave, run in reversed(runs)}
+
     def leaves_weights(self, stage: Stage) -> bool:
         """Whether a stage ends with a model: what scikit-learn fits is kept as its predictions alone."""
         return not definition_of(stage.objective).fitted

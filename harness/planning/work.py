@@ -82,14 +82,13 @@ def work(
                 blocked.append(stage)
             else:
                 want(stage)
-    names, tasks = plan.names(), [task for wave in plan.waves for task in wave.tasks.values()]
-    items, turns = [], _turns(plan)
+    items, names, turns = [], plan.names(), _turns(plan)
     for key, stage in wanted.items():
         serves = names[key]
         name = serves[0] if len(serves) == 1 else f"{stage.phase} of {serves[0]} and {len(serves) - 1} more"
         selection = (stage.selection.metric,) if stage.selection else ()
-        task = next((t for t in tasks if stage.data.dev and t.dev.digest == stage.data.dev.digest), None)
-        metrics = tuple(dict.fromkeys((*selection, *(task.task.metrics if task else ()))))
+        task = plan.task_of(stage)
+        metrics = tuple(dict.fromkeys((*selection, *(task.metrics if task else ()))))
         attempt = statuses[key][1] if key in statuses else 0
         steps, remake = needed.get(key, set()), key not in pending
         kept = 0 in steps or (plan.leaves_weights(stage) and not remake and (keep != "none" or key in needed))

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli.command import Said, command
+import tiny
+from cli.command import Said, command, write_csv
 from cli.conftest import Benched
+from trained import train_here
 
 import harness as api
+from harness.commands.prepare import prepare
+from harness.commands.recorded import recorded
+from harness.commands.train import unshown
 from harness.errors import UserError
+from harness.planning.request import Request, parse_override
 
 Harness = Callable[..., Said]
 
@@ -141,3 +147,32 @@ def test_the_test_examples_of_a_table(harness: Harness, benched: Benched, tmp_pa
         refusal = harness(words)
         assert (refusal.status, refusal.out) == (2, "")
         assert why in refusal.err
+
+
+@pytest.mark.parametrize("protocol", ["k_shot", "own_redrawn", "own_small_dev", "own_cross_validated"])
+def test_a_run_of_a_later_subset_knows_its_task(protocol: str, bert: Path, workdir: Path) -> None:
+    """Where each subset has a dev set of its own: its texts, all metrics of its task, and the classes of its model."""
+    texts, labels = tiny.texts(120, 1)
+    rows = [(text, ("bad", "good")[label]) for (text,), label in zip(texts, labels, strict=True)]
+    write_csv(workdir / "films.csv", rows, ("text", "label"))
+    request = Request(
+        "own",
+        tasks=("films.csv",),
+        methods=("ft",),
+        protocol=protocol,
+        sizes=(10,),
+        subsets=(0, 1),
+        seeds=(31,),
+        encoder=str(bert),
+        overrides=(parse_override("fine_tune.steps=2"), parse_override("max_length=32")),
+    )
+    prepared = train_here(prepare(request, train=True), unshown)
+    (run,) = [run for run in prepared.plan.runs if run.subset == 1]
+    record = api.record(run.stage.key)
+    assert record.textless == ""
+    assert record.predictions["text"].isin([text for text, _ in rows]).all()
+    assert set(record.record.dev_scores) == set(prepared.plan.tasks["films"].task.metrics)
+    again = recorded(None, run.stage.key).prepare()
+    task = again.plan.task_of(run.stage)
+    assert task is not None
+    assert task.classes == ("bad", "good")

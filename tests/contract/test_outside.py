@@ -213,8 +213,8 @@ def test_a_method_is_tuned_by_its_file_and_its_point_benched(
         history = opened.proposals.history
         number = history.propose({"gamma": 4.0})
         _remember(opened, "started", history.entries[number].trial)
-        history.add_outcome(number, 1, ReplicateOutcome((0.75,), flops=1e9, seconds=2.0, trained=1, stages=1))
-        history.finish(number, "complete", "", (0.75,))
+        history.add_outcome(number, 1, ReplicateOutcome(0.75, flops=1e9, seconds=2.0, trained=1, stages=1))
+        history.finish(number, "complete", "", 0.75)
         (stage,) = [run.stage for runs in opened.points.runs({"gamma": 4.0}) for run in runs]
     del METHODS["focal"]
     reported = harness("report --study gamma")

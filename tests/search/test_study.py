@@ -157,7 +157,7 @@ def test_a_trial_of_an_older_store_is_read(store: Store) -> None:
     [
         ({}, "trial.number: Field required"),
         ({"number": 0, "point": [], "outcomes": []}, "trial.point: "),
-        ({"number": 0, "point": {}, "outcomes": [{"values": []}]}, "trial.outcomes.0.value: "),
+        ({"number": 0, "point": {}, "outcomes": [{"values": []}]}, "trial.outcomes.0.values: "),
         ({"number": 0, "point": {}, "state": "lost"}, "trial.state: "),
     ],
 )
