@@ -208,8 +208,9 @@ class OptunaMirror:
 
     def _tables(self) -> optuna.storages.RDBStorage:
         options = {"connect_args": {"timeout": 30.0}} if self._store.path else {"pool_pre_ping": True}
+        url = self._store.url.replace("{", "{{").replace("}", "}}")  # Optuna formats it
         with _database_errors(self._store):
-            return optuna.storages.RDBStorage(self._store.url, engine_kwargs=options, skip_compatibility_check=True)
+            return optuna.storages.RDBStorage(url, engine_kwargs=options, skip_compatibility_check=True)
 
     def _open(self) -> None:
         with _database_errors(self._store):

@@ -257,6 +257,14 @@ def test_nothing_of_a_test_set_stands_in_optunas_tables(store: Store, space: Res
 # -------------------------------------------------------------------------------------------------- one database file
 
 
+def test_a_folder_may_have_braces_in_its_name(tmp_path: Path, space: ResolvedSpace) -> None:
+    store = Store(f"sqlite:///{tmp_path}/a{{b}}/harness.db")
+    worked(mirrored(store, space)[0])
+    assert len(History("mine", store, None).entries) == 6
+    tables = sqlite3.connect(tmp_path / "a{b}" / "harness.db").execute("SELECT count(*) FROM trials").fetchone()
+    assert tables == (6,)
+
+
 def test_a_database_that_is_not_optunas_is_a_sentence(fresh: Store, space: ResolvedSpace) -> None:
     with sqlite3.connect(fresh.path or "") as connection:
         connection.execute("CREATE TABLE studies (something TEXT)")
