@@ -11,8 +11,8 @@ import shutil
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -58,6 +58,28 @@ _ENVIRONMENT = {
 }
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Tune's settings and silence, and afterwards this process as it was."""
+    environment = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("ray.tune", "ray.train", "ray._private"))}
+    try:
+        os.environ.update(_ENVIRONMENT)
+        for logger in levels:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="ray|optuna")
+            yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
+        for name, value in environment.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
+
+
+@_quiet()
 def explore(
     proposals: Proposals,
     make_evaluator: Callable[[], Evaluator],
@@ -72,10 +94,6 @@ def explore(
 
     Raises an error that ends the study (a worker group that does not start); an error of one trial stands in its row.
     """
-    os.environ.update(_ENVIRONMENT)
-    for logger in ("ray.tune", "ray.train", "ray._private"):
-        logging.getLogger(logger).setLevel(logging.CRITICAL)
-    warnings.filterwarnings("ignore", module="ray|optuna")
     shutil.rmtree(folder / study, ignore_errors=True)
 
     def name(trial: Any) -> str:

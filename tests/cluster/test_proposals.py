@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import optuna
 import pytest
@@ -18,6 +22,7 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 from search.small import outcome, small_space
 
+from harness.cluster import tune
 from harness.cluster.proposals import Proposals, scheduler_of, search_of
 from harness.errors import UserError
 from harness.search.racing import projected
@@ -310,3 +315,33 @@ def test_a_race_keeps_the_best_whatever_comes(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- several metrics
+
+
+def test_a_study_leaves_its_process_as_it_was(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environment, levels of logs and filters of warnings, also where it ends with an error."""
+
+    def seen() -> tuple[Any, ...]:
+        loggers = [logging.getLogger(name).level for name in ("ray.tune", "ray.train", "ray._private")]
+        return dict(os.environ), loggers, list(warnings.filters)
+
+    during = []
+
+    def fit(*_: Any, **__: Any) -> None:
+        during.append(seen())
+        raise RuntimeError("so")
+
+    monkeypatch.setattr(tune, "tune", MagicMock(Tuner=fit))
+    monkeypatch.setenv("TUNE_WARN_THRESHOLD_S", "7")
+    before, proposals = seen(), Tune(points_of(tmp_path), store).proposals
+    with pytest.raises(RuntimeError, match="so"):
+        tune.explore(
+            proposals,
+            MagicMock(),
+            study="mine",
+            folder=tmp_path / "tune",
+            execution=MagicMock(num_workers=1),
+            concurrent=1,
+            stop_requests=MagicMock(over=""),
+        )
+    assert seen() == before
+    assert all(other != mine for other, mine in zip(during[0], before, strict=True))
