@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.mlm_head import LENGTH, masked_accuracy
 from harness.encoders import Located, locate
-from harness.encoders.models.text_encoder import Batch, load_encoder
+from harness.encoders.models.text_encoder import Batch, TextEncoder, load_encoder
 from harness.encoders.tokens import Examples, Packed, Tokeniser, Tokens, Vocabulary
 from harness.encoders.tokens.corpus_files import tokenise_corpus
 from harness.methods import METHODS, UnlabelledPhase, hyperparameters
@@ -28,6 +27,8 @@ from harness.training.loop import Inputs, mean_measures, train
 CPU = torch.device("cpu")
 BATCH, HELD_OUT, SEED = 32, 128, 0
 """Blocks in an update, held-out blocks, and the seed of everything that is drawn."""
+LENGTH = 64
+"""Tokens of a block."""
 
 TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "MLM": ("mlm", {}),
@@ -38,6 +39,24 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 SEQUENCES: tuple[str, dict[str, Any]] = ("coco_lm", {"replacements": "random", "lm": "none"})
 """Whose probe measures sequences on every encoder, so that objectives can be told apart: its heads play no part in it."""
+
+
+def masked_accuracy(encoder: TextEncoder, vocabulary: Vocabulary, held_out: Tokens) -> float:
+    """Accuracy of the MLM head at 15 % of the held-out tokens, all replaced by the mask: none of them can be copied."""
+    mode, right, asked = encoder.training, 0, 0
+    encoder.eval()
+    with torch.no_grad():
+        for index, start in enumerate(range(0, len(held_out), BATCH)):
+            tokens = held_out.take(np.arange(start, min(start + BATCH, len(held_out))))
+            chosen = (stream(1, "probe", index).random(len(tokens.ids)) < 0.15) & ~tokens.special
+            where = torch.from_numpy(np.flatnonzero(chosen))
+            ids = np.where(chosen, np.int32(vocabulary.mask_id or 0), tokens.ids)
+            states = encoder(Batch.of(tokens, CPU, ids)).index_select(0, where)
+            targets = torch.from_numpy(tokens.ids[chosen].astype(np.int64))
+            right += int((encoder.mlm_logits(states).argmax(dim=1) == targets).sum())
+            asked += len(targets)
+    encoder.train(mode)
+    return right / asked
 
 
 @dataclass(frozen=True)
