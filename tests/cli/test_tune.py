@@ -264,17 +264,6 @@ def test_a_study_is_reported_whatever_its_sampler_would_propose_now(
     assert "was begun by other versions of Optuna" in harness("tune cmlm --space mine.yaml --tasks movies --yes").err
 
 
-def test_the_default_point_of_a_grid_has_all_of_its_defaults(harness: Harness, packaged: object) -> None:
-    """Also those of parameters that only the search varies."""
-    text = "defaults: {alpha: 0.5, fine_tune.lr: 3.0e-4}\ngrid: {alpha: [0.1, 0.5]}\nsearch: {fine_tune.lr: {choice: [1.0e-4, 3.0e-4]}, alpha: {low: 0.1, high: 1}}\n"
-    Path("d.yaml").write_text(f"name: d\nmethod: cmlm\ntable: few_shot\ntasks: [movies]\n{text}")
-    for mode in ("grid", "search"):
-        study = prepare_study(TuneRequest("cmlm", Request(), space="d.yaml", mode=mode))
-        every = {run.stage.optim.lr for runs in study.points.runs(study.points.space.defaults) for run in runs}
-        assert every == {3e-4}, mode
-        assert {run.stage.optim.lr for run in study.prepared.plan.runs} == {3e-4}, mode
-
-
 def test_a_trial_that_will_be_run_again_has_not_ended(study: str) -> None:
     base = Request(tasks=("movies",), sizes=(20,), subsets=(0,), seeds=(31,))
     request = TuneRequest("ft", base, racing="none")

@@ -173,8 +173,6 @@ def seed_dropped(scene: Scene) -> Path:
     return scene.printed(lambda rows: rows.__setitem__(slice(None), [row for row in rows if row["seed"] == "31"]))
 
 
-
-
 def parents_deleted(scene: Scene) -> Path:
     path = scene.printed()
     store = Store(scene.store, create=False)

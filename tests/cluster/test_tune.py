@@ -110,7 +110,7 @@ def test_a_grid_runs_what_benches_of_its_points_would_run(study: Study, grid_key
         (point["alpha"], point["p_c"]) for point in POINTS
     )
     assert all(t["state"] == "complete" and t["eligible"] and len(t["replicates"]) == 2 for t in trials)
-    assert all(0 <= r["values"]["accuracy"] <= 1 for t in trials for r in t["replicates"])
+    assert all(0 <= r["value"] <= 1 for t in trials for r in t["replicates"])
 
 
 def test_nothing_recorded_is_trained_again(study: Study) -> None:

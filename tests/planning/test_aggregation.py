@@ -34,7 +34,6 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
 from harness.planning.table import Table, load_table
 from harness.report.caption import Caption
-from harness.report.settings import settings_of
 from harness.report.table import render
 
 Runs = list[tuple[float, float]]
@@ -100,10 +99,6 @@ def naive_std(values: Sequence[float], ddof: int) -> float | None:
     return float(squares / (len(values) - ddof)) ** 0.5
 
 
-def test_every_rule_has_an_oracle() -> None:
-    assert set(NAIVE) == set(RULES)
-
-
 @pytest.mark.parametrize("name", RULES)
 @settings(max_examples=40)
 @given(runs=RUNS, k=st.integers(1, 9))
@@ -159,7 +154,7 @@ def test_an_average_weighs_groups_of_columns_equally() -> None:
     assert average(values, [["mnli"], ["qnli"]]) == mean([0.8, 0.6])
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.dictionaries(
         st.tuples(st.sampled_from("ab"), st.sampled_from(["x", "y", "z"])), RUNS.filter(len), min_size=1, max_size=6
@@ -253,7 +248,7 @@ AGGREGATIONS = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=12)
 @given(aggregate=AGGREGATIONS, seed=st.integers(0, 10**6))
 def test_every_cell_of_a_table_is_that_of_naive_loops(aggregate: Aggregation, seed: int) -> None:
     r = configured(aggregate)
@@ -287,7 +282,7 @@ def test_every_cell_of_a_table_is_that_of_naive_loops(aggregate: Aggregation, se
         assert cell.value == NAIVE[aggregate.center](replicates, aggregate.k or 0)[0]
 
 
-@settings(max_examples=20)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 10**6), select=st.sampled_from(["per_task", "per_subset"]))
 def test_test_scores_decide_nothing(seed: int, select: Any) -> None:
     r = configured(Aggregation(select=select))
@@ -328,23 +323,6 @@ def test_captions_say_which_runs_count() -> None:
     assert "run that is best on dev over up to 3 configurations x 2 subsets x 2 seeds." in render(
         filled(best, drawn(best, 2)), Caption(1), "text"
     )
-
-
-def test_every_key_has_words() -> None:
-    """A table that names the origins of its values has its aggregation in the caption too."""
-    over = (("mnli", "mnli_mm"), "sst2")
-    aggregate = Aggregation(
-        center="top_k", k=2, select="per_task", select_by="best", average="of_cells", average_over=over, scores="dev"
-    )
-    assert set(Aggregation.model_fields) == set(aggregate.stated)
-    r = configured(aggregate)
-    r = replace(r, table=r.table.model_copy(update={"origin": {"*": "C"}}))
-    said = {setting.key[10:]: setting.value for setting in settings_of(r) if setting.key.startswith("aggregate.")}
-    assert said == {
-        **{"center": "top_k", "k": "2", "spread": "std", "ddof": "1", "select": "per_task", "select_by": "best"},
-        **{"average": "of_cells", "average_over": "mnli+mnli_mm, sst2", "scores": "dev"},
-    }
-    assert set(Aggregation().stated) == {"center", "spread", "ddof", "average"}, "other tables need no further origins"
 
 
 # -------------------------------------------------------------------------------------------------------- in a table

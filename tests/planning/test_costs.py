@@ -87,24 +87,6 @@ def test_the_cost_of_a_row_is_that_of_a_run_with_its_earlier_stages_and_its_shar
     assert drawn([ft, scl], "png", "examples").startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("times", [1.0, 1.04, 1.5, 30.0])
-def test_no_two_ticks_of_the_cost_read_the_same(times: float) -> None:
-    """A tick reads what its place costs; rows of one cost have one tick, and no line joins them."""
-    r = resolved()
-    scores = np.random.default_rng(5).normal(0.7, 0.05, (5, 3))
-    flops = {"FT": 2.148e11, "SCL": 2.148e11 * times}
-    of_runs = {(row, "sst2", SIZE): [RunCost(Cost(cost, 2.0), Cost())] for row, cost in flops.items()}
-    canvas = _figure(costs(grid(r, scores), of_runs, {}), "examples")
-    (axes,) = canvas.axes
-    low, high = axes.get_xlim()
-    assert low < flops["FT"] <= flops["SCL"] < high
-    places = [place for place in axes.get_xticks() if low <= place <= high]
-    read = [label.get_text() for label in axes.get_xticklabels() if low <= label.get_position()[0] <= high]
-    assert read == [scientific(place, 2 if times < 2 else 0) for place in places]
-    assert len({*read}) == len(read) >= 1
-    assert ("best at this cost" in [line.get_label() for line in axes.lines]) == (times > 1)
-
-
 @pytest.mark.parametrize("flops", [{"FT": 0.0, "SCL": 3e11}, {"FT": 0.0, "SCL": 0.0}])
 def test_a_row_without_flops_is_drawn_at_nought(flops: dict[str, float]) -> None:
     """TF-IDF computes none that are counted, and a logarithmic axis has no nought."""

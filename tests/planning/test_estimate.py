@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 import random
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -22,7 +21,6 @@ from harness.planning.estimate import (
     Estimate,
     Timed,
     calibrate,
-    estimated,
     hours,
     remaining,
 )
@@ -189,10 +187,6 @@ def test_the_last_stages_count_most() -> None:
     assert calibrate(today, "a", here).spread < SPREAD
 
 
-def test_the_probe_times_something() -> None:
-    assert 1e8 < estimate._probe() < 1e15
-
-
 def test_hours() -> None:
     known = Calibration(1e9, "")
     assert hours(3.6e12, known, 1, 10) == pytest.approx(1.0)
@@ -200,9 +194,3 @@ def test_hours() -> None:
     assert hours(3.6e12, known, 4, 2) == pytest.approx(0.5)  # no more slots are busy than there are stages
     assert hours(0.0, known, 4, 0) == 0.0
     assert 0 < hours(3.6e12, known, 0, 1000) <= 1.0
-
-
-def test_an_estimate_is_as_wide_to_both_sides() -> None:
-    found = estimated(60.0, math.log(2))
-    assert found.seconds / found.low == pytest.approx(found.high / found.seconds)
-    assert estimated(60.0, 0.0) == Estimate(60.0, 60.0, 60.0)

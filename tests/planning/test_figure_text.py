@@ -17,7 +17,7 @@ from harness.report.figures.panels import FORMATS, file_of
 from harness.report.figures.picture import picture
 
 CONTROL = "\x07\x1b[31m\x00\ufffe"
-TITLES = [r"$\\frac{1}$", r"$\frac{1}$", "$", "costs $5, not $6_$", f"a {CONTROL} b", "<&>\"'", "two\nlines"]
+TITLES = [r"$\\frac{1}$", "costs $5, not $6_$", f"a {CONTROL} <&>\"'\nb"]
 BEGINS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from requested import resolve_table
 from harness.commands.prepare import check_lengths
 from harness.encoders import locate
 from harness.planning.runs import Plan, make_plan
-from harness.planning.table import load_table
 from harness.report.caption import Caption
 from harness.report.table import render
 from harness.tasks import open_source
@@ -93,20 +91,6 @@ def test_sizes_are_said_to_be_of_each_class() -> None:
     text = render(filled(resolved), Caption(0), "text")
     assert "16 training examples per class" in text
     assert "examples per class" not in render(filled(resolve_table("few_shot", "laptop")), Caption(0), "text")
-
-
-@pytest.mark.skipif(not PAPERS.exists(), reason="the papers' texts are not here")
-def test_the_numbers_of_coco_lms_prompts_are_the_papers() -> None:
-    text = (PAPERS / "coco_lm.txt").read_text()
-    end = text.index("Table 4: Few-shot prompt-based fine-tuning")
-    cells = re.findall(r"<td>(.*?)</td>", text[text.rindex("<table", 0, end) : end])
-    printed = {}
-    for name, *values in zip(*[iter(cells)] * 3, strict=True):
-        model, size = re.fullmatch(r"([\w-]+)<sub>(\w+\+\+)</sub>", name).groups()  # type: ignore[union-attr]
-        printed[f"{model} {size.lower()}"] = [tuple(map(float, re.findall(r"[\d.]+", value))) for value in values]
-    ours = load_table("coco_lm_prompt").paper[16]
-    assert {row: [values["mnli"], values["mnli_mm"]] for row, values in ours.items()} == printed
-    assert len(printed) == 4
 
 
 @pytest.mark.parametrize(

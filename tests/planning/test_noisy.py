@@ -16,7 +16,6 @@ from analysis.runs import filled, result, results, rows_of
 from requested import resolve_table
 
 from harness.encoders import Located
-from harness.errors import UserError
 from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
@@ -187,14 +186,6 @@ def test_only_the_training_sets_of_augmented_rows_change(packaged: dict[str, Pat
     assert {len(rows) for sets in waiting.untranslated.values() for rows in sets} == {100}
 
 
-def test_a_row_without_its_translator_is_skipped_with_the_reason() -> None:
-    resolved = resolve_table("scl_noisy", "quick")
-    found = dict.fromkeys(resolved.augmentations, Translation(reason="apertium is not installed"))
-    plan = make_plan(resolved, None, LOCATED, augmentations=found)
-    assert {run.row for run in plan.runs} == set(LOSSES)
-    assert plan.skipped == tuple((f"{loss} (augmented)", "movies", "apertium is not installed") for loss in LOSSES)
-
-
 # ------------------------------------------------------------------------------------------------------- means of rows
 
 
@@ -257,12 +248,3 @@ def test_wrong_means_of_rows_are_refused(change: dict[str, Any], says: str) -> N
     body = load_table("scl_noisy").model_dump()
     with pytest.raises(ValueError, match=re.escape(says)):
         Table.model_validate({**body, "origin": {}, "paper": {}, **change})
-
-
-def test_a_row_needs_a_number_of_copies() -> None:
-    with pytest.raises(ValueError, match="greater than or equal to 1"):
-        Augment.model_validate({"copies": 0})
-    with pytest.raises(ValueError, match="greater than or equal"):
-        Augment.model_validate({"copies": 1, "temperature": 0})
-    with pytest.raises(UserError, match=r"unknown method 'ce \(t=0.4\)'"):
-        resolve_table("scl_noisy", "paper", methods=("CE (T=0.4)",))

@@ -64,8 +64,6 @@ def test_the_papers_value_brings_a_table_closer() -> None:
     ("table", "changed", "path"),
     [
         ("taco_small", {"corpus": "wiki.txt + books.txt"}, "pre_train.corpus"),
-        ("taco_small", {"set": ("pre_train.precision=bf16",)}, "recipe.pre_train.precision"),
-        ("coco_lm_glue", {"encoder": "new:coco-lm-base@folder"}, "encoder.tokenizer"),
         ("scl_noisy", {"translator": "folder/en-de+folder/de-en"}, "translator"),
     ],
 )
@@ -102,7 +100,7 @@ def test_a_caption_and_its_json_have_ours_the_papers_and_the_flag() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in table_names() if load_table(name).encoders])
+@pytest.mark.parametrize("name", ["coco_lm_hours", "coco_lm_fractions"])
 @pytest.mark.parametrize("size", ["coco-lm-base", "coco-lm-base++", "coco-lm-large++"])
 def test_a_size_of_coco_lm_has_its_own_values(name: str, size: str) -> None:
     """Buckets, distance, learning rate and updates of Table 6; the first two as `SIZES` has them."""

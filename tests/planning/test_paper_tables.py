@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import re
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
-from analysis.runs import filled, result, results, rows_of
+from analysis.runs import filled, result, rows_of
 from requested import resolve_table
 
 from harness.analysis.schema import Result
@@ -23,7 +22,6 @@ from harness.planning.task_reader import Translation
 from harness.report.caption import Caption, caption_lines
 from harness.report.figures.figure import csv_of, drawn, points_of
 from harness.report.figures.panels import FAINT, INK, MUTED, SERIES
-from harness.report.settings import settings_of
 from harness.specs import Encoder
 from harness.tasks import TASKS, open_source
 
@@ -33,44 +31,6 @@ LEAST = {"subsets": (0, 1, 2, 3), "tasks": ("sst2",)}
 
 def caption(r: ResolvedTable, runs: list[Result]) -> str:
     return "\n".join(caption_lines(filled(r, runs, rows_of(r)), Caption(1)))
-
-
-@pytest.mark.parametrize(
-    ("table", "preset", "runs"),
-    [
-        ("scl_few_shot", "paper", 180),
-        ("scl_full_size", "paper", 120),
-        ("scl_batch_size", "paper", 90),
-        ("scl_transfer", "paper", 40),
-        ("scl_few_shot", "grid", 90 + 24 * 90),
-        ("scl_full_size", "grid", 60 + 24 * 60),
-        ("scl_batch_size", "grid", 24 * 90),
-    ],
-)
-def test_a_table_has_the_papers_number_of_runs(table: str, preset: str, runs: int) -> None:
-    resolved = resolve_table(table, preset)
-    assert len(resolved.places) == runs  # a column is a task here
-    if preset == "paper":
-        plan = make_plan(resolved, None, Located(Encoder("7" * 32), None, ENCODER, None), translation=Translation())
-        assert len({run.stage.key for run in plan.runs}) == runs
-        assert {run.stage.optim.steps for run in plan.runs if run.size == 20} <= {700}
-
-
-def test_larger_batches_are_contrasted_whole() -> None:
-    plan = make_plan(resolve_table("scl_batch_size", "paper"), None, Located(Encoder("7" * 32), None, ENCODER, None))
-    found = {(run.row, run.stage.optim.batch_size, run.stage.objective.params["contrast_group"]) for run in plan.runs}
-    assert found == {("16", 16, 16), ("64", 64, 64), ("256", 256, 256)}
-    steps = {run.row: 0 for run in plan.runs}
-    for run in plan.runs:
-        steps[run.row] += run.stage.optim.steps if run.seed == 31 else 0
-    assert steps == {"16": 112_920, "64": 28_240, "256": 7_080}  # ten epochs of docs/papers.md's tasks
-
-
-def test_the_paper_averages_the_columns_that_it_prints() -> None:
-    for cells in load_table("scl_full_size").paper[0].values():
-        values = [value for column, (value, _) in cells.items() if column != "avg"]
-        assert len(values) == 6
-        assert abs(sum(values) / 6 - cells["avg"][0]) < 0.0501
 
 
 def top_3(r: ResolvedTable, dev: list[float | None], test: list[float], **more: object) -> list[Result]:
@@ -137,36 +97,6 @@ def test_lambda_and_tau_are_selected_by_the_papers_two_rules(table: str, size: i
 
 
 # --------------------------------------------------------------------------------------------- captions and figures
-
-
-def test_captions_name_the_origin_of_each_value_and_what_cannot_be_compared() -> None:
-    r = resolve_table("scl_batch_size", "paper")
-    text = caption(r, [replace(run, dev=0.5) for run in results(r)])
-    settings = {setting.key: setting for setting in settings_of(r)}
-    assert (settings["fine_tune.lr"].value, settings["fine_tune.lr"].origin) == ("1e-05", "P")
-    assert "fine_tune.batch_size" not in settings, "each row has its own"
-    assert "aggregate.select" not in settings, "each row has one configuration"
-    assert [settings[f"{size}:fine_tune.batch_size"].value for size in (16, 64)] == ["16", "64"]
-    for key, words in (("epochs", "10"), ("warmup", "0.06"), ("beta2", "0.98")):
-        assert (settings[f"fine_tune.{key}"].value, settings[f"fine_tune.{key}"].origin) == (words, "C")
-    assert "lambda 0.9" in settings["SCL"].value
-    assert settings["SCL"].origin == settings[r.protocol].origin == "I", (
-        "some of it is the paper's own, so it is not chosen here"
-    )
-    assert "half of a development set" in settings[r.protocol].value
-    assert "RoBERTa-base, data and recipe are the paper's" not in text
-    assert "Not comparable: " in text
-
-
-def test_figures_show_dev_scores_and_say_so() -> None:
-    r = resolve_table("views", "paper", tasks=("sst2",))
-    runs = [result(r, row, size, column, subset, seed, 0.1, dev=0.8) for size, row, column, subset, seed in r.places]
-    grid = filled(r, runs, rows_of(r))
-    assert [round(cell.value or 0, 10) for cell in grid.cells.values()] == [0.8] * 5
-    text = caption(r, runs)
-    assert "Dev scores in points" in text
-    assert "which is the score shown" in text
-    assert "prints no number of it" in text
 
 
 def test_the_points_of_a_figure_are_its_cells() -> None:

@@ -21,10 +21,8 @@ from harness.planning.runs import Plan, make_plan
 from harness.planning.table import HOURS, Figure, Table, load_table
 from harness.planning.work import Item, work
 from harness.report.figures.figure import csv_of, drawn, points_of
-from harness.report.notes import starts_of
 from harness.specs import Encoder, Parent, Stage, Status
 from harness.storage import weights_of
-from harness.yaml_files import MisplacedError
 
 CONFIG: dict[str, Any] = {
     "hidden_size": 128,
@@ -79,17 +77,6 @@ def test_one_run_serves_all_rows_whatever_is_saved() -> None:
         assert same.key == stage.key == packaged.key
 
 
-def test_what_is_stored() -> None:
-    plan = plan_of(table_of(10_000, 50_000, 250_000))
-    (stage,) = pre_training(plan)
-    item = to_do(plan)[stage.key]
-    assert (item.save_at, item.keep_weights, item.until) == ((10_000, 50_000), True, 0)
-    assert item.stored == (
-        f"{stage.key}.safetensors", f"{stage.key}.step-10000.safetensors", f"{stage.key}.step-50000.safetensors",
-    )  # fmt: skip
-    assert item.cost == plan.stage_flops(stage)
-
-
 def test_what_is_made_again() -> None:
     """Only what a stage needs that is still to be trained, and no update more than that."""
     plan = plan_of(table_of(10_000))
@@ -105,14 +92,6 @@ def test_what_is_made_again() -> None:
     assert (again.save_at, again.keep_weights, again.until) == ((50_000,), True, 0)
     (early_leaf,) = (run.stage for run in plan.runs if run.row == "row 50000")
     assert stage.key not in to_do(plan, [stage, early_leaf], {final})
-
-
-def test_a_caption_says_where_rows_start() -> None:
-    plan = plan_of(table_of(steps=(50_000, 50_001, None)))
-    assert starts_of(plan) == [
-        "row 50000 starts after update 50,000 of 250,000 of pre-training",
-        "row 50001 starts after update 50,001 of 250,000 of pre-training",
-    ]
 
 
 def test_a_shorter_run_is_read_at_the_same_share() -> None:
@@ -167,13 +146,6 @@ def test_the_schedule_of_the_held_out_loss_is_no_part_of_a_key() -> None:
     assert part.key == same.key
     assert same.data.held_out is not None
     assert Stage.from_json(same.to_json()).data.held_out == same.data.held_out
-
-
-def test_save_at_is_no_deviation_and_can_be_overridden() -> None:
-    resolved = resolve_table(table_of(10_000), "paper", set=("pre_train.save_at=[20000]",), **SMALL)
-    assert resolved.pre_train is not None
-    assert resolved.pre_train.save_at == (20_000,)
-    assert not any("save_at" in text for text in resolved.deviations)
 
 
 @pytest.mark.parametrize(
@@ -275,13 +247,6 @@ def test_points_over_hours_stand_where_the_records_say() -> None:
         assert line == sorted(line)
         assert len(line) == 5
     assert {point.x for point in points_of(filled(r, [], rows_of(r)))} == {None}
-
-
-def test_a_logarithmic_axis_takes_positive_values_alone() -> None:
-    row = load_table("views").rows[0].model_copy(update={"set": {"num_views": 0}})
-    assert Figure(x="num_views", label="K").x_of(row, 100) == 0
-    with pytest.raises(MisplacedError, match="has num_views 0; leave log out"):
-        Figure(x="num_views", label="K", log=True).x_of(row, 100)
 
 
 class TestLifecycle:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 from requested import resolve_table
 
-from harness import specs
 from harness.encoders import Located, locate
 from harness.errors import UserError
 from harness.planning.data import runs_of
@@ -109,23 +107,6 @@ def test_readings_are_small_and_hold_no_text(quick: Plan) -> None:
     assert not [text for text in texts if text.encode() in packed]
 
 
-def test_runs_of_a_point_cost_milliseconds_and_compute_no_key(quick: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is called once a point, beside a sampler that takes about as long."""
-    narrow = resolved("cmlm.alpha=0.3", methods=("CMLM",), sizes=(100,), seeds=(1, 2, 3, 4, 5))
-
-    def refuse(value: Any) -> str:
-        raise AssertionError("a key was computed")
-
-    monkeypatch.setattr(specs, "digest_of", refuse)
-    times = []
-    for _ in range(5):
-        started = time.perf_counter()
-        runs, _ = runs_of(narrow, quick.table_data)
-        times.append(time.perf_counter() - started)
-        assert len(runs) == 15
-    assert min(times) < 0.02
-
-
 @pytest.mark.parametrize(
     ("texts", "overrides", "words"),
     [
@@ -147,10 +128,6 @@ def test_what_needs_other_data_is_refused(
         runs_of(resolved(*texts, **overrides), quick.table_data)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_without_a_row_that_reads_them_translations_do_not_matter(quick: Plan) -> None:
-    assert runs_of(resolved(methods=("ft", "cmlm"), translator="opus-mt:de"), quick.table_data)[0]
 
 
 class Counting:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,153 +13,18 @@ import pytest
 from requested import resolve_table
 from test_answers import predictions as answers
 
-from harness.encoders import Located
 from harness.errors import UserError
 from harness.kinds import Predictions
 from harness.methods import METHODS, hyperparameters
 from harness.planning.recipe import MlmHead, Phase, PreTrain, fraction_of
 from harness.planning.row import Row
-from harness.planning.runs import make_plan
 from harness.planning.table import Column, Preset, Table, load_table, matching, stated, table_names
 from harness.planning.values import by_origin
-from harness.specs import Encoder
 from harness.tasks import METRICS, TASKS, Task, score
 from harness.yaml_files import MisplacedError
 
-PAPER = Path(__file__).resolve().parents[2].parent / "shared" / "papers" / "cmlm.txt"
-SCL_PAPER = PAPER.with_name("scl.txt")
-COLUMNS = {
-    "cola": "cola", "sst-2": "sst2", "mnli": "mnli", "mnli-mm": "mnli_mm",
-    "qnli": "qnli", "rte": "rte", "mrpc": "mrpc", "qqp": "qqp",
-}  # fmt: skip
-
-
-def printed(number: int) -> dict[tuple[int, str, str], list[float]]:
-    """The numbers of one table of the paper, read from its text: (size, row, column) -> value and, if printed, spread."""
-    lines = PAPER.read_text().splitlines()
-    end = next(i for i, line in enumerate(lines) if line.startswith(f"Table {number}:"))
-    start = max(i for i in range(end) if lines[i].startswith("\t") and "RTE" in lines[i])
-    heads = [COLUMNS[c.strip().lower()] for c in lines[start].split("\t")[1:]]
-    size, found = 0, {}
-    for line in lines[start + 1 : end]:
-        at_size = re.search(r"size\s*=\s*\$?(\d+)", line)
-        size = int(at_size[1]) if at_size else size
-        name, *cells = [c.strip() for c in line.split("\t")]
-        numbers = [[float(x) for x in re.findall(r"\d+\.\d+", c)] for c in cells]
-        if not at_size and len(numbers) == len(heads) and all(numbers) and name and "size" not in name:
-            for column, values in zip(heads, numbers, strict=True):
-                found[size, name.replace(" (ours)", ""), column] = values
-    return found
-
-
-def packaged(name: str) -> dict[tuple[int, str, str], list[float]]:
-    return {
-        (size, row, column): [v for v in pair if v is not None]
-        for size, rows in load_table(name).paper.items()
-        for row, cells in rows.items()
-        for column, pair in cells.items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "cells", "total"), [("few_shot", 120, 72.0878), ("full_size", 25, 19.6521), ("ablation", 40, 26.3304)]
-)
-def test_the_papers_numbers_are_all_there(name: str, cells: int, total: float) -> None:
-    found = packaged(name)
-    assert len(found) == cells
-    assert sum(values[0] for values in found.values()) == pytest.approx(total, abs=1e-9)
-    assert all(len(values) == (2 if name == "few_shot" else 1) for values in found.values())
-
-
-@pytest.mark.skipif(not PAPER.exists(), reason="the paper's text is not here")
-@pytest.mark.parametrize(("name", "number"), [("few_shot", 1), ("full_size", 2), ("ablation", 3)])
-def test_the_papers_numbers_are_the_papers(name: str, number: int) -> None:
-    assert packaged(name) == printed(number)
-
-
-def printed_in_scl(number: int, rows: int, first: int) -> list[list[list[float]]]:
-    """The numbers of the last `rows` lines before a table's caption in the SCL paper, from column `first`."""
-    lines = SCL_PAPER.read_text().splitlines()
-    end = next(i for i, line in enumerate(lines) if line.startswith(f"Table {number}:"))
-    cells = [line.split("\t")[first:] for line in lines[:end] if "\t" in line][-rows:]
-    return [[[float(x) for x in re.findall(r"\d+\.\d+", cell)] for cell in row] for row in cells]
-
-
-@pytest.mark.skipif(not SCL_PAPER.exists(), reason="the paper's text is not here")
-@pytest.mark.parametrize(
-    ("name", "number", "rows", "first"),
-    [("scl_full_size", 2, 2, 2), ("scl_batch_size", 3, 3, 3), ("scl_few_shot", 4, 6, 3), ("scl_transfer", 7, 2, 3)],
-)
-def test_the_numbers_of_scl_are_the_papers(name: str, number: int, rows: int, first: int) -> None:
-    """Rows and columns stand in the table in the paper's order; rows whose lambda and tau are tuned repeat the numbers."""
-    ours = [
-        [[v for v in pair if v is not None] for pair in cells.values()]
-        for at_size in load_table(name).paper.values()
-        for row, cells in at_size.items()
-        if "tuned" not in row
-    ]
-    assert ours == printed_in_scl(number, rows, first)
-
-
-@pytest.mark.skipif(not SCL_PAPER.exists(), reason="the paper's text is not here")
-def test_the_numbers_of_the_noisy_training_sets_are_the_papers() -> None:
-    """There a line is a task and a loss, and a column a row of ours."""
-    theirs = {}
-    settings = ("", " (T=0.3)", " (T=0.5)", " (T=0.7)", " (T=0.9)", " (average)")
-    for (task, loss), line in zip(
-        product(("sst2", "qnli", "mnli"), ("CE", "CE + SCL")), printed_in_scl(5, 6, 2), strict=True
-    ):
-        for setting, values in zip(settings, line, strict=True):
-            theirs[100, loss + setting, task] = values
-            if loss == "CE + SCL":
-                theirs[100, f"{loss}{setting.replace(')', ', tuned)') or ' (tuned)'}", task] = values
-    assert packaged("scl_noisy") == theirs
-
-
-def test_step_counts_of_the_paper() -> None:
-    resolved = resolve_table("few_shot", "paper")
-    assert [resolved.optim("fine_tune", n, n).steps for n in resolved.sizes] == [700, 700, 630]
-    assert [resolved.optim("post_train", n, n).steps for n in resolved.sizes] == [600, 650, 625]
-    full = resolve_table("full_size", "paper")
-    assert full.optim("fine_tune", 0, 2490).steps == 3 * 156
-    assert full.optim("post_train", 0, 2490).steps == 3 * 312
-    optim = resolved.optim("fine_tune", 20, 20)
-    assert (optim.lr, optim.batch_size, optim.schedule, optim.warmup, optim.clip) == (1e-5, 16, "linear", 0, 1)
-    assert full.optim("fine_tune", 0, 20).lr == 3e-5
-
 
 def test_every_preset_resolves_and_only_the_papers_is_comparable() -> None:
-    papers = (
-        "ablation",
-        "few_shot",
-        "full_size",
-        "scl_batch_size",
-        "scl_few_shot",
-        "scl_full_size",
-        "scl_noisy",
-        "scl_transfer",
-        "taco_base",
-        "taco_fraction",
-        "taco_small",
-        "taco_updates",
-        "coco_lm_ablation",
-        "coco_lm_base_plus",
-        "coco_lm_crop",
-        "coco_lm_fractions",
-        "coco_lm_glue",
-        "coco_lm_hours",
-        "coco_lm_prompt",
-        "coco_lm_squad",
-        "coco_lm_large_plus",
-        "taco_embeddings",
-        "taco_grid",
-        "taco_variants",
-        "unlabelled",
-        "views",
-    )
-    assert table_names() == tuple(
-        sorted((*papers, "k_shot", "learning_curves", "mlm_head", "objectives", "own", "pretraining"))
-    )
     for name in table_names():
         table = load_table(name)
         if not table.tasks:
@@ -196,22 +60,6 @@ def test_every_value_of_a_papers_table_has_one_origin() -> None:
         assert not by_origin(resolve_table(Table.model_validate(body), "paper"))
 
 
-def test_origins_reach_no_key() -> None:
-    body = load_table("few_shot").model_dump()
-    other = Table.model_validate({**body, "origin": dict.fromkeys(body["origin"], "C")})
-    for size in (20, 1000):
-        ours, theirs = (
-            resolve_table(t, "paper").optim("fine_tune", size, size) for t in (load_table("few_shot"), other)
-        )
-        assert ours == theirs
-    tiny = Located(Encoder("7" * 32, "tiny"), None, {}, None)
-    keys = [
-        [run.stage.key for run in make_plan(resolve_table(table, "quick", sizes=(100,)), None, tiny).runs]
-        for table in (load_table("few_shot"), other)
-    ]
-    assert keys[0] == keys[1] != []
-
-
 def test_a_value_that_is_changed_is_no_longer_the_papers() -> None:
     table = load_table("few_shot")
     theirs = by_origin(resolve_table(table, "paper"))
@@ -240,13 +88,6 @@ def test_rows_are_rows_of_known_methods() -> None:
         for row in resolved.table.rows:
             for part, values in resolved.settings_of(row).items():
                 hyperparameters(METHODS[part], values, f"{name}, row {row.name}")
-
-
-def test_paper_values_have_one_unit() -> None:
-    resolved = resolve_table("few_shot", "paper")
-    assert resolved.paper_value(20, "FT", "cola") == (0.0751, 0.0626)
-    assert resolved.paper_value(20, "FT", "movies") is None
-    assert resolve_table("full_size", "paper").paper_value(0, "FT", "rte") == (0.7403, None)
 
 
 def change(preset: str = "quick", table: str = "few_shot", **overrides: Any) -> Any:
@@ -291,46 +132,21 @@ def test_set_reaches_the_recipe_and_the_methods() -> None:
     ("overrides", "parts"),
     [
         ({"methods": ("CMML",)}, ["--methods", "Did you mean 'cmlm'?"]),
-        ({"tasks": ("sst",)}, ["--tasks", "Did you mean 'sst2'?"]),
         ({"sizes": (200,)}, ["--sizes", ["20", "100", "1000"][1]]),
-        ({"subsets": (1000,)}, ["--subsets: 1000", "0 to 999"]),
-        ({"seeds": (-1,)}, ["--seeds: -1"]),
         ({"set": ("optim.lrr=1",)}, ["Did you mean 'optim.lr'?"]),
         ({"set": ("optim.lr=fast",)}, ["--set optim.lr=fast", "number"]),
-        ({"set": ("optim.lr=.nan",)}, ["--set optim.lr=.nan"]),
-        ({"set": ("optim.batch_size=true",)}, ["should be a number"]),
         ({"set": ("optim.batch_size=0",)}, ["greater than or equal to 1"]),
-        ({"set": ("optim.batch_size=1000000000000",)}, ["less than or equal to 1000000"]),
-        ({"set": ("optim.lr=1e6",)}, ["less than or equal to 1, not 1000000.0"]),
         ({"set": ("fine_tune.lr=1e-320",)}, ["should be 1e-12 or more, not 9.99989e-321"]),
-        ({"set": ("optim.eps=1e-300",)}, ["should be 1e-12 or more, not 1e-300"]),
-        ({"set": ("optim.weight_decay=1e300",)}, ["less than or equal to 10, not 1e+300"]),
-        ({"set": ("optim.clip=1e300",)}, ["less than or equal to 1000000, not 1e+300"]),
-        ({"set": ("optim.epochs=1e300",)}, ["less than or equal to 100000, not 1e+300"]),
-        ({"set": (f"optim.steps={10**30}",)}, ["less than or equal to 1000000000"]),
         ({"set": ("optim.schedule=cosine",)}, ["'linear' or 'constant'"]),
-        ({"set": ("cml.alpha=1",)}, ["Did you mean 'cmlm.alpha'?"]),
-        ({"set": ("cmlm.alpha=[1]",)}, ["cmlm.alpha"]),
         ({"set": ("max_len=1",)}, ["Did you mean 'max_length'?"]),
-        ({"set": ("max_length=10000",)}, ["less than or equal to 8192"]),
         ({"set": ("optim",)}, ["KEY=VALUE"]),
         ({"set": ("optim=3",)}, ["needs a field"]),
-        ({"set": ("mlm_head.step=3",)}, ["Did you mean 'mlm_head.steps'?"]),
     ],
 )
 def test_wrong_overrides_get_a_sentence(overrides: dict[str, Any], parts: list[str]) -> None:
     with pytest.raises(UserError) as caught:
         change(**overrides)
     assert all(part in str(caught.value) for part in parts), caught.value
-
-
-def test_unknown_tables_and_presets() -> None:
-    with pytest.raises(UserError, match="Did you mean 'few_shot'"):
-        load_table("fewshot")
-    with pytest.raises(UserError, match="Did you mean 'laptop'"):
-        change("labtop")
-    with pytest.raises(UserError, match="no such file"):
-        load_table("no/such.yaml")
 
 
 @pytest.mark.parametrize(
@@ -345,11 +161,7 @@ def test_unknown_tables_and_presets() -> None:
             ["key recipe.fine_tune.batchsize", "Did you mean 'batch_size'?"],
         ),
         ("epochs: {20: 350", "epochs: {20: x", ["key recipe.fine_tune.epochs.20", "'x'"]),
-        ("epochs: {20: 350", "epochs: {20: 1e9", ["key recipe.fine_tune.epochs.20", "less than or equal to 100000"]),
-        ("subsets: 5\n", "subsets: 1000000000000\n", ["key subsets", "less than or equal to 1000"]),
         ("{name: TAPT, method: tapt}", "{name: FT, method: tapt}", ["key rows.3.name", "is given twice"]),
-        ("{name: TAPT, method: tapt}", "{name: TAPT}", ["key rows.3.method", "missing"]),
-        ("sst2, metric: accuracy", "sst2, metric: acuracy", ["key columns.sst2.metric", "Did you mean 'accuracy'?"]),
         (
             "sst2, metric: accuracy",
             "sst2, metric: pearson",
@@ -371,8 +183,6 @@ def test_unknown_tables_and_presets() -> None:
             "  recipe.*.scedule: C",
             ["key origin.recipe.*.scedule", "recipe.fine_tune.schedule"],
         ),
-        ("  recipe.*.schedule: C", "  recipe.*.l*: C", ["key origin.recipe.*.l*", "recipe.fine_tune.lr matches"]),
-        ("  max_length: C", "  max_length: M", ["key origin.max_length", "'M'"]),
         ("  max_length: C", "  max_length: D 256", ["key origin.max_length", "'D 256'"]),
     ],
 )
@@ -389,14 +199,6 @@ def test_a_users_own_table_with_a_mistake(tmp_path: Path, old: str, new: str, pa
     assert message.startswith(f"{path}, line {line}, ")
     for part in parts:
         assert part in str(caught.value)
-
-
-def test_a_size_without_epochs_is_named(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "benchmarks" / "few_shot.yaml").read_text()
-    path = tmp_path / "own.yaml"
-    path.write_text(text.replace("sizes: [20, 100, 1000] ", "sizes: [20, 50, 100, 1000] "))
-    with pytest.raises(UserError, match="no epochs for size 50"):
-        resolve_table(load_table(path), "paper").optim("fine_tune", 50, 50)
 
 
 def test_warm_up_in_updates_becomes_the_fraction_that_the_loop_reads_as_so_many() -> None:

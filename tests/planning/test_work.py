@@ -62,91 +62,6 @@ def test_the_plan_of_these_tests() -> None:
     assert {NAMES[s.key]: NAMES[s.parent.key] for s in PLAN.stages.values() if s.parent} == PARENT
 
 
-def test_with_an_empty_store_everything_is_trained_parents_first() -> None:
-    items, blocked = left({})
-    order = list(items)
-    assert (set(order), blocked) == (set(EVERY), set())
-    assert all(order.index(parent) < order.index(child) for child, parent in PARENT.items())
-    assert {name for name, item in items.items() if item.keep_weights} == {HEAD, TAPT_1, CMLM_1}
-    assert not any(item.remake or item.seen_attempt or item.deaths for item in items.values())
-
-
-def test_with_everything_done_nothing_is_trained_weights_or_not() -> None:
-    for weights in ((), EVERY):
-        assert left(statuses(done=EVERY), weights) == ({}, set())
-        assert left(statuses(done=EVERY), weights, retry=True) == ({}, set())
-
-
-def test_what_is_done_is_not_trained_again() -> None:
-    items, _ = left(statuses(done=[HEAD, FT, TAPT_1]), weights=[HEAD, TAPT_1])
-    assert list(items) == [SCL, TAPT_2, CMLM_1, CMLM_2]
-    assert {name for name, item in items.items() if item.keep_weights} == {CMLM_1}
-    assert not any(item.remake for item in items.values())
-
-
-def test_what_failed_is_trained_again_and_knows_its_attempt() -> None:
-    items, blocked = left(statuses(done=set(EVERY) - {SCL, CMLM_1}, failed=[SCL, CMLM_1]), weights=[HEAD])
-    assert ({name: item.seen_attempt for name, item in items.items()}, blocked) == ({SCL: 2, CMLM_1: 2}, set())
-    # CMLM's leaf is done: nobody needs the weights of its post-training
-    assert not any(item.keep_weights for item in items.values())
-
-
-def test_what_diverged_is_trained_again_on_request_only() -> None:
-    states = statuses(done=set(EVERY) - {SCL}, diverged=[SCL])
-    assert left(states, weights=[HEAD]) == ({}, set())
-    items, blocked = left(states, weights=[HEAD], retry=True)
-    assert ([*items], items[SCL].seen_attempt, blocked) == ([SCL], 2, set())
-
-
-def test_a_done_parent_is_made_again_exactly_when_a_child_needs_it() -> None:
-    """And its own parent in turn, when its weights are gone as well."""
-    states = statuses(done=[HEAD, FT, SCL, TAPT_1, TAPT_2, CMLM_1])
-    assert [*left(states, weights=[CMLM_1])[0]] == [CMLM_2]
-    assert [*left(states, weights=[HEAD, CMLM_1])[0]] == [CMLM_2]
-    for weights, remade in (
-        ([HEAD], [CMLM_1]),
-        ([HEAD, TAPT_1], [CMLM_1]),
-        ([], [HEAD, CMLM_1]),
-        ([TAPT_1], [HEAD, CMLM_1]),
-    ):
-        items, blocked = left(states, weights)
-        assert ([*items], blocked) == ([*remade, CMLM_2], set())
-        assert {name for name, item in items.items() if item.remake} == set(remade)
-        assert {name for name, item in items.items() if item.keep_weights} == set(remade)
-        assert {name: item.seen_attempt for name, item in items.items()} == {**dict.fromkeys(remade, 2), CMLM_2: 0}
-
-
-def test_a_shared_parent_is_made_again_once() -> None:
-    items, _ = left(statuses(done=[HEAD]))
-    assert [*items].count(HEAD) == 1
-    assert items[HEAD].remake
-    assert set(items) == set(EVERY)
-
-
-def test_children_of_what_diverged_are_blocked() -> None:
-    items, blocked = left(statuses(done=[HEAD], diverged=[CMLM_1]), weights=[HEAD])
-    assert ([*items], blocked) == ([FT, SCL, TAPT_1, TAPT_2], {CMLM_2})
-    items, blocked = left(statuses(diverged=[HEAD]))
-    assert ([*items], blocked) == ([FT, SCL], set(PARENT))
-    # with retry both are trained
-    items, blocked = left(statuses(done=[HEAD], diverged=[CMLM_1]), weights=[HEAD], retry=True)
-    assert (set(items), blocked) == ({FT, SCL, *PARENT}, set())
-    assert items[CMLM_1].keep_weights
-    # a child that is done already is not said to be blocked
-    assert left(statuses(done=set(EVERY) - {CMLM_1}, diverged=[CMLM_1])) == ({}, set())
-
-
-def test_children_of_what_failed_are_not_blocked() -> None:
-    items, blocked = left(statuses(failed=[HEAD]))
-    assert (set(items), blocked) == (set(EVERY), set())
-    assert items[HEAD].keep_weights
-
-
-def test_a_blocked_stage_asks_for_no_parents() -> None:
-    """CMLM 1 diverged: nothing else is to be done, so the head is not made again for it."""
-    assert left(statuses(done=set(EVERY) - {CMLM_1, CMLM_2}, diverged=[CMLM_1])) == ({}, {CMLM_2})
-
-
 def test_names_metrics_and_costs() -> None:
     items, _ = left({})
     assert items[HEAD].name == "mlm-head of TAPT/cola/n20/subset0/seed31 and 1 more"
@@ -178,12 +93,6 @@ def test_a_leaf_of_two_rows_is_trained_once_under_a_name_for_both() -> None:
         "SCL/cola/n20/subset0/seed31",
         "fine-tune of TAPT/cola/n20/subset0/seed31 and 1 more",
     ]
-
-
-def test_records_of_other_plans_do_not_matter() -> None:
-    others: dict[str, tuple[Status, int]] = {"f" * 32: ("diverged", 1), "0" * 32: ("done", 4)}
-    items, blocked = work(PLAN, others, lambda key: key in others, True)
-    assert (len(items), blocked) == (7, [])
 
 
 STATES = st.sampled_from([None, "done", "failed", "diverged"])
@@ -231,11 +140,3 @@ def test_interrupted_at_any_point_the_same_command_goes_on() -> None:
             items, blocked = left(statuses(done=done), weights=set(kept) & set(done))
             assert {n for n, item in items.items() if not item.remake} == set(order) - set(done)
             assert blocked == set()
-
-
-def test_work_on_a_whole_table_is_linear() -> None:
-    made = make_plan(resolve_table("few_shot", "paper"), None, TINY)
-    items, blocked = work(made, {}, lambda key: False, False)
-    assert (len(items), blocked, len({item.stage.key for item in items})) == (1891, [], 1891)
-    head = next(item for item in items if item.stage.phase == "mlm-head")
-    assert head.name == "mlm-head of TAPT/cola/n20/subset0/seed31 and 629 more"

@@ -81,15 +81,6 @@ def test_scores_are_in_the_unit_of_the_tables_and_the_best_line_has_a_colour() -
     assert [*ticks.values()] == ["1e-6", "1e-5", "0.0001"]
 
 
-def test_of_equal_points_the_first_has_the_colour_as_in_the_table() -> None:
-    trials = search(3, constant=True).trials
-    axes = plots._lines(trials, ["k"], "dev accuracy (x100)").axes[0]
-    (best,) = [line for line in axes.lines if line.get_color() == SERIES[2]]
-    heights, _ = plots._axis([trial.params["k"] for trial in trials])
-    assert best.get_ydata()[0] == heights[0]
-    assert len({*heights}) == 3
-
-
 def test_importances_of_few_points_are_said_to_be_chance(tmp_path: Path) -> None:
     for count, few in ((19, True), (20, False)):
         _, notes = save_plots(search(count), tmp_path / str(count), PATHS, range(1000))
@@ -122,19 +113,6 @@ def test_a_sentence_says_why_there_is_no_picture(tmp_path: Path) -> None:
         assert pictures == []
         assert part in missing
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_optuna_refuses_is_told_and_the_other_one_is_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*arguments: Any, **others: Any) -> None:
-        raise ValueError("too\nfew trials.")
-
-    monkeypatch.setattr("optuna.importance.get_param_importances", refuse)
-    pictures, missing = save_plots(search(5), tmp_path, PATHS, range(1000))
-    assert len(pictures) == 1
-    assert [path.name for path in tmp_path.iterdir()] == [PARALLEL]
-    assert missing == ["No importances: too few trials."]
 
 
 def test_nothing_global_changes(tmp_path: Path) -> None:

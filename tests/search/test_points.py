@@ -14,8 +14,7 @@ import pytest
 from search.small import explored
 
 from harness.encoders import locate
-from harness.errors import UserError
-from harness.planning.request import Override, Request, parse_override
+from harness.planning.request import Override, Request
 from harness.planning.resolve import resolve
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import load_table
@@ -159,19 +158,6 @@ def test_what_has_no_effect_gives_one_identity(search: Points) -> None:
     assert search.identity(simsiam) not in keys
 
 
-def test_settings_that_all_points_share_are_in_their_runs(points_of: Callable[..., Points], grid: Points) -> None:
-    shared = points_of(grid.space, parse_override("fine_tune.dropout=0.3"))
-    point = grid.space.grid_points()[3]
-    assert set(shared.identity(point)).isdisjoint(grid.identity(point))
-
-
-def test_a_point_that_cannot_be_run_says_why(grid: Points) -> None:
-    with pytest.raises(UserError) as caught:
-        grid.identity({**grid.space.defaults, "alpha": -1.0})
-    assert "alpha" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def test_points_travel_small_and_without_texts(grid: Points, source: TextSource) -> None:
     packed = pickle.dumps(grid)
     assert len(packed) < 50_000
@@ -222,12 +208,6 @@ def test_a_broken_run_counts_with_the_metrics_worst_value(
     assert found.status == status
     assert found.reason == f"{two[0].name} {status}: the loss is not finite at step 3"
     assert json.loads(json.dumps(asdict(found), allow_nan=False))
-
-
-def test_a_failure_outweighs_a_divergence(grid: Points, two: tuple[Run, Run]) -> None:
-    """A failed stage is retried, and so is its replicate."""
-    ends = [chain(two[0], StageResult("diverged", "nan")), chain(two[1], StageResult("failed", "killed"))]
-    assert grid.outcome(two, ends).status == "failed"
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, None])

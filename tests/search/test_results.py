@@ -110,13 +110,6 @@ def test_an_incomplete_study_is_shown_and_has_no_best() -> None:
             assert marginal_tables(found, format).endswith("\n")
 
 
-def test_what_cannot_be_a_study_is_refused() -> None:
-    with pytest.raises(ValueError, match="one number"):
-        study(noisy(0, 0.5), noisy(0, 0.6))
-    with pytest.raises(ValueError, match="more outcomes"):
-        study(noisy(0, 0.5, 7))
-
-
 def test_the_budget_counts_every_replicate() -> None:
     spent = budget(mixed())
     assert (spent.trials, spent.complete, spent.dropped, spent.failed) == (6, 3, 1, 1)
@@ -165,18 +158,6 @@ def test_every_reason_stands_in_the_table_and_running_means_are_marked() -> None
     assert re.search(r"\(9\d\.\d\d ± +\d+\.\d\d\) +2/6  running$", rows["5"])
     for reason in ("loss is NaN at update 31", "p = 0.003 against #1", "needs a_translator & 5% {luck}"):
         assert reason in text
-
-
-def test_values_of_all_kinds() -> None:
-    point: dict[str, Any] = {"fine_tune.lr": 1e-5, "k": 3, "mlm": False, "contrast": "sim|clr"}
-    other = {**point, "fine_tune.lr": 0.000123456789, "tau": -0.25}
-    found = study(noisy(0, 0.5, point=point), noisy(1, 0.6, point=other), paths=(*point, "tau"), grid=None)
-    text = points_table(found, "text")
-    assert re.search(r"^0 +1e-5 +3 +false +sim\|clr +— ", text, re.M)
-    assert re.search(r"^1 +0\.0001235 +3 +false +sim\|clr +-0\.25 ", text, re.M)
-    lines = [line for line in points_table(found, "md").splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(found.paths) + 5}
-    assert marginal_tables(found, "text") == ""
 
 
 @pytest.mark.parametrize("table", [points_table, marginal_tables])

@@ -8,7 +8,6 @@ import math
 import pickle
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from harness.search.space import (
     ResolvedSpace,
     check_metric,
     load_space,
-    requested_space,
     space_names,
 )
 from harness.search.space_file import Space
@@ -112,46 +110,9 @@ def test_all_that_a_space_proposes_under_any_preset_lies_in_it_and_runs(name: st
                 runnable(space, point)
 
 
-@pytest.mark.parametrize(
-    ("name", "preset", "points"),
-    [
-        ("cmlm", "quick", 30),
-        ("cmlm", "paper", 30),
-        ("scl", "paper", 24),
-        ("taco", "paper", 8),
-        ("taco_fine_tune", "paper", 24),
-        ("taco_fine_tune", "paper_rte", 36),
-        ("taco_fine_tune", "paper_qnli", 48),
-        ("taco_fine_tune", "paper_mnli", 72),
-        ("taco_fine_tune", "paper_qqp", 72),
-        ("taco_fine_tune", "paper_mrpc", 24),
-        ("coco_lm_fine_tune", "paper", 64),
-        ("coco_lm_fine_tune", "paper_stsb", 64),
-        ("coco_lm_fine_tune", "paper_qqp", 12),
-    ],
-)
-def test_the_papers_grids_have_the_papers_size(name: str, preset: str, points: int) -> None:
-    assert explored(SPACES[name], preset=preset, mode="grid").trials == points
-
-
 def paper_presets(name: str) -> list[ResolvedSpace]:
     found = [explored(SPACES[name], preset=preset, mode="grid") for preset in SPACES[name].presets]
     return [space for space in found if space.table_preset == "paper"]
-
-
-def test_coco_lms_table_7_is_what_its_presets_run() -> None:
-    """Length 512, decay 0.01, no clipping, Adam (0.9, 0.98) with 1e-6, dropout 0.1, linear decay; a search a task."""
-    spaces = paper_presets("coco_lm_fine_tune")
-    assert sorted(space.tasks or () for space in spaces) == sorted(
-        (task,) for task in ("cola", "rte", "mrpc", "stsb", "mnli", "qqp", "qnli", "sst2")
-    )
-    for space in spaces:
-        for point in (space.defaults, space.grid_points()[-1]):
-            table = tabled(space, point)
-            optim = table.optim("fine_tune", 0, 1000)
-            assert (table.max_length, optim.weight_decay, optim.clip, optim.dropout) == (512, 0.01, 0.0, 0.1)
-            assert (optim.beta1, optim.beta2, optim.eps, optim.schedule) == (0.9, 0.98, 1e-6, "linear")
-            assert optim.decay_biases_and_norms  # fairseq's
 
 
 def test_tacos_metrics_are_what_its_presets_judge_by() -> None:
@@ -355,13 +316,6 @@ def test_a_mistake_gets_one_sentence_with_its_place(
         assert key.split(".")[-1] in text.splitlines()[line - 1] or key.rsplit(".", 1)[-1].isdigit()
 
 
-def test_a_value_that_is_only_wrong_beside_others_is_taken() -> None:
-    """cmlm.alpha 0 is refused with mlm false, and taco.window 1 with the default reading: the other may be varied too."""
-    assert own(grid="alpha: [0, 0.5]\n  mlm: [true, false]", search="", defaults="alpha: 0.5, mlm: true")
-    space = own(method="taco", defaults="window: 1", grid="window: [1, 3]", search="")
-    assert explored(space).defaults == {"window": 1}
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -374,18 +328,6 @@ def test_what_all_points_share_is_checked_with_its_place(values: str, words: str
     text = f"name: o\ntitle: t\nmethod: cmlm\ntable: few_shot\nset: {values}\ngrid: {{alpha: [0.1, 0.5]}}\ndefaults: {{alpha: 0.5}}\n"
     with pytest.raises(UserError, match=f"own.yaml, line 5.*{words}"):
         parse_yaml(text, Space, "own.yaml")
-
-
-def test_wishes_for_what_the_space_lacks() -> None:
-    only_grid, only_search = own(search=""), own(grid="")
-    assert explored(only_grid).mode == "grid"
-    assert explored(only_search).mode == "search"
-    with pytest.raises(UserError, match=r"has no search under preset quick; take --grid"):
-        explored(only_grid, mode="search")
-    with pytest.raises(UserError, match=r"has no grid under preset quick; take --search"):
-        explored(only_search, mode="grid")
-    with pytest.raises(UserError, match="list values under grid"):
-        explored(only_search, sampler="grid")
 
 
 def test_samplers_trials_and_racing() -> None:
@@ -413,12 +355,6 @@ def test_a_metric_that_a_task_does_not_have_is_refused() -> None:
             check_metric(explored(cmlm, metric="mcc"), {"sst2": TASKS["sst2"]}, request(cmlm, metric=asked))
     with pytest.raises(UserError, match=r"--metric: unknown metric 'acc'"):
         explored(cmlm, metric="acc")
-
-
-def test_a_space_of_another_method_is_refused() -> None:
-    assert requested_space(replace(request(SPACES["cmlm"]), method="CMLM", space="cmlm")).method == "cmlm"
-    with pytest.raises(UserError, match=r"^--space scl: the space scl is for the method scl, and not for cmlm"):
-        requested_space(replace(request(SPACES["cmlm"]), space="scl"))
 
 
 def test_identity_moves_with_what_shapes_the_proposals_and_with_nothing_else() -> None:

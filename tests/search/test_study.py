@@ -6,7 +6,6 @@ import json
 import shutil
 import sqlite3
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from harness.errors import UserError
 from harness.planning.request import parse_override
 from harness.search.space import ResolvedSpace
 from harness.search.study import History, OptunaMirror, sampler_of, study_name
-from harness.search.trials import ReplicateOutcome
 from harness.store import Store
 
 POINTS: tuple[dict[str, Any], ...] = (
@@ -112,16 +110,6 @@ def test_a_reloaded_history_is_the_same(store: Store) -> None:
     assert History("other", store, None).entries == {}
 
 
-def test_a_replicate_that_is_reported_again_is_not_counted_again(store: Store) -> None:
-    history = History("mine", store, None)
-    history.propose(POINTS[0])
-    assert history.add_outcome(0, 1, outcome(0.5))
-    assert not history.add_outcome(0, 1, outcome(0.9))
-    assert history.add_outcome(0, 2, outcome(0.7))
-    assert not history.add_outcome(0, 1, outcome(0.9))
-    assert history.entries[0].trial.values == (0.5, 0.7)
-
-
 def test_a_trial_that_is_run_again_keeps_what_the_sampler_was_told(store: Store) -> None:
     history = History("mine", store, None)
     history.propose(POINTS[0])
@@ -191,18 +179,6 @@ def test_optuna_sees_the_same_study(store: Store, space: ResolvedSpace) -> None:
     assert notes[4]["not done"] == ["the loss is not finite"]
 
 
-def test_params_are_drawn_from_the_spaces_distributions(store: Store, space: ResolvedSpace) -> None:
-    """Otherwise importances and slices would be of another space."""
-    history, _ = mirrored(store, space)
-    history.propose(POINTS[0])
-    history.propose(POINTS[1])
-    drawn = optuna.create_study()
-    trial = drawn.ask()
-    space.define(trial)
-    mine = seen(store)[0 if trial.params["contrast"] == "simsiam" else 1]
-    assert mine.distributions == trial.distributions
-
-
 def test_going_on_is_idempotent(store: Store, space: ResolvedSpace) -> None:
     history, mirror = mirrored(store, space)
     worked(history)
@@ -234,24 +210,6 @@ def test_a_trial_that_ended_anew_is_written_anew(store: Store, space: ResolvedSp
     assert seen(store)[0].intermediate_values == {1: 0.8}
     assert "not done" not in seen(store)[0].user_attrs["harness"]
     assert [s.study_name for s in optuna.get_all_study_summaries(store.url)] == ["mine"]
-
-
-def test_nothing_of_a_test_set_stands_in_optunas_tables(store: Store, space: ResolvedSpace) -> None:
-    history, _ = mirrored(store, space)
-    worked(history)
-
-    def keys(node: Any) -> set[str]:
-        if isinstance(node, Mapping):
-            return {str(key) for key in node} | {key for value in node.values() for key in keys(value)}
-        return {key for value in node for key in keys(value)} if isinstance(node, list) else set()
-
-    known = {"state", "reason", "replicates", "same as", "not done"}
-    for trial in seen(store):
-        assert trial.user_attrs.keys() == {"harness"}
-        assert keys(trial.user_attrs["harness"]) <= known
-        assert not [key for key in trial.system_attrs if "test" in key]
-    fields = set(ReplicateOutcome.__dataclass_fields__)
-    assert not [name for name in fields if "test" in name], "an outcome that knew the test set could be told"
 
 
 # -------------------------------------------------------------------------------------------------- one database file
