@@ -227,7 +227,7 @@ def trained(
         save_at=item.save_at,
         until=item.until,
         launch=launch or launch_alone,
-        report_speed=(lambda _: None) if group.rank else partial(_report_speed, item, setup, group.size, ledger),
+        report_speed=(lambda _: None) if group.rank else partial(_report_speed, item, ledger),
         stopping=STOP.is_set,
         process_group=group,
     )
@@ -238,19 +238,12 @@ def trained(
     return record
 
 
-def _report_speed(item: Item, setup: WorkerSetup, workers: int, ledger: Any, speed: Speed) -> None:
-    """Tell Prometheus and the ledger how fast `workers` train a stage together, and how far it is."""
-    import torch
-
+def _report_speed(item: Item, ledger: Any, speed: Speed) -> None:
+    """Tell Prometheus and the ledger how fast a stage trains, and how far it is."""
     from harness.cluster.gauges import show_speed
-    from harness.running import device_name
-    from harness.training.throughput import peak_flops
 
     show_speed(item.name, item.stage.phase, speed.updates, speed.tokens)
-    name, precision = device_name(setup.device), item.stage.optim.precision
-    peak = peak_flops(torch.device(setup.device), name, precision, setup.threads)
-    share = speed.flops / (peak * workers) if peak else None
-    running = Running(speed.step, speed.steps, speed.tokens, speed.flops, share, speed.seconds_left)
+    running = Running(speed.step, speed.steps, speed.tokens, speed.flops, speed.seconds_left)
     ledger.report.remote(item.stage.key, running)
 
 
