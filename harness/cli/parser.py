@@ -342,10 +342,11 @@ def _compare(compare: argparse.ArgumentParser) -> None:
     _last_flag(compare)
     what = _rule_flags(compare, "comparison")
     _other_system(what)
-    _switch(what, "--variance", "each cell's variance components: subset, seed, interaction and test items")
-    _switch(what, "--cost", "each cell's score beside the FLOPs and hours of a run, post-training and search included")
+    view = what.add_mutually_exclusive_group()
+    _switch(view, "--variance", "each cell's variance components: subset, seed, interaction and test items")
+    _switch(view, "--cost", "each cell's score beside the FLOPs and hours of a run, post-training and search included")
     _switch(
-        what,
+        view,
         "--ranks",
         "each row's rank with its interval, and the rows that cannot be told from the best, also over the columns",
     )

@@ -53,12 +53,8 @@ ENDINGS = {".txt": "text", ".md": "md", ".tex": "latex", ".htm": "html"}
 BINARY = ("parquet", "png", "pdf")
 LONG = ("html", *BINARY)
 """Formats that no terminal shows."""
-VIEWS = {
-    "variance": "the variance of each cell",
-    "cost": "the cost of each cell",
-    "ranks": "the ranks of rows",
-}
-"""What `compare` prints instead of comparisons, by flag."""
+VIEWS = ("variance", "cost", "ranks")
+"""What `compare` prints instead of comparisons, by flag; the parser takes one of them."""
 
 OF_ANY_TABLE = (COST, EMBEDDINGS, VARIANCE, *FIGURES)
 """Figures that have no table of their own."""
@@ -146,19 +142,13 @@ def _variant_lines(prepared: Prepared, url: str | None) -> Iterator[str]:
 
 def compare(args: argparse.Namespace) -> int:
     """Print the comparisons, or another view of the cells. 1 where a cell is incomplete."""
-    views = [name for name in VIEWS if getattr(args, name)]
-    if len(views) > 1:
-        raise UserError(f"--{views[0]} and --{views[1]} each print a table of their own; leave one of them out.")
-    if views and (args.against or args.items or args.region is not None):
+    view = next((name for name in VIEWS if getattr(args, name)), "")
+    if view and (args.against or args.items or args.region is not None):
         flag = "--against" if args.against else "--items" if args.items else "--region"
-        raise UserError(f"{flag} is for comparisons, and --{views[0]} prints {VIEWS[views[0]]}; leave one of them out.")
+        raise UserError(f"{flag} is for comparisons, and --{view} prints none; leave one of them out.")
     settle_output(args, COMPARE_FORMATS)
-    if args.format in FIGURE_FORMATS and (views or not args.out):
-        others = {
-            **dict.fromkeys((COST, VARIANCE), "'harness report --figure {}' draws one"),
-            "ranks": "take another format for --ranks",
-        }
-        how = others[views[0]].format(views[0]) if views and views[0] in others else "name a file with --out"
+    if args.format in FIGURE_FORMATS and (view or not args.out):
+        how = f"take another format for --{view}" if view else "name a file with --out"
         raise UserError(f"--format {args.format}: comparisons are drawn, into a file; {how}.")
     if args.other_system and (args.items or args.cost):
         flag = "--items" if args.items else "--cost"

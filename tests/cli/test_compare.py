@@ -75,7 +75,7 @@ def test_formats_agree(harness: Harness) -> None:
         ("--against fx", "--against: unknown row 'fx'"),
         ("--format parquet", "--format: unknown format 'parquet'"),
         ("--variance --region 2", "--region is for comparisons"),
-        ("--cost --variance", "--variance and --cost each print a table of their own"),
+        ("--cost --variance", "--variance: not allowed with --cost"),
         ("--format png", "--format png: comparisons are drawn, into a file; name a file with --out"),
     ],
 )
