@@ -240,6 +240,11 @@ def trains(kind: str, name: str) -> bool:
 
 ALLOWED = [(kind, name) for name in OBJECTIVES for kind in KINDS if trains(kind, name)]
 """Which kinds of encoder can be trained with which objective."""
+SPREAD = []
+"""Each objective in one kind that it trains, by turns."""
+for _number, _name in enumerate(OBJECTIVES):
+    _kinds = [kind for kind, name in ALLOWED if name == _name]
+    SPREAD.append((_kinds[_number % len(_kinds)], _name))
 
 
 def views_in(spec: Objective) -> int:

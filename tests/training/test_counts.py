@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +26,13 @@ from harness.objectives.base import Views
 from harness.streams import seed_of
 from harness.training import loop
 from harness.training.forward_backward import seed_dropout
-from harness.training.loop import Scoring, predict, train
+from harness.training.loop import predict, train
 
 CPU = torch.device("cpu")
-KINDS = ("bert", "roberta", "electra")
-"""MPNet runs on the library's padded batches, whole."""
-OBJECTIVES = ("cross_entropy", "scl", "mlm", "cmlm-simsiam", "cmlm-simclr", "cssl-simsiam")
+CASES = (
+    *(("bert", name) for name in ("cross_entropy", "mlm", "cmlm-simsiam", "cssl-simsiam")),
+    *(("roberta", "cmlm-simclr"), ("electra", "scl")),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +66,7 @@ def passes(encoder: nn.Module, *, training: bool = False) -> list[tuple[Batch, T
 
 
 class TestOneStep:
-    @pytest.fixture(params=[(kind, name) for kind in KINDS for name in OBJECTIVES], ids="-".join)
+    @pytest.fixture(params=CASES, ids="-".join)
     def case(self, request: pytest.FixtureRequest, folders: dict[str, Path]) -> tuple[Any, Any, Any, int]:
         """(objective, what it reads, its recipe, the sequences of a text)."""
         kind, name = request.param
@@ -141,19 +139,6 @@ class TestOneStep:
             assert len(last.queries.gather) == heads * len(lengths)
             assert heads * int(lengths.sum()) <= last.area <= heads * int(lengths.sum()) / SIMILAR
 
-    def test_steps_are_all_alike(self, bert: Path) -> None:
-        stage, inputs = tiny.post_training(bert, tiny.OBJECTIVES["cmlm-simsiam"], steps=5)
-        objective = tiny.built(bert, stage.objective)
-        asked = passes(objective.encoder, training=True)
-        train(objective, inputs, stage.optim, 1)
-        assert len(asked) == 5
-
-    def test_a_step_sows_once(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """torch's own function seeds generators that are not there, and looks at its stack for each."""
-        monkeypatch.setattr(torch, "manual_seed", lambda _: pytest.fail("torch.manual_seed in the loop"))
-        stage, inputs = tiny.post_training(bert, steps=2)
-        train(tiny.built(bert, stage.objective), inputs, stage.optim, 1)
-
 
 @pytest.mark.parametrize("seed", [0, 1, seed_of(3, "dropout", 7), 2**63 - 1])
 def test_sowing_is_torchs(seed: int) -> None:
@@ -164,36 +149,30 @@ def test_sowing_is_torchs(seed: int) -> None:
     assert torch.equal(torch.get_rng_state(), expected)
 
 
-class TestOptimizer:
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_holds_the_rows_that_occur(
-        self, kind: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """In fine-tuning: of the word embeddings, and of Adam's two moments of each."""
-        stage, inputs = tiny.fine_tuning(folders[kind], steps=1)
-        objective = tiny.built(folders[kind], stage.objective)
-        words = objective.encoder.model.get_input_embeddings().weight
-        every = sum(parameter.numel() for parameter in loop.trainable(objective).values())
-        held: list[Any] = []
-        step = torch.optim.AdamW.step
+@pytest.mark.parametrize("kind", ["bert", "electra"])
+def test_the_optimizer_holds_the_rows_that_occur(
+    kind: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In fine-tuning: of the word embeddings, and of Adam's two moments of each."""
+    stage, inputs = tiny.fine_tuning(folders[kind], steps=1)
+    objective = tiny.built(folders[kind], stage.objective)
+    words = objective.encoder.model.get_input_embeddings().weight
+    every = sum(parameter.numel() for parameter in loop.trainable(objective).values())
+    held: list[int] = []
+    step = torch.optim.AdamW.step
 
-        def spy(self: torch.optim.AdamW, *given: Any, **named: Any) -> Any:
-            found = step(self, *given, **named)
-            held.append([parameter for group in self.param_groups for parameter in group["params"]])
-            held.append([s[n] for s in self.state.values() for n in ("exp_avg", "exp_avg_sq")])
-            return found
+    def spy(self: torch.optim.AdamW, *given: Any, **named: Any) -> Any:
+        found = step(self, *given, **named)
+        held.append(sum(parameter.numel() for group in self.param_groups for parameter in group["params"]))
+        held.append(sum(each[name].numel() for each in self.state.values() for name in ("exp_avg", "exp_avg_sq")))
+        return found
 
-        monkeypatch.setattr(torch.optim.AdamW, "step", spy)
-        train(objective, inputs, stage.optim, 1)
-        used = len(np.unique(inputs.train.tokens.ids))
-        assert used < len(words)
-        parameters, moments = held
-        assert sum(each.numel() for each in parameters) == every - (len(words) - used) * words.shape[1]
-        assert Counter(each.shape for each in moments) == {
-            shape: 2 * count for shape, count in Counter(each.shape for each in parameters).items()
-        }
-        assert torch.Size([used, words.shape[1]]) in {each.shape for each in parameters}
-        assert all(each.data_ptr() != words.data_ptr() for each in parameters)
+    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+    train(objective, inputs, stage.optim, 1)
+    used = len(np.unique(inputs.train.tokens.ids))
+    expected = every - (len(words) - used) * words.shape[1]
+    assert held == [expected, 2 * expected]
+    assert used < len(words)
 
 
 class TestEvaluation:
@@ -210,10 +189,7 @@ class TestEvaluation:
             if i + 1 < len(batches):  # and never fewer than fit
                 assert (len(rows) + 1) * widths[batches[i + 1][0]] > EVALUATION_TOKENS
 
-    def test_many_rows_of_one_token(self) -> None:
-        assert [len(rows) for rows in by_length(np.ones(5000, dtype=np.int64))] == [2048, 2048, 904]
-
-    @pytest.mark.parametrize("room", [1, 40, 100, EVALUATION_TOKENS])
+    @pytest.mark.parametrize("room", [1, 100, EVALUATION_TOKENS])
     def test_one_pass_a_batch(self, room: int, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """No token twice and no padding; of the last layer the first tokens alone, of dropout and gradients nothing."""
         monkeypatch.setattr(tokeniser, "EVALUATION_TOKENS", room)
@@ -230,65 +206,31 @@ class TestEvaluation:
         assert all(wanted is batch.packing.first for batch, wanted in asked)
         assert last == [rounded(len(rows)) for rows in batches]
 
-    @pytest.mark.parametrize(("steps", "every", "evaluations"), [(6, 2, 3), (5, 2, 3), (3, 100, 1)])
-    def test_passes_of_a_whole_stage(
-        self, steps: int, every: int, evaluations: int, bert: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """One a step, dev's batches at each evaluation, each test set's batches once."""
-        monkeypatch.setattr(tokeniser, "EVALUATION_TOKENS", 100)
-        stage, inputs = tiny.fine_tuning(bert, steps=steps, every=every)
-        objective = tiny.built(bert, stage.objective)
-        asked = passes(objective.encoder)
-        train(objective, inputs, stage.optim, 1, scoring=Scoring.of(stage, tiny.METRICS))
-        dev, test = (len(list(by_length(inputs.evaluations[name][0].tokens.lengths))) for name in ("dev", "test"))
-        assert min(dev, test) > 1
-        assert len(asked) == steps + evaluations * dev + test
-        assert Counter(batch.ids.is_inference() for batch, _ in asked) == {
-            False: steps,
-            True: evaluations * dev + test,
-        }
 
+@pytest.mark.parametrize("kind", ["bert", "deberta-v2"])
+def test_an_encoder_is_read_once_a_process(
+    kind: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second time there is no file any more; another encoder in between does not push it out."""
+    reads: list[str] = []
+    read = model_module.AutoModelForMaskedLM.from_pretrained
 
-class TestDisk:
-    @pytest.mark.parametrize("selects", [True, False])
-    def test_nothing_is_written_while_training(
-        self, selects: bool, bert: Path, workdir: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The best state is kept in memory."""
-        (workdir / "temporary").mkdir()
-        monkeypatch.setattr(tempfile, "tempdir", str(workdir / "temporary"))
-        make: Callable[..., Any] = tiny.fine_tuning if selects else tiny.post_training
-        stage, inputs = make(bert)
-        before = sorted(path.stat().st_mtime_ns for path in bert.rglob("*"))
-        objective = tiny.built(bert, stage.objective)
-        train(objective, inputs, stage.optim, 1, scoring=Scoring.of(stage, tiny.METRICS))
-        assert [path.name for path in workdir.rglob("*")] == ["temporary"]
-        assert sorted(path.stat().st_mtime_ns for path in bert.rglob("*")) == before
+    def spy(folder: str, **named: Any) -> Any:
+        reads.append(folder)
+        return read(folder, **named)
 
-    @pytest.mark.parametrize("kind", tiny.KINDS)
-    def test_an_encoder_is_read_once_a_process(
-        self, kind: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The second time there is no file any more; another encoder in between does not push it out."""
-        reads: list[str] = []
-        read = model_module.AutoModelForMaskedLM.from_pretrained
-
-        def spy(folder: str, **named: Any) -> Any:
-            reads.append(folder)
-            return read(folder, **named)
-
-        monkeypatch.setattr(model_module.AutoModelForMaskedLM, "from_pretrained", spy)
-        model_module._template.cache_clear()
-        folder = Path(shutil.copytree(folders[kind], tmp_path / kind))
-        other = Path(shutil.copytree(folders[kind], tmp_path / "other"))
-        first = load_encoder(folder, "one", seed=1)
-        before = weights_digest(first.parts())
-        with torch.no_grad():
-            for parameter in first.parameters():
-                parameter.zero_()  # a stage trains its own copy
-        load_encoder(other, "other", seed=1)
-        shutil.rmtree(folder)
-        for seed in (1, 2):
-            assert weights_digest(load_encoder(folder, "one", seed=seed).parts()) == before
-        assert reads == [str(folder), str(other)]
-        model_module._template.cache_clear()
+    monkeypatch.setattr(model_module.AutoModelForMaskedLM, "from_pretrained", spy)
+    model_module._template.cache_clear()
+    folder = Path(shutil.copytree(folders[kind], tmp_path / kind))
+    other = Path(shutil.copytree(folders[kind], tmp_path / "other"))
+    first = load_encoder(folder, "one", seed=1)
+    before = weights_digest(first.parts())
+    with torch.no_grad():
+        for parameter in first.parameters():
+            parameter.zero_()  # a stage trains its own copy
+    load_encoder(other, "other", seed=1)
+    shutil.rmtree(folder)
+    for seed in (1, 2):
+        assert weights_digest(load_encoder(folder, "one", seed=seed).parts()) == before
+    assert reads == [str(folder), str(other)]
+    model_module._template.cache_clear()

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
 from harness.encoders.models.weights import checked_weights
-from harness.encoders.tokens import TextExamples, reading_of
+from harness.encoders.tokens import reading_of
 from harness.objectives import objective
 from harness.objectives.definitions.fitted import STRENGTHS
 from harness.running import run_stage
@@ -105,8 +105,7 @@ def test_tf_idf_of_pairs_that_lack_a_text_is_that_of_the_other(bert: Path) -> No
         np.testing.assert_array_equal(beside.predictions[key].logits, found.logits)
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-@pytest.mark.parametrize("scores", [False, True])
+@pytest.mark.parametrize(("pairs", "scores"), [(True, False), (False, True)])
 def test_tf_idf_is_plain_scikit_learn(bert: Path, pairs: bool, scores: bool) -> None:
     sets, metric = rows_of(pairs, scores), "pearson" if scores else "accuracy"
     columns = [{key: [row[at] for row in rows] for key, (rows, _) in sets.items()} for at in range(1 + pairs)]
@@ -192,12 +191,6 @@ def test_the_majority_is_scikit_learn_s_dummy(bert: Path) -> None:
     np.testing.assert_allclose(record.predictions["test"].decoded, scores["train"][1].mean(), rtol=1e-6)
     assert record.dev_scores == {"pearson": 0.0}
     assert score("pearson", record.predictions["test"]) == 0.0
-
-
-def test_whole_texts_have_no_tokens(bert: Path) -> None:
-    examples = reading_of(Data(RowSet("x"), 2, 0, blocks="whole")).examples([("a b",), ("c",)], tiny.tokeniser(bert))
-    assert isinstance(examples, TextExamples)
-    assert (len(examples), examples.texts, len(examples.tokens.ids)) == (2, (("a b",), ("c",)), 0)
 
 
 def test_the_frozen_encoder_stays_and_its_rows_are_encoded_once(

@@ -16,7 +16,8 @@ from harness.training import loop
 from harness.training.loop import held_out_terms
 
 CPU = torch.device("cpu")
-UNLABELLED = [name for kind, name in tiny.ALLOWED if kind == "bert" and name not in tiny.SUPERVISED]
+UNLABELLED = {spec.name: name for name, spec in tiny.OBJECTIVES.items() if name not in tiny.SUPERVISED}.values()
+"""A setting of each objective without labels."""
 
 
 @pytest.mark.parametrize("name", UNLABELLED)

@@ -15,15 +15,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.encoders.models.text_encoder import Batch, TextEncoder
 from harness.encoders.models.weights import weights_digest
 from harness.encoders.tokens import Examples
 from harness.errors import DivergedError
 from harness.kinds import Predictions
-from harness.objectives import DEFINITIONS, build, definition_of
+from harness.objectives import DEFINITIONS, build
 from harness.objectives.base import TrainingObjective
-from harness.objectives.classification import CrossEntropy
-from harness.objectives.heads import Head, HeadOutputs
 from harness.specs import Objective, Stage
 from harness.training import forward_backward, loop
 from harness.training.loop import (
@@ -31,7 +28,6 @@ from harness.training.loop import (
     Placement,
     Scoring,
     batch_order,
-    decay_groups,
     mean_terms,
     predict,
     schedule,
@@ -72,30 +68,22 @@ class TestOrder:
             assert len(rows[-1]) == size - batch * (per_epoch - 1)  # the small last batch is kept
             assert sorted(np.concatenate(rows)) == list(range(size))
 
-    def test_epochs_and_seeds_differ(self) -> None:
+    def test_epochs_and_seeds_differ_and_batch_sizes_do_not(self) -> None:
         orders = [list(itertools.islice(batch_order(20, 20, seed), 2)) for seed in (1, 2)]
         assert len({tuple(rows) for order in orders for rows in order}) == 4
-
-    def test_the_order_does_not_depend_on_the_batch_size(self) -> None:
-        whole = next(batch_order(20, 20, 1))
-        assert np.array_equal(np.concatenate(list(itertools.islice(batch_order(20, 8, 1), 3))), whole)
+        assert np.array_equal(np.concatenate(list(itertools.islice(batch_order(20, 8, 1), 3))), orders[0][0])
 
 
 class TestSchedule:
-    def test_linear_without_warm_up(self) -> None:
+    def test_its_factors(self) -> None:
         assert [schedule(tiny.optim(steps=4), step) for step in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
+        warmed = tiny.optim(steps=10, warmup=0.35)  # 4 steps, rounded up
+        expected = [0.25, 0.5, 0.75, 1.0, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]
+        assert [schedule(warmed, step) for step in range(10)] == pytest.approx(expected)
+        constant = tiny.optim(steps=4, warmup=0.5, schedule="constant")
+        assert [schedule(constant, step) for step in range(4)] == [0.5, 1.0, 1.0, 1.0]
 
-    def test_warm_up(self) -> None:
-        optim = tiny.optim(steps=10, warmup=0.35)  # 4 steps, rounded up
-        factors = [schedule(optim, step) for step in range(10)]
-        assert factors == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
-
-    def test_constant(self) -> None:
-        optim = tiny.optim(steps=4, warmup=0.5, schedule="constant")
-        assert [schedule(optim, step) for step in range(4)] == [0.5, 1.0, 1.0, 1.0]
-
-    @pytest.mark.parametrize("changes", [{"warmup": 0.0}, {"warmup": 0.5}, {"schedule": "constant"}])
-    def test_the_optimizer_follows_it(self, changes: Any, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_optimizer_follows_it(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         rates = []
         step = torch.optim.AdamW.step
 
@@ -104,25 +92,12 @@ class TestSchedule:
             return step(self, *arguments, **options)
 
         monkeypatch.setattr(torch.optim.AdamW, "step", spy)
-        stage, inputs = tiny.post_training(bert, steps=4, **changes)
+        stage, inputs = tiny.post_training(bert, steps=4, warmup=0.5)
         run(bert, stage, inputs)
         assert rates == [{stage.optim.lr * schedule(stage.optim, i)} for i in range(4)]
 
 
 class TestParameters:
-    def test_biases_and_norms_are_not_decayed(self, bert: Path) -> None:
-        stage, _ = tiny.fine_tuning(bert)
-        parameters = trainable(objective_of(bert, stage))
-        decayed, free = decay_groups(parameters, tiny.optim(weight_decay=0.1))
-        assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
-        names = {id(p): n for n, p in parameters.items()}
-        for parameter in free["params"]:
-            assert names[id(parameter)].endswith("bias") or "LayerNorm" in names[id(parameter)]
-        for parameter in decayed["params"]:
-            assert names[id(parameter)].endswith("weight")
-            assert "LayerNorm" not in names[id(parameter)]
-        assert len(decayed["params"]) + len(free["params"]) == len(parameters)
-
     @pytest.mark.parametrize("decay_all", [False, True])
     def test_updates_are_those_of_a_naive_adamw(
         self, decay_all: bool, bert: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,7 +135,7 @@ class TestParameters:
         for name, parameter in module.named_parameters():
             torch.testing.assert_close(parameter.detach().double(), expected[name], rtol=1e-5, atol=1e-6)
 
-    @pytest.mark.parametrize(("kind", "name"), tiny.ALLOWED)
+    @pytest.mark.parametrize(("kind", "name"), tiny.SPREAD)
     def test_what_is_trained_moves_and_nothing_else(self, kind: str, name: str, folders: dict[str, Path]) -> None:
         """The MLM head is trained where the objective uses it, the tied word embeddings once; what is frozen stays."""
         spec = tiny.OBJECTIVES[name]
@@ -194,14 +169,11 @@ class TestParameters:
 
 
 class TestCompact:
-    KINDS = ("bert", "roberta", "electra")
-
     @staticmethod
     def words(objective: TrainingObjective) -> Any:
         return objective.encoder.model.get_input_embeddings()
 
-    @pytest.mark.parametrize("kind", KINDS)
-    @pytest.mark.parametrize("every", [4, 100])
+    @pytest.mark.parametrize(("kind", "every"), [("bert", 4), ("roberta", 100), ("electra", 4)])
     def test_changes_nothing(
         self, kind: str, every: int, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -221,7 +193,7 @@ class TestCompact:
             if "key.bias" not in name:
                 torch.testing.assert_close(tensor, states[1][name], atol=1e-5, rtol=0, msg=name)
 
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("kind", ["bert", "electra"])
     def test_the_librarys_embedding_is_back(self, kind: str, folders: dict[str, Path]) -> None:
         stage, inputs = tiny.fine_tuning(folders[kind])
         objective = objective_of(folders[kind], stage)
@@ -258,75 +230,35 @@ class TestCompact:
         moved = (self.words(after).weight != self.words(before).weight).any(dim=1)
         assert moved.all()
 
-    def test_with_mlm_the_table_stays_whole(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_where_words_are_predicted_the_table_stays_whole(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """MLM; and a prompt, by the MLM head or by the embeddings: label words and separators are in no training text."""
         monkeypatch.setattr(loop, "compact", lambda *_: pytest.fail("compacted"))
         run(bert, *tiny.post_training(bert, steps=2))
-
-    def test_with_words_that_the_embeddings_predict_the_table_stays_whole(
-        self, bert: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Label words and separators are in no training text."""
-        monkeypatch.setattr(loop, "compact", lambda *_: pytest.fail("compacted"))
-        run(bert, *tiny.fine_tuning(bert, tiny.of_method("prompt", head="embeddings"), steps=2))
-
-    @pytest.mark.parametrize("kind", ["bert", "roberta"])
-    def test_a_classifier_on_the_mlm_head_trains_as_with_the_whole_table(
-        self, kind: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The head's decoder is the word embeddings: without those that no text holds it would train other weights."""
-        stage, inputs = tiny.fine_tuning(folders[kind], steps=20)
-        logits = []
-        for compacted in (True, False):
-            if not compacted:
-                monkeypatch.setattr(loop, "compact", lambda base, ids: lambda: None)
-            spec, vocabulary = stage.objective, tiny.vocabulary(folders[kind])
-            objective = LabelWords(
-                tiny.encoder(folders[kind]), vocabulary, stage.data.kind, 0.0, 1, definition_of(spec)
-            )
-            outcome = train(objective, inputs, stage.optim, stage.seed, scoring=Scoring.of(stage, tiny.METRICS))
-            logits.append(outcome.predictions["test"].logits)
-        assert np.array_equal(*logits)
-
-
-class LabelWords(CrossEntropy):
-    """Classifies by the MLM head's logits of two words at the first token."""
-
-    uses_mlm_head = True
-
-    def build(self) -> None:
-        self.weights = {"cross_entropy": 1.0}
-        self.head = WordHead()
-
-
-class WordHead(Head):
-    WORDS = (8, 9)
-
-    def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
-        first = encoder(batch, batch.packing.first)
-        return HeadOutputs(first, first, encoder.mlm_logits(first)[:, self.WORDS])
+        for head in ("mlm", "embeddings"):
+            run(bert, *tiny.fine_tuning(bert, tiny.of_method("prompt", head=head), steps=2))
 
 
 class TestDeterminism:
+    @staticmethod
+    def once(name: str, bert: Path, seed: int, noise: int) -> tuple[str, list[Any], list[bytes]]:
+        spec = tiny.OBJECTIVES[name]
+        make = tiny.fine_tuning if name in tiny.SUPERVISED else tiny.post_training
+        stage, inputs = make(bert, spec, seed=seed, steps=6)
+        torch.manual_seed(noise)
+        np.random.seed(noise)
+        torch.randn(noise)
+        objective, outcome = run(bert, stage, inputs)
+        logits = [p.logits.tobytes() for p in outcome.predictions.values()]
+        return weights_digest({**objective.encoder.parts(), **objective.parts()}), outcome.history, logits
+
     @pytest.mark.parametrize("name", tiny.OBJECTIVES)
     def test_twice_the_same_bits(self, name: str, bert: Path) -> None:
-        spec = tiny.OBJECTIVES[name]
-        supervised = DEFINITIONS[spec.name].labelled
+        assert self.once(name, bert, 1, 77) == self.once(name, bert, 1, 3)
 
-        def once(seed: int, noise: int) -> tuple[str, list[Any], list[bytes]]:
-            stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(bert, spec, seed=seed, steps=9)
-            torch.manual_seed(noise)
-            np.random.seed(noise)
-            torch.randn(noise)
-            objective, outcome = run(bert, stage, inputs)
-            logits = [p.logits.tobytes() for p in outcome.predictions.values()]
-            parts = {**objective.encoder.parts(), **objective.parts()}
-            return weights_digest(parts), outcome.history, logits
-
-        first = once(1, 3)
-        assert once(1, 77) == first
-        other = once(2, 3)
-        assert other[0] != first[0]
-        assert [e["loss"] for e in other[1]] != [e["loss"] for e in first[1]]
+    def test_another_seed_gives_other_numbers(self, bert: Path) -> None:
+        one, other = (self.once("cross_entropy", bert, seed, 3) for seed in (1, 2))
+        assert one[0] != other[0]
+        assert [entry["loss"] for entry in one[1]] != [entry["loss"] for entry in other[1]]
 
     def test_dropout_has_a_stream_of_its_own_at_each_step(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         seeds: list[int] = []
@@ -339,54 +271,31 @@ class TestDeterminism:
             train(objective_of(bert, stage), inputs, stage.optim, seed)
         assert len(set(seeds)) == len(seeds) == 8
 
-    def test_evaluating_more_often_changes_no_weight(self, bert: Path) -> None:
-        ends = []
-        for every in (2, 3, 100):
-            stage, inputs = tiny.fine_tuning(bert, every=every)
-            _, outcome = run(bert, stage, inputs)
-            ends.append(outcome.history[-1]["dev"])
-            assert outcome.history[-1]["step"] == stage.optim.steps
-        assert ends[0] == ends[1] == ends[2]
-
-    def test_reporting_changes_nothing(self, bert: Path) -> None:
-        entries: list[Any] = []
-        stage, inputs = tiny.fine_tuning(bert)
-        _, silent = run(bert, stage, inputs)
-        _, loud = run(bert, stage, inputs, report=entries.append)
-        assert entries == loud.history == silent.history
-
     @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
     def test_the_learning_curve_changes_no_number(self, bert: Path, weight_decay: float) -> None:
         """With compact embeddings and without: dev scored in between, by points or not at all, gives the same record but for the curve."""
         stage, inputs = tiny.fine_tuning(bert, every=8, weight_decay=weight_decay)
-        (ours, plain), *others = [
-            run(bert, stage, inputs, placement=Placement(dev_points=points)) for points in (0, 6, 100)
-        ]
+        entries: list[Any] = []
+        ours, plain = run(bert, stage, inputs, placement=Placement(dev_points=0))
+        theirs, other = run(bert, stage, inputs, placement=Placement(dev_points=6), report=entries.append)
+        assert entries == other.history, "reporting changes nothing"
         assert [entry["step"] for entry in plain.history] == [8, 12]
         assert [step for entry in plain.history for step, _ in entry["curve"]["loss"]] == list(range(1, 13))
         for entry, steps in zip(plain.history, (slice(0, 8), slice(8, 12)), strict=True):
             losses = [loss for each in plain.history for _, loss in each["curve"]["loss"]][steps]
             assert entry["loss"] == pytest.approx(np.mean(losses))
             assert "dev" not in entry["curve"]
-        scored = {8: plain.history[0]["dev"]["accuracy"], 12: plain.history[1]["dev"]["accuracy"]}
-        for (theirs, other), steps in zip(others, ([2, 4, 6, 10], [*range(1, 8), *range(9, 12)]), strict=True):
-            found = {step: value for entry in other.history for step, value in entry["curve"].pop("dev")}
-            assert list(found) == steps
-            for step, value in found.items():  # what an evaluation at that step finds
-                every, _ = tiny.fine_tuning(bert, every=step, weight_decay=weight_decay)
-                assert value == run(bert, every, inputs)[1].history[0]["dev"]["accuracy"]
-            assert scored == {entry["step"]: entry["dev"]["accuracy"] for entry in other.history}
-            for entry, mine in zip(other.history, plain.history, strict=True):
-                assert entry == mine
-            assert (other.flops, other.selected_step, other.dev_scores) == (
-                plain.flops,
-                plain.selected_step,
-                plain.dev_scores,
-            )
-            for digest, predicted in plain.predictions.items():
-                assert np.array_equal(predicted.logits, other.predictions[digest].logits)
-            for name, parameter in ours.named_parameters():
-                assert torch.equal(parameter, theirs.get_parameter(name))
+        found = {step: value for entry in other.history for step, value in entry["curve"].pop("dev")}
+        assert list(found) == [2, 4, 6, 10]
+        for step, value in found.items():  # what an evaluation at that step finds
+            every, _ = tiny.fine_tuning(bert, every=step, weight_decay=weight_decay)
+            assert value == run(bert, every, inputs)[1].history[0]["dev"]["accuracy"]
+        for field in ("history", "flops", "selected_step", "dev_scores"):
+            assert getattr(other, field) == getattr(plain, field)
+        for digest, predicted in plain.predictions.items():
+            assert np.array_equal(predicted.logits, other.predictions[digest].logits)
+        for name, parameter in ours.named_parameters():
+            assert torch.equal(parameter, theirs.get_parameter(name))
 
 
 class TestSelection:
@@ -412,7 +321,7 @@ class TestSelection:
 
     @pytest.mark.parametrize(
         ("steps", "every", "expected"),
-        [(12, 4, [4, 8, 12]), (14, 4, [4, 8, 12, 14]), (5, 1, [1, 2, 3, 4, 5]), (3, 100, [3])],
+        [(14, 4, [4, 8, 12, 14]), (5, 1, [1, 2, 3, 4, 5]), (3, 100, [3])],
     )
     def test_when_it_is_evaluated(
         self, steps: int, every: int, expected: list[int], bert: Path, events: list[str]
@@ -428,9 +337,7 @@ class TestSelection:
         [
             ([0.5, 0.7, 0.7, 0.6, 0.7], 2, 3),
             ([0.5, 0.5, 0.6], 3, 1),
-            ([0.9, 0.5, 0.5], 1, 1),
             ([0.0, 0.0, 0.0], 1, 3),
-            ([-0.2, -0.1, -0.1], 2, 2),
         ],
     )
     def test_the_first_best_is_kept(
@@ -512,21 +419,16 @@ class TestEvaluation:
         np.testing.assert_allclose(found.logits, expected, rtol=1e-5)
         assert found.logits.dtype == np.float32
 
-    @pytest.mark.parametrize(("precision", "near"), [("bf16", 0.5), ("fp16", 0.05)])
-    def test_half_precision(self, precision: str, near: float, bert: Path) -> None:
-        """It trains, stays finite, keeps float32 weights, and is another computation than float32, but not by far."""
+    def test_bf16(self, bert: Path) -> None:
+        """It stays finite, keeps float32 weights, and is another computation than float32, but not by far. (fp16: test_fp16.py.)"""
         outcomes = {}
-        for each in ("fp32", precision):
+        for each in ("fp32", "bf16"):
             stage, inputs = tiny.fine_tuning(bert, precision=each)
             objective, outcomes[each] = run(bert, stage, inputs)
             assert {p.dtype for p in objective.parameters()} == {torch.float32}
-        exact, half = (outcomes[p].predictions["test"].logits for p in ("fp32", precision))
+        exact, half = (outcomes[p].predictions["test"].logits for p in ("fp32", "bf16"))
         assert np.isfinite(half).all()
-        assert not np.array_equal(half, exact)
-        assert np.abs(half - exact).max() < near
-        for name in ("mlm", "cmlm-simsiam", "cmlm-simclr"):
-            stage, inputs = tiny.post_training(bert, tiny.OBJECTIVES[name], precision=precision, steps=3)
-            assert np.isfinite(run(bert, stage, inputs)[1].history[-1]["loss"])
+        assert 0 < np.abs(half - exact).max() < 0.5
 
     def test_flops_are_those_of_the_steps_and_evaluations(self, bert: Path) -> None:
         stage, inputs = tiny.fine_tuning(bert, every=4)
@@ -539,8 +441,7 @@ class TestEvaluation:
 
 
 class TestDivergence:
-    @pytest.mark.parametrize("value", [math.nan, math.inf])
-    @pytest.mark.parametrize("first", [1, 3, 7, 12])
+    @pytest.mark.parametrize(("first", "value"), [(1, math.nan), (7, math.inf), (12, math.nan)])
     def test_the_first_step_is_named(
         self, first: int, value: float, bert: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -580,10 +481,6 @@ class TestDivergence:
         monkeypatch.setattr(loop, "predict", spoiled)
         with pytest.raises(DivergedError, match=r"the test predictions are not finite at step \d+"):
             run(bert, stage, inputs)
-
-    def test_a_learning_rate_far_too_high(self, bert: Path) -> None:
-        with pytest.raises(DivergedError, match=r"not finite at step \d+"):
-            run(bert, *tiny.post_training(bert, lr=1e36, steps=20))
 
     def test_mean_terms(self) -> None:
         def terms(a: float, b: float) -> dict[str, torch.Tensor]:

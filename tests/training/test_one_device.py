@@ -32,9 +32,12 @@ class OneDevice(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("micro_batch", [0, 3], ids=["whole", "cut groups"])
+CASES = [*((name, (0, 0)) for name in tiny.OBJECTIVES), ("mlm", (8, 16)), ("coco_lm", (8, 16))]
+
+
 @pytest.mark.parametrize(
-    ("name", "relative"), [*((name, (0, 0)) for name in tiny.OBJECTIVES), ("mlm", (8, 16)), ("coco_lm", (8, 16))]
+    ("name", "relative", "micro_batch"),
+    [(*case, (0, 3)[number % 2]) for number, case in enumerate(CASES)],  # whole batches and cut groups by turns
 )
 def test_a_step_of_every_objective(name: str, relative: tuple[int, int], micro_batch: int, bert: Path) -> None:
     spec, rows = tiny.OBJECTIVES[name], np.arange(8)

@@ -461,9 +461,10 @@ def test_the_same_selection_and_predictions(name: str, bert: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "places", [("",), (".self.dropout", ".attn.dropout", ".attention.dropout")], ids=["all", "attention"]
+    ("kind", "places"),
+    [("bert", ("",)), ("bert", (".self.dropout",)), ("mpnet", ("",))],
+    ids=["bert", "attention", "mpnet"],
 )
-@pytest.mark.parametrize("kind", tiny.KINDS)
 def test_dropout_has_the_librarys_distribution(kind: str, places: tuple[str, ...], folders: dict[str, Path]) -> None:
     """In the same places with the same probability: 3,000 draws a text give logits of the same mean and variance."""
     p, repeats, rounds = 0.1, 300, 10

@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
-import pandas as pd
 import pytest
 import tiny
 import torch
 
-from harness.statistics.difference import difference
 from harness.tasks.metrics import score
 from harness.training.loop import Scoring, batch_order, train
 from scripts.measure import plain_loop
@@ -44,25 +41,3 @@ def test_the_same_selection_and_scores(bert: Path, monkeypatch: pytest.MonkeyPat
     expected = {"dev": outcome.dev_scores["accuracy"], "test": score("accuracy", tested)}
     assert {name: plain[name] for name in expected} == expected
     assert plain["selected"] == outcome.selected_step
-
-
-def test_differences_are_plain_minus_harness_over_the_full_grid() -> None:
-    rng = np.random.default_rng(0)
-    scores = {loop: rng.normal(0.7, 0.02, (5, 3)) for loop in ("plain", "harness")}
-    rows = [
-        {
-            "subset": i,
-            "seed": j,
-            **{f"{name}_{loop}": scores[loop][i, j] for name in ("dev", "test") for loop in scores},
-        }
-        for i in range(5)
-        for j in range(3)
-        if (i, j) != (4, 2)
-    ]
-    dev, test = plain_loop.compared(pd.DataFrame(rows))
-    expected = difference(scores["plain"][:4] - scores["harness"][:4], region=0.01)
-    assert expected.interval is not None
-    assert dev[1:] == test[1:]
-    assert dev[:2] == ["dev", 12]
-    assert float(dev[4]) == pytest.approx(100 * expected.mean, abs=0.006)
-    assert dev[5] == f"{100 * expected.interval.low:+.2f} to {100 * expected.interval.high:+.2f}"

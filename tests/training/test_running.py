@@ -21,7 +21,6 @@ from harness.running import run_stage
 from harness.specs import Encoder, Objective, Parent, Record, Stage
 from harness.storage import Storage, checkpoint_of
 from harness.training.loop import Inputs
-from harness.training.result import TrainingResult
 
 
 def record_of(folder: Path, artifacts: Path, stage: Stage, inputs: Inputs, **options: Any) -> Record:
@@ -31,34 +30,25 @@ def record_of(folder: Path, artifacts: Path, stage: Stage, inputs: Inputs, **opt
     )
 
 
-@pytest.mark.parametrize("kind", tiny.KINDS)
-class TestModelTypes:
-    def test_fine_tuning(self, kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
-        stage, inputs = tiny.fine_tuning(folders[kind], pairs=True, steps=4, every=2)
-        record = record_of(folders[kind], tmp_path, stage, inputs)
-        assert (record.status, record.reason) == ("done", "")
-        assert record.key == stage.key
-        assert record.weights_digest is None
-        assert list(tmp_path.iterdir()) == []
-        assert record.predictions.keys() == {"dev", "test"}
-        assert record.predictions["test"].logits.shape == (25, 2)
-        assert sum(record.histogram) == 30
-        assert record.collapsed == (0 in record.histogram)
-        assert record.flops > 0
-        assert record.provenance["encoder"] == stage.encoder.digest
-
-
-LOSS_ALONE = ("softmax", "weighted_ce", "all_token", "no_stop", "projection")
-"""Variants that differ in their loss, not in what a stage reads, keeps or loads."""
+def test_a_record_of_fine_tuning(bert: Path, tmp_path: Path) -> None:
+    stage, inputs = tiny.fine_tuning(bert, pairs=True, steps=4, every=2)
+    record = record_of(bert, tmp_path, stage, inputs)
+    assert (record.status, record.reason) == ("done", "")
+    assert record.key == stage.key
+    assert record.weights_digest is None
+    assert list(tmp_path.iterdir()) == []
+    assert record.predictions.keys() == {"dev", "test"}
+    assert record.predictions["test"].logits.shape == (25, 2)
+    assert sum(record.histogram) == 30
+    assert record.collapsed == (0 in record.histogram)
+    assert record.flops > 0
+    assert record.provenance["encoder"] == stage.encoder.digest
 
 
 class TestEveryObjective:
-    """From a record to its weights to a fine-tuned child, for every kind of encoder that an objective can train."""
+    """From a record to its weights to a fine-tuned child."""
 
-    @pytest.mark.parametrize(
-        ("kind", "name"),
-        [p for p in tiny.ALLOWED if p[1] not in tiny.SUPERVISED and not p[1].endswith(LOSS_ALONE)],
-    )
+    @pytest.mark.parametrize(("kind", "name"), [case for case in tiny.SPREAD if case[1] not in tiny.SUPERVISED])
     def test_post_training_then_fine_tuning(
         self, kind: str, name: str, folders: dict[str, Path], tmp_path: Path
     ) -> None:
@@ -84,24 +74,23 @@ class TestEveryObjective:
             equal = np.array_equal(without.predictions["dev"].logits, after.predictions["dev"].logits)
             assert equal, "bit-identical: only the head was trained"
 
-    @pytest.mark.parametrize("name", [name for name in tiny.OBJECTIVES if name not in tiny.SUPERVISED])
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        {name: kind for name in tiny.OBJECTIVES for kind in tiny.KINDS if not tiny.trains(kind, name)}.items(),
+    )
     def test_what_an_encoder_cannot_do_is_said_before(
-        self, name: str, folders: dict[str, Path], tmp_path: Path
+        self, name: str, kind: str, folders: dict[str, Path], tmp_path: Path
     ) -> None:
-        """And it is so: what is refused would fail, with a sentence of the same kind."""
-        for kind in tiny.KINDS:
-            reason = definition_of(tiny.OBJECTIVES[name]).unmet(tiny.config(kind).to_dict())
-            if reason is None:
-                continue
-            assert len(reason.split()) > 5
-            assert ";" in reason, "what to do about it"
-            stage, inputs = tiny.post_training(folders[kind], tiny.OBJECTIVES[name], steps=1)
-            record = record_of(folders[kind], tmp_path, stage, inputs)
-            assert record.status == "failed"
-            assert record.reason.startswith("ValueError")
+        """And it is so: what is refused would fail."""
+        reason = definition_of(tiny.OBJECTIVES[name]).unmet(tiny.config(kind).to_dict())
+        assert reason is not None
+        assert ";" in reason, "what to do about it"
+        stage, inputs = tiny.post_training(folders[kind], tiny.OBJECTIVES[name], steps=1)
+        record = record_of(folders[kind], tmp_path, stage, inputs)
+        assert record.status == "failed"
+        assert record.reason.startswith("ValueError")
 
-    @pytest.mark.parametrize("name", ["mlm", "electra-shallow"])
-    @pytest.mark.parametrize("kind", ["bert", "roberta", "electra"])
+    @pytest.mark.parametrize(("kind", "name"), [("roberta", "mlm"), ("bert", "electra-shallow")])
     def test_relative_positions_survive_into_fine_tuning(
         self, kind: str, name: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -155,9 +144,7 @@ class TestChain:
         child, inputs = tiny.fine_tuning(bert, init=Parent(parent))
         record = record_of(bert, tmp_path, child, inputs)
         assert record.status == "failed"
-        assert record.reason == (
-            f"the weights of its parent stage {parent.key} are no longer in {tmp_path}: the same command makes them again"
-        )
+        assert f"{parent.key} are no longer in {tmp_path}" in record.reason
 
     def test_a_later_stage_starts_from_the_parents_weights(self, bert: Path, tmp_path: Path) -> None:
         """With a learning rate of almost nothing the child's weights are the parent's."""
@@ -204,14 +191,6 @@ class TestChain:
         other = record_of(bert, tmp_path, short, inputs, keep_weights=True)
         assert record.weights_digest != other.weights_digest
 
-    def test_weights_that_the_parent_does_not_keep(self, bert: Path, tmp_path: Path) -> None:
-        parent, inputs = tiny.post_training(bert, steps=1)
-        assert record_of(bert, tmp_path, parent, inputs, keep_weights=True).status == "done"
-        stage, inputs = tiny.fine_tuning(bert, init=Parent(parent, step="selected"))
-        record = record_of(bert, tmp_path, stage, inputs)
-        assert record.status == "failed"
-        assert "keeps its last weights" in record.reason
-
     def test_a_last_step_that_spoils_the_weights(self, bert: Path, tmp_path: Path) -> None:
         """The loss of the last step is finite, its gradient is not: no weights may come of it."""
 
@@ -232,46 +211,15 @@ class TestChain:
         assert "after step 1" in record.reason
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_missing_parent(self, bert: Path, tmp_path: Path) -> None:
-        parent, _ = tiny.post_training(bert)
-        stage, inputs = tiny.fine_tuning(bert, init=Parent(parent))
-        record = record_of(bert, tmp_path, stage, inputs)
-        assert record.status == "failed"
-        assert parent.key in record.reason
-
-    def test_a_parent_that_lacks_a_part(self, bert: Path, folders: dict[str, Path], tmp_path: Path) -> None:
-        parent, inputs = tiny.post_training(folders["electra"], steps=1)
-        assert record_of(folders["electra"], tmp_path, parent, inputs, keep_weights=True).status == "done"
-        stage, inputs = tiny.fine_tuning(bert, init=Parent(parent))
-        record = record_of(bert, tmp_path, stage, inputs)
-        assert record.status == "failed"
-        assert "the parent's weights lack" in record.reason
-
-    def test_the_same_stage_twice(self, bert: Path, tmp_path: Path) -> None:
-        stage, inputs = tiny.fine_tuning(bert)
-        records = []
-        for place in ("a", "b"):
-            torch.randn(5)
-            records.append(record_of(bert, tmp_path / place, stage, inputs, keep_weights=True))
-        first, second = records
-        assert first.weights_digest == second.weights_digest
-        assert first.history == second.history
-        assert (tmp_path / "a" / f"{stage.key}.safetensors").read_bytes() == (
-            tmp_path / "b" / f"{stage.key}.safetensors"
-        ).read_bytes()
-        for digest, predictions in first.predictions.items():
-            assert predictions.logits.tobytes() == second.predictions[digest].logits.tobytes()
-
-    def test_launch_wraps_the_training(self, bert: Path, tmp_path: Path) -> None:
-        stage, inputs = tiny.fine_tuning(bert, steps=2)
-        outcomes: list[TrainingResult] = []
-
-        def launch(train_function: Callable[[], TrainingResult]) -> TrainingResult:
-            outcomes.append(train_function())
-            return outcomes[-1]
-
-        record = record_of(bert, tmp_path, stage, inputs, launch=launch)
-        assert [outcome.history for outcome in outcomes] == [record.history]
+    def test_what_the_parent_does_not_keep(self, bert: Path, folders: dict[str, Path], tmp_path: Path) -> None:
+        """The selected weights of a stage that selects nothing; and a part that the parent's kind of encoder does not have."""
+        for kind, step, said in (("bert", "selected", "keeps its last weights"), ("electra", "last", "weights lack")):
+            parent, inputs = tiny.post_training(folders[kind], steps=1)
+            assert record_of(folders[kind], tmp_path, parent, inputs, keep_weights=True).status == "done"
+            stage, inputs = tiny.fine_tuning(bert, init=Parent(parent, step=step))
+            record = record_of(bert, tmp_path, stage, inputs)
+            assert record.status == "failed"
+            assert said in record.reason
 
 
 class TestWhatGoesWrong:
@@ -303,9 +251,8 @@ class TestWhatGoesWrong:
         assert list(tmp_path.iterdir()) == []
         return record
 
-    @pytest.mark.parametrize("value", ["nan", "inf"])
-    def test_diverged(self, value: str, bert: Path, tmp_path: Path, at_step_3: Any) -> None:
-        at_step_3(lambda loss: loss * float(value))
+    def test_diverged(self, bert: Path, tmp_path: Path, at_step_3: Any) -> None:
+        at_step_3(lambda loss: loss * float("nan"))
         record = self.failed(bert, tmp_path)
         assert record.status == "diverged"
         assert "at step 3 " in record.reason
@@ -347,14 +294,11 @@ class TestWhatGoesWrong:
         assert record.status == "failed"
         assert record.reason.startswith("out of memory: ")
 
-    @pytest.mark.parametrize("kind", [RuntimeError, AssertionError])
-    def test_a_device_that_does_not_start(
-        self, kind: type[Exception], bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_device_that_does_not_start(self, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its name is asked for first; that this fails is no reason to end the worker's call without a record."""
 
         def fail(*_: Any, **__: Any) -> Any:
-            raise kind("CUDA error: out of memory")
+            raise AssertionError("CUDA error: out of memory")
 
         monkeypatch.setattr("torch.cuda.get_device_name", fail)
         monkeypatch.setattr("torch.nn.Module.to", fail)

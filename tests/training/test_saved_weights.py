@@ -21,8 +21,6 @@ from harness.training import loop
 from harness.training.loop import Inputs
 
 STEPS, SAVED = 12, (3, 8)
-OBJECTIVES = ("mlm", "taco", "coco_lm", "electra-shallow")
-CONTRASTED = ("taco", "coco_lm")
 
 
 class Killed(BaseException):
@@ -51,11 +49,13 @@ def long_run(bert: Path, name: str = "mlm", **changes: Any) -> tuple[Stage, Inpu
     return tiny.post_training(bert, tiny.OBJECTIVES[name], **{"steps": STEPS, "dropout": 0.1, **changes})
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_they_are_the_final_weights_of_a_run_that_ends_there(name: str, bert: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "schedules"), [("mlm", ("constant", "linear")), ("coco_lm", ("constant",))])
+def test_they_are_the_final_weights_of_a_run_that_ends_there(
+    name: str, schedules: tuple[str, ...], bert: Path, tmp_path: Path
+) -> None:
     """Under a constant learning rate, that is. Under a linear schedule a long run is at another rate by then."""
     place = tiny.worker_setup(bert, tmp_path)
-    for schedule in ("constant", "linear"):
+    for schedule in schedules:
         stage, inputs = long_run(bert, name, schedule=schedule)
         assert run(stage, inputs, place, *SAVED).status == "done"
         for step in SAVED:
@@ -64,8 +64,7 @@ def test_they_are_the_final_weights_of_a_run_that_ends_there(name: str, bert: Pa
             assert (weights(place, stage, step) == weights(place, short)) == (schedule == "constant")
 
 
-@pytest.mark.parametrize("micro_batch", [0, 3])
-@pytest.mark.parametrize("name", CONTRASTED)
+@pytest.mark.parametrize(("name", "micro_batch"), [("taco", 0), ("coco_lm", 3)])
 def test_interrupted_and_resumed_they_are_those_of_the_straight_run(
     name: str, micro_batch: int, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,10 +90,9 @@ def test_interrupted_and_resumed_they_are_those_of_the_straight_run(
         assert weights(place, stage, step) == weights(straight, stage, step)
 
 
-@pytest.mark.parametrize("name", CONTRASTED)
-def test_accumulated_gradients_give_them_to_rounding(name: str, bert: Path, tmp_path: Path) -> None:
+def test_accumulated_gradients_give_them_to_rounding(bert: Path, tmp_path: Path) -> None:
     """Without dropout, which each micro-batch draws for itself."""
-    stage, inputs = long_run(bert, name, dropout=0.0)
+    stage, inputs = long_run(bert, "coco_lm", dropout=0.0)
     found = []
     for micro_batch in (0, 3):
         place = replace(tiny.worker_setup(bert, tmp_path / str(micro_batch)), micro_batch=micro_batch)
@@ -126,16 +124,6 @@ def test_a_later_stage_starts_from_them(bert: Path, tmp_path: Path) -> None:
         record = run(child, inputs, place)
         assert record.status == "done", record.reason
         assert weights(place, child) == weights(place, parent, start.step)
-
-
-def test_weights_that_are_not_stored_are_said(bert: Path, tmp_path: Path) -> None:
-    place = tiny.worker_setup(bert, tmp_path)
-    parent, inputs = long_run(bert)
-    run(parent, inputs, place)
-    child, inputs = tiny.fine_tuning(bert, init=Parent(parent, 3))
-    record = run(child, inputs, place)
-    assert record.status == "failed"
-    assert record.reason.endswith("the same command makes them again")
 
 
 def test_a_run_for_them_alone_ends_with_the_last_one(bert: Path, tmp_path: Path) -> None:
@@ -185,5 +173,6 @@ def test_weights_that_are_not_finite_are_not_saved(bert: Path, tmp_path: Path, m
 
     monkeypatch.setattr(loop._TrainingRun, "update", spoiled)
     record = run(stage, inputs, place, *SAVED)
-    assert (record.status, record.reason) == ("diverged", "the weights are not finite after step 3")
+    assert record.status == "diverged"
+    assert record.reason.endswith("after step 3")
     assert list(tmp_path.iterdir()) == []
