@@ -49,15 +49,19 @@ def predictions(texts: list[str], golds: list[list[str]], null: list[float] | No
     return Predictions(arrays, labels_of(golds))
 
 
-def test_the_vectors_of_the_issue() -> None:
+def test_vectors_of_all_scores() -> None:
     first = predictions(["Normans", "", "", "y x"], GOLDS)
     assert score("exact_match", first) == 0.5
     assert score("answer_f1", first) == 0.75
     assert score("hasans_f1", first) == pytest.approx(2 / 3)
     assert score("noans_accuracy", first) == 1.0
+    assert answerable(labels_of(GOLDS)).tolist() == [True, False, True, True]
     second = predictions(["Norman", "zzz", "an", "x"], GOLDS, [0, 3, 1, -1])
     assert score("exact_match", second) == 0.75
     assert score("answer_f1", second) == pytest.approx((3 + 2 / 3) / 4)
+    refused = predictions(["Norman", "zzz", "an", "x"], GOLDS, [2, 3, 1, 0.5])
+    assert score("answer_f1", refused) == 0.5
+    assert score("best_f1", refused) == pytest.approx((3 + 2 / 3) / 4)
 
 
 @pytest.mark.parametrize(
@@ -97,22 +101,12 @@ def test_scores_of_one_question(text: str, golds: list[str], exact: float, f1: f
     assert answer_f1(labels_of([golds]), [text]).tolist() == pytest.approx([f1])
 
 
-def test_a_gold_of_articles_alone_has_an_answer() -> None:
-    assert answerable(labels_of(GOLDS)).tolist() == [True, False, True, True]
-
-
 @given(st.lists(st.tuples(*[st.floats(0, 1)] * 2, st.integers(-2, 2)), min_size=1, max_size=12))
 def test_the_best_threshold_is_the_best_of_all(values: list[tuple[float, float, int]]) -> None:
     answered, refused, margins = (np.array(column, dtype=np.float64) for column in zip(*values, strict=True))
     cuts = [-math.inf, *margins]
     naive = max(float(np.where(margins <= cut, answered, refused).mean()) for cut in cuts)
     assert best_over_thresholds(answered, refused, margins) == pytest.approx(naive)
-
-
-def test_the_best_threshold_is_at_least_as_good_as_zero() -> None:
-    predicted = predictions(["Norman", "zzz", "an", "x"], GOLDS, [2, 3, 1, 0.5])
-    assert score("answer_f1", predicted) == 0.5
-    assert score("best_f1", predicted) == pytest.approx((3 + 2 / 3) / 4)
 
 
 # -------------------------------------------------------------------------------------------------------- gold answers
@@ -149,10 +143,9 @@ def test_an_answer_that_is_not_where_it_should_be_is_named() -> None:
     rows = [("q", "the cat sat"), ("q", "the cat sat")]
     right, wrong, absent = as_label([("cat", 4)]), as_label([("cat", 5)]), as_label([("dog", 4)])
     assert Spans().misplaced(rows, np.array([right, right])) is None
-    assert Spans().misplaced(rows, np.array([right, wrong])) == (
-        1,
-        "the answer 'cat' does not stand at character 5 of its context (begins at 4)",
-    )
+    number, said = Spans().misplaced(rows, np.array([right, wrong]))  # type: ignore[misc]
+    assert number == 1
+    assert "at character 5 of its context (begins at 4)" in said
     assert "is not in it" in Spans().misplaced(rows, np.array([absent, right]))[1]  # type: ignore[index]
 
 
@@ -176,7 +169,7 @@ def test_the_tokens_of_an_answer(text: str, start: int, tokens: tuple[int, int])
     assert token_span(as_label([]), PLACES) == (0, 0)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_best_answers_are_those_of_a_naive_search(seed: int) -> None:
     generator = np.random.default_rng(seed)
     longest = 4

@@ -86,6 +86,8 @@ def test_a_request_is_read_back_from_its_json_and_from_its_command() -> None:
     )
     assert from_json(to_json(request)) == request
     assert read_words(shlex.split(command(request))[1:]) == request
+    # whoever set a value, the requests are equal
+    assert parse_override("fine_tune.lr=2e-4") == Override(("fine_tune", "lr"), 0.0002, "best.yaml, key set,", True)
 
 
 def test_a_request_of_an_older_store_is_read() -> None:
@@ -97,26 +99,15 @@ def test_a_request_of_an_older_store_is_read() -> None:
     assert to_json(found) == kept
 
 
-def test_requests_are_equal_whoever_set_their_values() -> None:
-    assert parse_override("fine_tune.lr=2e-4") == Override(("fine_tune", "lr"), 0.0002, "best.yaml, key set,", True)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ({"preset": "quik"}, "preset of table few_shot: unknown preset 'quik'. Did you mean 'quick'?"),
-        ({"methods": "cmml"}, "methods: unknown method 'cmml'. Did you mean 'cmlm'?"),
-        ({"sizes": 30}, "sizes: unknown size '30'"),
-        ({"set": {"fine_tune.lrr": 1}}, "set fine_tune.lrr=1: unknown key 'fine_tune.lrr'"),
+        ({"set": {"fine_tune.lrr": 1}}, "set fine_tune.lrr=1: unknown key"),
         ({"set": {("cmlm", "alpha"): -1}}, "set cmlm.alpha=-1: should be greater"),
-        ({"encoder": "bert-tny"}, "encoder: unknown encoder 'bert-tny'"),
         ({"data": "nowhere"}, "nowhere: there is no such folder; data takes 'hub'"),
-        ({"data": Path("nowhere")}, "nowhere: there is no such folder; data takes 'hub'"),
         ({"data": 3}, "data: should be a text, not 3."),
         ({"sizes": "20"}, "sizes: should be a whole number of 0 or more, not '20'."),
-        ({"subsets": [0, 1.5]}, "subsets: should be a whole number of 0 or more, not 1.5."),
-        ({"slots": -1}, "slots: should be a whole number of 0 or more, not -1."),
-        ({"num_workers": 0}, "num_workers: should be a whole number of 1 or more, not 0."),
         ({"gpus_per_run": float("nan")}, "gpus_per_run: should be a number of 0 or more, not nan."),
         ({"retry": 1}, "retry: should be true or false, not 1."),
     ],
@@ -135,21 +126,12 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None
         ("taco_fine_tune", {}, "tune the method ft with space='taco_fine_tune'."),
         ("cmlm", {"space": "scl"}, "space='scl': the space scl is for the method scl, and not for cmlm"),
         ("cmlm", {"trials": 0}, "trials: should be a whole number of 1 or more, not 0."),
-        ("cmlm", {"seed": "one"}, "seed: should be a whole number of 0 or more, not 'one'."),
-        ("cmlm", {"metric": [0]}, "metric: should be a text, not [0]."),
         ("cmlm", {"mode": "gird"}, "mode: unknown mode 'gird'. Did you mean 'grid'?"),
-        (
-            "cmlm",
-            {"mode": "grid", "trials": 5},
-            "trials: a grid ends by itself; leave it out, or draw from the grid with",
-        ),
-        ("cmlm", {"sampler": "grid", "mode": "search"}, "a grid over a continuous range has no end"),
+        ("cmlm", {"mode": "grid", "trials": 5}, "trials: a grid ends by itself; leave it out"),
         ("cmlm", {"metric": "mcc"}, "metric mcc: the task movies does not have it"),
         ("cmlm", {"set": {"cmlm.alpha": 0.2}}, "set cmlm.alpha=0.2: the search of cmlm varies cmlm.alpha itself"),
         ("cmlm", {"num_workers": 9999}, "num_workers 9999: this machine has "),
-        ("cmlm", {"gpus_per_run": 99}, "gpus_per_run 99: torch "),
         ("cmlm", {"store": "harness.db"}, "store 'harness.db' is not a database URL"),
-        ("cmlm", {"storage": "s3:bucket"}, "storage s3:...: write two slashes"),
     ],
 )
 @pytest.mark.usefixtures("packaged")
@@ -208,10 +190,9 @@ def test_the_package_is_light_until_it_is_used() -> None:
     assert all(name in done.stdout for name in harness.__all__)
 
 
-@pytest.mark.parametrize("before", ["", "import harness.planning.table; ", "from harness.analysis import cells; "])
-def test_a_function_may_have_the_name_of_a_package(before: str) -> None:
+def test_a_function_may_have_the_name_of_a_package() -> None:
     code = (
-        f"{before}import harness\n"
+        "import harness.planning.table; import harness\n"
         "for function in (lambda: harness.bench, lambda: harness.plan, lambda: harness.results):\n"
         "    try: function()('nowhere')\n"
         "    except Exception as error: print(type(error).__name__, error)"

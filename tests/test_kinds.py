@@ -16,15 +16,10 @@ KINDS = [kind_of(("no", "yes")), kind_of(("a", "b", "c"), (("4", "c"),)), kind_o
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.description)
-def test_labels_read_back_as_they_are_named(kind: Kind) -> None:
+def test_labels_read_back_as_they_are_named_and_every_row_is_in_one_stratum(kind: Kind) -> None:
     labels = np.array([0, 1, 1], dtype=kind.dtype)
     assert [kind.read(str(value)) for value in kind.named(labels)] == labels.tolist()
     assert kind.read("neither") is None
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.description)
-def test_every_row_is_in_one_stratum(kind: Kind) -> None:
-    labels = np.array([0, 1, 1], dtype=kind.dtype)
     assert sum(kind.sizes(labels)) == len(labels)
     assert sum(kind.counts(labels).values()) in (0, len(labels))
 
@@ -64,31 +59,25 @@ def test_probabilities_and_columns_name_the_classes() -> None:
     assert kind_of(()).columns(number) == {"predicted": [1.5, -0.5]}
 
 
-def test_an_answer_starts_at_its_first_character() -> None:
-    """A tokenizer that counts the space before a word as the word's gives a span that begins one earlier."""
+@pytest.mark.parametrize(
+    ("context", "places", "last", "answer", "start"),
+    [
+        ("the cat sat on Paris", [[0, 3], [3, 7], [7, 11], [11, 14], [14, 20]], 1, "cat", 4),
+        ("Ann lives\n\nhere.", [[0, 3], [3, 9], [9, 11], [11, 15], [15, 16]], 2, "lives", 4),
+    ],
+)
+def test_an_answer_begins_and_ends_with_a_character(
+    context: str, places: list[list[int]], last: int, answer: str, start: int
+) -> None:
+    """Byte-level tokenizers count the space before a word as the word's, and have line breaks as tokens of their own, which a span
+    may end with."""
     kind = Spans(reading=SpanReading(unanswerable=False))
-    context = "the cat sat on Paris"
-    for begins in (3, 4):
-        places = np.array([[0, 3], [begins, 7], [7, 11], [11, 14], [14, 20]])
-        outputs = np.full((5, 2), -9.0, dtype=np.float32)
-        outputs[1] = 9.0
-        tokens = SimpleNamespace(offsets=np.array([0, 5]), places=places)
-        examples = SimpleNamespace(tokens=tokens, starts=np.array([0, 1]), contexts=[context])
-        found = kind.columns(Predictions(kind.assemble(outputs, examples), np.array(["cat"], dtype=object)))
-        assert (found["answer"], found["answer_start"]) == (["cat"], [4])
-
-
-def test_an_answer_ends_before_a_line_break() -> None:
-    """Byte-level tokenizers have line breaks as tokens of their own, which a span may end with."""
-    kind = Spans(reading=SpanReading(unanswerable=False))
-    context = "Ann lives\n\nhere."
-    places = np.array([[0, 3], [3, 9], [9, 11], [11, 15], [15, 16]])
     outputs = np.full((5, 2), -9.0, dtype=np.float32)
-    outputs[1, 0] = outputs[2, 1] = 9.0
-    tokens = SimpleNamespace(offsets=np.array([0, 5]), places=places)
+    outputs[1, 0] = outputs[last, 1] = 9.0
+    tokens = SimpleNamespace(offsets=np.array([0, 5]), places=np.array(places))
     examples = SimpleNamespace(tokens=tokens, starts=np.array([0, 1]), contexts=[context])
-    found = kind.columns(Predictions(kind.assemble(outputs, examples), np.array(["lives"], dtype=object)))
-    assert (found["answer"], found["answer_start"]) == (["lives"], [context.index("lives")])
+    found = kind.columns(Predictions(kind.assemble(outputs, examples), np.array([answer], dtype=object)))
+    assert (found["answer"], found["answer_start"]) == ([answer], [start])
 
 
 @pytest.mark.parametrize(("slope", "shift"), [(1.0, 0.0), (1000.0, 1e5), (0.001, -3.0)])

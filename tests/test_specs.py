@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -192,25 +192,6 @@ def test_an_earlier_stage_counts_as_much(kind: type, name: str) -> None:
     assert (after.key == before.key) == ((kind, name) in LABELS)
 
 
-@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
-def test_no_label_anywhere_changes_a_key(chain: Stage) -> None:
-    def relabelled(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(relabelled(each) for each in value)
-        if not is_dataclass(value):
-            return value
-        changed = {
-            f.name: OTHER[type(value)][f.name] if f.metadata.get("label") else relabelled(getattr(value, f.name))
-            for f in fields(value)
-        }
-        return replace(value, **changed)
-
-    other = relabelled(chain)
-    assert other.data.train.name == "renamed"
-    assert other.key == chain.key
-    assert other == chain  # labels are left out of comparisons as well
-
-
 def test_execution_and_labels_of_a_run_are_no_part_of_a_stage() -> None:
     run = Run(FINE, "CMLM", "cmlm", "toy", 100, 2, 31)
     assert replace(run, row="w/o CL", method="tapt", task="x", size=0, subset=9, seed=1).stage.key == FINE.key
@@ -240,22 +221,20 @@ def test_floats_have_twelve_digits_and_one_zero() -> None:
     assert key(1e-5) == key(0.00001) == key(float(np.float64("1e-5")))
     assert key(1e-5) != key(1.00000001e-5)
     assert str(canonical(-0.0)) == "0.0"
+    assert canonical(Optim(1, 16.5, 10))["batch_size"] == 16.5, "what is no whole number is not made one"
     assert canonical(np.float32(0.5)) == 0.5
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), np.float32("nan")])
-def test_what_is_not_finite_is_refused(bad: float) -> None:
+NOT_FINITE = [float("nan"), float("inf"), -float("inf"), np.float32("nan")]
+
+
+@pytest.mark.parametrize("bad", [*NOT_FINITE, object(), {1, 2}, b"bytes", 1j, Optim, np.zeros(2)])
+def test_what_is_not_finite_or_has_no_canonical_form_is_refused(bad: Any) -> None:
     for value in (bad, {"a": bad}, [bad], Optim(bad, 16, 10), Objective("scl", 1, {"lam": bad})):
         with pytest.raises(ValueError, match="no canonical form"):
             canonical(value)
     with pytest.raises(ValueError, match="no canonical form"):
         _ = replace(FINE, optim=replace(FINE.optim, lr=bad)).key
-
-
-@pytest.mark.parametrize("bad", [object(), {1, 2}, b"bytes", 1j, Optim, np.zeros(2)])
-def test_what_has_no_canonical_form_is_refused(bad: Any) -> None:
-    with pytest.raises(ValueError, match="no canonical form"):
-        canonical(bad)
 
 
 @pytest.mark.parametrize(("name", "new"), [("dev", None), ("tests", ()), ("tests", TESTS[::-1]), ("tests", TESTS[:1])])
@@ -271,21 +250,6 @@ def test_true_is_not_one_and_text_is_no_number() -> None:
 
 
 def test_a_later_field_leaves_old_keys_alone_at_its_neutral_value() -> None:
-    @dataclass(frozen=True)
-    class Old:
-        lr: float
-
-    @dataclass(frozen=True)
-    class New:
-        lr: float
-        momentum: float = specs.neutral(0.0)
-        sampler: str | None = specs.neutral(None)
-
-    assert digest_of(New(0.1)) == digest_of(New(0.1, 0, None)) == digest_of(Old(0.1))
-    assert len({digest_of(v) for v in (New(0.1), New(0.1, 0.9), New(0.1, 0.0, "x"), New(0.2))}) == 4
-
-
-def test_a_later_field_of_a_stage_and_of_what_it_holds() -> None:
     @dataclass(frozen=True)
     class LaterStage(Stage):
         accumulate: int = specs.neutral(1)
@@ -331,37 +295,18 @@ def test_the_loops_version_is_in_every_key(monkeypatch: pytest.MonkeyPatch) -> N
         assert Stage.from_json(chain.to_json()).key not in GOLDEN.values()
 
 
-@pytest.mark.parametrize("hash_seed", ["0", "4711"])
-def test_keys_are_the_same_in_another_process(hash_seed: str) -> None:
+def test_keys_are_the_same_in_another_process() -> None:
     code = "import json, sys; from harness.specs import Stage; print(Stage.from_json(json.load(sys.stdin)).key)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=json.dumps(FINE.to_json()),
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        env={**os.environ, "PYTHONHASHSEED": "4711"},
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
         check=True,
     )
     assert done.stdout.strip() == FINE.key
-
-
-def test_a_chains_keys_are_computed_once_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[Any] = []
-
-    def counted(value: Any, digest: Callable[[Any], str] = digest_of) -> str:
-        computed.append(value)
-        return digest(value)
-
-    monkeypatch.setattr(specs, "digest_of", counted)
-    warm = replace(WARM_UP)
-    leaves = []
-    for seed in range(20):
-        post = replace(POST, init=Parent(warm), seed=seed)
-        leaves += [replace(FINE, init=Parent(post), seed=seed), replace(PLAIN, init=Parent(warm), seed=seed)]
-    for _ in range(3):
-        assert len({stage.key for leaf in leaves for stage in leaf.chain}) == 1 + 20 * 3
-    assert len(computed) == 1 + 20 * 3
 
 
 # ---------------------------------------------------------------------------------------------------- there and back
@@ -416,15 +361,6 @@ roots = stages_from(st.builds(Encoder, digests, st.text(max_size=5)))
 chains = roots | stages_from(parents_of(roots | stages_from(parents_of(roots))))
 
 
-@settings(max_examples=100)
-@given(chains)
-def test_any_chain_goes_through_json(chain: Stage) -> None:
-    again = Stage.from_json(json.loads(json.dumps(chain.to_json())))
-    assert again == chain
-    assert [s.key for s in again.chain] == [s.key for s in chain.chain]
-    assert all(len(s.key) == specs.KEY_LENGTH for s in chain.chain)
-
-
 @settings(max_examples=200)
 @given(numbers)
 def test_the_canonical_float_is_its_own_canonical_form(x: float) -> None:
@@ -433,13 +369,6 @@ def test_the_canonical_float_is_its_own_canonical_form(x: float) -> None:
     assert canonical(json.loads(json.dumps(once))) == once
     assert once == pytest.approx(x, rel=1e-11)
     assert digest_of(Optim(x, 1, 1)) == digest_of(Optim(once, 1, 1))
-
-
-@settings(max_examples=100)
-@given(st.integers(-(2**53), 2**53))
-def test_any_whole_number_is_the_same_as_a_float_in_a_float_field(n: int) -> None:
-    assert digest_of(Optim(n, 16, 1)) == digest_of(Optim(float(n), 16, 1))
-    assert digest_of(Optim(0.1, 16, n)) == digest_of(Optim(0.1, 16, float(n)))
 
 
 @settings(max_examples=100)
@@ -452,8 +381,11 @@ def test_the_order_of_a_mapping_does_not_matter(values: dict[str, Any], random: 
 
 @settings(max_examples=100)
 @given(chains)
-def test_keys_are_those_of_the_canonical_form_written_as_json(chain: Stage) -> None:
+def test_any_chain_goes_through_json_and_its_keys_are_those_of_its_canonical_form(chain: Stage) -> None:
     """`digest_of` puts the text together from parts that it keeps."""
+    again = Stage.from_json(json.loads(json.dumps(chain.to_json())))
+    assert again == chain
+    assert [s.key for s in again.chain] == [s.key for s in chain.chain]
     for stage in chain.chain:
         body = {"loop": specs.LOOP_VERSION} | {
             f.name: canonical(getattr(stage, f.name)) for f in fields(stage) if not f.metadata.get("label")
@@ -472,12 +404,6 @@ def test_chain_parent_and_encoder() -> None:
     assert FINE.encoder == PLAIN.encoder == ENCODER
     assert list(FINE.row_sets) == [TRAIN, DEV, *TESTS]
     assert list(POST.row_sets) == [TEXTS]
-
-
-def test_stages_are_frozen() -> None:
-    for part in parts(FINE):
-        with pytest.raises(AttributeError):
-            setattr(part, fields(part)[0].name, None)
 
 
 def test_what_is_not_at_hand_is_named_once() -> None:
@@ -511,10 +437,7 @@ def test_each_update_of_a_stage_is_a_parent_of_its_own() -> None:
 
 @pytest.mark.parametrize("step", [0, -1, 10**9])
 def test_an_update_that_a_stage_does_not_have_is_no_parent(step: int) -> None:
-    with pytest.raises(ValueError, match=f"has no weights of its own after update {step}"):
+    with pytest.raises(ValueError, match=f"after update {step}"):
         Parent(POST, step)
-
-
-def test_a_stage_that_selects_has_no_numbered_weights() -> None:
-    with pytest.raises(ValueError, match="after update 5"):
+    with pytest.raises(ValueError, match="after update 5"):  # a stage that selects has no numbered weights
         Parent(replace(POST, selection=Selection("accuracy")), 5)

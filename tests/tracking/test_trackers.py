@@ -92,7 +92,10 @@ def test_a_folder_that_a_killed_command_left_counts_as_not_written(store: Store,
     assert written(store, plan, "tensorboard") == 1
 
 
-def check_mlflow(store: Store, plan: Plan) -> None:
+def test_mlflow_in_a_folder(store: Store, plan: Plan, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # no migrations: seconds less
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{workdir}/mlruns")
     from mlflow.tracking import MlflowClient
 
     stage = plan.runs[0].stage
@@ -115,20 +118,6 @@ def check_mlflow(store: Store, plan: Plan) -> None:
         experiment.experiment_id, tags={"harness.key": stage.key, "harness.digest": "of a killed command"}
     )
     assert written(store, plan, "mlflow") == 0
-
-
-def test_mlflow_in_a_folder(store: Store, plan: Plan, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # no migrations: seconds less
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{workdir}/mlruns")
-    check_mlflow(store, plan)
-
-
-@pytest.mark.slow
-def test_mlflow_in_sqlite(store: Store, plan: Plan, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{workdir}/mlflow.db")
-    check_mlflow(store, plan)
 
 
 def test_a_server_that_is_away_is_found_out_in_seconds(

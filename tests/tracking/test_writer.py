@@ -13,7 +13,7 @@ from tracking.samples import Recording, failed_then_done, filled, plan_of, proje
 from harness.planning.aggregation import std
 from harness.store import Store
 from harness.tasks import score
-from harness.tracking.projection import Projection, TrackedRun
+from harness.tracking.projection import TrackedRun
 from harness.tracking.writer import Writer
 
 Kept = dict[str, list[TrackedRun]]
@@ -92,17 +92,6 @@ def test_a_shared_stage_belongs_to_no_cell_and_has_only_what_its_runs_agree_on(s
         assert not any(name.startswith("final/test") for name in kept[key][0].scores)
 
 
-def test_the_second_time_nothing_is_written(store: Store) -> None:
-    plan, kept = plan_of(), {}
-    filled(store, plan)
-    for _ in range(2):
-        made = writer(store, kept)
-        made.write(projection(plan))
-        assert made.outcomes["recording"].total == len(kept) == len(plan.stages) + 2
-    assert made.outcomes["recording"].new == 0
-    assert {len(runs) for runs in kept.values()} == {1}
-
-
 def test_beside_a_command_or_afterwards_is_the_same(store: Store) -> None:
     plan = plan_of()
     beside: Kept = {}
@@ -113,7 +102,10 @@ def test_beside_a_command_or_afterwards_is_the_same(store: Store) -> None:
         commit(store, stage, seconds=1.0)
         background.put(projection(plan), stage.key)
     background.finish(projection(plan))
-    writer(store, after).write(projection(plan))
+    for new in (len(plan.stages) + 2, 0):  # the second time nothing is written
+        made = writer(store, after)
+        made.write(projection(plan))
+        assert (made.outcomes["recording"].new, made.outcomes["recording"].total) == (new, len(plan.stages) + 2)
     assert {key: runs[-1] for key, runs in beside.items()} == {key: runs[-1] for key, runs in after.items()}
     assert all(len(beside[key]) == 1 for key in plan.stages), "only a cell can be written before its last run is done"
     assert not background.outcomes["recording"].error
@@ -153,9 +145,3 @@ def test_a_tracker_that_is_away_costs_one_warning_and_is_caught_up_with(store: S
     assert said == [("away", "ConnectionError: refused")]
     assert not outcomes["away"].error
     assert len(kept) == len(plan.stages) + 2
-
-
-def test_nothing_recorded_is_nothing_shown(tmp_path: Path) -> None:
-    kept: Kept = {}
-    writer(Store(f"sqlite:///{tmp_path}/none.db", create=False), kept).write(Projection("x", ()))
-    assert kept == {}
