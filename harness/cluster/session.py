@@ -16,7 +16,6 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import psutil
 
@@ -65,7 +64,7 @@ def _started(execution: Execution, options: dict[str, Any]) -> Iterator[str]:
     slots = execution.num_workers * (execution.slots or max(1, (os.cpu_count() or 1) // execution.num_workers))
     folder = _new_folder()
     try:
-        with _own_handlers(), patch.dict(os.environ, TMPDIR=folder):
+        with _own_handlers(), _temporary_files_in(folder):
             context = ray.init(
                 address="local",
                 num_cpus=max(1, round(slots * execution.cpus_per_run)),
@@ -127,6 +126,20 @@ def _new_folder() -> str:
     """For all files of a Ray and of its processes: in RAY_TMPDIR or TMPDIR, or in /tmp where the paths of Ray's sockets would be too long."""
     place = os.environ.get("RAY_TMPDIR", tempfile.gettempdir())
     return tempfile.mkdtemp(prefix="ray-", dir=place if len(place) <= LONGEST_FOLDER else "/tmp")
+
+
+@contextmanager
+def _temporary_files_in(folder: str) -> Iterator[None]:
+    """Of the processes that are started meanwhile. What Ray adds to the environment stays: another Ray of this process needs it."""
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
 
 
 def _remove(folder: str) -> None:
