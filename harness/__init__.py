@@ -14,6 +14,7 @@ __all__ = [
     "RESULT_DTYPES",
     "bench",
     "compare",
+    "embeddings",
     "examples",
     "export",
     "merge",

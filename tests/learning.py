@@ -18,7 +18,6 @@ from harness.encoders.tokens.corpus_files import tokenise_corpus
 from harness.methods import METHODS, UnlabelledPhase, hyperparameters
 from harness.objectives import build
 from harness.objectives.base import Draw, Measures, TrainingObjective
-from harness.objectives.probes import context_cosines
 from harness.specs import Data, Objective, Optim, RowSet
 from harness.streams import stream
 from harness.tasks import open_corpus
@@ -38,7 +37,7 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "COCO-LM": ("coco_lm", {}),
 }
 SEQUENCES: tuple[str, dict[str, Any]] = ("coco_lm", {"replacements": "random", "lm": "none"})
-"""Whose probe measures sequences on every encoder, so that objectives can be told apart: its heads play no part in it."""
+"""Whose contrast measures sequences on every encoder, so that objectives can be told apart: its heads play no part in it."""
 
 
 def masked_accuracy(encoder: TextEncoder, vocabulary: Vocabulary, held_out: Tokens) -> float:
@@ -115,6 +114,23 @@ def measures_of(objective: TrainingObjective) -> Callable[[Tokens, Draw], Measur
     return look
 
 
+def context_cosines(encoder: TextEncoder, tokens: Tokens, draw: Draw) -> Measures:
+    """The means of cos(h_i, h_j) and cos(h_i, h_k) over the words of the text, h_j of another word of the sequence and h_k of one of
+    another sequence, each drawn uniformly (TACO, appendix A.3)."""
+    unit = nn.functional.normalize(encoder(Batch.of(tokens, CPU)).float(), dim=1).numpy()
+    places = np.flatnonzero(~tokens.special)
+    sequence = np.searchsorted(tokens.offsets, places, side="right") - 1
+    found = {}
+    for name, same in (("intra", True), ("inter", False)):
+        random = draw(name)
+        means = []
+        for place, own in zip(places, sequence, strict=True):
+            others = places[((sequence == own) == same) & (places != place)]
+            means += [float(unit[place] @ unit[random.choice(others)])] if len(others) else []
+        found[name] = torch.tensor(np.mean(means))
+    return found
+
+
 def learn(name: str, setting: Setting) -> dict[str, Any]:
     """Train one objective and measure it: its history, a row for every look."""
     torch.set_num_threads(1)
@@ -130,10 +146,10 @@ def learn(name: str, setting: Setting) -> dict[str, Any]:
 
     def look(entry: dict[str, Any]) -> None:
         row = {"step": entry["step"], **measure(objective, held_out, measures_of(objective))}
-        context = measure(encoder, held_out, lambda tokens, draw: context_cosines(encoder, tokens, draw, CPU))
-        sequence = measure(sequences, held_out, lambda tokens, draw: sequences.probe(tokens, draw, CPU))
-        row["context_gap"] = context["intra_context_cosine"] - context["inter_context_cosine"]
-        row["sequence_gap"] = sequence["positive_sequence_cosine"] - sequence["negative_sequence_cosine"]
+        context = measure(encoder, held_out, lambda tokens, draw: context_cosines(encoder, tokens, draw))
+        sequence = measure(sequences, held_out, measures_of(sequences))
+        row["context_gap"] = context["intra"] - context["inter"]
+        row["sequence_gap"] = sequence["positive_cosine"] - sequence["negative_cosine"]
         if objective.uses_mlm_head:
             row["masked_accuracy"] = masked_accuracy(encoder, vocabulary, held_out)
         rows.append(row)

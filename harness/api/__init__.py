@@ -1,6 +1,6 @@
 """The Python API, for notebooks and scripts: `import harness`, then `harness.plan`, `harness.bench`, `harness.tune`, `harness.tune_plan`,
 `harness.results`, `harness.compare`, `harness.examples`, `harness.record`, `harness.studies`, `harness.study`, for trained models `harness.runs`,
-`harness.misclassified`, `harness.export`, `harness.predict`, and between stores `harness.publish`, `harness.merge`.
+`harness.misclassified`, `harness.export`, `harness.predict`, `harness.embeddings`, and between stores `harness.publish`, `harness.merge`.
 
 Arguments are those of the command line: `harness bench --table few_shot --methods ft --set fine_tune.lr=1e-5` is
 `harness.bench("few_shot", methods="ft", set={"fine_tune.lr": 1e-5})`, and trains the same stages. What is wrong in an
@@ -35,6 +35,7 @@ from harness.api.notebook import in_notebook
 from harness.commands.bench import Callbacks
 from harness.commands.bench import bench as run_bench
 from harness.commands.compare import comparisons_of
+from harness.commands.embeddings import Embeddings, embeddings_of
 from harness.commands.export import Exported
 from harness.commands.export import export as write
 from harness.commands.predict import classifier
@@ -370,12 +371,30 @@ def predict(
     with the temperature that dev chooses. Raises UserError for another number of texts in a row than the model takes."""
     import pandas as pd
 
-    if isinstance(texts, str):
-        raise UserError("texts: should be a list of texts; give one text as [text].")
-    rows = [(text,) if isinstance(text, str) else tuple(text) for text in texts]
+    rows = _rows(texts)
     found = classifier(fspath(model), store=store, calibrated=calibrated)
     if wrong := [row for row in rows if found.columns and len(row) != len(found.columns)]:
         raise UserError(
             f"texts: a row has {counted(len(wrong[0]), 'text')}, and the model takes {len(found.columns)} ({', '.join(found.columns)})."
         )
     return pd.DataFrame(found.columns_of(rows))
+
+
+def embeddings(
+    key: str,
+    texts: Sequence[str | tuple[str, ...]] | None = None,
+    *,
+    update: int | None = None,
+    store: str | None = None,
+    storage: str | None = None,
+) -> Embeddings:
+    """The states of the first token after the last layer [n, d] under a recorded stage's weights, of its first test set, with the gold
+    labels, or of `texts` (or pairs of them). `update`: its weights after that update. Weights that are not stored are trained again and
+    compared with the record."""
+    return embeddings_of(recorded(store, key, update), None if texts is None else _rows(texts), storage)
+
+
+def _rows(texts: Sequence[str | tuple[str, ...]]) -> list[tuple[str, ...]]:
+    if isinstance(texts, str):
+        raise UserError("texts: should be a list of texts; give one text as [text].")
+    return [(text,) if isinstance(text, str) else tuple(text) for text in texts]

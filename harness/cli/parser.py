@@ -324,8 +324,7 @@ def _report(report: argparse.ArgumentParser) -> None:
     report.add_argument(
         "--figure",
         metavar="NAME",
-        help="the figure of table NAME, 'cost' (score against FLOPs), 'variance' of the cells, 'embeddings' of a test set, or of pre-trained rows "
-        "'context', 'words', 'cosines', 'alignment', 'similar_pairs', 'contrast' or 'copying': png, svg, pdf or csv; of the latter also text",
+        help="the figure of table NAME, 'cost' (score against FLOPs), or 'variance' of the cells: png, svg, pdf or csv",
     )
     report.add_argument(
         "--study",
@@ -492,7 +491,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
     "report": (
         _report,
         "report:report",
-        "print a table from the store; without flags that of the last bench; trains nothing but weights that embeddings, probes and submissions lack",
+        "print a table from the store; without flags that of the last bench; trains nothing but weights that submissions lack",
     ),
     "compare": (
         _compare,

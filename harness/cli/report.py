@@ -1,4 +1,4 @@
-"""`report` and `compare`: a table, its figures, pages and comparisons from the store; nothing is trained but weights that a figure or submission lacks."""
+"""`report` and `compare`: a table, its figures, pages and comparisons from the store; nothing is trained but weights that a submission lacks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
-
-from tabulate import tabulate
 
 from harness.analysis.comparison import Comparisons
 from harness.analysis.schema import parquet_bytes
@@ -21,7 +19,6 @@ from harness.cli.terminal import Stream, escaped, print_lines, print_table, time
 from harness.commands.compare import comparisons_of, costs_of, counted_grid, variance_of
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
-from harness.commands.probe import embeddings_of, probed, to_train_again
 from harness.commands.report import grid_of, with_other_system
 from harness.commands.results_page import page_of
 from harness.commands.stored import command, variants
@@ -34,17 +31,13 @@ from harness.report.comparison import rendered, rendered_variance
 from harness.report.cost import rendered_costs
 from harness.report.document import latex_document
 from harness.report.figures import cost as cost_figure
-from harness.report.figures import embeddings as embedding_figure
 from harness.report.figures import forest
-from harness.report.figures import probes as probe_figure
 from harness.report.figures.cost import COST
-from harness.report.figures.embeddings import EMBEDDINGS, MOST, NEIGHBOURS
 from harness.report.figures.figure import csv_of, drawn, figure_of, points_of
-from harness.report.figures.probes import FIGURES
 from harness.report.figures.variance import VARIANCE, drawn_variance
 from harness.report.ranks import rendered_ranks
 from harness.report.table import render
-from harness.wording import counted, listed, some_of
+from harness.wording import listed
 
 VARIANTS = 5
 """Benches of other values that `report` names."""
@@ -56,7 +49,7 @@ LONG = ("html", *BINARY)
 VIEWS = ("variance", "cost", "ranks")
 """What `compare` prints instead of comparisons, by flag; the parser takes one of them."""
 
-OF_ANY_TABLE = (COST, EMBEDDINGS, VARIANCE, *FIGURES)
+OF_ANY_TABLE = (COST, VARIANCE)
 """Figures that have no table of their own."""
 
 Made = tuple[str | bytes, bool]
@@ -75,7 +68,7 @@ def report(args: argparse.Namespace) -> int:
         raise UserError("--other-system: its rows have scores alone, for the table and its page; leave it out here.")
     request = recalled(args)
     check_trackers(request)
-    reads = args.figure == EMBEDDINGS or args.figure in FIGURES or args.format == SUBMISSION
+    reads = args.format == SUBMISSION
     prepared = prepare(request, train=False) if reads else _recorded(request, args.other_system)
     if prepared.plan.runs and not prepared.recorded and (lines := [*_variant_lines(prepared, args.store)]):
         print_lines(lines)
@@ -191,7 +184,7 @@ def _drawn_or_written(comparisons: Comparisons, format: str) -> str | bytes:
 
 
 def _table_of(figure: str, table: str | None) -> str | None:
-    """The table of a figure: a figure has the name of its table, or is a file; costs, variance, embeddings and probes are of any. Raises UserError
+    """The table of a figure: a figure has the name of its table, or is a file; costs and variance are of any. Raises UserError
     for an unknown one, and for another table beside it."""
     if figure in OF_ANY_TABLE:
         return table
@@ -204,13 +197,7 @@ def _table_of(figure: str, table: str | None) -> str | None:
 
 
 def _figure(prepared: Prepared, figure: str, format: str) -> Made:
-    """A figure as a picture, or its numbers as CSV; of a probe also as text. Says on standard error what it shows and what is missing."""
-    if figure == EMBEDDINGS:
-        return _embeddings(prepared, format)
-    if figure in FIGURES:
-        if prepared.plan.by_encoder:
-            raise UserError(f"--figure {figure}: is drawn of one encoder; name it with --encoder.")
-        return _probe(prepared, figure, format)
+    """A figure as a picture, or its numbers as CSV. Says on standard error what it shows and what is missing."""
     if figure == COST:
         grid, costs, _ = costs_of(prepared)
         if not costs:
@@ -242,46 +229,6 @@ def _figure(prepared: Prepared, figure: str, format: str) -> Made:
     return csv_of(points) if format == "csv" else drawn(grid, format), grid.complete
 
 
-def _embeddings(prepared: Prepared, format: str) -> Made:
-    if again := to_train_again(prepared):
-        print_lines(
-            [
-                f"{counted(len(again), 'run')} trained again for this figure, because their weights were not kept ('harness bench --keep best' "
-                f"keeps those of later runs): {some_of([key[:12] for key in again])}."
-            ]
-        )
-    panels, sentences = embeddings_of(prepared, show_stages)
-    (data,) = prepared.plan.tasks.values()
-    cells = len({(run.size, run.row) for run in prepared.plan.runs})
-    count = len(panels[0].gold)
-    some = f" (of more the first {MOST:,})" if count == MOST else ""
-    lines = [
-        f"{data.task.title}, {count:,} test examples{some}: the state of the first token after the last layer, which the classifier's "
-        f"head reads. Silhouette of the true classes by cosine distance; purity: the share of the {NEIGHBOURS} nearest examples by "
-        "cosine that have the same class.",
-        *sentences,
-    ]
-    if len(panels) < cells:
-        lines.append(f"{len(panels)} of {cells} panels are drawn: the other cells have no finished run.")
-    print_lines(lines)
-    if format == "csv":
-        return embedding_figure.csv_of(panels, data.task.classes), len(panels) == cells
-    return embedding_figure.drawn(panels, data.task.classes, format), len(panels) == cells
-
-
-def _probe(prepared: Prepared, name: str, format: str) -> Made:
-    figure = FIGURES[name]
-    found, sentences, missing = probed(prepared, figure, show_stages)
-    print_lines([f"{figure.source}. {sentences[0]}", *sentences[1:]])
-    if format == "text":
-        header, *lines = probe_figure.table_of(figure, found)
-        left = ["left", *["right"] * (len(header) - 1)]
-        return tabulate(lines, headers=header, disable_numparse=True, colalign=left) + "\n", not missing
-    if format == "csv":
-        return probe_figure.csv_of(figure, found), not missing
-    return probe_figure.drawn(figure, found, format), not missing
-
-
 # -------------------------------------------------------------------------------------------------------------- output
 
 
@@ -308,7 +255,7 @@ def settle_output(args: argparse.Namespace, formats: tuple[str, ...]) -> None:
 
 def check_format(format: str, figure: str | None = None, out: str | None = None) -> None:
     """Raises UserError for a format that goes with a figure only, or not with one, and for a file that no terminal shows."""
-    if figure and format not in (*FIGURE_FORMATS, "csv", *(["text"] if figure in FIGURES else [])):
+    if figure and format not in (*FIGURE_FORMATS, "csv"):
         raise UserError(f"--figure {figure}: a figure is png, svg, pdf or csv; add --format png, for example.")
     if format in FIGURE_FORMATS and not figure:
         raise UserError(f"--format {format}: a table has no picture; name a figure with --figure NAME.")

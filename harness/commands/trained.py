@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from harness.commands.execution import execution_of, storage_of
 from harness.commands.prepare import Prepared
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from harness.encoders.tokens import Tokeniser
     from harness.objectives.base import TrainingObjective
     from harness.planning.lifecycle import Event
-
-Step = Literal["last"] | int
-"""Which of a stage's weights: its final ones, or those after an update."""
 
 
 @dataclass(frozen=True)
@@ -66,52 +63,29 @@ def trained_model(
     Raises UserError where the stage did not finish, its data or encoder are not at hand, or its predictions or weights differ from the
     record (`accept_difference`: all the same).
     """
-    steps = (recorded.step,)
-    with trained_models(recorded, steps, view, storage=storage, accept_difference=accept_difference) as model:
-        return model(recorded.step)
-
-
-@contextmanager
-def trained_models(
-    recorded: Recorded,
-    steps: Sequence[Step],
-    view: View,
-    *,
-    storage: str | None = None,
-    accept_difference: bool = False,
-) -> Iterator[Callable[[Step], TrainedModel]]:
-    """The same of several weights of one stage, loaded one after another: what is not stored is trained again once for all of them,
-    and deleted at the end."""
     recorded.check_done()
-    prepared, record = recorded.prepare(), recorded.record
+    prepared, record, step = recorded.prepare(), recorded.record, recorded.step
     kept = storage_of(replace(prepared.request, storage=storage), prepared.store)
-    missing = [step for step in steps if not kept.exists(weights_of(recorded.key, step))]
-    unknown = [step for step in missing if not record.predictions and record.digest_after(step) is None]
-    if unknown and not accept_difference:
+    missing = not kept.exists(weights_of(recorded.key, step))
+    if missing and not (record.predictions or record.digest_after(step) or accept_difference):
         saved = [*map(int, record.provenance.get("saved_digests", {})), recorded.stage.optim.steps]
         raise UserError(
-            f"{recorded.key[:12]}: its weights{replace(recorded, step=unknown[0]).after} are not stored, and the record has no digest to "
+            f"{recorded.key[:12]}: its weights{recorded.after} are not stored, and the record has no digest to "
             f"compare them with once they are trained again; name update {' or '.join(f'{step:,}' for step in saved)}, or take them with "
             "'harness export --accept-difference'."
         )
     if missing:
-        prepared = _retrained(recorded, missing, view, storage)
-    setup = worker_setup(recorded, prepared, kept)
-
-    def model(step: Step) -> TrainedModel:
-        return _checked_against_record(
-            replace(recorded, step=step), prepared, setup, step in missing, accept_difference
-        )
-
+        prepared = _retrained(recorded, view, storage)
     try:
-        yield model
+        setup = worker_setup(recorded, prepared, kept)
+        return _checked_against_record(recorded, prepared, setup, missing, accept_difference)
     finally:
-        for step in missing:
+        if missing:
             kept.delete(weights_of(recorded.key, step))
 
 
-def _retrained(recorded: Recorded, missing: Sequence[Step], view: View, storage: str | None) -> Prepared:
-    """Train the stage once more for its weights; the record stays as it is. Raises UserError where that fails."""
+def _retrained(recorded: Recorded, view: View, storage: str | None) -> Prepared:
+    """Train the stage once more for the weights that are meant; the record stays as it is. Raises UserError where that fails."""
     prepared = recorded.prepare(train=True)
     prepared.request = replace(prepared.request, storage=storage)
     stage = prepared.plan.stages[recorded.key]
@@ -119,8 +93,8 @@ def _retrained(recorded: Recorded, missing: Sequence[Step], view: View, storage:
     metrics = task.metrics if task else ()
     name = f"weights of {recorded.key[:12]}"
     attempt = prepared.store.statuses([recorded.key])[recorded.key][1]
-    save_at = tuple(sorted(step for step in missing if step != "last"))
-    item = Item(stage, name, prepared.plan.stage_flops(stage), metrics, "last" in missing, True, attempt, 0, save_at)
+    last, save_at = recorded.step == "last", () if recorded.step == "last" else (recorded.step,)
+    item = Item(stage, name, prepared.plan.stage_flops(stage), metrics, last, True, attempt, 0, save_at)
     item.cost *= item.until / stage.optim.steps if item.until else 1
     prepared.items = [item]
     reasons: list[str] = []

@@ -148,11 +148,6 @@ class TrainingObjective(nn.Module):
         """The number of things that each term is a mean over in these views: the weight of a micro-batch."""
         raise NotImplementedError
 
-    def probe(self, tokens: Tokens, draw: Draw, device: torch.device) -> Measures:
-        """Measures of some sequences of a batch, logged whenever the history grows. Called in evaluation mode, without gradient
-        and with streams of its own, so it changes nothing that is trained."""
-        return {}
-
     def predict(self, batch: Batch) -> Tensor:
         """The outputs of the kind for each sequence [S, C], or each token [T, C]; only where `predicts`."""
         raise NotImplementedError

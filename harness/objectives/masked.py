@@ -19,7 +19,6 @@ from harness.objectives.base import Draw, Measures, TrainingObjective, Views, on
 from harness.objectives.definitions.masked import CmlmDefinition, MaskedDefinition, MlmDefinition
 from harness.objectives.losses import masked_lm
 from harness.objectives.masking import corrupt, select
-from harness.objectives.probes import context_cosines
 from harness.objectives.view_contrast import ViewContrast
 
 
@@ -90,9 +89,6 @@ class MaskedText(TrainingObjective):
 
     def counts(self, views: MaskedViews) -> dict[str, float]:
         return {"masked_lm": len(views.where)}
-
-    def probe(self, tokens: Tokens, draw: Draw, device: torch.device) -> Measures:
-        return context_cosines(self.encoder, tokens, draw, device)
 
     def token_term(self, hidden: Tensor, views: MaskedViews, measures: Measures | None) -> Tensor:
         """Of the states [M, d] of the predicted tokens."""

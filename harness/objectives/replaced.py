@@ -22,7 +22,6 @@ from harness.objectives.definitions.replaced import AuxiliaryDefinition, CocoLmD
 from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
 from harness.objectives.masked import MaskedViews, all_but_first
 from harness.objectives.masking import crop, select_fixed
-from harness.objectives.probes import corrected, replaced_and_original, sequence_cosines
 
 
 class AuxiliaryMaskedLM(TrainingObjective):
@@ -278,10 +277,6 @@ class ReplacedTokenDetection(_Replaced):
         return {"rtd": replaced_token_detection(logits[None], seen.original[None], seen.ids[None], real)}
 
 
-PROBE_CROP = 0.9
-"""Of the probe's cropped view, where the objective itself crops nothing: the paper's."""
-
-
 class CorrectiveContrast(_Replaced):
     """COCO-LM (equation 4): the auxiliary network's MLM + corrective LM + sequence contrast."""
 
@@ -345,27 +340,6 @@ class CorrectiveContrast(_Replaced):
                 mixture="weighted_ce" if lm == "weighted_ce" else "probability",
             )
         return terms
-
-    def probe(self, tokens: Tokens, draw: Draw, device: torch.device) -> Measures:
-        """Of the first tokens themselves, with or without the contrast (Figure 7); of all tokens of the corrupted view whether they are
-        rightly copied, and rightly predicted where the objective predicts them (Figure 8)."""
-        views = self.replaced_views(tokens, draw, self.params.crop_ratio or PROBE_CROP)
-        main, original = self.replace(Batch.of(tokens, device, views.ids), views, *on(device, views.where))
-        hidden, size = self.encoder(main), len(original)
-        first = hidden.index_select(0, main.packing.first)
-        states, ids = hidden[:size], main.ids[:size]
-        logits = self.detector(states)[:, 0]
-        found = sequence_cosines(first[: len(tokens)], first[len(tokens) :])
-        found |= replaced_and_original((logits > 0) == (original == ids), original, ids, "copy_accuracy")
-        if self.params.lm == "none":
-            return found
-        most_likely = []
-        for start in range(0, size, SAMPLED_AT_ONCE):
-            rows = slice(start, start + SAMPLED_AT_ONCE)
-            words = self.encoder.embedding_logits(states[rows])
-            softmax = self.params.lm == "softmax"
-            most_likely.append(words.argmax(dim=1) if softmax else corrected(logits[rows], words, ids[rows]))
-        return found | replaced_and_original(torch.cat(most_likely) == original, original, ids, "lm_accuracy")
 
     def counts(self, views: MaskedViews) -> dict[str, float]:
         words = len(views.tokens.ids) if self.params.lm == "all_token" else len(views.where)

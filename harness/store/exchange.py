@@ -27,7 +27,6 @@ from harness.store.published import RECORDS_FILE, UNLABELLED_FILE
 from harness.store.records import Store
 from harness.store.rows import packed, record_of, unpacked
 from harness.store.tables import (
-    PROBES,
     RECORDS,
     REQUEST_STAGES,
     REQUESTS,
@@ -76,7 +75,7 @@ class Merged:
 
 
 def merge(target: Store, source: Store, gold: Labels | None = None) -> Merged:
-    """Take over every record, label, request, seal, back-translation, trial and probe of `source` that `target` lacks. Merging again changes nothing.
+    """Take over every record, label, request, seal, back-translation and trial of `source` that `target` lacks. Merging again changes nothing.
     `gold`: for records that have none."""
     merged = take_records(target, source, sorted(source.keys()), gold)
     requests = [dict(row) for row in source._select(sa.select(REQUESTS))]
@@ -84,7 +83,7 @@ def merge(target: Store, source: Store, gold: Labels | None = None) -> Merged:
         before = math.nextafter(here[0].asked_at, 0.0)
         requests = [row | {"asked_at": min(row["asked_at"], before)} for row in requests]
     take_rows(target, REQUESTS, requests)
-    for table in (RUNS, REQUEST_STAGES, SNAPSHOTS, TRANSLATIONS, PROBES, SEALS):
+    for table in (RUNS, REQUEST_STAGES, SNAPSHOTS, TRANSLATIONS, SEALS):
         take_rows(target, table, source._select(sa.select(table)))
     _take_trials(target, source, merged)
     return merged

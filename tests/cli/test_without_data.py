@@ -132,7 +132,6 @@ def test_verify_checks_scores_and_says_what_it_could_not(lab: Path, harness: Har
     [
         BENCH,
         BENCH.replace("bench", "report", 1).replace("--subsets 0,1", "--subsets 2"),
-        "report --figure embeddings --out map.png",
         "publish results",
     ],
 )

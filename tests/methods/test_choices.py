@@ -116,7 +116,7 @@ DECISIONS: dict[str, tuple[str, dict[str, Any], str]] = {
 ELSEWHERE = {
     *("S7", "S8", "S9", "S10", "S11", "S12", "S13", "S14", "S15"),
     *("C12", "C13", "C14", "C15", "C16", "C17", "C18", "C19", "C21", "C22"),
-    *("T13", "T15", "T16", "T17", "T18", "T22", "T23"),
+    *("T13", "T15", "T16", "T17", "T18"),
     *("L12", "L13", "L16", "L17", "L18", "L20", "L22", "L24", "L25", "L26", "L27"),
 }
 """Rows of protocols, recipes, tables and figures, and those that follow the paper where nothing is open."""

@@ -370,7 +370,7 @@ class TestTerms:
         assert all(torch.equal(ends[0][0][n], ends[1][0][n]) for n in ends[0][0])
         one, other = ({**entry, "measures": None} for _, (entry,) in ends)
         assert one == other
-        both = [entry["measures"] for _, (entry,) in ends]  # COCO-LM's also holds the probe of its Figure 7
+        both = [entry["measures"] for _, (entry,) in ends]
         assert both[0].items() <= both[1].items()
 
 

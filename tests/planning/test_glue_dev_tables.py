@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from analysis.runs import filled, result, rows_of
@@ -14,8 +13,6 @@ from pydantic import ValidationError
 from requested import resolve_table
 from ruamel.yaml import YAML
 
-from harness.commands.prepare import Prepared
-from harness.commands.probe import _lines as probe_lines
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.planning.recipe import updates_between
@@ -24,7 +21,6 @@ from harness.planning.runs import Plan, make_plan
 from harness.planning.table import Table, load_table, table_names
 from harness.report.caption import Caption
 from harness.report.figures.figure import drawn, points_of
-from harness.report.figures.probes import FIGURES
 from harness.report.table import render
 from harness.specs import Encoder
 
@@ -177,13 +173,6 @@ def test_what_weight_decay_is_of_is_what_each_papers_library_does(table: str, de
     assert decays(*other) == {not decayed}
     none = ("fine_tune.weight_decay=0", "pre_train.weight_decay=0")
     assert plan(table, set=none, **few).stages.keys() == plan(table, set=(*none, *other), **few).stages.keys()
-
-
-def test_a_line_of_a_probe_has_the_name_of_its_printed_row() -> None:
-    """Not that of the first point of the row's grid; where several rows share a pre-training, that of its objective."""
-    made = plan("coco_lm_hours", tasks=("mnli",))
-    lines = probe_lines(cast("Prepared", SimpleNamespace(plan=made, resolved=made.resolved)), FIGURES["copying"])
-    assert [line.name for line in lines] == ["COCO-LM", "RoBERTa-125k", "ELECTRA-125k"]
 
 
 def test_a_row_that_takes_no_other_task_leaves_their_cells_to_the_rest() -> None:

@@ -132,7 +132,7 @@ def test_a_merge_that_stopped_is_finished_by_the_next(
     assert rows(store) == rows(other)
 
 
-def test_labels_requests_translations_trials_and_probes_come_along(store: Store, other: Store) -> None:
+def test_labels_requests_translations_and_trials_come_along(store: Store, other: Store) -> None:
     of = stage()
     committed(other, of)
     other.label("toy", [run(of)])
@@ -141,7 +141,6 @@ def test_labels_requests_translations_trials_and_probes_come_along(store: Store,
     other.keep_translations({"a": "theirs", "b": "theirs"})
     store.keep_translations({"a": "ours"})
     other.keep_trial("study", 0, {"value": 1})
-    other.keep_probe("p" * 32, {"cosine": 0.5})
     own = StoredRequest("own", {"table": "own"})
     store.keep_request(own, [])
     other.keep_request(request, [stage(1).key])
@@ -151,7 +150,6 @@ def test_labels_requests_translations_trials_and_probes_come_along(store: Store,
     assert [r.values for r in store.requests(of.key)] == [request.values]
     assert store.translations(["a", "b"]) == {"a": "ours", "b": "theirs"}
     assert store.trials("study") == {0: {"value": 1}}
-    assert store.probes(["p" * 32]) == {"p" * 32: {"cosine": 0.5}}
 
 
 def test_a_study_is_taken_whole_or_not_at_all(store: Store, other: Store) -> None:

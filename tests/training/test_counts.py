@@ -42,7 +42,7 @@ def by_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_seen(module: nn.Module, *, training: bool = False) -> list[int]:
-    """How many rows each pass of a layer gets, from now on; `training` leaves out those of evaluations and probes."""
+    """How many rows each pass of a layer gets, from now on; `training` leaves out those of evaluations."""
     seen: list[int] = []
 
     def look(layer: nn.Module, given: Any) -> None:
@@ -54,7 +54,7 @@ def rows_seen(module: nn.Module, *, training: bool = False) -> list[int]:
 
 
 def passes(encoder: nn.Module, *, training: bool = False) -> list[tuple[Batch, Tensor | None]]:
-    """What each pass of an encoder is given, from now on; `training` leaves out those of evaluations and probes."""
+    """What each pass of an encoder is given, from now on; `training` leaves out those of evaluations."""
     seen: list[tuple[Batch, Tensor | None]] = []
 
     def look(module: nn.Module, given: Any) -> None:

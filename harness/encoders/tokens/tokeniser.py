@@ -16,8 +16,6 @@ from harness.errors import UserError
 
 _PROBE = "a"
 """A text that is one token, at least the unknown one."""
-_BEGINS = ("\u0120", "\u2581")
-"""What begins a token that begins a word, in byte-level BPE and in SentencePiece; WordPiece marks the other tokens by ##."""
 
 EVALUATION_TOKENS = 2048
 """Tokens of a batch without training, padding included."""
@@ -240,20 +238,6 @@ class Tokeniser:
         first, last = inside[half - 1], inside[half]
         types = int(probe.types[first]), int(probe.types[last])
         return PairFrame(outside[: inside[0]], outside[first + 1 : last], outside[inside[-1] + 1 :], types)
-
-    @property
-    def words(self) -> NDArray[np.bool_]:
-        """[V]: which tokens begin a word and are three letters or more, as WordPiece, byte-level BPE and SentencePiece mark it."""
-        tokens: list[str] = self._tokenizer.convert_ids_to_tokens(range(len(self._tokenizer)))
-        marks = tuple(mark for mark in _BEGINS if any(token.startswith(mark) for token in tokens))
-        begins = [token[1:] if token.startswith(marks) else "" for token in tokens] if marks else tokens
-        special = set(self._tokenizer.all_special_tokens)
-        return np.array(
-            [
-                len(word) >= 3 and word.isalpha() and token not in special
-                for word, token in zip(begins, tokens, strict=True)
-            ]
-        )
 
     @property
     def frame(self) -> Frame:
