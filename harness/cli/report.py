@@ -68,8 +68,7 @@ def report(args: argparse.Namespace) -> int:
         raise UserError("--other-system: its rows have scores alone, for the table and its page; leave it out here.")
     request = recalled(args)
     check_trackers(request)
-    reads = args.format == SUBMISSION
-    prepared = prepare(request, train=False) if reads else _recorded(request, args.other_system)
+    prepared = prepare(request, train=False) if args.format == SUBMISSION else _recorded(request, args.other_system)
     if prepared.plan.runs and not prepared.recorded and (lines := [*_variant_lines(prepared, args.store)]):
         print_lines(lines)
     status = 0
@@ -164,8 +163,7 @@ def compare(args: argparse.Namespace) -> int:
         comparisons = comparisons_of(prepared, args.against or "", region / 100, args.items, collapsed)
         grid, text = comparisons.grid, _drawn_or_written(comparisons, args.format)
     if not grid.complete:
-        cells = [cell for cell in grid.cells.values() if not cell.skip]
-        done, expected = sum(cell.done for cell in cells), sum(cell.expected for cell in cells)
+        done, expected = grid.num_runs
         print_lines([f"{done} of {expected} runs of these cells are done: each comparison says what it leaves out."])
     return deliver((text, grid.complete), args)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +92,21 @@ def test_incomplete_cells_are_said_and_set_the_status(harness: Harness) -> None:
     assert said.status == 1
     assert "14 of 28 runs of these cells are done" in said.err
     assert "missing or failed: compared over 1 subset x 2 seeds" in said.out
+
+
+@pytest.mark.parametrize(
+    ("table", "tasks"), [("few_shot", "sst2,cola"), ("taco_small", "mnli,rte"), ("scl_noisy", "sst2,qnli,mnli")]
+)
+def test_a_run_is_counted_once_whatever_columns_and_rows_show_it(
+    table: str, tasks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In Avg, in the two columns of MNLI, and in a row of averages."""
+    monkeypatch.chdir(tmp_path)
+    planned = re.search(r"Runs: ([\d,]+)", command(capsys, "plan", "--table", table, "--tasks", tasks).out)
+    assert planned is not None
+    assert (
+        f"0 of {planned[1].replace(',', '')} runs" in command(capsys, "compare", "--table", table, "--tasks", tasks).err
+    )
 
 
 def test_costs_are_those_of_the_records(harness: Harness, benched: Benched) -> None:
