@@ -34,7 +34,10 @@ def errors(args: argparse.Namespace) -> int:
             raise UserError(f"--output {args.output}: exists already; name a new file, or delete that one.")
     if not args.key:
         return _of_table(args, out)
-    if given := [f"--{name}" for name in ("table", "set", *FIELDS, "last", "with_files") if getattr(args, name)]:
+    flags = {"with_files": "--with"} | {
+        name: f"--{name.replace('_', '-')}" for name in ("table", "set", *FIELDS, "last")
+    }
+    if given := [flag for name, flag in flags.items() if getattr(args, name)]:
         raise UserError(f"errors: {given[0]} is for a table's runs, and {args.key} is one run; leave one of them out.")
     return _of_run(args, out)
 

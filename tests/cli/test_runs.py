@@ -143,6 +143,8 @@ def test_the_test_examples_of_a_table(harness: Harness, benched: Benched, tmp_pa
     for words, why in {
         "errors --split test": "errors: --split is for one run",
         f"errors {benched.keys['SCL', 42]} --methods ft": "errors: --methods is for a table's runs",
+        f"errors {benched.keys['SCL', 42]} --with best.yaml": "errors: --with is for a table's runs",
+        f"errors {benched.keys['SCL', 42]} --skip-bad-rows": "errors: --skip-bad-rows is for a table's runs",
     }.items():
         refusal = harness(words)
         assert (refusal.status, refusal.out) == (2, "")
