@@ -224,9 +224,10 @@ def _description(request: Request, files: Sequence[str]) -> Description:
     return Description(**said)
 
 
-def prepare(request: Request, *, train: bool, tried: Collection[str] = ()) -> Prepared:
+def prepare(request: Request, *, train: bool, tried: Collection[str] = (), writes: bool = True) -> Prepared:
     """Read and check everything that the request names. With `train`, what a hub holds is fetched. `tried`: keys of stages that
-    this command has trained already: one that failed is not tried again, and a run is selected without it."""
+    this command has trained already: one that failed is not tried again, and a run is selected without it. `writes`: training writes the
+    request's store, which is checked before anything is fetched."""
     named = read_named(request)
     resolved = named.resolve()
     source = open_source(named.request.data, request.origin("data"), named.rows)
@@ -237,7 +238,7 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = ()) -> Pr
         resolved = named.resolve()
     located = _located(resolved, request, train)
     store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
-    if train:
+    if train and writes:
         store.check_writable()
     storage = storage_of(request, store)
     translators, found = translations_of(resolved, store, train)

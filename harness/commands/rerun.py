@@ -66,7 +66,7 @@ def rerun(outcome: Verification, count: int, seed: int, view: View, *, storage: 
     records: dict[str, Record] = {}
     for bench in outcome.benches:
         if bench.prepared and not bench.reason:
-            prepared = prepare(bench.request, train=True)
+            prepared = prepare(bench.request, train=True, writes=False)
             chains = {s.key for run in prepared.plan.runs if run.stage.key in keys for s in run.stage.chain}
             for key, record in outcome.store.records(chains - plans.keys(), predictions=True).items():
                 if record.status == "done":
@@ -104,7 +104,7 @@ def _trained(
 ) -> dict[str, Record]:
     """The records of stages trained in a folder that is deleted at the end."""
     if workers != prepared.resolved.num_workers:
-        prepared = prepare(replace(prepared.request, num_workers=workers), train=True)
+        prepared = prepare(replace(prepared.request, num_workers=workers), train=True, writes=False)
     plan, kept = prepared.plan, storage_of(replace(prepared.request, storage=storage), prepared.store)
     with tempfile.TemporaryDirectory(prefix="harness-verify-") as folder:
         scratch = Storage(str(Path(folder) / "artifacts"))
