@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import lzma
+import os
+import secrets
 import tempfile
 import urllib.request
 from http.client import HTTPException
@@ -11,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.errors import UserError
-from harness.paths import replace_file, user_cache
+from harness.paths import user_cache
 
 RECORDS_FILE = "records.db.xz"
 UNLABELLED_FILE = "records-without-labels.db.xz"
@@ -19,6 +21,10 @@ UNLABELLED_FILE = "records-without-labels.db.xz"
 
 
 SUFFIX = ".db.xz"
+EXPANSION, SMALL = 50, 1 << 26
+"""What a file may unpack to: so many times its size (published ones: up to 3), and at least so many bytes."""
+PART, MEMORY = 1 << 20, 1 << 28
+"""Bytes that are unpacked at once, and that the decompressor may take."""
 LARGEST = 1_000_000_000
 """Bytes of a file of records that are fetched."""
 
@@ -39,12 +45,33 @@ def unpacked(packed: Path) -> Path:
         path = place / f"{hashlib.sha256(content).hexdigest()}.db"
         if not path.exists():
             place.mkdir(parents=True, exist_ok=True)
-            replace_file(path, lzma.decompress(content))
+            _unpack(packed, content, path)
     except lzma.LZMAError:
         raise UserError(f"{packed}: is damaged; restore a copy of it.") from None
     except OSError as error:
         raise UserError(f"{packed}: cannot be read ({error.strerror}).") from None
     return path
+
+
+def _unpack(packed: Path, content: bytes, path: Path) -> None:
+    """Part by part into a file beside `path`, which takes its place once it is whole. Raises UserError above the limit, and keeps nothing."""
+    most, decompressor = max(SMALL, EXPANSION * len(content)), lzma.LZMADecompressor(memlimit=MEMORY)
+    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("wb") as file:
+            while not decompressor.eof:
+                file.write(decompressor.decompress(content, PART))
+                content = b""
+                if file.tell() > most:
+                    raise UserError(
+                        f"{packed}: unpacks to more than {most:,} bytes, {EXPANSION} times its size, which records of runs do not; "
+                        "fetch it again from where it was published."
+                    )
+                if decompressor.needs_input:
+                    raise lzma.LZMAError("the file ends early")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def is_records(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -229,6 +230,17 @@ def test_a_published_table_is_taken_over_and_never_written(several: Store, other
             writes()
     assert (tmp_path / "results" / RECORDS_FILE).read_bytes() == before
     assert rows(Store(str(tmp_path / "results"), create=False)) == rows(other)
+
+
+def test_a_file_that_unpacks_to_far_more_than_its_size_is_refused_and_nothing_is_kept(
+    several: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    published(several, tmp_path / "results")
+    (tmp_path / "results" / RECORDS_FILE).write_bytes(lzma.compress(bytes(80_000_000)))
+    with pytest.raises(UserError, match=r"records\.db\.xz: unpacks to more than 67,108,864 bytes"):
+        Store(str(tmp_path / "results"), create=False)
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
 def test_a_damaged_published_file_is_one_sentence(several: Store, tmp_path: Path) -> None:
