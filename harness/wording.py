@@ -64,10 +64,14 @@ def listed(items: Iterable[str]) -> str:
 
 
 def value_text(value: Any) -> str:
+    """A setting as it is printed; a number in the fewest digits that give it back."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{v:g} at {k}" for k, v in value.items())
+        return ", ".join(f"{value_text(v)} at {k}" for k, v in value.items())
     if isinstance(value, (tuple, list, range)):
         return ", ".join(map(value_text, value))
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:g}" if isinstance(value, (int, float)) else str(value) or "none"
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(float(value))
+    return str(value) or "none"

@@ -23,7 +23,7 @@ from harness.planning.request import FILTERS, Request, from_json
 from harness.specs import Parent, Record, Stage
 from harness.storage import Storage, weights_of
 from harness.store import DEFAULT_URL, Store
-from harness.wording import counted, in_points
+from harness.wording import counted, in_points, value_text
 
 Rows = Iterator[tuple[str, str]]
 """(name, description) of what `list` prints."""
@@ -269,7 +269,7 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
     decay = f"decay {optim.weight_decay:g}{', biases and norms too' if optim.decay_biases_and_norms else ''}"
     steps = f"batch {optim.batch_size}, {optim.steps} steps, {optim.schedule}, warm-up {optim.warmup:g}"
     rest = f"clip {optim.clip:g}, dropout {optim.dropout:g}, {optim.precision}"
-    yield _labelled("optimizer", f"AdamW lr {optim.lr:g}, {steps}, {decay}, {rest}")
+    yield _labelled("optimizer", f"AdamW lr {value_text(optim.lr)}, {steps}, {decay}, {rest}")
     yield _labelled("seed", str(stage.seed))
 
 

@@ -9,6 +9,7 @@ import pytest
 from pydantic import model_validator
 
 from harness.errors import UserError
+from harness.wording import value_text
 from harness.yaml_files import MisplacedError, Strict, load_yaml, parse_value, parse_yaml
 
 
@@ -142,3 +143,10 @@ def test_values_from_the_command_line() -> None:
     assert parse_value("{20: 3}") == {20: 3}
     assert parse_value("simclr") == "simclr"
     assert parse_value("a: b: c") == "a: b: c"
+
+
+@pytest.mark.parametrize("value", [1234567, 10**15 + 1, 0.000123456789, 1 / 3, 1e-05, 0.1, 100, 100.0, 1e6])
+def test_a_printed_setting_that_is_set_again_is_the_same(value: float) -> None:
+    assert parse_value(value_text(value)) == value
+    assert value_text({20: value}) == f"{value_text(value)} at 20"
+    assert len(value_text(value)) <= len(repr(value)), "in the fewest digits"
