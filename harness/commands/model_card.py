@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from harness.specs import Run, Stage
 from harness.tasks import Task
 from harness.tasks.hub_data import HUB
 from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
-from harness.wording import counted, in_points, per_class
+from harness.wording import counted, in_points, per_class, value_text
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
@@ -100,13 +101,13 @@ def card(
         autoescape=False,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"counted": counted, "in_points": in_points}
+    environment.filters |= {"counted": counted, "in_points": in_points, "markdown": markdown}
     body = environment.get_template("model_card.jinja").render(
-        title=title,
+        title=markdown(title),
         form=form,
-        name=hub_name or folder,
+        name=json.dumps(hub_name or folder, ensure_ascii=False),
         hub=bool(hub_name),
-        place=f'snapshot_download("{hub_name}")' if hub_name else f'"{folder}"',
+        place=f"snapshot_download({json.dumps(hub_name)})" if hub_name else json.dumps(folder, ensure_ascii=False),
         onnx=onnx,
         task=task,
         spans=task.spans if task else None,
@@ -117,12 +118,12 @@ def card(
         run=run,
         stage=stage,
         stages=[*map(_stage, stage.chain)],
-        encoder=resolved.encoder,
+        encoder=resolved.encoder.replace("`", "'"),
         encoder_license=encoder_license(plan.located.folder),
-        source=plan.source,
+        source=markdown(plan.source),
         notes=[resolved.table.title]
-        + [data.note for data in plan.tasks.values() if data.note]
-        + [f"{data.task.title}: {data.origin}" for data in plan.tasks.values() if data.origin],
+        + [markdown(data.note) for data in plan.tasks.values() if data.note]
+        + [markdown(f"{data.task.title}: {data.origin}") for data in plan.tasks.values() if data.origin],
         origin=dict.fromkeys(("device", "torch", "transformers", "harness")) | recorded.record.provenance,
         version=harness.__version__,
         recorded=recorded,
@@ -130,6 +131,11 @@ def card(
         checks=checked.sentences,
     )
     return f"---\n{data.to_yaml()}\n---\n\n" + without_folders(body)
+
+
+def markdown(text: str) -> str:
+    """A name that stands in Markdown as it is, in a table too: nothing in it is markup, HTML or a line end."""
+    return re.sub(r"[\\`*\[\]<>|]", r"\\\g<0>", " ".join(text.split()))
 
 
 def _title(prepared: Prepared, stage: Stage, run: Run, task: Task | None) -> str:
@@ -217,15 +223,15 @@ def _stage(stage: Stage) -> str:
         params = f"of scores less {mean:g} and divided by {spread:g}"
     optim = stage.optim
     selection = (
-        f"; best checkpoint by {stage.selection.metric} on {stage.data.dev.name} ({counted(stage.data.dev.rows, 'row')}), scored "
+        f"; best checkpoint by {stage.selection.metric} on {markdown(stage.data.dev.name)} ({counted(stage.data.dev.rows, 'row')}), scored "
         f"every {counted(stage.selection.every, 'update')}"
         if stage.selection and stage.data.dev
         else ""
     )
     return (
-        f"**{stage.phase}**: objective `{_objective(stage)}`{f' ({params})' if params else ''} on {stage.data.train.name} "
+        f"**{stage.phase}**: objective `{_objective(stage)}`{f' ({params})' if params else ''} on {markdown(stage.data.train.name)} "
         f"({counted(stage.data.train.rows, 'row')}, digest {stage.data.train.digest[:10]}); {counted(optim.steps, 'update')} of "
-        f"{optim.batch_size}, AdamW, lr {optim.lr:g} ({optim.schedule}, warm-up {optim.warmup:g}), weight decay "
+        f"{optim.batch_size}, AdamW, lr {value_text(optim.lr)} ({optim.schedule}, warm-up {optim.warmup:g}), weight decay "
         f"{optim.weight_decay:g}{' (biases and norms too)' if optim.decay_biases_and_norms else ''}, clip {optim.clip:g}, dropout {optim.dropout:g}, at most {stage.data.max_length} tokens, "
         f"{optim.precision}, seed {stage.seed}{selection}."
     )

@@ -3,7 +3,9 @@ gives the recorded predictions in a fresh process."""
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,13 +25,14 @@ from huggingface_hub.repocard import metadata_load
 from safetensors.torch import load_file
 
 from harness.api import embeddings
-from harness.commands.model_card import _stage, encoder_license
+from harness.commands.model_card import Checked, _stage, card, encoder_license
 from harness.commands.recorded import recorded
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.models.weights import checked_weights
 from harness.errors import UserError
 from harness.storage import Storage, weights_of
 from harness.store import Store
+from harness.tasks import TASKS
 
 Harness = Callable[..., Said]
 
@@ -195,6 +198,25 @@ def test_the_card_of_an_encoder_with_its_head_beside_it_has_code_that_runs(
     monkeypatch.setattr("harness.encoders.models.pretrained_folder.form_of", lambda encoder, head: "encoder")
     assert harness("export", benched.keys["FT", 31], "--out", str(tmp_path / "out")).status == 0
     assert ran(tmp_path, 0).startswith(("negative [", "positive ["))
+
+
+def test_names_break_neither_the_code_nor_the_table_of_a_card(
+    harness: Harness, benched: Benched, tmp_path: Path
+) -> None:
+    out = tmp_path / "my \"model\" 'x' \\n"
+    assert harness("export", benched.keys["FT", 31], "--out", str(out)).status == 0
+    out.rename(tmp_path / "out")
+    assert json.dumps(out.name) in (tmp_path / "out" / "README.md").read_text()
+    code = (tmp_path / "out" / "README.md").read_text().split("```python\n")[1].partition("```")[0]
+    names = [node.args[0] for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and node.args]
+    assert str(out) in [node.value for node in names if isinstance(node, ast.Constant)]
+    found = recorded(None, benched.keys["FT", 31])
+    task = replace(TASKS["sst2"], title="A | B\n<b>`x`")
+    text = card(found, found.prepare(), "classifier", Checked((), 1, task), "out")
+    (row,) = (line for line in text.splitlines() if line.startswith("| A "))
+    assert len(re.findall(r"(?<!\\)\|", row)) == 5
+    body = text.split("---\n", 2)[2]
+    assert re.findall(r"(?<!\\)[<>]", body.replace("-->", "")) == []
 
 
 def ran(folder: Path, number: int) -> str:
