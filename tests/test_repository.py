@@ -397,6 +397,14 @@ def test_every_space_loads(path: Path) -> None:
     assert space.name == path.stem
 
 
+def test_packages_hold_the_code_its_yaml_and_the_license() -> None:
+    build = PROJECT["tool"]["hatch"]["build"]["targets"]
+    named = {*build["sdist"]["only-include"], *build["wheel"]["packages"], *build["wheel"]["force-include"]}
+    assert named == {"harness", "benchmarks", "search_spaces", "LICENSE", "README.md"}
+    for folder in build["wheel"]["force-include"]:
+        assert {path.suffix for path in (REPOSITORY / folder).rglob("*") if path.is_file()} == {".yaml"}
+
+
 def test_no_data_in_the_repository() -> None:
     if shutil.which("git") is None or not (REPOSITORY / ".git").exists():
         pytest.skip("not a git checkout")
