@@ -36,7 +36,7 @@ gave up     times that the command ended by itself without a result, or by a kil
             raylet or GCS died)
 
 What a command left behind is counted once it has ended and Ray had SETTLE_SECONDS to clear up: living actors, placement groups and bytes
-of objects on the cluster; processes; temporary files and folders of its own Ray (not of a command that was killed, or whose raylet or GCS was); leases of a command that ended in a sentence, and all that a finished one left.
+of objects on the cluster; processes; temporary files and folders of its own Ray (not of a command that was killed, or whose raylet or GCS was); leases of a command that ended in a sentence of its own, and all that a finished one left.
 
 `notice`: for each drain under a stage, the seconds until no process of the node trained one; "late" where the node died before. The
 moments, kinds and victims come from the seed; what happens then depends on the machine's timing. Exit status 1 when something was
@@ -663,7 +663,8 @@ def endured(folder: Path, command: str, line: str, wait: float, cluster: Nodes, 
         if killed:
             continue
         if explained(status, said, fire.struck):
-            tally.count_left({"leases": leases(folder, driver.popen.pid)}, folder)
+            if not cut_off:  # Ray ends such a command at once: its leases end with its process
+                tally.count_left({"leases": leases(folder, driver.popen.pid)}, folder)
             tally.say(f"it ended with {status}: {said.strip().splitlines()[-1]}")
             continue
         tally.gave_up += 1
