@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,7 @@ def same_gradients(leaves: list[Tensor], gradients: list[Tensor], total: int) ->
         assert not leaf.grad[:, total:].any()
 
 
-@pytest.mark.parametrize("more", [0, 1, 16])
+@pytest.mark.parametrize("more", [0, 16])
 @pytest.mark.parametrize("shape", LENGTHS)
 def test_is_the_plain_one(shape: str, more: int) -> None:
     """What fills up behind the tokens is never read, whatever its gradient, and gets none."""
@@ -282,15 +282,6 @@ def test_groups_hold_each_sequence_and_head_once(lengths: list[int], heads: int,
 
 
 @settings(max_examples=40)
-@given(lengths=st.lists(st.integers(1, 500), min_size=1, max_size=60))
-def test_groups_are_few(lengths: list[int]) -> None:
-    """The longest of a group is shorter than SIMILAR of the longest before: no more than that leaves room for."""
-    widths = [group.shape[2] for group in laid_out(lengths, 1, False).groups]
-    assert widths[0] == max(lengths)
-    assert all(after < SIMILAR * before for before, after in pairwise(widths))
-
-
-@settings(max_examples=40)
 @given(lengths=some_lengths, heads=st.integers(1, 3), first_tokens_only=st.booleans(), more=st.integers(0, 3))
 def test_padding_and_taking_are_inverse(lengths: list[int], heads: int, first_tokens_only: bool, more: int) -> None:
     found = laid_out(lengths, heads, first_tokens_only)
@@ -307,13 +298,6 @@ def test_padding_and_taking_are_inverse(lengths: list[int], heads: int, first_to
         assert torch.equal(scattered[place.slots], place.padded(states)[place.slots])
 
 
-def test_a_layout_is_made_once_a_batch() -> None:
-    packed = packing_of(LENGTHS["mixed"])
-    assert packed.layout(2) is packed.layout(2)
-    assert packed.layout(2) is not packed.layout(3)
-    assert packed.only_first().layout(2).area < packed.layout(2).area
-
-
 class TestWindow:
     """Local attention, also where a query at padding has nothing but padding in its window."""
 
@@ -323,7 +307,7 @@ class TestWindow:
         module = nn.Module().train(training)
         return packed_attention(module, *views, None, SCALE, packing=packed, sliding_window=window)[0]
 
-    @pytest.mark.parametrize("window", [1, 2, 3, 6, 12, 13, 100])
+    @pytest.mark.parametrize("window", [1, 3, 12, 100])
     @pytest.mark.parametrize("shape", LENGTHS)
     def test_is_attention_within_the_window(self, shape: str, window: int) -> None:
         lengths = LENGTHS[shape]
@@ -377,10 +361,3 @@ def test_a_layer_that_looks_backwards_only_is_refused() -> None:
     causal.is_causal = True
     with pytest.raises(ValueError, match="does not compute is_causal"):
         packed_attention(causal, *[each.transpose(1, 2) for each in drawn(7, 3)], None, SCALE, packing=packing_of([7]))
-
-
-def test_what_changes_nothing_is_taken() -> None:
-    views = [each.transpose(1, 2) for each in drawn(7, 3)]
-    expected = packed_attention(MODULE, *views, None, SCALE, packing=packing_of([7]))[0]
-    more = {"position_ids": torch.arange(7)[None], "head_mask": None, "output_attentions": False}
-    assert torch.equal(packed_attention(MODULE, *views, None, SCALE, packing=packing_of([7]), **more)[0], expected)

@@ -8,7 +8,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -370,12 +369,3 @@ def test_memory_does_not_grow_with_the_corpus(megabytes: int, bert: Path, tmp_pa
     tokenised, taken, *_ = map(float, done.stdout.split())
     assert tokenised < 30
     assert taken < 40
-
-
-def test_a_loop_over_all_batches_reads_quickly(bert: Path, tmp_path: Path) -> None:
-    """The time of a batch does not depend on the number of blocks."""
-    blocks = tokenise_corpus(["w1 " * 1_000_000], tiny.tokeniser(bert), Packed(12), tmp_path / "b")
-    start = time.perf_counter()
-    for _ in range(200):
-        blocks.take(np.arange(0, 99_000, 10_000))
-    assert time.perf_counter() - start < 1

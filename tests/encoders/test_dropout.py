@@ -17,8 +17,7 @@ def keeps(count: int, probability: float, seed: int = 0) -> Tensor:
     return dropout_mask(torch.empty(count), probability)
 
 
-@pytest.mark.parametrize("count", [1, 7, 999, MANY])
-@pytest.mark.parametrize("probability", [0.001, 0.1, 0.25, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize(("count", "probability"), [(7, 0.5), (999, 0.25), (MANY, 0.001), (MANY, 0.1), (MANY, 0.9)])
 def test_the_share_that_is_kept(probability: float, count: int) -> None:
     mask = keeps(count, probability)
     kept = mask != 0
@@ -28,17 +27,6 @@ def test_the_share_that_is_kept(probability: float, count: int) -> None:
     spread = (probability * (1 - probability) / count) ** 0.5
     if count > 500:
         assert abs(float(kept.double().mean()) - (1 - probability)) < 5 * spread + 1 / count
-
-
-def test_the_ends_of_the_range() -> None:
-    assert keeps(MANY, 0.0).all()
-    assert not keeps(MANY, 1 - 2.0**-32).any()
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (3, 5, 7), (2, 1)])
-def test_shapes(shape: tuple[int, ...]) -> None:
-    assert dropout_mask(torch.empty(shape), 0.5).shape == shape
-    torch.testing.assert_close(Dropout(0.5)(torch.zeros(shape)), torch.zeros(shape))
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
@@ -54,12 +42,6 @@ def test_neighbours_are_independent(probability: float) -> None:
         assert abs(float((one * other).mean())) < 5 / len(one) ** 0.5, name
 
 
-def test_rows_and_draws_are_independent() -> None:
-    torch.manual_seed(0)
-    one, other = (dropout_mask(torch.empty(MANY), 0.5).double() - 1 for _ in range(2))
-    assert abs(float((one * other).mean())) < 5 / MANY**0.5
-
-
 def test_the_draw_is_the_generators() -> None:
     assert torch.equal(keeps(1001, 0.3, seed=1), keeps(1001, 0.3, seed=1))
     assert not torch.equal(keeps(1001, 0.3, seed=1), keeps(1001, 0.3, seed=2))
@@ -68,8 +50,9 @@ def test_the_draw_is_the_generators() -> None:
     assert not torch.equal(dropout_mask(torch.empty(1001), 0.3), keeps(1001, 0.3, seed=1))  # and goes on
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("probability", [0.1, 0.5, 0.999])
+@pytest.mark.parametrize(
+    ("dtype", "probability"), [(torch.float32, 0.1), (torch.float64, 0.5), (torch.bfloat16, 0.999)]
+)
 def test_values_and_gradient_share_one_mask(probability: float, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(3)
     x, given = (torch.rand(51, 97, generator=generator).add(1).to(dtype) for _ in range(2))
@@ -83,12 +66,6 @@ def test_values_and_gradient_share_one_mask(probability: float, dtype: torch.dty
     for each, whole in ((found, x), (x.grad, given)):
         assert each is not None
         torch.testing.assert_close(each, torch.where(kept, whole / (1 - probability), 0))
-
-
-def test_the_mean_stays() -> None:
-    torch.manual_seed(0)
-    found = Dropout(0.3)(torch.ones(MANY)).double()
-    assert abs(float(found.mean()) - 1) < 5 * (0.3 / 0.7 / MANY) ** 0.5
 
 
 @pytest.mark.parametrize(("probability", "training"), [(0.5, False), (0.0, True), (0.0, False)])

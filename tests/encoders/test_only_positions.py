@@ -60,8 +60,9 @@ def encoders(folders: dict[str, Path]) -> dict[str, TextEncoder]:
     return made
 
 
-@pytest.mark.parametrize("how", WANTED)
-@pytest.mark.parametrize("shape", ["mixed", "equal", "one"])
+@pytest.mark.parametrize(
+    ("shape", "how"), [("mixed", how) for how in WANTED] + [("one", "first"), ("equal", "mixture")]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_is_the_whole_pass(
     kind: str, shape: str, how: str, folders: dict[str, Path], encoders: dict[str, TextEncoder]
@@ -72,7 +73,7 @@ def test_is_the_whole_pass(
     assert_is_the_whole_pass(encoders[kind], batch, chosen(how, batch))
 
 
-@pytest.mark.parametrize("how", WANTED)
+@pytest.mark.parametrize("how", ["first", "mixture"])
 def test_with_relative_positions(how: str, bert: Path, encoders: dict[str, TextEncoder]) -> None:
     encoder = copy.deepcopy(encoders["bert"])
     encoder.add_relative_positions()
@@ -84,7 +85,7 @@ def test_with_relative_positions(how: str, bert: Path, encoders: dict[str, TextE
     assert_is_the_whole_pass(encoder, batch, chosen(how, batch))
 
 
-@pytest.mark.parametrize("how", WANTED)
+@pytest.mark.parametrize("how", ["first", "mixture"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_evaluation(kind: str, how: str, folders: dict[str, Path]) -> None:
     encoder = tiny.encoder(folders[kind]).eval()
@@ -94,7 +95,7 @@ def test_in_evaluation(kind: str, how: str, folders: dict[str, Path]) -> None:
         torch.testing.assert_close(encoder(batch, wanted), encoder(batch)[wanted], atol=2e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("how", ["first", "mixture", "all"])
+@pytest.mark.parametrize("how", ["mixture"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropout_is_the_same_with_and_without_gradient(kind: str, how: str, folders: dict[str, Path]) -> None:
     """From the same state of the generator: parts of a batch are looked at first, and then learned from."""
@@ -129,7 +130,7 @@ class TestRounded:
         assert rounded(count) <= rounded(count + 1)
         assert rounded(count) % 16 == 0
 
-    @pytest.mark.parametrize("octave", range(8, 15))
+    @pytest.mark.parametrize("octave", [8, 14])
     def test_few_sizes(self, octave: int) -> None:
         counts = range(2**octave + 1, 2 ** (octave + 1) + 1)
         assert len({rounded(count) for count in counts}) == 16

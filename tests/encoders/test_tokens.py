@@ -80,20 +80,12 @@ class TestTokeniser:
             found = made.convert_ids_to_tokens(tokens.ids[~tokens.special].tolist())
             assert found == texts[0][:left] + texts[1][:right]
 
-    def test_vocabulary(self, kind: str, folders: dict[str, Path]) -> None:
-        found, made = tiny.vocabulary(folders[kind]), tiny.tokenizer(kind)
-        assert (found.size, found.mask_id, found.pad_id) == (len(made), made.mask_token_id, made.pad_token_id)
-
 
 def test_texts_that_cannot_be_tokenised(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no texts"):
         Tokeniser(bert)([], 16)
     with pytest.raises(UserError, match="has no usable tokenizer"):
         Tokeniser(tmp_path)
-
-
-def test_an_empty_text_is_its_special_tokens(bert: Path) -> None:
-    assert lists(tiny.tokens(bert, [("",)]))[0][2] == [True, True]
 
 
 IN_A_PROCESS = """

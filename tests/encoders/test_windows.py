@@ -70,7 +70,7 @@ def test_a_window_that_holds_all_is_the_tokenizers_own_pair(tokeniser: Tokeniser
     assert found.contexts == (TEXT,)
 
 
-@pytest.mark.parametrize("answer", ["Café Noir", "1999", "3,000", "tiny", "naïve 東京", "€2.50", "😀", "today"])
+@pytest.mark.parametrize("answer", ["Café Noir", "3,000", "naïve 東京", "😀"])
 def test_an_answer_comes_back_from_its_tokens(answer: str, tokeniser: Tokeniser) -> None:
     """With any tokenizer the characters of the tokens of an answer hold it, and no more than the pieces of words that it cuts."""
     for length in (512, 40):
@@ -113,7 +113,7 @@ def test_windows_of_a_naive_walk(content: int, question: int, room: int, stride:
         assert sequence.special.tolist() == [True, *[False] * question, True, True, *[False] * (last - first), True]
 
 
-@pytest.mark.parametrize(("length", "stride"), [(64, 16), (90, 20), (50, 1), (512, 128)])
+@pytest.mark.parametrize(("length", "stride"), [(64, 16), (50, 1), (512, 128)])
 def test_windows_are_those_of_transformers(tokeniser: Tokeniser, length: int, stride: int) -> None:
     """As its tokenizer cuts with `return_overflowing_tokens`: its `stride` is what two windows share. (Ours is at most half a window.)"""
     context = f"{TEXT} {WORDS[2]} " * 3

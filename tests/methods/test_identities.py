@@ -164,11 +164,6 @@ def test_the_group_is_the_batch_unless_it_is_set(name: str, size: int) -> None:
     assert [s.objective.params["contrast_group"] for s in stages if "contrast_group" in s.objective.params] == [size]
 
 
-def test_a_batch_of_one_has_nothing_to_contrast_with() -> None:
-    with pytest.raises(UserError, match="a batch of 1 leaves nothing to contrast with; take 2 or more"):
-        keys(TACO, replace(CONTEXT, post_train=replace(CONTEXT.post_train, batch_size=1)), contrast_group=0)
-
-
 # -------------------------------------------------------------------------------------------- one after another
 
 
@@ -226,12 +221,6 @@ def test_the_rows_of_table_3_are_five_computations() -> None:
     rows: list[dict[str, Any]] = [{}, {"contrast": "simclr"}, {"alpha": 0}, {"mlm": False}, {"masking": "independent"}]
     found = [keys(CMLM, **row) for row in rows]
     assert len({key for pair in found for key in pair}) == 10
-
-
-def test_all_methods_are_different_computations_at_their_defaults() -> None:
-    found = {name: keys(method)[-1] for name, method in METHODS.items()}
-    assert found.pop("mlm") == found["tapt"]
-    assert len(set(found.values())) == len(METHODS) - 1
 
 
 # ----------------------------------------------------------------------------------------- what is carried on
@@ -352,32 +341,6 @@ def test_wrong_ranges_are_refused_in_a_sentence(name: str, key: str, bad: Any, w
     assert words in message
     assert repr(bad) in message or key == "contrast_group"
     assert message.endswith(".")
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("cmlm", {"p_m": 1, "p_c": 1}),
-        ("cmlm", {"alpha": 1000}),
-        ("cmlm", {"num_views": 50, "contrast_group": 2}),
-        ("scl", {"lam": 1}),
-        ("scl", {"lam": 0}),
-    ],
-)
-def test_the_ends_of_ranges_are_allowed(name: str, values: dict[str, Any]) -> None:
-    assert keys(METHODS[name], **values)
-
-
-def test_nothing_to_train_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^here: alpha 0 with mlm false leaves nothing to train; set one of them\.$"):
-        hyperparameters(CMLM, {"alpha": 0, "mlm": False}, "here")
-
-
-def test_several_mistakes_are_told_together() -> None:
-    with pytest.raises(UserError) as caught:
-        hyperparameters(CMLM, {"p_m": 0, "p_c": 0, "alpa": 1}, "here")
-    assert len(str(caught.value).splitlines()) == 3
-    assert "Did you mean 'alpha'?" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -97,13 +97,12 @@ class TestObjectiveContract:
         assert same(ends[0][0], ends[1][0])
         assert ends[0][1] == ends[1][1]
 
-    @pytest.mark.parametrize(("precision", "near"), [("bf16", 0.2), ("fp16", 0.02)])
-    def test_half_precision_is_near_single(self, name: str, precision: str, near: float, bert: Path) -> None:
+    def test_half_precision_is_near_single(self, name: str, bert: Path) -> None:
         one = tiny.subject(bert, name)
-        with autocast(CPU, precision):
+        with autocast(CPU, "fp16"):
             terms = one.terms()
         for term, value in one.terms().items():  # sampled tokens may differ, so it is not bit-identical
-            assert terms[term].item() == pytest.approx(value.item(), rel=near, abs=near / 2)
+            assert terms[term].item() == pytest.approx(value.item(), rel=0.02, abs=0.01)
 
 
 @pytest.mark.parametrize(("kind", "name"), COUNTED)
@@ -131,16 +130,7 @@ def test_flops_are_what_the_plan_counted(kind: str, name: str, folders: dict[str
 class TestContrasts:
     """Measures that tell a collapsed encoder from one that learns."""
 
-    def test_what_is_measured(self, name: str, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        one, measures = tiny.subject(bert, name), {}
-        one.terms(measures=measures)
-        expected = {"embedding_std", "positive_cosine", "negative_cosine", "collapsed_value"}
-        expected |= {"predictor_cosine"} if tiny.OBJECTIVES[name].params.get("contrast") == "simsiam" else set()
-        assert expected <= measures.keys()
-        assert all(torch.isfinite(measures[key]) for key in expected)
-        assert all(-1.001 < measures[key] < 1.001 for key in expected if key.endswith("cosine"))
-
-    @pytest.mark.parametrize("rows", [1, 4, 8, 9, 10])
+    @pytest.mark.parametrize("rows", [1, 9])
     def test_a_collapsed_encoder_rests_at_the_collapsed_value(self, name: str, rows: int, bert: Path) -> None:
         """Whole groups, a smaller last one, a sequence alone. SimSiam's predictor gives back what it gets."""
         one = tiny.subject(bert, name, tiny.texts(rows, seed=4)[0])

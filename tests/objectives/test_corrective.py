@@ -110,29 +110,8 @@ class TestFormula:
         case = batch(4, 2, 3)
         assert torch.autograd.gradcheck(lambda z: case._replace(copy_logits=z).detection(), (case.copy_logits,))
 
-    def test_defaults_are_the_printed_ones(self) -> None:
-        case = batch(5, 3)
-        assert torch.equal(case.loss(), case.loss(stop_gradient=True, mixture="probability"))
-
 
 class TestCopy:
-    def test_undecided_is_log_2(self) -> None:
-        case = batch(5, 3)
-        assert case._replace(copy_logits=0 * case.copy_logits).detection().item() == pytest.approx(math.log(2))
-
-    @pytest.mark.parametrize("size", [1e4, 1e30])
-    def test_certain_is_zero_when_right_and_the_logit_when_wrong(self, size: float) -> None:
-        for z in (size, -size):
-            for same in (True, False):
-                case = one(z, [0.0, 0.0], same)
-                expected = 0.0 if (z > 0) == same else size
-                assert case.detection().item() == expected
-                (gradient,) = torch.autograd.grad(case.detection(), (case.copy_logits,))
-                assert gradient.item() == (0.0 if expected == 0.0 else math.copysign(1.0, z))
-
-    def test_positive_means_original(self) -> None:
-        assert one(3.0, [0.0, 0.0], same=True).detection() < one(3.0, [0.0, 0.0], same=False).detection()
-
     @pytest.mark.parametrize("garbage", [1e30, math.inf, math.nan])
     def test_padding_reaches_nothing(self, garbage: float) -> None:
         case = batch(6, 2, 4)
@@ -153,16 +132,6 @@ class TestCopy:
 
 
 class TestMixture:
-    @pytest.mark.parametrize("z", [-40.0, -3.0, 0.0, 3.0, 40.0])
-    def test_closed_forms(self, z: float) -> None:
-        """Equal logits over 5 words."""
-        p = sigmoid(z)
-        copied, replaced = one(z, [0.0] * 5, same=True), one(z, [0.0] * 5, same=False)
-        assert copied.loss().item() == pytest.approx(-math.log(p + sigmoid(-z) / 5), abs=1e-15)
-        assert replaced.loss().item() == pytest.approx(math.log(5) - math.log(sigmoid(-z)))
-        for case in (copied, replaced):
-            assert case.loss(mixture="weighted_ce").item() == pytest.approx(sigmoid(-z) * math.log(5))
-
     def test_without_copying_both_are_the_masked_lm(self) -> None:
         case = batch(6, 2, 4)
         case = case._replace(copy_logits=torch.full_like(case.copy_logits, -50.0))
@@ -170,17 +139,9 @@ class TestMixture:
         for mixture in MIXTURES:
             torch.testing.assert_close(case.loss(mixture=mixture), expected)
 
-    def test_printed_and_released_differ(self) -> None:
-        case = batch(6, 2, 4)
-        assert not torch.isclose(case.loss(), case.loss(mixture="weighted_ce"))
-
-    def test_copying_only_lowers_the_printed_loss(self) -> None:
-        assert one(1.0, [0.3, 2.0], same=True).loss() < one(1.0, [0.3, 2.0], same=False).loss()
-
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("same", [True, False])
-    @pytest.mark.parametrize("gap", [-1e4, 0.0, 1e4])
-    @pytest.mark.parametrize("z", [-1e4, -100.0, 0.0, 100.0, 1e4])
+    @pytest.mark.parametrize(("z", "gap"), [(-1e4, 1e4), (1e4, -1e4), (1e4, 1e4), (100.0, -1e4)])
     def test_extreme_logits(self, z: float, gap: float, same: bool, dtype: torch.dtype) -> None:
         """A probability below the least float, e^-10000, keeps its loss, 10000."""
         case = one(z, [gap, 0.0], same, dtype)
@@ -200,19 +161,6 @@ class TestMixture:
         copy, lm = torch.autograd.grad(case.loss(stop_gradient=False), (case.copy_logits, case.lm_logits))
         assert copy.item() == 1.0
         assert lm.tolist() == [[-1.0, 1.0]]
-
-    def test_impossible_word(self) -> None:
-        replaced, copied = (one(0.0, [-math.inf, 0.0, 1.0], same, torch.float32) for same in (False, True))
-        assert replaced.loss().item() == torch.finfo(torch.float32).max
-        assert copied.loss().item() == pytest.approx(math.log(2))
-        for case in (replaced, copied):
-            assert_finite_gradients(case.loss(stop_gradient=False), case.copy_logits, case.lm_logits)
-
-    def test_shift_of_the_logits_does_not_matter(self) -> None:
-        case = batch(6, 2, 4)
-        shifted = case._replace(lm_logits=case.lm_logits + normal(len(case.lm_logits), 1, seed=8))
-        for mixture in MIXTURES:
-            torch.testing.assert_close(shifted.loss(mixture=mixture), case.loss(mixture=mixture))
 
     def test_masked_positions_in_parts_are_the_whole(self) -> None:
         """Rows follow the True entries in row-major order, whichever are asked for."""
@@ -259,20 +207,6 @@ class TestDegenerate:
             assert_connected_zero(nothing.loss(**options), nothing.copy_logits, nothing.lm_logits)
         assert_connected_zero(padding.detection(), padding.copy_logits)
 
-    def test_everything_masked(self) -> None:
-        case = batch(4, 4, probability=1.0)
-        assert case.loss().item() == pytest.approx(naive(case)[1])
-
-    def test_masked_padding_counts_in_the_lm(self) -> None:
-        case = batch(4, 2, probability=1.0)
-        wide = case._replace(masked=torch.ones_like(case.masked), lm_logits=normal(8, 7))
-        assert wide.loss().item() == pytest.approx(naive(wide)[1])
-
-    @pytest.mark.parametrize("rows", [-1, 1])
-    def test_another_number_of_rows_is_nan(self, rows: int) -> None:
-        case = batch(6, 2, 4)
-        assert case._replace(lm_logits=normal(len(case.lm_logits) + rows, 7)).loss().isnan()
-
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     @pytest.mark.parametrize("mixture", MIXTURES)
     def test_half_precision_is_finite_and_close(self, mixture: str, dtype: torch.dtype) -> None:
@@ -296,57 +230,3 @@ class TestDegenerate:
         spoilt = case.lm_logits.detach().clone()
         spoilt[1, 0] = math.nan
         assert case._replace(lm_logits=spoilt).loss(mixture=mixture).isnan()
-
-
-class TestEquivariance:
-    @pytest.mark.parametrize("mixture", MIXTURES)
-    def test_order_of_sequences(self, mixture: str) -> None:
-        case = batch(6, 2, 4)
-        order = torch.tensor([2, 0, 1])
-        rows = torch.full(case.masked.shape, -1)
-        rows[case.masked] = torch.arange(len(case.lm_logits))
-        rows = rows[order][case.masked[order]]
-        shuffled = Case(leaf(case.copy_logits[order]), leaf(case.lm_logits[rows]), *(t[order] for t in case[2:]))
-        pairs = [(each.loss(mixture=mixture), each.detection()) for each in (case, shuffled)]
-        for mine, others in zip(*pairs, strict=True):
-            torch.testing.assert_close(others, mine)
-            (gradient,) = torch.autograd.grad(mine, (case.copy_logits,), retain_graph=True)
-            (moved,) = torch.autograd.grad(others, (shuffled.copy_logits,), retain_graph=True)
-            torch.testing.assert_close(moved, gradient[order])
-
-    def test_narrow_integers(self) -> None:
-        case = batch(6, 2, 4)
-        narrow = case._replace(x_original=case.x_original.to(torch.int32), x_corrupted=case.x_corrupted.short())
-        assert torch.equal(narrow.loss(), case.loss())
-        assert torch.equal(narrow.detection(), case.detection())
-
-
-class TestArguments:
-    def test_bad_mixture(self) -> None:
-        with pytest.raises(ValueError, match="probability or weighted_ce, got 'product'"):
-            batch(3, 2).loss(mixture="product")
-
-    @pytest.mark.parametrize(("name", "word"), [(name, name) for name in Case._fields if name != "copy_logits"])
-    def test_bad_shapes(self, name: str, word: str) -> None:
-        case = batch(3, 2)
-        bad = case._replace(**{name: getattr(case, name)[..., 0]})
-        with pytest.raises(ValueError, match=word):
-            bad.detection() if name == "real" else bad.loss()
-
-    def test_bad_kinds(self) -> None:
-        case = batch(3, 2)
-        for bad in (case.copy_logits.long(), case.copy_logits[0], case.copy_logits[..., None]):
-            with pytest.raises(ValueError, match="copy_logits"):
-                case._replace(copy_logits=bad).loss()
-            with pytest.raises(ValueError, match=r"^logits"):
-                case._replace(copy_logits=bad).detection()
-        with pytest.raises(ValueError, match="masked must be a tensor of booleans"):
-            case._replace(masked=case.masked.long()).loss()
-        with pytest.raises(ValueError, match="real must be a tensor of booleans"):
-            case._replace(real=case.real.long()).detection()
-        with pytest.raises(ValueError, match="7 rows"):
-            case._replace(lm_logits=normal(7, 5)).loss()
-
-    def test_a_word_out_of_the_vocabulary_is_an_error(self) -> None:
-        with pytest.raises((RuntimeError, IndexError)):
-            batch(6, 2)._replace(x_original=torch.full((2, 6), -100)).loss()

@@ -47,21 +47,6 @@ class TestEveryMeasure:
             assert not value.requires_grad
         assert torch.equal(x, kept)
 
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_half_precision_is_computed_in_float32(self, name: str, dtype: torch.dtype) -> None:
-        x = normal(6, 32, dtype=dtype)
-        expected = MEASURES[name](x.float())
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            made = MEASURES[name](x)
-        for key, value in made.items():
-            assert value.dtype == torch.float32
-            assert torch.equal(value, expected[key])
-
-    def test_scale_does_not_matter(self, name: str) -> None:
-        x = normal(6, 4).float()
-        scales = torch.tensor([1e-9, 3.0, 1e30, 0.5, 1e-3, 7.0])[:, None]
-        torch.testing.assert_close(MEASURES[name](scales * x), MEASURES[name](x))
-
     def test_zero_vectors_are_finite_and_nan_is_not_hidden(self, name: str) -> None:
         x = normal(6, 4)
         x[0] = 0.0
@@ -74,11 +59,6 @@ class TestEveryMeasure:
         expected = 0.0 if name == "embedding_std" else 1.0
         assert [value.item() for value in made.values()] == pytest.approx([expected] * len(made), abs=1e-6)
 
-    def test_bad_arguments(self, name: str) -> None:
-        for bad in (normal(6, 4).long(), normal(6, 0)):
-            with pytest.raises((ValueError, RuntimeError)):
-                MEASURES[name](bad)
-
 
 class TestEmbeddingStd:
     def test_equals_the_loop(self) -> None:
@@ -89,14 +69,6 @@ class TestEmbeddingStd:
             middle = mean(list(column))
             stds.append(math.sqrt(mean([(value - middle) ** 2 for value in column])))
         assert embedding_std(x).item() == pytest.approx(mean(stds) * math.sqrt(5))
-
-    def test_spread_over_the_sphere_is_about_one(self) -> None:
-        assert embedding_std(normal(2000, 64)).item() == pytest.approx(1.0, abs=0.02)
-        assert embedding_std(torch.cat([torch.eye(8), -torch.eye(8)])).item() == pytest.approx(1.0)
-
-    def test_one_row_has_no_spread_and_none_is_undefined(self) -> None:
-        assert embedding_std(normal(1, 4)).item() == 0.0
-        assert embedding_std(normal(0, 4)).isnan()
 
 
 class TestCosines:
@@ -109,11 +81,6 @@ class TestCosines:
             mean([table[i][j] for i in range(5) for j in range(5) if i != j])
         )
 
-    def test_one_pair_has_no_negative(self) -> None:
-        made = pair_cosines(normal(1, 4), normal(1, 4))
-        assert made["positive"].item() == pytest.approx(1.0)
-        assert made["negative"].isnan()
-
     def test_classes_equal_the_loop(self) -> None:
         x = normal(6, 4)
         rows, y = x.tolist(), LABELS.tolist()
@@ -122,11 +89,6 @@ class TestCosines:
         for key, same in (("positive", True), ("negative", False)):
             expected = mean([cosine(rows[i], rows[j]) for i, j in pairs if (y[i] == y[j]) == same])
             assert made[key].item() == pytest.approx(expected)
-
-    def test_classes_without_pairs(self) -> None:
-        assert class_cosines(normal(3, 4), torch.tensor([0, 1, 2]))["positive"].isnan()
-        assert class_cosines(normal(3, 4), torch.tensor([1, 1, 1]))["negative"].isnan()
-        assert all(value.isnan() for value in class_cosines(normal(1, 4), torch.tensor([0])).values())
 
     def test_tokens_equal_the_loop(self) -> None:
         g = normal(2, 3, 4)
@@ -140,12 +102,6 @@ class TestCosines:
         assert made["positive"].item() == pytest.approx(mean(positive))
         assert made["negative"].item() == pytest.approx(mean(negative))
 
-    def test_tokens_without_pairs(self) -> None:
-        g = normal(2, 3, 4)
-        assert all(v.isnan() for v in indexed_cosines(g, POSITIVES, NEGATIVES, ~(ANCHORS | True)).values())
-        assert indexed_cosines(g, POSITIVES.clamp(max=-1), NEGATIVES, ANCHORS)["positive"].isnan()
-        assert indexed_cosines(g, POSITIVES, NEGATIVES.clamp(max=-1), ANCHORS)["negative"].isnan()
-
     def test_padding_does_not_matter(self) -> None:
         g = normal(2, 3, 4)
         padded = torch.cat([g, torch.full((2, 1, 4), math.nan, dtype=g.dtype)], dim=1)
@@ -157,24 +113,6 @@ class TestCosines:
             torch.cat([ANCHORS, missing[:, :, 0, 0] > 0], dim=1),
         )
         torch.testing.assert_close(made, indexed_cosines(g, POSITIVES, NEGATIVES, ANCHORS))
-
-    def test_bad_shapes(self) -> None:
-        x, g = normal(6, 4), normal(2, 3, 4)
-        with pytest.raises(ValueError, match="b must have the shape"):
-            pair_cosines(x, x[:2])
-        with pytest.raises(ValueError, match="labels must be"):
-            class_cosines(x, LABELS[:2])
-        for bad in (x[0], x[None]):
-            with pytest.raises(ValueError, match="features must be"):
-                embedding_std(bad)
-        with pytest.raises(ValueError, match="g must be"):
-            indexed_cosines(x, POSITIVES, NEGATIVES, ANCHORS)
-        with pytest.raises(ValueError, match="positives must be"):
-            indexed_cosines(g, POSITIVES[:1], NEGATIVES, ANCHORS)
-        with pytest.raises(ValueError, match="negatives must be"):
-            indexed_cosines(g, POSITIVES, NEGATIVES[..., 0], ANCHORS)
-        with pytest.raises(ValueError, match="anchors must be"):
-            indexed_cosines(g, POSITIVES, NEGATIVES, ANCHORS.long())
 
 
 class TestCollapsed:
@@ -219,9 +157,3 @@ class TestCollapsed:
         views = self.POINT.expand(num_pairs, 5)
         loss = losses.sequence_contrastive(views, views, temperature=1.0)
         assert loss.item() == pytest.approx(math.log(2 * num_pairs - 1))
-
-    def test_bad_arguments(self) -> None:
-        with pytest.raises(ValueError, match="reduction"):
-            collapsed_supervised(LABELS, "none")
-        with pytest.raises(ValueError, match="labels"):
-            collapsed_supervised(LABELS[None])

@@ -18,7 +18,7 @@ from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Examples, Tokeniser, Tokens, Vocabulary
 from harness.kinds import Scores, kind_of_outputs
 from harness.methods import METHODS, RunContext, chain, hyperparameters
-from harness.objectives import DEFINITIONS, build, objective
+from harness.objectives import DEFINITIONS, build
 from harness.objectives.base import TrainingObjective, Views
 from harness.objectives.classification import CRITERIA
 from harness.objectives.losses import simclr, supervised_contrastive
@@ -96,21 +96,6 @@ class TestEqualSeed:
             assert np.array_equal(tokens.ids, others.ids)
             assert np.array_equal(labels, their)
 
-    @pytest.mark.parametrize("name", ["mlm", "cmlm-simsiam", "cross_entropy"])
-    def test_steps_and_seeds_differ(self, name: str, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen = [
-            views.ids.tobytes()
-            for seed in (1, 2)
-            for _, _, views, _ in prepared(bert, tiny.OBJECTIVES[name], monkeypatch, seed)
-        ]
-        assert len(set(seen)) == len(seen)
-
-    def test_the_same_batch_is_masked_anew_at_every_step(self, bert: Path) -> None:
-        module, tokens = made(bert, tiny.OBJECTIVES["mlm"]), tiny.tokens(bert, tiny.texts(8)[0])
-        views = [module.prepare(Examples(tokens), None, draw_of(1, step)).ids.tobytes() for step in (1, 2, 1)]
-        assert views[0] != views[1]
-        assert views[0] == views[2]
-
 
 class TestViews:
     @pytest.mark.parametrize("num_views", [1, 2, 5])
@@ -129,11 +114,6 @@ class TestViews:
             if num_views > 1:
                 assert not np.array_equal(masks[1][1], masks[2][1])
         assert (selected_in_views > 0).all()
-
-    def test_with_p_c_one_they_are_the_complement(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for tokens, _, _, masks in prepared(bert, changed("cmlm-simsiam", p_c=1.0), monkeypatch):
-            for _, selected, _ in masks[1:]:
-                assert np.array_equal(selected ^ masks[0][1], ~tokens.special)
 
     def test_special_tokens_are_masked_where_that_is_set_and_never_the_first(
         self, bert: Path, monkeypatch: pytest.MonkeyPatch
@@ -178,17 +158,6 @@ class TestViews:
         assert np.array_equal(views.ids[special], views.tokens.ids[special])
         assert np.array_equal(views.where, np.flatnonzero(~tokens.special))
         assert (views.ids[~special] == module.vocabulary.mask_id).mean() == pytest.approx(0.8, abs=0.1)
-
-    def test_targets_are_the_original_tokens(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for tokens, _, views, masks in prepared(bert, changed("mlm", p_m=0.4), monkeypatch):
-            assert np.array_equal(views.where, np.flatnonzero(masks[0][1]))
-            assert np.array_equal(views.targets, tokens.ids[masks[0][1]])
-
-    def test_the_tokens_are_not_modified(self, bert: Path) -> None:
-        tokens = tiny.tokens(bert, tiny.texts(8)[0])
-        before = tokens.ids.copy()
-        made(bert, changed("cmlm-simsiam", p_m=0.5)).prepare(Examples(tokens), None, draw_of(1))
-        assert np.array_equal(tokens.ids, before)
 
     def test_a_tokenizer_without_a_mask(self, bert: Path) -> None:
         module = build(tiny.OBJECTIVES["mlm"], tiny.encoder(bert), Vocabulary(48, None, 0), None, 0.1, 1)
@@ -235,9 +204,10 @@ class TestMaskedTerm:
 class TestGroups:
     """The global batch is cut into groups of `contrast_group`; the last may be small."""
 
-    @pytest.mark.parametrize("group", [2, 4, 7, 10, 16])
-    @pytest.mark.parametrize("reduction", ["mean", "mean_valid", "sum"])
-    @pytest.mark.parametrize("representation", ["first_token", "pooled"])
+    @pytest.mark.parametrize(
+        ("representation", "reduction", "group"),
+        [("first_token", "mean", 4), ("pooled", "mean_valid", 7), ("first_token", "sum", 10), ("pooled", "mean", 16)],
+    )
     def test_scl(self, representation: str, reduction: str, group: int, bert: Path) -> None:
         spec = changed("scl", contrast_group=group, reduction=reduction, representation=representation)
         module, (rows, labels) = made(bert, spec), tiny.texts(10, seed=3)
@@ -256,7 +226,7 @@ class TestGroups:
         whole = 0.5 * terms["cross_entropy"].item() + 0.5 * expected
         assert module.loss(terms).item() == pytest.approx(whole, rel=1e-5)
 
-    @pytest.mark.parametrize("group", [2, 4, 7, 10, 16])
+    @pytest.mark.parametrize("group", [4, 7, 16])
     def test_simclr(self, group: int, bert: Path) -> None:
         module = made(bert, changed("cmlm-simclr", contrast_group=group, num_views=3))
         tokens = tiny.tokens(bert, tiny.texts(10)[0])
@@ -272,14 +242,6 @@ class TestGroups:
             hk = torch.stack([h[part] for h in first[1:]])
             expected += simclr(first[0][part], hk, temperature=0.2).item() * hk.shape[1] / 10
         assert terms["contrast"].item() == pytest.approx(expected, rel=1e-4)
-
-    def test_groups_matter(self, bert: Path) -> None:
-        values = set()
-        for group in (2, 10):
-            module = made(bert, changed("cmlm-simclr", contrast_group=group))
-            views = module.prepare(Examples(tiny.tokens(bert, tiny.texts(10)[0])), None, draw_of(1))
-            values.add(round(module(Batch.of(views.tokens, CPU, views.ids), views)["contrast"].item(), 4))
-        assert len(values) == 2
 
 
 class TestHeads:
@@ -308,10 +270,6 @@ class TestHeads:
         assert plain.keys() == contrast.keys()
         assert all(torch.equal(plain[name], contrast[name]) for name in plain)
 
-    def test_initialiser_range(self, bert: Path) -> None:
-        dense = self.heads(bert, tiny.OBJECTIVES["cross_entropy"], 1)["head.dense.weight"]
-        assert dense.std().item() == pytest.approx(0.1, rel=0.1)
-
     def test_the_predictor_has_no_bias_and_simclr_no_predictor(self, bert: Path) -> None:
         assert self.heads(bert, tiny.OBJECTIVES["cmlm-simsiam"], 1).keys() == {
             "contrast.inner.weight",
@@ -325,11 +283,6 @@ class TestHeads:
         for name in ("mlm", "mlm-tp", "cssl-simclr", "taco"):
             assert not self.heads(bert, tiny.OBJECTIVES[name], 1)
 
-    def test_views_are_predicted_from_the_same_start(self, bert: Path) -> None:
-        """CMLM and CSSL differ in their views, not in their predictor."""
-        cmlm, cssl = (self.heads(bert, tiny.OBJECTIVES[name], 1) for name in ("cmlm-simsiam", "cssl-simsiam"))
-        assert all(torch.equal(cmlm[name], cssl[name]) for name in cmlm)
-
     @pytest.mark.parametrize("name", ["electra-shallow", "electra-narrow", "coco_lm", "coco_lm-projection"])
     def test_the_detector_has_no_bias_and_one_start(self, name: str, bert: Path) -> None:
         heads = self.heads(bert, tiny.OBJECTIVES[name], 1)
@@ -338,12 +291,6 @@ class TestHeads:
         assert own == {"detector.weight"} | (layers if name == "coco_lm-projection" else set())
         alone = self.heads(bert, tiny.OBJECTIVES["coco_lm-random"], 1)
         assert torch.equal(heads["detector.weight"], alone["detector.weight"])
-
-    def test_building_leaves_the_encoder_alone(self, bert: Path) -> None:
-        before = tiny.encoder(bert).state_dict()
-        for spec in tiny.OBJECTIVES.values():
-            after = made(bert, spec).encoder.state_dict()
-            assert all(torch.equal(after[name], before[name]) for name in before)
 
 
 class TestSupervised:
@@ -411,11 +358,6 @@ class TestSupervised:
         loss.backward()
         assert 0 < loss.item() < 5
 
-    def test_three_classes(self, bert: Path) -> None:
-        module = made(bert, tiny.OBJECTIVES["cross_entropy"], num_labels=3)
-        tokens = tiny.tokens(bert, tiny.texts(6)[0])
-        assert module.predict(Batch.of(tokens, CPU)).shape == (6, 3)
-
     def test_dropout_acts_in_the_head(self, bert: Path) -> None:
         module, tokens = made(bert, tiny.OBJECTIVES["cross_entropy"], dropout=0.5), tiny.tokens(bert, tiny.texts(6)[0])
         module.encoder.set_dropout(0.0)
@@ -424,20 +366,6 @@ class TestSupervised:
         assert not torch.equal(module.predict(batch), module.predict(batch))
         module.eval()
         assert torch.equal(module.predict(batch), module.predict(batch))
-
-
-class TestVersions:
-    @pytest.mark.parametrize("name", DEFINITIONS)
-    def test_another_version_is_refused(self, name: str, bert: Path) -> None:
-        with pytest.raises(
-            ValueError,
-            match=f"objective {name} is version {DEFINITIONS[name].version} here, the stage was recorded by 99",
-        ):
-            made(bert, Objective(name, 99))
-
-    def test_an_objective_that_does_not_exist(self, bert: Path) -> None:
-        with pytest.raises(ValueError, match="nothing"):
-            made(bert, Objective("nothing", 1))
 
 
 class TestMethods:
@@ -463,26 +391,11 @@ class TestMethods:
     def keys(self, name: str, **values: Any) -> list[str]:
         return [stage.key for stage in self.stages(name, **values)]
 
-    def test_scl_without_contrast_is_ft(self) -> None:
-        assert self.keys("scl", lam=0.0, temperature=0.7) == self.keys("scl", lam=0) == self.keys("ft")
-        assert self.keys("scl", lam=0.1) != self.keys("ft")
-        assert self.stages("scl", lam=0)[0].objective == objective("cross_entropy")
-
-    def test_cmlm_without_contrast_is_tapt(self) -> None:
-        assert self.keys("cmlm", alpha=0.0, p_c=0.3, num_views=4, contrast="simclr") == self.keys("tapt")
-        assert self.keys("cmlm", alpha=0, p_m=0.2) == self.keys("tapt", p_m=0.2) != self.keys("tapt")
-        assert self.keys("cmlm")[0] != self.keys("tapt")[0]
-        assert self.stages("cmlm", alpha=0)[0].objective == objective("mlm", p_m=0.15)
-
     def test_mlm_before_fixed_embeddings_is_mlm(self) -> None:
         trained, fixed, pretrained = (self.keys("mlm", embeddings=how) for how in ("trained", "fixed", "pretrained"))
         assert trained == self.keys("mlm")
         assert pretrained[0] == trained[0]
         assert len({trained[0], fixed[0], pretrained[1]}) == 3
-
-    def test_temperature_has_an_effect_under_simclr_alone(self) -> None:
-        assert self.keys("cmlm", temperature=0.2, contrast_group=4) == self.keys("cmlm")
-        assert self.keys("cmlm", contrast="simclr", temperature=0.2) != self.keys("cmlm", contrast="simclr")
 
     @pytest.mark.parametrize(
         ("name", "values"),

@@ -152,14 +152,6 @@ class TestMemo:
             assert open_corpus(path, memo=memo).rows == first.rows
             assert str(path) in memo.read_text()
 
-    def test_it_stays_small(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("harness.tasks.corpora._MEMO_ENTRIES", 3)
-        memo = tmp_path / "memo.json"
-        for i in range(6):
-            open_corpus(lines(tmp_path / f"{i}.txt", ["a"]), memo=memo)
-        kept = json.loads(memo.read_text())["corpora"].values()
-        assert [Path(each["first"]).name for each in kept] == ["3.txt", "4.txt", "5.txt"]
-
     def test_without_it_nothing_is_written_and_a_change_is_noticed(self, tmp_path: Path) -> None:
         path = lines(tmp_path / "prose.txt", ["a", "b"])
         corpus = open_corpus(path)
@@ -327,12 +319,6 @@ class TestHub:
         assert "holds files that are not read as a table" in bare
         assert "has no split 'train' but test" in test
 
-    def test_a_column_is_missed_after_one_file(self, hub: StandIn, tmp_path: Path) -> None:
-        for i in range(3):
-            parquet(hub.folder("me/prose") / f"train-{i}.parquet", ["a"], "content")
-        assert "there is no column 'text'" in opened(tmp_path, "hub:me/prose", HF_ENDPOINT=hub.address)[0]
-        assert hub.got() == ["train-0.parquet"]
-
     def test_other_formats_by_the_arrow_copy_of_datasets(self, hub: StandIn, tmp_path: Path) -> None:
         lines(hub.folder("me/plain") / "train.txt", ["One.", "", " Two. "])
         lines(hub.folder("me/comma") / "train.csv", ["id,text", "1,One.", '2," Two. "'])
@@ -400,28 +386,12 @@ class TestParts:
         parts = [open_corpus(path).part(0.25) for path in (forwards, split, backwards)]
         assert parts[0].digest == parts[1].digest != parts[2].digest, "the order is part of a corpus"
 
-    def test_all_of_it_is_the_corpus(self, tmp_path: Path) -> None:
-        corpus = open_corpus(lines(tmp_path / "a.txt", TEXTS))
-        assert corpus.part(1.0) is corpus
-        assert open_corpus("boolq_prose").part(1.0).digest == load_corpus("boolq_prose").digest
-
     def test_its_figures_are_those_of_a_file_of_its_texts(self, tmp_path: Path) -> None:
         corpus = open_corpus(lines(tmp_path / "a.txt", TEXTS)).part(0.25)
         alone = open_corpus(lines(tmp_path / "part.txt", [*corpus.texts()]))
         assert (corpus.digest, corpus.rows, corpus.mean_chars) == (alone.digest, alone.rows, alone.mean_chars)
         assert corpus.name == "25 % of a"
         assert [*pickle.loads(pickle.dumps(corpus)).texts()] == [*corpus.texts()]
-
-    def test_it_is_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        path, memo = lines(tmp_path / "a.txt", TEXTS), tmp_path / "memo.json"
-        first = open_corpus(path, memo=memo).part(0.25)
-        monkeypatch.setattr("harness.tasks.corpora._measure", lambda *_: pytest.fail("read again"))
-        second = open_corpus(path, memo=memo).part(0.25)
-        assert (first.digest, first.rows, first.mean_chars) == (second.digest, second.rows, second.mean_chars)
-
-    def test_nothing_left_is_said(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match=r"0\.0001 % of a: there is no text in it"):
-            open_corpus(lines(tmp_path / "a.txt", TEXTS[:3])).part(1e-6)
 
     def test_several_are_read_one_after_another(self, tmp_path: Path) -> None:
         a, b = lines(tmp_path / "a.txt", TEXTS[:1000]), jsonl(tmp_path / "b.jsonl", TEXTS[1000:])
@@ -437,6 +407,3 @@ class TestParts:
         assert open_corpus(f"boolq_prose + {a}").rows == load_corpus("boolq_prose").row_set("").rows + 1000
         with pytest.raises(UserError, match="there is no such file"):
             open_corpus(f"{a} + {tmp_path}/absent.txt")
-
-    def test_a_file_may_be_named_so(self, tmp_path: Path) -> None:
-        assert open_corpus(lines(tmp_path / "a + b.txt", TEXTS)).rows == len(TEXTS)

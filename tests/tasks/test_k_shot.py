@@ -133,15 +133,6 @@ def test_sizes_that_cannot_be_say_so(tmp_path: Path) -> None:
     assert K_SHOT.sizes(SST2, sst2(tmp_path / "more", 1)) == (16,)
 
 
-def test_what_has_no_classes_is_refused(tmp_path: Path) -> None:
-    for name in ("train", "validation"):
-        answers = {"text": [], "answer_start": []}
-        rows = [{"question": f"Who, {i}?", "context": f"{name} {i}", "answers": answers} for i in range(9)]
-        write_file(tmp_path / f"squad_v2/{name}.jsonl", rows)
-    with pytest.raises(UserError, match="question answering has no classes to draw the same number of"):
-        cut(TASKS["squad_v2"], open_source(tmp_path), 1, 0)
-
-
 def test_further_texts_hold_the_training_set_and_none_of_dev(tmp_path: Path) -> None:
     source = sst2(tmp_path, 1)
     train, dev = cut(SST2, source, 8, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -224,30 +223,10 @@ def test_further_texts_hold_no_text_of_dev_or_test(name: str, tmp_path: Path) ->
         assert len(further) > len(train)
 
 
-def test_the_caption_counts_what_was_cut(tmp_path: Path) -> None:
-    every = [*rows(100), *rows(30), *({**row, "label": "abc"[i % 3]} for i, row in enumerate(rows(20)))]
-    write_file(tmp_path / "a.csv", every)
-    task, source = opened(tmp_path, "a.csv")
-    train, dev, test = cut(ONCE, task, source)
-    numbers = [int(text) for text in re.findall(r"\d+", ONCE.evaluation_sets(task, source).origin)]
-    pairs, texts = {(row["text"], row["label"]) for row in every}, {row["text"] for row in every}
-    repeated, otherwise = len(every) - len(pairs), len(pairs) - len(texts)
-    assert numbers == [len(test), len(every), len(dev), len(train), repeated, otherwise]
-
-
 def test_sizes_are_a_learning_curve_up_to_all_rows(tmp_path: Path) -> None:
     for count, sizes in ((40, (10, 0)), (400, (20, 100, 0)), (4000, (200, 1000, 0))):
         write_file(tmp_path / "a.csv", [{"text": f"Text {i}.", "label": "abc"[i % 3]} for i in range(count)])
         assert ONCE.sizes(*opened(tmp_path, "a.csv")) == sizes
-
-
-def test_too_few_rows_are_one_sentence(tmp_path: Path) -> None:
-    write_file(tmp_path / "a.csv", [{"text": "one", "label": "a"}, {"text": "One!", "label": "b"}])
-    with pytest.raises(UserError, match="give more rows, or a test set of your own"):
-        cut(ONCE, *opened(tmp_path, "a.csv"))
-    write_file(tmp_path / "b.csv", [{"text": f"Text {i}.", "label": "ab"[i % 2]} for i in range(99)])
-    with pytest.raises(UserError, match=r"no training example has the class 2 \(c\)"):
-        cut(ONCE, *opened(tmp_path, "b.csv"))
 
 
 def test_a_task_with_evaluation_sets_is_tested_on_them(packaged: dict[str, Path]) -> None:

@@ -28,13 +28,6 @@ def test_order_changes_neither_digest_nor_ids_nor_the_sorted_rows() -> None:
         assert np.array_equal(other.sorted().gold, original.gold)
 
 
-def test_equal_rows_have_different_ids() -> None:
-    many = Rows((("same",),) * 1000, np.zeros(1000, dtype=np.int64))
-    assert len(np.unique(many.ids)) == 1000
-    assert set(many.take(range(400)).ids.tolist()) < set(many.ids.tolist())
-    assert len(np.unique(many.text_ids)) == 1
-
-
 def test_one_row_more_or_less_is_another_digest() -> None:
     digests = {rows().digest, *(rows().take([i for i in range(5) if i != left]).digest for left in (1, 2, 3, 4))}
     assert len(digests) == 5
@@ -89,15 +82,6 @@ def test_take_by_mask_and_by_index_agree() -> None:
     assert len(rows().take([])) == 0
     assert len(Rows(()).digest) == 32
     assert Rows(()).sorted().texts == ()
-
-
-def test_malformed_rows_are_refused() -> None:
-    with pytest.raises(ValueError, match="labels of shape"):
-        rows(labels=LABELS[:3])
-    with pytest.raises(ValueError, match="int64, float32 or bytes"):
-        rows(labels=LABELS.astype(np.int32))
-    with pytest.raises(ValueError, match="number of texts"):
-        Rows((("a",), ("b", "c")))
 
 
 def test_mix_is_splitmix64_and_one_to_one() -> None:

