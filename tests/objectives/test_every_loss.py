@@ -104,6 +104,15 @@ class TestEveryLoss:
         compiled = torch.compile(LOSSES[name], backend="eager", fullgraph=True)
         torch.testing.assert_close(compiled(a, b), LOSSES[name](a, b))
 
+    @pytest.mark.parametrize("value", [0.0, 1.0])
+    def test_equal_and_zero_vectors_are_finite(self, name: str, value: float) -> None:
+        a, b = leaf(torch.full((6, 8), value)), leaf(torch.full((2, 6, 8), value))
+        loss = LOSSES[name](a, b)
+        assert torch.isfinite(loss)
+        assert all(
+            each is None or torch.isfinite(each).all() for each in torch.autograd.grad(loss, (a, b), allow_unused=True)
+        )
+
     def test_inputs_are_not_modified(self, name: str) -> None:
         a, b = normal(6, 8), normal(2, 6, 8, seed=1)
         kept = a.clone(), b.clone()
