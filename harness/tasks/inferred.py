@@ -22,7 +22,15 @@ from harness.kinds import Spans, kind_of, number_of
 from harness.paths import named_path
 from harness.tasks.corpora import local_files
 from harness.tasks.hub_data import HUB, HubData, open_hub_data
-from harness.tasks.reading import LabelledFile, existing_file, read_labelled, rows_of_all, whole_rows
+from harness.tasks.reading import (
+    BadRows,
+    LabelledFile,
+    existing_file,
+    is_separated,
+    read_labelled,
+    rows_of_all,
+    whole_rows,
+)
 from harness.tasks.rows import Rows
 from harness.tasks.task import OWN_TEST, TASKS, Task
 from harness.wording import some_of
@@ -76,16 +84,23 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
     else:
         path = existing_file(named_path(name, option("tasks")), option("tasks"))
         place = str(path.absolute())
-    first = [row for _, row in itertools.islice(whole_rows(path, bad=[]), SAMPLE)]
+    bad: BadRows = []
+    first = [row for _, row in itertools.islice(whole_rows(path, bad=bad), SAMPLE)]
     if not first:
-        raise UserError(f"{name}: there are no rows in it; give a file with labelled rows.")
+        raise bad[0][1] if bad else UserError(f"{name}: there are no rows in it; give a file with labelled rows.")
     columns = list(first[0])
+    if len(columns) < 2:
+        raise UserError(f"{name}: has one column ({columns[0]}); labelled rows need one of texts and one of labels.")
     _check_columns(name, columns, described, option)
     sample = {column: [row.get(column) for row in first] for column in columns}
     spans = SQUAD if _asks(columns, described) else None
     described = _as_questions(described, option) if spans else described
     label = described.label or _label(name, columns, sample, described.text, option)
     text = described.text or _text(name, columns, sample, label, option)
+    if is_separated(path) and label in map(str, sample[label]):
+        raise UserError(
+            f"{name}: '{label}' is both the name and a value of the column of labels; write a header line above the first row."
+        )
     structured = spans is not None
     if data:
         tables = list(data.tables(split, text, label, structured=structured))
@@ -294,6 +309,8 @@ def _classes(name: str, counts: _Counts, kind: str, label: str, option: Option) 
     words = [each for each, number in numbers.items() if number is None]
     rows = sum(count for count, _, _ in counts.values())
     flag = option("kind")
+    if not rows:
+        raise UserError(f"{name}: no row has a text and a label in '{label}'; fill the labels in.")
     if kind == "regression":
         if words:
             raise UserError(

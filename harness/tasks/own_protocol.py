@@ -187,7 +187,7 @@ class OwnProtocol(Protocol):
         rest = without(pool, *tests.values(), *([dev] if dev is not None else []), unit=task.kind.unit)
         if len(rest) < len(pool):
             words.append(f"{len(pool) - len(rest):,} labelled rows left out, their text is in test or dev")
-        if dev is None and self.dev == "once":
+        if dev is None and self.dev == "once" and len(rest):
             held_out = _Texts(task, rest).share(self._scope("dev"), self.DEV_SHARE, self.MOST_DEV)
             dev, rest = rest.take(held_out), rest.take(~held_out)
         if (dev is not None and not len(dev)) or not len(rest):

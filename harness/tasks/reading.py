@@ -11,6 +11,7 @@ import csv
 import gzip
 import itertools
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -221,7 +222,7 @@ def objects(
     if path.suffix.lower() == ".json":
         yield from _squad(path, wanted, fix)
         return
-    hook, example = _once if once else None, next(iter(wanted), "text")
+    hook, example, whole = _once if once else None, next(iter(wanted), "text"), False
     for line, text in lines(path):
         try:
             row = json.loads(text, object_pairs_hook=hook)
@@ -232,9 +233,16 @@ def objects(
         if not isinstance(row, dict):
             _leave_out(bad, line, f'{path}, line {line}: is not an object like {{"{example}": ...}}; write one a line.')
             continue
-        if not all(name in row for name in wanted):
+        if all(name in row for name in wanted):
+            whole = True
+            yield line, row
+            continue
+        try:
             require(f"{path}, line {line}", list(row), wanted, fix)
-        yield line, row
+        except UserError as error:
+            if bad is None or not whole:  # without a row that has them the file has other columns
+                raise
+            bad.append((line, error))
 
 
 def _squad(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -299,12 +307,14 @@ def _separated(path: Path, longest: int, bad: BadRows | None) -> Iterator[tuple[
     width, line = 0, 1
     try:
         with reading(path) as file:
-            reader = csv.reader(file, delimiter=_separator(path), strict=True)
+            separator, line = _separator(path)
+            skipped = len(list(itertools.islice(file, line - 1)))
+            reader = csv.reader(file, delimiter=separator, strict=True)
             for row in reader:
                 if row and not width:
                     row = [name.strip() for name in row]
                     width = len(row)
-                if reader.dialect.delimiter == "\t" and reader.line_num > line and any(map(_spans_rows, row)):
+                if separator == "\t" and skipped + reader.line_num > line and any(map(_spans_rows, row)):
                     raise csv.Error("a quoted text goes over several lines and holds tabs, so its file may not quote")
                 if row and len(row) == width:
                     yield line, row
@@ -313,9 +323,9 @@ def _separated(path: Path, longest: int, bad: BadRows | None) -> Iterator[tuple[
                         bad,
                         line,
                         f"{path}, line {line}: {len(row)} fields under a header of {width}; put a text with "
-                        f"{SEPARATORS[reader.dialect.delimiter]} or line breaks in double quotes.",
+                        f"{SEPARATORS[separator]} or line breaks in double quotes.",
                     )
-                line = reader.line_num + 1  # a quoted text may go over several
+                line = skipped + reader.line_num + 1  # a quoted text may go over several
     except csv.Error as error:
         if "field limit" in str(error):
             raise UserError(
@@ -329,19 +339,21 @@ def _spans_rows(text: str) -> bool:
     return "\t" in text and "\n" in text
 
 
-def _separator(path: Path) -> str:
-    """What separates the fields of the first line that has any."""
+def _separator(path: Path) -> tuple[str, int]:
+    """What separates the fields of the first line that has any, and the line from which on the file is read: behind Excel's 'sep=;'."""
     if ending_of(path).lower() == ".tsv":
-        return "\t"
+        return "\t", 1
     with opened(path) as file:
-        first = next((line for line in file if line.strip("\r\n")), "")
+        number, first = next(((n, line) for n, line in enumerate(file, 1) if line.strip("\r\n")), (1, ""))
+    if stated := re.fullmatch(r"sep=([,;\t])", first.strip("\r\n")):
+        return stated[1], number + 1
     if "\0" in first:
         raise UserError(f"{path}: holds null bytes, as UTF-16 does; save the file as UTF-8.")
     inside = [separator for separator in SEPARATORS if len(next(csv.reader([first], delimiter=separator), [])) > 1]
     if len(inside) > 1:
         both = " and ".join(SEPARATORS[separator] for separator in inside)
         raise UserError(f"{path}, line 1: {both} are in its header; put a name that holds one in double quotes.")
-    return inside[0] if inside else ","
+    return inside[0] if inside else ",", 1
 
 
 # --------------------------------------------------------------------------------------------------- Parquet and Arrow

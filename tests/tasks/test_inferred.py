@@ -283,6 +283,35 @@ def test_files_that_cannot_be_read_are_one_sentence(
     assert any(word in str(caught.value) for word in words)
 
 
+@pytest.mark.parametrize(
+    ("name", "body", "words"),
+    [
+        ("x.csv", "text,label\na b,\nc d,\n", "no row has a text and a label"),
+        ("x.csv", "text\nabc\n", "has one column (text)"),
+        ("x.csv", "good film,pos\nbad film,neg\nfine film,pos\n", "both the name and a value"),
+        ("x.jsonl", '[{"text": "a b", "label": 1}, {"text": "c d", "label": 0}]', "is not an object"),
+    ],
+)
+def test_files_without_a_table_are_one_sentence(name: str, body: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        infer(text_file(tmp_path, body, name), skip_bad_rows=True)
+    assert words in str(refused.value)
+
+
+def test_the_separator_that_excel_states_is_no_row(tmp_path: Path) -> None:
+    rows = "text;label\na, b;x\nc d;y\n"
+    assert loaded(infer(text_file(tmp_path, f"sep=;\n{rows}"))) == {"a, b": "x", "c d": "y"}
+    with pytest.raises(UserError, match=r"line 5"):
+        infer(text_file(tmp_path, f"sep=;\n{rows}short\n"))
+
+
+def test_an_object_without_the_label_is_a_bad_row(tmp_path: Path) -> None:
+    path = text_file(tmp_path, '{"text":"a b","label":"x"}\n{"text":"c d"}\n{"text":"e f","label":"y"}\n', "x.jsonl")
+    with pytest.raises(UserError, match=r"line 2: there is no column 'label'"):
+        infer(path)
+    assert loaded(infer(path, skip_bad_rows=True)) == {"a b": "x", "e f": "y"}
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--tasks: there is no file"):
         infer(tmp_path / "none.csv")

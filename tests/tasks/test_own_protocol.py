@@ -66,6 +66,13 @@ def test_no_text_is_in_two_sets_and_every_row_is_in_one(name: str, subset: int, 
     assert set(train.texts) | set(dev.texts) <= set(parts[0].texts) | set(parts[1].texts)
 
 
+def test_a_test_set_of_all_rows_leaves_none_for_training(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.csv", rows(20))
+    task, source = opened(tmp_path, "a.csv", "test: a.csv")
+    with pytest.raises(UserError, match="no row is left for training"):
+        ONCE.evaluation_sets(task, source)
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_nothing_depends_on_order_file_or_name(name: str, tmp_path: Path) -> None:
     every = rows(200)
