@@ -120,6 +120,5 @@ COMPLETERS: dict[str, Completer] = {
     "--sampler": _words(_in("harness.search.space", "SAMPLERS")),
     "--racing": _words(_in("harness.search.space", "RACINGS")),
     "--with": _YAML,
-    "--runtime-env": _YAML,
     "model": _FOLDERS,
 }
