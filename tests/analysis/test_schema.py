@@ -110,7 +110,8 @@ def test_the_schema_is_the_documented_one() -> None:
     assert dict(documented) == RESULT_DTYPES
     assert [name for name, _ in documented] == list(RESULT_DTYPES)
     keys = re.findall(r"(?m)^\| `(\w+)` \|", section("JSON").partition("\n### ")[0])
-    tables = (resolve_table("few_shot"), resolve_table("coco_lm_glue", "paper"))
+    several = "new:coco-lm-base,new:coco-lm-large++"
+    tables = (resolve_table("few_shot"), resolve_table("coco_lm_glue", "paper", encoder=several, methods=("COCO-LM",)))
     printed = [json.loads(render(filled(table), Caption(1), "json")) for table in tables]
     assert set(keys) == {key for body in printed for key in body}
     cell = json.loads(render(filled(resolve_table("few_shot")), Caption(1), "json"))["cells"][0]

@@ -12,6 +12,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import trained
 from cli.command import Said, command
 from cli.conftest import Benched
 
@@ -57,6 +58,18 @@ def test_a_published_table_is_verified_printed_and_continued_elsewhere(
     assert "0 in place of a failed one; 0 were there already." in merged.out
     assert harness("report").out.split("\n\n")[0] == table.split("\n\n")[0]
     assert harness("report --format csv").out == harness("report --store ../lab/results --format csv").out
+
+
+def test_stages_of_a_published_folder_are_trained_again_and_it_is_only_read(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness("publish results")
+    monkeypatch.setattr("harness.commands.rerun.train", trained.train_here)
+    before = {path: path.read_bytes() for path in Path("results").iterdir()}
+    said = harness("verify results --rerun 1")
+    assert said.status == 0, said
+    assert "Stages trained again: 1, of which 1 agree with their records." in said.out
+    assert {path: path.read_bytes() for path in Path("results").iterdir()} == before
 
 
 def test_nothing_published_names_a_folder_of_the_owner(harness: Harness, tmp_path: Path) -> None:

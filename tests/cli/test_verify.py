@@ -370,15 +370,6 @@ def test_stages_trained_again_are_bit_identical_and_the_store_is_only_read(
     assert {path: path.read_bytes() for path in (benched.folder / ".harness").rglob("*") if path.is_file()} == before
 
 
-def test_stages_of_a_published_folder_are_trained_again(harness: Harness, tmp_path: Path) -> None:
-    assert harness("publish", str(tmp_path / "results")).status == 0
-    before = {path: path.read_bytes() for path in (tmp_path / "results").iterdir()}
-    said = harness("verify", str(tmp_path / "results"), "--rerun", "1")
-    assert said.status == 0, said
-    assert "Stages trained again: 1, of which 1 agree with their records." in said.out
-    assert {path: path.read_bytes() for path in (tmp_path / "results").iterdir()} == before
-
-
 def test_predictions_that_training_does_not_give_are_found(
     harness: Harness, benched: Benched, published: Path, copied: Path
 ) -> None:

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.utils.flop_counter import FlopCounterMode
 
+from harness import retry
 from harness.encoders.flops import forward_flops, mlm_head_flops
 from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.text_encoder import Batch, TextEncoder
@@ -254,6 +255,7 @@ class TestWeightsFiles:
             raise OSError("disk full")
 
         monkeypatch.setattr(Path, "write_bytes", half)
+        monkeypatch.setattr(retry, "WAITS", ())
         with pytest.raises(OSError, match="disk full"):
             save_weights({"encoder/a": torch.zeros(1)}, storage, "key")
         assert seen == [before]
