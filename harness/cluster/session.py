@@ -24,7 +24,7 @@ from harness.execution import Execution
 from harness.processes import few_arenas
 
 LONGEST_FOLDER = 24
-"""Characters of the folder in which Ray's own lies: the path of a socket, some 80 characters longer, has 107 bytes at most."""
+"""Characters of the folder in which Ray's own lies: the path of a socket, up to 83 characters longer, has 107 bytes at most."""
 REMOVE_SECONDS = 2.0
 
 
@@ -69,7 +69,7 @@ def _started(execution: Execution, options: dict[str, Any]) -> Iterator[str]:
                 address="local",
                 num_cpus=max(1, round(slots * execution.cpus_per_run)),
                 dashboard_host="127.0.0.1",
-                _temp_dir=folder,
+                _temp_dir=str(Path(folder, "r")),
                 **options,
             )
     except BaseException as error:
@@ -123,7 +123,7 @@ def _end() -> None:
 
 
 def _new_folder() -> str:
-    """For all files of a Ray and of its processes: in RAY_TMPDIR or TMPDIR, or in /tmp where the paths of Ray's sockets would be too long."""
+    """For all files of a Ray, closed to other users: in RAY_TMPDIR or TMPDIR, or in /tmp where the paths of Ray's sockets would be too long."""
     place = os.environ.get("RAY_TMPDIR", tempfile.gettempdir())
     return tempfile.mkdtemp(prefix="ray-", dir=place if len(place) <= LONGEST_FOLDER else "/tmp")
 

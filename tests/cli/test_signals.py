@@ -118,7 +118,6 @@ BROKEN_OFF = """signal.signal(signal.SIGUSR2, signal.default_int_handler)
             wait()
         except KeyboardInterrupt:
             raise UserError("a process of Ray is dead")"""
-"""As the watchdog's signal does where it arrives as the handler of the first one makes a call."""
 
 
 def test_one_whose_handler_another_one_breaks_off(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_a_ray_that_does_not_start_is_ended_and_keeps_its_logs_where_the_error_s
 
     def late(*, _temp_dir: str, **options: object) -> None:
         (Path(_temp_dir) / "session_1" / "logs").mkdir(parents=True)
+        Path(_temp_dir).chmod(0o777)  # as Ray does
         wait = [sys.executable, "-c", "import time; time.sleep(600)"]
         started.extend(map(subprocess.Popen, ([*wait, f"--temp-dir={_temp_dir}"], [*wait, "another's"])))
         raise error
@@ -79,12 +80,13 @@ def test_a_ray_that_does_not_start_is_ended_and_keeps_its_logs_where_the_error_s
     anothers.kill()
     anothers.wait()
     folders = [*short.iterdir()]
+    assert {folder.stat().st_mode & 0o777 for folder in folders} <= {0o700}, "no other user's"
     if isinstance(error, KeyboardInterrupt):
         assert folders == []
     else:
         assert "(The node timed out. More.)" in str(caught.value)
         assert f"logs are in {folders[0]}." in str(caught.value)
-        assert (folders[0] / "session_1" / "logs").is_dir()
+        assert (folders[0] / "r" / "session_1" / "logs").is_dir()
 
 
 def test_a_folder_that_a_command_has_not_made_is_left_alone(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
