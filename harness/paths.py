@@ -72,14 +72,21 @@ def new_folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file at once: until it is whole, the earlier one, or none, is there. Raises OSError."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write beside `path`, whose place it takes once it is whole; after an error the earlier one, or none, is there. Raises OSError."""
     part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
-        part.write_bytes(content)
+        yield part
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file at once, as `replacing` does."""
+    with replacing(path) as part:
+        part.write_bytes(content)
 
 
 def read_json(path: Path, version: int) -> dict[str, Any]:

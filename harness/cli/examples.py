@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.request import recalled
+from harness.cli.request import given_flags, recalled
 from harness.cli.terminal import columns, escaped, print_lines, print_table, wrapped
 from harness.commands.prepare import prepare_recorded
 from harness.commands.recorded import misclassified
@@ -34,10 +34,7 @@ def errors(args: argparse.Namespace) -> int:
             raise UserError(f"--output {args.output}: exists already; name a new file, or delete that one.")
     if not args.key:
         return _of_table(args, out)
-    flags = {"with_files": "--with"} | {
-        name: f"--{name.replace('_', '-')}" for name in ("table", "set", *FIELDS, "last")
-    }
-    if given := [flag for name, flag in flags.items() if getattr(args, name)]:
+    if given := given_flags(args, "with_files", "table", "set", *FIELDS, "last"):
         raise UserError(f"errors: {given[0]} is for a table's runs, and {args.key} is one run; leave one of them out.")
     return _of_run(args, out)
 

@@ -14,7 +14,7 @@ from harness.analysis.schema import parquet_bytes
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_FORMATS, SUBMISSION
 from harness.cli.progress import print_tracked, show_stages
-from harness.cli.request import recalled
+from harness.cli.request import given_flags, recalled
 from harness.cli.terminal import Stream, escaped, print_lines, print_table, timestamp
 from harness.commands.compare import comparisons_of, costs_of, counted_grid, variance_of
 from harness.commands.glue_submission import write_submissions
@@ -91,10 +91,7 @@ def _recorded(request: Request, other_system: str | None = None) -> Prepared:
 
 def _table_words(args: argparse.Namespace) -> list[str]:
     """The flags that were given and are those of a table."""
-    flags = {"with_files": "--with"} | {
-        name: f"--{name.replace('_', '-')}" for name in ("table", *FIELDS, "set", "last", "figure", "other_system")
-    }
-    return [flag for name, flag in flags.items() if getattr(args, name)]
+    return given_flags(args, "with_files", "table", *FIELDS, "set", "last", "figure", "other_system")
 
 
 def _study(args: argparse.Namespace) -> int:

@@ -30,6 +30,13 @@ def read(args: argparse.Namespace) -> Request:
     return request
 
 
+def given_flags(args: argparse.Namespace, *names: str) -> list[str]:
+    """Those of these arguments that a command line has, as their flags are typed."""
+    return [
+        "--with" if name == "with_files" else f"--{name.replace('_', '-')}" for name in names if getattr(args, name)
+    ]
+
+
 def read_words(words: Sequence[str]) -> Request:
     """The request of a whole command line."""
     return read(build_parser().parse_args(words))

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import lzma
-import os
-import secrets
-import tempfile
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.errors import UserError
-from harness.paths import user_cache
+from harness.paths import replacing, user_cache
 
 RECORDS_FILE = "records.db.xz"
 UNLABELLED_FILE = "records-without-labels.db.xz"
 """The same without gold labels: no store, `harness merge` completes it from the data."""
-
-
 SUFFIX = ".db.xz"
 EXPANSION, SMALL = 50, 1 << 26
 """What a file may unpack to: so many times its size (published ones: up to 3), and at least so many bytes."""
@@ -40,38 +35,33 @@ def is_published(text: str, name: str = RECORDS_FILE) -> bool:
 def unpacked(packed: Path) -> Path:
     """A file of published records as a file of SQLite, in the user's cache, under its digest. Raises UserError for a damaged one."""
     try:
-        content = packed.read_bytes()
-        place = user_cache("published")
-        path = place / f"{hashlib.sha256(content).hexdigest()}.db"
-        if not path.exists():
-            place.mkdir(parents=True, exist_ok=True)
-            _unpack(packed, content, path)
-    except lzma.LZMAError:
-        raise UserError(f"{packed}: is damaged; restore a copy of it.") from None
+        return _unpacked(packed.read_bytes(), str(packed))
     except OSError as error:
         raise UserError(f"{packed}: cannot be read ({error.strerror}).") from None
-    return path
 
 
-def _unpack(packed: Path, content: bytes, path: Path) -> None:
-    """Part by part into a file beside `path`, which takes its place once it is whole. Raises UserError above the limit, and keeps nothing."""
+def _unpacked(content: bytes, shown: str) -> Path:
+    """See `unpacked`; part by part. Raises UserError also above the limit, and keeps nothing then."""
+    path = user_cache("published") / f"{hashlib.sha256(content).hexdigest()}.db"
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
     most, decompressor = max(SMALL, EXPANSION * len(content)), lzma.LZMADecompressor(memlimit=MEMORY)
-    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
-        with part.open("wb") as file:
+        with replacing(path) as part, part.open("wb") as file:
             while not decompressor.eof:
                 file.write(decompressor.decompress(content, PART))
                 content = b""
                 if file.tell() > most:
                     raise UserError(
-                        f"{packed}: unpacks to more than {most:,} bytes, {EXPANSION} times its size, which records of runs do not; "
+                        f"{shown}: unpacks to more than {most:,} bytes, {EXPANSION} times its size, which records of runs do not; "
                         "fetch it again from where it was published."
                     )
                 if decompressor.needs_input:
                     raise lzma.LZMAError("the file ends early")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    except lzma.LZMAError:
+        raise UserError(f"{shown}: is damaged; restore a copy of it.") from None
+    return path
 
 
 def is_records(name: str) -> bool:
@@ -89,13 +79,11 @@ def unpacked_from(name: str, shown: str) -> Path:
     if urlsplit(name).scheme not in ("http", "https"):
         return unpacked(Path(name).expanduser())
     try:
-        with tempfile.TemporaryDirectory() as folder, urllib.request.urlopen(name, timeout=60) as answer:
-            path = Path(folder) / UNLABELLED_FILE
+        with urllib.request.urlopen(name, timeout=60) as answer:
             content = answer.read(LARGEST + 1)
-            if len(content) > LARGEST:
-                raise UserError(f"{shown}: has more than {LARGEST:,} bytes; fetch it yourself and name the file.")
-            path.write_bytes(content)
-            return unpacked(path)
+        if len(content) > LARGEST:
+            raise UserError(f"{shown}: has more than {LARGEST:,} bytes; fetch it yourself and name the file.")
+        return _unpacked(content, shown)
     except (OSError, HTTPException, ValueError) as error:
         raise UserError(
             f"{shown}: cannot be fetched ({error}); name a file of records or an URL that answers."
