@@ -1,4 +1,4 @@
-"""The name of the processor. Imports the standard library alone."""
+"""The processor: its name, and the cores of it that this process may use."""
 
 from __future__ import annotations
 
@@ -14,3 +14,10 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """The cores that this process may use: those of its affinity (as `taskset` and slurm set it), and of the quota of its control group."""
+    import joblib
+
+    return int(joblib.cpu_count())

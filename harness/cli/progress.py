@@ -193,7 +193,7 @@ class StageProgress(_ProgressView):
             running = [Timed(item.stage.phase, item.cost, now - began) for item, began in self._running.values()]
             waiting = [Timed(item.stage.phase, item.cost) for item in self._waiting.values()]
             left = remaining(self._timed or self._at_present(), running, waiting, self._slots or self._most)
-            self._left = f"about {time_range(left)} left" if left else ""
+            self._left = f"about {duration(left / 3600)} left" if left else ""
         if not self._left and self._expected:
             return f"about {time_range(self._expected)} in all"
         return self._left

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -12,7 +11,7 @@ from typing import Any
 from harness.analysis.other_system import OtherSystem
 from harness.commands.execution import storage_of
 from harness.commands.texts import Translators, corpora_of, translations_of
-from harness.devices import cpu_name
+from harness.devices import cores, cpu_name
 from harness.encoders import Located, locate
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
@@ -263,7 +262,7 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = (), write
     prepared = _with_work(request, named, plan, store, storage, translators)
     prepared.items = [item for item in prepared.items if item.remake or item.stage.key not in tried]
     if train and prepared.items:
-        _check_cores(request, resolved, os.cpu_count() or 1)
+        _check_cores(request, resolved)
     return prepared
 
 
@@ -273,7 +272,7 @@ def _with_work(
     """A plan with what the store and the storage have of it."""
     resolved, statuses = plan.resolved, store.statuses(plan.stages)
     items, blocked = work(plan, statuses, cache(storage.exists), request.retry, request.keep)
-    slots = request.slots or (os.cpu_count() or 1) // resolved.num_workers or 1
+    slots = request.slots or cores() // resolved.num_workers or 1
     return Prepared(request, named, resolved, plan, store, statuses, items, blocked, slots, translators)
 
 
@@ -458,12 +457,12 @@ def name_of_task(text: str) -> str:
     return task_name(text) if has_rows(text) else load_user_task(text).name
 
 
-def _check_cores(request: Request, resolved: ResolvedTable, cores: int) -> None:
-    if request.address == "local" and resolved.num_workers > cores:
+def _check_cores(request: Request, resolved: ResolvedTable) -> None:
+    if request.address == "local" and resolved.num_workers > cores():
         named = request.num_workers is not None
         place = request.origin("num_workers") if named else f"table {resolved.table.name}, num_workers"
         raise UserError(
-            f"{place} {resolved.num_workers}: this machine has {counted(cores, 'CPU core')}; take {cores} workers or fewer, or "
+            f"{place} {resolved.num_workers}: {counted(cores(), 'CPU core')} may be used here; take {cores()} workers or fewer, or "
             f"name a cluster with {request.option('address')}."
         )
 

@@ -1,4 +1,4 @@
-"""How long a plan takes on this machine: before anything ran, and while it runs, each with an interval.
+"""How long a plan takes on this machine: before anything ran, with an interval, and while it runs.
 
 Stages cost FLOPs (`runs.stage_flops`); what is learned is the seconds that a FLOP takes, from the last stages that ended.
 """
@@ -6,13 +6,12 @@ Stages cost FLOPs (`runs.stage_flops`); what is learned is the seconds that a FL
 from __future__ import annotations
 
 import functools
-import heapq
 import math
-import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from harness.devices import cores
 from harness.store import Speed
 
 PROBE_SHARE = 0.5
@@ -21,9 +20,9 @@ WINDOW = 24
 """The last stages, which alone are learned from: the load of a machine changes."""
 Z = 1.28
 """Standard deviations on each side of an 80 % interval."""
-SPREAD, DRIFT, UNSEEN, PROBE = math.log(1.4), math.log(1.15), math.log(2), math.log(4)
-"""Standard deviations of the logarithm of a time: between stages, until some are timed; of the machine's speed until the end;
-of a phase that is not yet timed; of a plan that is estimated from a matrix product alone."""
+SPREAD, PROBE = math.log(1.4), math.log(4)
+"""Standard deviations of the logarithm of a time: between stages, until some are timed; of a plan that is estimated from a matrix
+product alone."""
 
 LATE = 0.1
 """Share of its time that a stage is assumed to need yet when it runs longer than estimated."""
@@ -90,7 +89,7 @@ def _probe() -> float:
 
 def hours(flops: float, calibration: Calibration, slots: int, stages: int) -> float:
     """Hours that `stages` stages of `flops` in all take on `slots` slots."""
-    return flops / calibration.flops / max(1, min(slots or os.cpu_count() or 1, stages)) / 3600
+    return flops / calibration.flops / max(1, min(slots or cores(), stages)) / 3600
 
 
 # --------------------------------------------------------------------------------------------------- while it runs
@@ -105,13 +104,10 @@ class Timed:
     seconds: float = 0.0
 
 
-def remaining(
-    ended: Sequence[Timed], running: Sequence[Timed], waiting: Sequence[Timed], slots: int
-) -> Estimate | None:
-    """The remaining time, estimated from the last stages that `ended`, oldest first. None before one has ended.
+def remaining(ended: Sequence[Timed], running: Sequence[Timed], waiting: Sequence[Timed], slots: int) -> float | None:
+    """The seconds that are left, learned from the last stages that `ended`, oldest first. None before one has ended.
 
-    Each phase has seconds a FLOP of its own, drawn to those of all. The dearest stage that waits takes the first of `slots`
-    slots that is free, as in the pool; that stages wait for their parents is left out.
+    Each phase has seconds a FLOP of its own, drawn to those of all. `slots` slots share the work; the longest stage bounds it.
     """
     timed = [stage for stage in ended if stage.cost > 0 and stage.seconds > 0][-max(WINDOW, 2 * slots) :]
     if not timed or not (running or waiting):
@@ -123,36 +119,14 @@ def remaining(
         cost = math.fsum(stage.cost for stage in own) / len(own)
         rates[phase] = _rate([*own, Timed(phase, cost, cost * rate)])  # the rate of all counts as one stage more
 
-    def expected(stage: Timed) -> float:
-        return stage.cost * rates.get(stage.phase, rate)
+    def left(stage: Timed) -> float:
+        whole = stage.cost * rates.get(stage.phase, rate)
+        return max(whole - stage.seconds, LATE * max(whole, stage.seconds))
 
-    begun = [max(expected(s) - s.seconds, LATE * max(expected(s), s.seconds)) for s in running]
-    left = [*begun, *map(expected, waiting)]
-    whole = math.fsum(left)
-    if not whole:
-        return None
-    seconds = _last_end(begun, left[len(begun) :], slots)
-    spread = spread_of(stage.seconds / expected(stage) for stage in timed)
-    average = math.fsum(each**2 for each in left) / whole**2
-    uneven = (whole / len(left) / seconds) ** 2 if slots > 1 else 0.0  # slots do not end together
-    pairs = zip(left, [*running, *waiting], strict=True)
-    unseen = math.fsum(each for each, stage in pairs if stage.phase not in rates)
-    variance = spread**2 * (1 / len(timed) + average + uneven) + DRIFT**2 + (unseen / whole * UNSEEN) ** 2
-    return estimated(seconds, math.sqrt(variance))
+    seconds = [left(stage) for stage in (*running, *waiting)]
+    return max(math.fsum(seconds) / max(1, slots), *seconds) or None
 
 
 def _rate(stages: Sequence[Timed]) -> float:
     """Seconds a FLOP."""
     return math.fsum(stage.seconds for stage in stages) / math.fsum(stage.cost for stage in stages)
-
-
-def _last_end(running: Sequence[float], waiting: Sequence[float], slots: int) -> float:
-    """When the last stage ends: `running` has the seconds that are left of each, `waiting` those that each takes."""
-    free = [*running, *[0.0] * (max(1, slots) - len(running))]
-    heapq.heapify(free)
-    last = max(free)
-    for took in sorted(waiting, reverse=True):
-        end = heapq.heappop(free) + took
-        last = max(last, end)
-        heapq.heappush(free, end)
-    return last

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from typing import Protocol as Interface
 
+from harness.devices import cores
 from harness.errors import NotAtHand, NotFetched, UserError, quoted
 from harness.hub import Repository, is_id
 from harness.paths import named_path
@@ -181,7 +182,7 @@ def _through(mode: Path, texts: Sequence[str]) -> list[str]:
         given = [parts[i] for i in alive]
         if Path(stage[0]).name == "apertium-tagger" and not any(re.fullmatch("-[a-z]*x[a-z]*", word) for word in stage):
             tag = partial(_flushed, name, stage)
-            with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            with ThreadPoolExecutor(min(8, cores())) as pool:
                 given = [tagged for [tagged] in pool.map(tag, [[part] for part in given])]
         elif given:
             given = _flushed(name, stage, given)
