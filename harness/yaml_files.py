@@ -143,14 +143,11 @@ def load_named(name_or_path: str | Path, model: type[M], folder: str, kind: str,
     one), and for a file that does not fit as `load_yaml` does.
     """
     text = str(name_or_path)
-    if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
-        path = Path(name_or_path)
-        if path.parent.name == folder and path.stem in packaged_files(folder) and not path.expanduser().exists():
-            raise UserError(
-                f"{where or kind}: there is no file {text} here; the packaged {kind} is called {path.stem}."
-            )
+    files, path = packaged_files(folder), Path(name_or_path)
+    if path.parent == Path(folder) and path.suffix == ".yaml" and path.stem in files and not path.exists():
+        text = path.stem  # as a checkout has it, typed elsewhere
+    elif isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
         return load_yaml(path, model)
-    files = packaged_files(folder)
     if not files:
         raise UserError(f"no {kind}s found in {' or '.join(map(str, _folders(folder)))}; give a path to a YAML file.")
     if text not in files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -68,6 +69,19 @@ def test_a_plan_of_what_is_at_hand(harness: Harness, workdir: Path) -> None:
     ends = [header.index(name) + len(name) for name in ("Runs", "Stages", "To train")]
     columns = {row.split()[0]: [int(row[:end].split()[-1]) for end in ends] for row in rows}
     assert columns == {"FT": [2, 2, 2], "TAPT": [2, 5, 5], "CMLM": [2, 5, 0]}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a process has no affinity here")
+@pytest.mark.usefixtures("_no_network", "packaged", "workdir")
+def test_a_process_uses_the_cores_of_its_affinity(harness: Harness) -> None:
+    """And a packaged table is found as a checkout has it, from any folder."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        said = harness(f"plan {MOVIES} --table benchmarks/few_shot.yaml")
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert " on 1 slot of this machine" in said.out
 
 
 @pytest.mark.usefixtures("_no_network", "workdir")
