@@ -432,6 +432,7 @@ def test_no_data_in_the_repository() -> None:
 class TestDoctor:
     """Each check names what it found and, unless all is well, the fix."""
 
+    @pytest.mark.ray
     def test_all_checks_answer(self, workdir: Path) -> None:
         results = doctor.checks()
         assert len({check.name for check in results}) == len(results)

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from harness.cluster import set_environment
+from harness.devices import cores
 from harness.errors import UserError, first_line
 
 if TYPE_CHECKING:
@@ -77,12 +79,20 @@ def _described_ray(ray: Any) -> str:
     return str(ray.__version__) + (f", RAY_ADDRESS={address}" if address else "")
 
 
-def _ray_loopback() -> Check:
-    value = os.environ.get(LOOPBACK)
-    if value in (None, "0"):  # harness sets it for the Ray that it starts, so a shell need not
-        return Check("ray loopback", True, "the Ray that harness starts here listens on 127.0.0.1 only")
-    listens = f"the Ray that harness starts here listens on every address, since {LOOPBACK}={value}"
-    return Check("ray loopback", None, listens, f"unset {LOOPBACK}")
+def _ray_starts() -> Check:
+    """Whether a Ray starts here, as a bench starts it, and who can reach it."""
+    from harness.cluster.session import session
+    from harness.execution import Execution
+
+    try:
+        with session(Execution("local", slots=1), {}):
+            pass
+    except UserError as error:
+        return Check("ray start", False, str(error))
+    value = os.environ[LOOPBACK]
+    if value == "0":
+        return Check("ray start", True, "it listens on 127.0.0.1 only")
+    return Check("ray start", None, f"it listens on every address, since {LOOPBACK}={value}", f"unset {LOOPBACK}")
 
 
 def _packages(name: str, modules: dict[str, str]) -> Check:
@@ -142,7 +152,7 @@ def _memory() -> Check:
             continue
     gib = min([*limits, psutil.virtual_memory().total]) / GIB
     fix = "" if gib >= 4 else "each slot needs about 1 GB for the smallest encoders: use `--slots 1`"
-    return Check("memory", None if fix else True, f"{gib:.1f} GB, {os.cpu_count()} cores", fix)
+    return Check("memory", None if fix else True, f"{gib:.1f} GB, {cores()} cores", fix)
 
 
 def _shared_memory() -> Iterable[Check]:
@@ -302,8 +312,10 @@ def _disk(url: str | None) -> Check:
 
 
 def checks(url: str | None = None, data: str | None = None, storage: str | None = None) -> list[Check]:
-    """All checks in the order of the report. Takes a few seconds: torch and ray are imported."""
+    """All checks in the order of the report. Takes some seconds: torch is imported and Ray is started."""
+    set_environment()  # before Ray is imported
     named: dict[str, Callable[[], Check]] = {
+        "ray start": _ray_starts,
         "model hub": _hub,
         "translation": _translators,
         "data folder": lambda: _data(data),
@@ -315,7 +327,6 @@ def checks(url: str | None = None, data: str | None = None, storage: str | None 
         _python(),
         _library("torch", _described_torch),
         _library("ray", _described_ray),
-        _ray_loopback(),
         _library("transformers"),
         _library("optuna"),
         _packages("packaged encoders", PACKAGED_ENCODERS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -19,6 +20,8 @@ from typing import Any
 
 import psutil
 
+from harness.cluster import set_environment
+from harness.devices import cores
 from harness.errors import UserError, first_line
 from harness.execution import Execution
 from harness.processes import few_arenas
@@ -26,6 +29,8 @@ from harness.processes import few_arenas
 LONGEST_FOLDER = 24
 """Characters of the folder in which Ray's own lies: the path of a socket, up to 83 characters longer, has 107 bytes at most."""
 REMOVE_SECONDS = 2.0
+LEAST_FILES = 128
+"""Of eight slots; two of them start with 80."""
 
 
 @contextmanager
@@ -34,6 +39,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     (negative: 1 if the cluster has GPUs, else 0). The dashboard shows `metadata` for the job. Raises UserError where Ray does not
     start or answer, and where this process runs one already, which is left alone."""
     few_arenas()
+    set_environment()
     import ray
     from ray.job_config import JobConfig
 
@@ -42,6 +48,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
             "Ray runs in this process already, and harness ends the one that it starts or joins: call ray.shutdown() first, or run "
             "harness in a process of its own."
         )
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("ray", "ray.train", "ray.data"))}
     options: dict[str, Any] = {
         "logging_level": logging.ERROR,
         "log_to_driver": False,
@@ -50,10 +57,14 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         "job_config": JobConfig(metadata={f"harness_{k}": v for k, v in metadata.items()}),
     }
     with _started(execution, options) if execution.address == "local" else _joined(execution, options) as dashboard:
-        for name in ("ray", "ray.train", "ray.data"):
-            logging.getLogger(name).setLevel(logging.ERROR)
-        with redirect_stdout(sys.stderr):  # only tables go to standard output
-            yield dashboard, replace(execution, gpus_per_run=_gpus(execution))
+        for logger in levels:
+            logger.setLevel(logging.ERROR)
+        try:
+            with redirect_stdout(sys.stderr):  # only tables go to standard output
+                yield dashboard, replace(execution, gpus_per_run=_gpus(execution))
+        finally:
+            for logger, level in levels.items():
+                logger.setLevel(level)
 
 
 @contextmanager
@@ -61,7 +72,12 @@ def _started(execution: Execution, options: dict[str, Any]) -> Iterator[str]:
     """A Ray for this command, on loopback, with all its files in a folder that is removed at the end. Yields its dashboard's address."""
     import ray
 
-    slots = execution.num_workers * (execution.slots or max(1, (os.cpu_count() or 1) // execution.num_workers))
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= files < LEAST_FILES:  # beyond it Ray ends this process without a word
+        raise UserError(
+            f"Ray needs {LEAST_FILES} open files, and this process may have {files}: set 'ulimit -n 1024' first."
+        )
+    slots = execution.num_workers * (execution.slots or max(1, cores() // execution.num_workers))
     folder = _new_folder()
     try:
         with _own_handlers(), _temporary_files_in(folder):
@@ -77,9 +93,11 @@ def _started(execution: Execution, options: dict[str, Any]) -> Iterator[str]:
         if not isinstance(error, Exception):
             _remove(folder)
             raise
+        fix = "if the machine is overloaded, run the same command again later"
+        if isinstance(error, OSError) and error.filename:
+            fix = "HOME has to name a folder that can be written"
         raise UserError(  # Ray raises bare ones for its time limits
-            f"Ray did not start on this machine ({first_line(error)}); if the machine is overloaded, run the same command again later. "
-            f"Ray's logs are in {folder}."
+            f"Ray did not start on this machine ({first_line(error)}{_last_words(folder)}); {fix}. Ray's logs are in {folder}."
         ) from None
     try:
         asked = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
@@ -110,6 +128,15 @@ def _joined(execution: Execution, options: dict[str, Any]) -> Iterator[str]:
         yield context.dashboard_url or ""
     finally:
         _end()
+
+
+def _last_words(folder: str) -> str:
+    """The last lines of the logs in which Ray's processes say why they ended."""
+    logs = [
+        log for name in ("raylet.err", "dashboard_agent.log") for log in Path(folder).glob(f"r/session_*/logs/{name}")
+    ]
+    lines = [log.read_text(errors="replace").splitlines()[-1:] for log in logs if not log.is_symlink()]
+    return "".join(f"; {line.strip()[:200]}" for [line] in filter(None, lines))
 
 
 def _end() -> None:

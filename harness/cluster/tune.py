@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import shutil
+import signal
 import threading
 import time
 import warnings
@@ -63,6 +64,7 @@ def _quiet() -> Iterator[None]:
     """Tune's settings and silence, and afterwards this process as it was."""
     environment = {name: os.environ.get(name) for name in _ENVIRONMENT}
     levels = {logger: logger.level for logger in map(logging.getLogger, ("ray.tune", "ray.train", "ray._private"))}
+    handler = signal.getsignal(signal.SIGUSR1)
     try:
         os.environ.update(_ENVIRONMENT)
         for logger in levels:
@@ -71,6 +73,8 @@ def _quiet() -> Iterator[None]:
             warnings.filterwarnings("ignore", module="ray|optuna")
             yield
     finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR1, handler)
         for logger, level in levels.items():
             logger.setLevel(level)
         for name, value in environment.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,10 @@ def test_help_names_the_presets_of_the_packaged_tables_and_spaces(
     assert {word for word in spaces if word not in said["tune"] and not word.startswith("paper_")} == set()
 
 
-def test_doctor_tells_a_sample_from_a_published_file(harness: Harness, workdir: Path) -> None:
+def test_doctor_tells_a_sample_from_a_published_file(
+    harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.cluster.session.session", lambda *_: nullcontext())
     for split, rows in (("train", 40), ("validation", 30)):
         write_csv(workdir / "files" / "sst2" / f"{split}.csv", sst2(rows, 1000 * rows))
     said = " ".join(harness("doctor --data files").out.split())
@@ -130,7 +134,10 @@ def test_each_family_of_encoders_says_how_it_runs_and_what_trains_it(harness: Ha
     assert "saw MNLI's and QQP's pairs" in lines["mpnet"]
 
 
-def test_doctor_says_by_its_exit_status_whether_something_is_missing(harness: Harness, workdir: Path) -> None:
+def test_doctor_says_by_its_exit_status_whether_something_is_missing(
+    harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.cluster.session.session", lambda *_: nullcontext())
     said = harness("doctor")
     assert said.status == 0, said.out
     assert "Nothing that is needed is missing." in said.out

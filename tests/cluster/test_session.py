@@ -64,7 +64,9 @@ def test_a_ray_that_does_not_start_is_ended_and_keeps_its_logs_where_the_error_s
     started: list[subprocess.Popen[bytes]] = []
 
     def late(*, _temp_dir: str, **options: object) -> None:
-        (Path(_temp_dir) / "session_1" / "logs").mkdir(parents=True)
+        logs = Path(_temp_dir) / "session_1" / "logs"
+        logs.mkdir(parents=True)
+        (logs / "raylet.err").write_text("first\nits ports are taken\n")
         Path(_temp_dir).chmod(0o777)  # as Ray does
         wait = [sys.executable, "-c", "import time; time.sleep(600)"]
         started.extend(map(subprocess.Popen, ([*wait, f"--temp-dir={_temp_dir}"], [*wait, "another's"])))
@@ -84,9 +86,17 @@ def test_a_ray_that_does_not_start_is_ended_and_keeps_its_logs_where_the_error_s
     if isinstance(error, KeyboardInterrupt):
         assert folders == []
     else:
-        assert "(The node timed out. More.)" in str(caught.value)
+        assert "(The node timed out. More.; its ports are taken)" in str(caught.value)
         assert f"logs are in {folders[0]}." in str(caught.value)
         assert (folders[0] / "r" / "session_1" / "logs").is_dir()
+
+
+def test_a_process_that_may_open_too_few_files_is_told_so() -> None:
+    few = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, 64))\n"
+    code = f"{few}from harness.cli import main; main(['doctor'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "MISS  ray start" in done.stdout
+    assert "Ray needs 128 open files, and this process may have 64" in done.stdout
 
 
 def test_a_folder_that_a_command_has_not_made_is_left_alone(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
