@@ -30,6 +30,7 @@ from harness.api.arguments import (
     tune_request,
     with_table,
 )
+from harness.api.caller import undisturbed
 from harness.api.data_frames import BenchResult, CompareResult, ExamplesResult, PlanSummary, TuneResult
 from harness.api.notebook import in_notebook
 from harness.commands.bench import Callbacks
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from harness.planning.lifecycle import Event
 
 
+@undisturbed()
 def plan(table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]) -> PlanSummary:
     """What a bench with these arguments would run; trains nothing.
 
@@ -90,6 +92,7 @@ def plan(table: Name = "", *, set: Set | None = None, with_file: Files = "", **f
     return PlanSummary(prepare(with_table(request_from(table, set, with_file, fields)), train=False))
 
 
+@undisturbed()
 def bench(
     table: Name = "",
     *,
@@ -116,6 +119,7 @@ def bench(
     return BenchResult(done.prepared)
 
 
+@undisturbed()
 def results(
     table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]
 ) -> pd.DataFrame:
@@ -148,10 +152,11 @@ def _recorded(function: str, request: Request) -> Prepared:
     """The recalled request prepared for its records. Warns where its data are not at hand, or changed."""
     prepared = prepare_recorded(_recalled(function, request))
     if prepared.note:
-        warnings.warn(prepared.note, stacklevel=3)
+        warnings.warn(prepared.note, stacklevel=4)  # of the one who called
     return prepared
 
 
+@undisturbed()
 def compare(
     table: Name = "",
     *,
@@ -180,6 +185,7 @@ def compare(
     return CompareResult(prepared, comparisons_of(prepared, against, checked("region", region) / 100, items))
 
 
+@undisturbed()
 def examples(
     table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]
 ) -> ExamplesResult:
@@ -197,6 +203,7 @@ def examples(
     return ExamplesResult(examples_of(_recorded("examples", request_from(table, set, with_file, fields))))
 
 
+@undisturbed("optuna")
 def tune(
     method: str,
     *,
@@ -243,6 +250,7 @@ def tune(
         return _result_of(opened)
 
 
+@undisturbed()
 def tune_plan(method: str, *, set: Set | None = None, **arguments: Unpack[Search]) -> StudyPlan:
     """What `tune` with these arguments would run; trains nothing. Of a search its stages, FLOPs and hours are upper bounds.
 
@@ -254,6 +262,7 @@ def tune_plan(method: str, *, set: Set | None = None, **arguments: Unpack[Search
     return prepare_study(tune_request(method, set, arguments), train=False).plan()
 
 
+@undisturbed()
 def studies(*, store: str = DEFAULT_URL) -> pd.DataFrame:
     """The studies of a store, one row a study, the one that ran last first: study, table, row, numbers of trials (complete, dropped, failed, running),
     metric, best (the mean of its best trial on dev) and started_at (of its last trial)."""
@@ -265,6 +274,7 @@ def studies(*, store: str = DEFAULT_URL) -> pd.DataFrame:
     return frame
 
 
+@undisturbed("optuna")
 def study(name: str, *, store: str = DEFAULT_URL) -> TuneResult:
     """A study of a store by its name, or the beginning of one, with the trials that it has; no trial is run."""
     with recalled_study(None if store == DEFAULT_URL else store, name, "study") as opened:
@@ -278,6 +288,7 @@ def _result_of(opened: Opened) -> TuneResult:
     return TuneResult(opened.name, found, None if best is None else {o.key: o.value for o in overrides})
 
 
+@undisturbed()
 def record(key: str, *, store: str = DEFAULT_URL) -> StageRecord:
     """One recorded stage by its key, or the beginning of one.
 
@@ -293,6 +304,7 @@ def record(key: str, *, store: str = DEFAULT_URL) -> StageRecord:
     return stage_record(Store(store, create=False), key)
 
 
+@undisturbed()
 def publish(
     folder: Name,
     table: Name = "",
@@ -308,6 +320,7 @@ def publish(
     return write_published(prepare(request, train=False), Path(fspath(folder)), gold=not without_labels)
 
 
+@undisturbed()
 def merge(other: Name, *, data: Name | None = None, store: str = DEFAULT_URL) -> Merged:
     """Take over what another store, or a published folder, holds and `store` lacks. A finished record of `store` stays; what differs is
     in `conflicts` and `studies` of the result. `data`: of a folder that was published without labels."""
@@ -315,6 +328,7 @@ def merge(other: Name, *, data: Name | None = None, store: str = DEFAULT_URL) ->
     return merge_stores(Store(store), theirs.store, theirs.labels)
 
 
+@undisturbed()
 def runs(*, store: str = DEFAULT_URL) -> pd.DataFrame:
     """The recorded runs of a store, one row a run, the newest first.
 
@@ -329,6 +343,7 @@ def runs(*, store: str = DEFAULT_URL) -> pd.DataFrame:
     return frame
 
 
+@undisturbed("torch", "transformers.utils.logging")
 def export(
     key: str = "",
     out: Name = "model",
@@ -363,6 +378,7 @@ def export(
     )
 
 
+@undisturbed("torch", "transformers.utils.logging")
 def predict(
     model: Name, texts: Sequence[str | tuple[str, ...]], *, store: str | None = None, calibrated: bool = False
 ) -> pd.DataFrame:
@@ -380,6 +396,7 @@ def predict(
     return pd.DataFrame(found.columns_of(rows))
 
 
+@undisturbed("torch", "transformers.utils.logging")
 def embeddings(
     key: str,
     texts: Sequence[str | tuple[str, ...]] | None = None,

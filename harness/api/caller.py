@@ -1,0 +1,44 @@
+"""The process that calls the API: a call changes nothing in it that outlives the call."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from typing import Any
+
+
+@contextmanager
+def undisturbed(*libraries: str) -> Iterator[None]:
+    """Afterwards the environment, random generators, warning filters, log levels, the hook for exceptions, and the settings of torch and
+    transformers are as before. `libraries`: those that the call imports and sets."""
+    loaded: dict[str, Any] = {name: import_module(name) for name in libraries}
+    environment, generator, hook = dict(os.environ), random.getstate(), sys.excepthook
+    loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    levels = [logger.level for logger in loggers]
+    torch: Any = sys.modules.get("torch")
+    shown: Any = loaded.get("transformers.utils.logging")
+    bars = shown and shown.is_progress_bar_enabled()
+    threads, precision = (torch.get_num_threads(), torch.get_float32_matmul_precision()) if torch else (0, "")
+    gpus = range(torch.cuda.device_count()) if torch and torch.cuda.is_initialized() else ()
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng(gpus) if torch else nullcontext():
+            yield
+    finally:
+        if torch:
+            torch.set_num_threads(threads)
+            torch.set_float32_matmul_precision(precision)
+        if bars:
+            shown.enable_progress_bar()
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+        random.setstate(generator)
+        sys.excepthook = hook
