@@ -42,6 +42,8 @@ POLL_SECONDS = 1.0
 LOOK_SECONDS = 2.0
 """The time between two questions after the progress of the running stages."""
 RECOUNT_SECONDS = 3.0
+MOST_ASKED = 100
+"""Workers that a cluster is asked for without `--slots`: those that do not fit wait, and Ray's autoscaler adds nodes for them."""
 STALL_SECONDS = 20.0
 """Without a worker for this long, the user reads what the pool waits for."""
 MAX_STARTS = 3
@@ -60,7 +62,7 @@ class WorkerHandle:
 
 
 class WorkerSet:
-    """The workers of a pool: as many as fit on the nodes of the cluster at this moment. Starting one does not block.
+    """The workers of a pool: as many as fit on this machine, or, of a cluster, as `--slots` or the stages ask for. Starting one does not block.
 
     `start_worker`: (name, options of the actor) -> the handle of a worker that is starting, with the interface of `WorkerProcess`.
     Call `scale_to` in every round, wait for the `references` of workers that start together with those of running stages, and give each
@@ -83,14 +85,21 @@ class WorkerSet:
     def references(self) -> list[Any]:
         return list(self._starting)
 
-    def scale_to(self, wanted: int) -> list[str]:
-        """Start workers until there are `wanted`, or as many as fit. Returns notices for the user, one sentence each. Raises
-        UserError if no worker can start."""
+    def scale_to(self, life: Lifecycle) -> list[str]:
+        """Start workers for the stages that are left, and end those of a cluster that no stage needs. Returns notices for the user, one sentence
+        each. Raises UserError if no worker can start."""
         now = time.monotonic()
         if now - self._counted_at >= RECOUNT_SECONDS:
             self._counted_at = now
             self._recount()
-        for _ in range(len(self._workers), min(self._slots, wanted)):
+        if self._execution.address == "local":
+            wanted = min(self._slots, life.unfinished)
+        else:
+            most = self._execution.slots or max(self._slots, MOST_ASKED // self._execution.num_workers)
+            wanted = min(most, life.count("ready") + life.count("running"))
+            for worker in [*self._starting.values(), *self.idle][: max(0, len(self._workers) - wanted)]:
+                self.remove(worker)
+        for _ in range(len(self._workers), wanted):
             self._start()
         if len(self._workers) > len(self._starting):
             self._had_worker_at, self._notified = now, False
@@ -109,7 +118,7 @@ class WorkerSet:
         self._slots, there = slots_in(nodes, self._execution), {node["NodeID"] for node in nodes}
         for worker in [worker for worker in self.idle if worker.node and worker.node not in there]:
             self.remove(worker)
-        surplus = max(0, len(self._workers) - self._slots)
+        surplus = max(0, len(self._workers) - self._slots) if self._execution.address == "local" else 0
         for worker in list(self._starting.values())[::-1][:surplus]:  # they wait for resources that left the cluster
             self.remove(worker)
 
@@ -238,7 +247,7 @@ class Pool:
             if life.count("held") and time.monotonic() - asked_at > POLL_SECONDS:
                 life.ask_again()
                 asked_at = time.monotonic()
-            for sentence in self._stop_requests.look() or workers.scale_to(0 if self.over else life.unfinished):
+            for sentence in self._stop_requests.look() or ([] if self.over else workers.scale_to(life)):
                 yield Event("notice", every[0], sentence)
             if self.over and not running:
                 break

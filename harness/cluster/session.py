@@ -120,6 +120,10 @@ def _joined(execution: Execution, options: dict[str, Any]) -> Iterator[str]:
         with _own_handlers():
             context = ray.init(address=execution.address, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
+        if "AuthToken" in f"{error.__cause__}":
+            raise UserError(
+                f"--address {execution.address}: the cluster wants another token; set RAY_AUTH_MODE=token, and take its head's ~/.ray/auth_token."
+            ) from None
         raise UserError(
             f"--address {execution.address}: no Ray cluster answers there ({str(error).splitlines()[0]}); start one "
             "with 'ray start --head', or omit the flag to run on this machine."
@@ -212,9 +216,9 @@ def _gpus(execution: Execution) -> float:
     there = float(ray.cluster_resources().get("GPU", 0))
     if execution.gpus_per_run < 0:
         return 1.0 if there >= 1 and (execution.address != "local" or _torch_has_gpus()) else 0.0
-    if execution.gpus_per_run > there:
+    if execution.gpus_per_run > there and execution.address == "local":
         raise UserError(
-            f"--gpus-per-run {execution.gpus_per_run:g}: this cluster has {there:g} GPUs; leave the flag out."
+            f"--gpus-per-run {execution.gpus_per_run:g}: this machine has {there:g} GPUs; leave the flag out."
         )
     return execution.gpus_per_run
 

@@ -118,14 +118,14 @@ def slots_in(nodes: Iterable[Mapping[str, Any]], execution: Execution) -> int:
 
 
 def slots_of(execution: Execution) -> int:
-    """How many runs fit on the cluster at the same time; at most `execution.slots`. Raises UserError if none fits."""
+    """How many runs fit on the nodes at the same time; at most `execution.slots`. Raises UserError if none fits on this machine; a cluster
+    may grow."""
     slots = slots_in(ray.nodes(), execution)
-    if slots < 1:
+    if slots < 1 and execution.address == "local":
         each = "each worker of a run takes" if execution.num_workers > 1 else "a run takes"
-        alive = sum(node["Alive"] for node in ray.nodes())
         raise UserError(
-            f"Insufficient resources: {each} {resources_text(execution.resources)} of one node, and this cluster has "
-            f"{resources_text(ray.cluster_resources())} on {alive} nodes; lower --cpus-per-run, --gpus-per-run or --num-workers."
+            f"Insufficient resources: {each} {resources_text(execution.resources)} of one node, and this machine has "
+            f"{resources_text(ray.cluster_resources())}; lower --cpus-per-run, --gpus-per-run or --num-workers."
         )
     return slots
 
