@@ -13,7 +13,6 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from harness import private
-from harness.cluster.gauges import show_stages
 from harness.cluster.ledger import LeasedStages, StopRequests, ask, start_ledger
 from harness.cluster.stop import on_driver_node
 from harness.cluster.worker import (
@@ -260,7 +259,6 @@ class Pool:
                     running[reference] = _Running(item, worker)
             if workers.references and not workers.idle and (upcoming := life.next_stage):
                 self._token_cache.references(upcoming)  # made while workers start
-            show_stages(self._table, life)
             references = [*running, *workers.references]
             if not references:
                 time.sleep(0.2)
@@ -274,7 +272,6 @@ class Pool:
             for reference in ray.wait(references, timeout=POLL_SECONDS)[0]:
                 if not workers.take_ready(reference):
                     yield from self._answered(reference, stages)
-        show_stages(self._table, life)
 
     def _answered(self, reference: Any, stages: LeasedStages) -> list[Event]:
         """A worker's answer: a result, or that its process ended."""

@@ -207,7 +207,6 @@ def trained(
     `sets`: training rows, then one for each evaluation digest. `launch`: wraps the training function instead of Ray Train's local
     mode. `process_group`: of the ranks that train the stage together.
     """
-    from harness.cluster.gauges import show_speed
     from harness.running import run_stage
     from harness.training.loop import Inputs
     from harness.training.process_group import SINGLE_PROCESS
@@ -231,18 +230,13 @@ def trained(
         stopping=STOP.is_set,
         process_group=group,
     )
-    if not group.rank:
-        show_speed(item.name, item.stage.phase, 0.0, 0.0)
     if record.status == "failed" and "CUDA error" in record.reason:
         raise UnusableProcessError(record.reason)
     return record
 
 
 def _report_speed(item: Item, ledger: Any, speed: Speed) -> None:
-    """Tell Prometheus and the ledger how fast a stage trains, and how far it is."""
-    from harness.cluster.gauges import show_speed
-
-    show_speed(item.name, item.stage.phase, speed.updates, speed.tokens)
+    """Tell the ledger how fast a stage trains, and how far it is."""
     running = Running(speed.step, speed.steps, speed.tokens, speed.flops, speed.seconds_left)
     ledger.report.remote(item.stage.key, running)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from cluster.driver import waited
 from numpy.typing import NDArray
 
 from harness import private
@@ -174,7 +172,7 @@ def came_to(folder: Path, workers: int) -> dict[Any, Any]:
 
 
 def train_in_group(folder: Path, workers: int) -> None:
-    """All stages on so many Ray Train workers, and the gauges of the session's metrics port in metrics.txt."""
+    """All stages on so many Ray Train workers."""
     from harness.cluster.session import session
 
     out = folder.parent
@@ -203,64 +201,6 @@ def train_in_group(folder: Path, workers: int) -> None:
         private.fit(trainer)
         names = sorted({actor["ActorClassName"] for actor in ray._private.state.actors().values()})
         (out / f"actors-{workers}.txt").write_text("\n".join(names))
-        served_by(folder, out / "metrics.txt")
-
-
-RUN = "FT/sst2/n20/subset0/seed31"
-
-
-def served_by(folder: Path, out: Path) -> None:
-    """Write what this node's metrics port says while a stage runs and a bench counts its stages."""
-    import ray
-
-    from harness.cluster.gauges import show_stages
-    from harness.planning.lifecycle import Lifecycle
-    from harness.planning.work import Item
-
-    stage, _ = tiny.fine_tuning(folder)
-    item = Item(stage, RUN, 0.0, (), False, False, 0)
-
-    @ray.remote(num_cpus=0)
-    class Worker:
-        def train(self) -> None:
-            from harness.cluster.gauges import show_speed
-
-            show_speed(RUN, "fine-tune", 2.5, 700.0)
-
-    worker: Any = Worker.remote()
-    ray.get(worker.train.remote())
-    show_stages("few_shot", Lifecycle([item]))
-    (node,) = ray.nodes()
-    address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-
-    def gauges() -> str:
-        with suppress(OSError):
-            text: str = urllib.request.urlopen(address, timeout=30).read().decode()
-            return text if "harness_tokens" in text and "harness_stages" in text else ""
-        return ""
-
-    out.write_text(waited("the gauges", gauges))
-
-
-def test_gauges_reach_the_metrics_port(served: str) -> None:
-    def value(name: str, **labels: str) -> float:
-        (line,) = (
-            line
-            for line in served.splitlines()
-            if line.startswith(f"ray_harness_{name}{{")
-            and all(f'{label}="{each}"' in line for label, each in labels.items())
-        )
-        return float(line.rpartition(" ")[2])
-
-    assert value("updates_per_second", run=RUN, phase="fine-tune") == 2.5
-    assert value("tokens_per_second", run=RUN, phase="fine-tune") == 700.0
-    assert value("stages", table="few_shot", state="left") == 1.0
-    assert value("stages", table="few_shot", state="done") == 0.0, "also before a stage has ended"
-
-
-@pytest.fixture
-def served(folder: Path, by_workers: ByWorkers) -> str:
-    return (folder.parent / "metrics.txt").read_text()
 
 
 def difference(one: Trained, other: Trained) -> tuple[float, float]:

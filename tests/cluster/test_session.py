@@ -146,7 +146,7 @@ def test_a_ray_of_the_callers_is_left_alone_and_named(tmp_path: Path) -> None:
 
 IMPORTED = """
 import sys
-import harness.cluster.worker, harness.cluster.gauges, harness.running
+import harness.cluster.worker, harness.running
 print(*sorted({"harness.methods", "optuna", "pandas", "pydantic", "scipy.optimize", "sqlalchemy"} & set(sys.modules)))
 import harness.cluster.ledger
 print(*sorted({"harness.methods", "optuna", "pandas", "pydantic", "sqlalchemy"} & set(sys.modules)))
