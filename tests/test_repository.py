@@ -25,7 +25,7 @@ import harness
 from harness.cli import doctor
 from harness.errors import UserError
 from harness.tasks import TASKS, open_source
-from harness.tracking.trackers import TRACKERS
+from harness.tracking import TRACKERS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "harness"
@@ -346,7 +346,10 @@ def test_every_import_is_declared() -> None:
     declared = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
     optional = {
         folder: {canonicalize_name(Requirement(text).name) for name in names for text in extras[name]}
-        for folder, names in {"harness/tracking/": TRACKERS, "harness/encoders/models/onnx_file.py": ("onnx",)}.items()
+        for folder, names in {
+            "harness/tracking.py": TRACKERS,
+            "harness/encoders/models/onnx_file.py": ("onnx",),
+        }.items()
     }
     used = {(name.split(".")[0], where(path, line)) for path in MODULES for name, line, _ in imports(path)}
     missing = [

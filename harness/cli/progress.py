@@ -22,7 +22,7 @@ from harness.errors import UserError
 from harness.planning.estimate import Estimate, Timed, remaining
 from harness.planning.work import Item
 from harness.search.trials import Trial, best_trial
-from harness.tracking.writer import Outcome
+from harness.tracking import Outcome
 from harness.wording import in_points
 
 if TYPE_CHECKING:

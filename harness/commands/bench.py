@@ -15,7 +15,7 @@ from harness.commands.track import check_trackers, projection_of, tracked_view, 
 from harness.commands.train import View, train, unshown
 from harness.planning.request import Request
 from harness.store import Store
-from harness.tracking.writer import Outcome, Writer
+from harness.tracking import Outcome, Writer
 
 
 @contextmanager

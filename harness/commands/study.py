@@ -33,8 +33,7 @@ from harness.search.study import History, OptunaMirror, study_name
 from harness.search.trials import State, Trial, best_trial
 from harness.specs import SHARED_PHASES, Record, Stage, trained_again
 from harness.store import DEFAULT_URL, Owner, Store, StoredRequest
-from harness.tracking.projection import Projection, member_of, size_name
-from harness.tracking.writer import Outcome, Writer
+from harness.tracking import Outcome, Projection, Writer, member_of, size_name
 
 Watcher = Callable[[str, Trial], None]
 """Called with what happened ('started', 'replicate', 'ended') and the trial as it is now."""

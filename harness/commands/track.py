@@ -12,9 +12,7 @@ from harness.commands.train import View
 from harness.errors import UserError
 from harness.planning.request import FILTERS, Request
 from harness.specs import digest_of
-from harness.tracking.projection import Projection, of_plan
-from harness.tracking.trackers import trackers_named
-from harness.tracking.writer import Outcome, Writer
+from harness.tracking import Outcome, Projection, Writer, of_plan
 
 if TYPE_CHECKING:
     from harness.planning.lifecycle import Event
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 def check_trackers(request: Request) -> None:
     """Raises UserError for an unknown tracker, and for one whose package is not installed."""
-    trackers_named(request.track, request.origin("track"))
+    Writer("", request.track, request.origin("track"))
 
 
 def writer_of(request: Request, url: str, warn: Callable[[str], None]) -> Writer:
@@ -34,7 +32,7 @@ def writer_of(request: Request, url: str, warn: Callable[[str], None]) -> Writer
             f"Tracker {name} cannot be written ({why}); training goes on. The same command with {again} writes what is missing later."
         )
 
-    return Writer(url, trackers_named(request.track, request.origin("track")), say)
+    return Writer(url, request.track, request.origin("track"), say)
 
 
 def projection_of(prepared: Prepared) -> Projection:
@@ -69,7 +67,7 @@ def tracked_view(view: View, writer: Writer) -> View:
 def track_recorded(prepared: Prepared) -> dict[str, Outcome]:
     """Write what is recorded of a table. Raises UserError where a tracker cannot be written."""
     request = prepared.request
-    writer = Writer(prepared.store.url, trackers_named(request.track, request.origin("track")))
+    writer = Writer(prepared.store.url, request.track, request.origin("track"))
     for name, outcome in writer.finish(projection_of(prepared)).items():
         if outcome.error:
             raise UserError(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import pytest
 from analysis.runs import OWNER, commit
 from requested import resolve_table
 
@@ -13,9 +13,7 @@ from harness.encoders import HeadTraining, Located
 from harness.planning.runs import Plan, make_plan
 from harness.specs import Encoder, Record, Stage
 from harness.store import Store
-from harness.tracking.projection import Projection, TrackedRun, of_plan
-from harness.tracking.trackers import Tracker
-from harness.tracking.writer import Writer
+from harness.tracking import Projection, TrackedRun, of_plan
 
 TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 HISTORY: list[dict[str, Any]] = [
@@ -63,19 +61,14 @@ def filled(store: Store, plan: Plan, count: int | None = None) -> dict[str, Reco
     }
 
 
-class Recording(Tracker):
-    """Keeps the runs of each experiment in a dictionary that outlives it, with how often each was written."""
+class Recording:
+    """Keeps the runs in a dictionary that outlives it, with how often each was written."""
 
-    def __init__(self, experiment: str, folder: Path, kept: dict[str, list[TrackedRun]]) -> None:
-        super().__init__(experiment, folder)
-        self.kept, self.away = kept, False
+    def __init__(self, kept: dict[str, list[TrackedRun]]) -> None:
+        self.kept, self.place = kept, "memory"
 
-    @property
-    def place(self) -> str:
-        return f"memory, {self.experiment}"
-
-    def written(self) -> dict[str, str]:
-        return {key: runs[-1].digest for key, runs in self.kept.items()}
+    def known(self) -> set[str]:
+        return {runs[-1].mark for runs in self.kept.values()}
 
     def write(self, run: TrackedRun) -> None:
         self.kept.setdefault(run.key, []).append(run)
@@ -85,8 +78,11 @@ def projection(plan: Plan) -> Projection:
     return of_plan(plan, "quick, bert-tiny")
 
 
-def writer(store: Store, kept: dict[str, list[TrackedRun]]) -> Writer:
-    return Writer(store.url, {"recording": lambda experiment, folder: Recording(experiment, folder, kept)})
+def recorded_in(patch: pytest.MonkeyPatch, **trackers: Any) -> None:
+    """Let these be the trackers that there are."""
+    patch.setattr(
+        "harness.tracking.TRACKERS", {name: ("json", lambda *_, made=made: made) for name, made in trackers.items()}
+    )
 
 
 def failed_then_done(store: Store, stage: Stage, between: Callable[[], Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from search.small import small_space
-from tracking.samples import TINY, Recording, filled
+from tracking.samples import TINY, Recording, filled, recorded_in
 
 from harness.commands.study import study_projection, track_trial
 from harness.planning.request import Request
@@ -18,7 +18,7 @@ from harness.planning.table import load_table
 from harness.search.points import Points
 from harness.search.trials import Trial
 from harness.store import Store
-from harness.tracking.writer import Writer
+from harness.tracking import Projection, Writer
 
 
 @pytest.fixture
@@ -45,11 +45,14 @@ def opened(tmp_path: Path) -> Any:
     )
 
 
-def test_trials_are_groups_and_written_as_their_replicates_end(opened: Any, tmp_path: Path) -> None:
+def test_trials_are_groups_and_written_as_their_replicates_end(
+    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept: dict[str, Any] = {}
     store = Store(f"sqlite:///{tmp_path}/harness.db")
     said: list[Any] = []
-    writer = Writer(store.url, {"recording": lambda e, f: Recording(e, f, kept)}, lambda *why: said.append(why))
+    recorded_in(monkeypatch, recording=Recording(kept))
+    writer = Writer(store.url, ["recording"], warn=lambda *why: said.append(why))
     for trial in opened.proposals.history.trials:
         track_trial(opened, writer, "started", trial)
         runs = [run for runs in opened.points.runs(trial.point) for run in runs]
@@ -57,19 +60,16 @@ def test_trials_are_groups_and_written_as_their_replicates_end(opened: Any, tmp_
         known = store.statuses(stages)
         filled(store, SimpleNamespace(stages={k: s for k, s in stages.items() if k not in known}))  # type: ignore[arg-type]
         track_trial(opened, writer, "replicate", trial)
-        writer.wait()
+        writer.finish(Projection("harness-mine", ()))
         assert stages.keys() <= kept.keys(), "before the study ends"
     outcomes = writer.finish(study_projection(opened))
     assert not said
     assert outcomes["recording"].total == len(kept)
     runs = [each[-1] for each in kept.values()]
-    ends = [run for run in runs if run.kind == "fine-tune"]
+    ends = [run for run in runs if run.phase == "fine-tune"]
     assert {(run.group, run.parameters["trial"], run.parameters["alpha"]) for run in ends} == {
         ("trial 0/cola/n20", 0, 0.5),
         ("trial 1/cola/n20", 1, 0.25),
     }
     assert len(ends) == 4
     assert not [name for run in runs for name in run.scores if "test" in name]
-    cells = {run.group: run for run in runs if run.kind == "cell"}
-    assert cells["trial 0/cola/n20"].scores["runs"] == 2
-    assert cells["trial 0/cola/n20"].scores["mean/dev/mcc"] == 0.5

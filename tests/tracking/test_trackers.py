@@ -13,9 +13,7 @@ from tracking.samples import failed_then_done, filled, plan_of, projection
 from harness.errors import UserError
 from harness.planning.runs import Plan
 from harness.store import Store
-from harness.tracking import trackers
-from harness.tracking.trackers import trackers_named
-from harness.tracking.writer import Writer
+from harness.tracking import MARK, WandB, Writer
 
 
 @pytest.fixture
@@ -40,7 +38,7 @@ def store(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def written(store: Store, plan: Plan, name: str) -> int:
     """How many runs are new."""
-    made = Writer(store.url, trackers_named([name], "--track"))
+    made = Writer(store.url, [name])
     made.write(projection(plan))
     assert not made.outcomes[name].error
     return made.outcomes[name].new
@@ -67,12 +65,12 @@ def events(folder: Path) -> list[tuple[str, int, float]]:
 
 def test_tensorboard_files_hold_each_point_once(store: Store, plan: Plan, workdir: Path) -> None:
     filled(store, plan)
-    assert written(store, plan, "tensorboard") == len(plan.stages) + 2
+    assert written(store, plan, "tensorboard") == len(plan.stages)
     before = {path: path.read_bytes() for path in (workdir / "tensorboard").rglob("*") if path.is_file()}
     assert written(store, plan, "tensorboard") == 0
     assert {path: path.read_bytes() for path in (workdir / "tensorboard").rglob("*") if path.is_file()} == before
     run = next(run for run in plan.runs if run.row == "FT" and run.seed == 31)
-    (folder,) = (workdir / "tensorboard").rglob(f"*-{run.stage.key[:8]}")
+    (folder,) = (workdir / "tensorboard").rglob(f"*-{run.stage.key[:12]}-*")
     assert (
         folder.relative_to(workdir)
         .as_posix()
@@ -87,7 +85,7 @@ def test_tensorboard_files_hold_each_point_once(store: Store, plan: Plan, workdi
 def test_a_folder_that_a_killed_command_left_counts_as_not_written(store: Store, plan: Plan, workdir: Path) -> None:
     filled(store, plan)
     written(store, plan, "tensorboard")
-    (said,) = [path for path in workdir.rglob("harness.json") if "mean_and_sd" in str(path) and "/FT/" in str(path)]
+    said = next(workdir.rglob("events.*"))
     said.parent.rename(said.parent.with_name(".killed"))
     assert written(store, plan, "tensorboard") == 1
 
@@ -100,23 +98,18 @@ def test_mlflow_in_a_folder(store: Store, plan: Plan, workdir: Path, monkeypatch
 
     stage = plan.runs[0].stage
     failed_then_done(store, stage, lambda: written(store, plan, "mlflow"))
-    assert written(store, plan, "mlflow") == 2, "the stage in place of the failed one, and its cell"
+    assert written(store, plan, "mlflow") == 1, "the stage in place of the failed one"
     client = MlflowClient()
     experiment = client.get_experiment_by_name("harness-few_shot")
     assert experiment
     made = client.search_runs([experiment.experiment_id], f"tags.`harness.key` = '{stage.key}'")
     assert [run.info.status for run in made] == ["FINISHED"]
-    cell = client.get_run(made[0].data.tags["mlflow.parentRunId"])
-    assert cell.data.metrics["mean/dev/mcc"] == made[0].data.metrics["final/dev/mcc"] == 0.5
+    assert made[0].data.metrics["final/dev/mcc"] == 0.5
     assert made[0].data.params["seed"] == "31"
-    commit(store, next(run.stage for run in plan.runs[1:] if run.row == plan.runs[0].row))
-    assert written(store, plan, "mlflow") == 2
-    assert written(store, plan, "mlflow") == 0
+    commit(store, plan.runs[1].stage)
+    assert written(store, plan, "mlflow") == 1
     assert [(m.step, m.value) for m in client.get_metric_history(made[0].info.run_id, "train/loss")] == [(3, 0.5)]
-    assert [m.step for m in client.get_metric_history(cell.info.run_id, "mean/dev/mcc")] == [1, 2]
-    client.create_run(
-        experiment.experiment_id, tags={"harness.key": stage.key, "harness.digest": "of a killed command"}
-    )
+    client.create_run(experiment.experiment_id, tags={"harness.key": stage.key, MARK: "of a killed command"})
     assert written(store, plan, "mlflow") == 0
 
 
@@ -125,7 +118,7 @@ def test_a_server_that_is_away_is_found_out_in_seconds(
 ) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    made = Writer(store.url, trackers_named(["mlflow"], "--track"))
+    made = Writer(store.url, ["mlflow"])
     made.write(projection(plan))
     assert "127.0.0.1:9" in made.outcomes["mlflow"].error
 
@@ -136,11 +129,10 @@ def test_wandb_offline_writes_a_run_once(store: Store, workdir: Path) -> None:
     pytest.importorskip("wandb")
     plan = plan_of(("ft",), (31,))
     filled(store, plan)
-    assert written(store, plan, "wandb") == 2
+    assert written(store, plan, "wandb") == 1
     (stage,) = plan.stages
     assert len(list(workdir.glob(f"wandb/offline-run-*-{stage}/run-{stage}.wandb"))) == 1
     assert written(store, plan, "wandb") == 0
-    assert len(list(workdir.glob("wandb/offline-run-*"))) == 2
 
 
 @pytest.mark.parametrize(
@@ -151,8 +143,6 @@ def test_wandb_is_offline_without_a_key(
     mode: str, key: str, offline: bool, store: Store, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """WANDB_MODE is left to wandb itself."""
-    from harness.tracking.trackers import WandB
-
     monkeypatch.setenv("WANDB_MODE", mode)
     monkeypatch.setenv("WANDB_API_KEY", key)
     assert WandB("harness-x", workdir)._offline == offline
@@ -162,20 +152,20 @@ def test_wandb_is_offline_without_a_key(
 
 
 def test_a_missing_package_is_refused_with_its_command(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    monkeypatch.setattr("harness.tracking.find_spec", lambda name: None)
     with pytest.raises(
         UserError,
         match=r"--track mlflow: the package mlflow is not installed; run pip install 'glue-harness\[mlflow\]'",
     ):
-        trackers_named(["mlflow"], "--track")
+        Writer("", ["mlflow"], "--track")
     with pytest.raises(UserError, match=r"--track: unknown tracker 'tensorbord'\. Did you mean 'tensorboard'"):
-        trackers_named(["tensorbord"], "--track")
+        Writer("", ["tensorbord"], "--track")
 
 
 def test_a_folder_of_runs_is_no_package(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """W&B writes to ./wandb, which Python takes for a package without code where it starts from that folder."""
     (workdir / "only_a_folder").mkdir()
     monkeypatch.syspath_prepend(str(workdir))
-    monkeypatch.setattr(trackers, "TRACKERS", {"x": ("only_a_folder", "a:b")})
+    monkeypatch.setattr("harness.tracking.TRACKERS", {"x": ("only_a_folder", None)})
     with pytest.raises(UserError, match="only_a_folder is not installed"):
-        trackers_named(["x"], "--track")
+        Writer("", ["x"])

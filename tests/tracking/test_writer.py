@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from pathlib import Path
 
 import pytest
 from analysis.runs import commit
-from tracking.samples import Recording, failed_then_done, filled, plan_of, projection, writer
+from tracking.samples import Recording, failed_then_done, filled, plan_of, projection, recorded_in
 
-from harness.planning.aggregation import std
 from harness.store import Store
 from harness.tasks import score
-from harness.tracking.projection import TrackedRun
-from harness.tracking.writer import Writer
+from harness.tracking import TrackedRun, Writer
 
 Kept = dict[str, list[TrackedRun]]
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
+    """What is written to the tracker `recording`."""
+    runs: Kept = {}
+    recorded_in(monkeypatch, recording=Recording(runs))
+    return runs
+
+
+def writer(store: Store) -> Writer:
+    return Writer(store.url, ["recording"])
 
 
 @pytest.fixture
@@ -24,10 +33,10 @@ def store(tmp_path: Path) -> Store:
     return Store(f"sqlite:///{tmp_path}/harness.db")
 
 
-def test_every_recorded_number_is_shown_under_its_update(store: Store) -> None:
-    plan, kept = plan_of(("ft",), (31,)), {}
+def test_every_recorded_number_is_shown_under_its_update(store: Store, kept: Kept) -> None:
+    plan = plan_of(("ft",), (31,))
     records = filled(store, plan)
-    writer(store, kept).write(projection(plan))
+    writer(store).write(projection(plan))
     (run,) = plan.runs
     shown, record = kept[run.stage.key][0], records[run.stage.key]
     assert shown.history == (
@@ -62,28 +71,10 @@ def test_every_recorded_number_is_shown_under_its_update(store: Store) -> None:
     assert shown.parameters["optim.steps"] == run.stage.optim.steps
 
 
-def test_a_cell_shows_mean_and_sd_of_its_runs(store: Store) -> None:
-    plan, kept = plan_of(seeds=(31, 42, 100)), {}
-    records = filled(store, plan)
-    writer(store, kept).write(projection(plan))
-    cells = [runs[0] for runs in kept.values() if runs[0].kind == "cell"]
-    assert {cell.parameters["row"] for cell in cells} == {run.row for run in plan.runs}
-    for cell in cells:
-        mine = [run for run in plan.runs if run.row == cell.parameters["row"]]
-        tests = plan.tasks["cola"].tests["test"].digest
-        sets = [records[run.stage.key].predictions[tests] for run in mine]
-        values = [score("mcc", each) for each in sets]
-        assert cell.scores["runs"] == 3
-        assert cell.scores["mean/test/mcc"] == pytest.approx(math.fsum(values) / 3, abs=1e-15)
-        assert cell.scores["sd/test/mcc"] == pytest.approx(std(values, 1), abs=1e-15)
-        assert {kept[run.stage.key][0].group_key for run in mine} == {cell.key}
-        assert "seed" not in cell.parameters
-
-
-def test_a_shared_stage_belongs_to_no_cell_and_has_only_what_its_runs_agree_on(store: Store) -> None:
-    plan, kept = plan_of(("cmlm",)), {}
+def test_a_shared_stage_belongs_to_no_cell_and_has_only_what_its_runs_agree_on(store: Store, kept: Kept) -> None:
+    plan = plan_of(("cmlm",))
     filled(store, plan)
-    writer(store, kept).write(projection(plan))
+    writer(store).write(projection(plan))
     shared = [key for key, members in projection(plan).by_stage.items() if len(members) > 1]
     assert shared
     for key in shared:
@@ -92,36 +83,36 @@ def test_a_shared_stage_belongs_to_no_cell_and_has_only_what_its_runs_agree_on(s
         assert not any(name.startswith("final/test") for name in kept[key][0].scores)
 
 
-def test_beside_a_command_or_afterwards_is_the_same(store: Store) -> None:
-    plan = plan_of()
-    beside: Kept = {}
-    after: Kept = {}
-    background = writer(store, beside)
+def test_beside_a_command_or_afterwards_is_the_same(store: Store, monkeypatch: pytest.MonkeyPatch, kept: Kept) -> None:
+    plan, after = plan_of(), Kept()
+    background = writer(store)
     background.put(projection(plan))
     for stage in plan.stages.values():
         commit(store, stage, seconds=1.0)
         background.put(projection(plan), stage.key)
-    background.finish(projection(plan))
-    for new in (len(plan.stages) + 2, 0):  # the second time nothing is written
-        made = writer(store, after)
+    assert not background.finish(projection(plan))["recording"].error
+    recorded_in(monkeypatch, recording=Recording(after))
+    for new in (len(plan.stages), 0):  # the second time nothing is written
+        made = writer(store)
         made.write(projection(plan))
-        assert (made.outcomes["recording"].new, made.outcomes["recording"].total) == (new, len(plan.stages) + 2)
-    assert {key: runs[-1] for key, runs in beside.items()} == {key: runs[-1] for key, runs in after.items()}
-    assert all(len(beside[key]) == 1 for key in plan.stages), "only a cell can be written before its last run is done"
-    assert not background.outcomes["recording"].error
+        assert (made.outcomes["recording"].new, made.outcomes["recording"].total) == (new, len(plan.stages))
+    assert kept == after
+    assert all(len(kept[key]) == 1 for key in plan.stages)
 
 
-def test_a_failed_stage_is_shown_and_replaced_when_it_is_done(store: Store) -> None:
-    plan, kept = plan_of(("ft",), (31,)), {}
+def test_a_failed_stage_is_shown_and_replaced_when_it_is_done(store: Store, kept: Kept) -> None:
+    plan = plan_of(("ft",), (31,))
     (stage,) = plan.stages.values()
-    failed_then_done(store, stage, lambda: writer(store, kept).write(projection(plan)))
-    writer(store, kept).write(projection(plan))
+    failed_then_done(store, stage, lambda: writer(store).write(projection(plan)))
+    writer(store).write(projection(plan))
     assert [(run.status, run.reason) for run in kept[stage.key]] == [("failed", "out of memory"), ("done", "")]
 
 
-def test_a_tracker_that_is_away_costs_one_warning_and_is_caught_up_with(store: Store) -> None:
+def test_a_tracker_that_is_away_costs_one_warning_and_is_caught_up_with(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It fails at its first run, is left alone while stages end, and gets everything at the end if it is back."""
-    plan, kept, said = plan_of(), {}, []
+    plan, kept, said = plan_of(), Kept(), []
     away, tried = threading.Event(), []
     away.set()
 
@@ -132,16 +123,15 @@ def test_a_tracker_that_is_away_costs_one_warning_and_is_caught_up_with(store: S
                 raise ConnectionError("refused")
             super().write(run)
 
-    trackers = {"away": lambda e, f: Away(e, f, kept), "other": lambda e, f: Recording(e, f, {})}
-    made = Writer(store.url, trackers, lambda *why: said.append(why))
+    recorded_in(monkeypatch, away=Away(kept), other=Recording({}))
+    made = Writer(store.url, ["away", "other"], warn=lambda *why: said.append(why))
     records = filled(store, plan)
     for key in records:
-        made.put(projection(plan), key)
-    made.wait()
+        made.write(projection(plan), key)
     assert len(tried) == 1
     assert made.outcomes["other"].new == len(records)
     away.clear()
     outcomes = made.finish(projection(plan))
     assert said == [("away", "ConnectionError: refused")]
     assert not outcomes["away"].error
-    assert len(kept) == len(plan.stages) + 2
+    assert len(kept) == len(plan.stages)
