@@ -36,8 +36,7 @@ from harness.training.checkpoint import Checkpoints, SavedWeights
 from harness.training.fit import fit
 from harness.training.loop import Inputs, Placement, Report, Scoring, train
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
-from harness.training.result import TrainingResult
-from harness.training.throughput import Speed, provenance_of
+from harness.training.result import Speed, TrainingResult, provenance_of
 
 Launch = Callable[[Callable[[], TrainingResult]], TrainingResult]
 

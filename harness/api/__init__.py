@@ -30,9 +30,8 @@ from harness.api.arguments import (
     tune_request,
     with_table,
 )
-from harness.api.caller import undisturbed
+from harness.api.caller import in_notebook, undisturbed
 from harness.api.data_frames import BenchResult, CompareResult, ExamplesResult, PlanSummary, TuneResult
-from harness.api.notebook import in_notebook
 from harness.commands.bench import Callbacks
 from harness.commands.bench import bench as run_bench
 from harness.commands.compare import comparisons_of

@@ -1,4 +1,4 @@
-"""The process that calls the API: a call changes nothing in it that outlives the call."""
+"""The process that calls the API: a call changes nothing in it that outlives the call, and in a notebook shows its progress below the cell."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.planning.lifecycle import Event
 
 
 @contextmanager
@@ -42,3 +45,24 @@ def undisturbed(*libraries: str) -> Iterator[None]:
         os.environ.update(environment)
         random.setstate(generator)
         sys.excepthook = hook
+
+
+def in_notebook(stages: int) -> Callable[[Event], None] | None:
+    """What shows the events of so many stages in the notebook that this process runs; None where it runs none."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell is None or "IPKernelApp" not in shell.config:
+        return None
+    handle: Any = None
+    ended = 0
+
+    def show(event: Event) -> None:
+        nonlocal handle, ended
+        ended += event.ended
+        line = {"text/plain": f"{ended} of {stages} stages: {event.item.name} {event.kind}"}
+        if handle is None:
+            handle = ipython.display.display(line, raw=True, display_id=True)
+        else:
+            handle.update(line, raw=True)
+
+    return show

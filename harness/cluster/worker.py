@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from harness.running import Launch
     from harness.store import Owner
     from harness.training.process_group import ProcessGroup
-    from harness.training.result import TrainingResult
-    from harness.training.throughput import Speed
+    from harness.training.result import Speed, TrainingResult
 
 FETCH_SECONDS = 300.0
 """A worker waits this long for tokens: Ray waits for ever if an object store and its disk are full."""

@@ -26,12 +26,10 @@ from harness.specs import Optim, Selection, Stage
 from harness.streams import stream
 from harness.tasks.metrics import score
 from harness.training.checkpoint import Checkpoints, SavedWeights
-from harness.training.cuda import repeatable_kernels
 from harness.training.forward_backward import ForwardBackward, autocast
-from harness.training.precision import loss_scale
+from harness.training.numerics import loss_scale, repeatable_kernels
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
-from harness.training.result import TrainingProgress, TrainingResult
-from harness.training.throughput import Speed, Stopwatch
+from harness.training.result import Speed, Stopwatch, TrainingProgress, TrainingResult
 
 LOG_EVERY = 100
 CURVE_POINTS = 50

@@ -36,9 +36,9 @@ from harness.encoders.models.text_encoder import Batch
 from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
 from harness.streams import stream
-from harness.training.cuda import repeatable_kernels
 from harness.training.loop import Placement
 from harness.training.loop import _TrainingRun as TrainingRun
+from harness.training.numerics import repeatable_kernels
 
 ROWS = 64
 """Sequences that the batches are drawn from, as in few-shot training."""

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from harness.encoders.kernels import cpu
 from harness.encoders.kernels.cpu import Dropout
 from harness.training import forward_backward
-from harness.training.batch_split import split_batch
-from harness.training.forward_backward import ForwardBackward
+from harness.training.forward_backward import ForwardBackward, split_batch
 from harness.training.process_group import SINGLE_PROCESS
 
 CPU = torch.device("cpu")

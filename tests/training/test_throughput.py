@@ -9,14 +9,14 @@ import pytest
 import tiny
 
 from harness.running import run_stage
-from harness.training import loop, throughput
-from harness.training.throughput import Speed, Stopwatch
+from harness.training import loop, result
+from harness.training.result import Speed, Stopwatch
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(throughput, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(result, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
@@ -45,7 +45,7 @@ def test_a_report_is_due_every_few_seconds(clock: list[float]) -> None:
 
 def test_a_record_names_it(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens without padding of each row that was trained on; and the loop reports its updates on the way."""
-    monkeypatch.setattr(throughput, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(result, "REPORT_SECONDS", 0.0)
     stage, inputs = tiny.post_training(bert, steps=6, batch_size=20)
     watches: list[Stopwatch] = []
     monkeypatch.setattr(loop, "Stopwatch", lambda steps: watches.append(Stopwatch(steps)) or watches[-1])
