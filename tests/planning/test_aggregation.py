@@ -308,23 +308,6 @@ def test_a_row_is_selected_from_when_all_its_configurations_are_done() -> None:
     assert "a: 8 runs failed (no memory): c sst2 n20 subset0 seed0, " in render(filled(r, failed), Caption(1), "text")
 
 
-def test_captions_say_which_runs_count() -> None:
-    r = configured(Aggregation(center="top_k", k=2, average="of_cells", average_over=(("mnli", "mnli_mm"), "sst2")))
-    text = render(filled(r, drawn(r, 2)), Caption(1), "text")
-    assert (
-        "mean of the 2 runs that are best on dev ± standard deviation (ddof 1) over up to 3 configurations x 2 subsets x 2 seeds."
-        in text
-    )
-    assert "TAPT: all runs of several configurations count." in text
-    assert "Avg: the mean over the cells of MNLI and MNLI-MM; SST-2." in text
-    row = next(line for line in text.split("\n") if line.startswith("TAPT "))
-    assert len(row.split("±")) == 4, "no spread of an Avg over cells"
-    best = configured(Aggregation(center="best", spread="none"))
-    assert "run that is best on dev over up to 3 configurations x 2 subsets x 2 seeds." in render(
-        filled(best, drawn(best, 2)), Caption(1), "text"
-    )
-
-
 # -------------------------------------------------------------------------------------------------------- in a table
 
 
