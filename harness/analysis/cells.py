@@ -81,8 +81,8 @@ class Cell:
 @dataclass(frozen=True, eq=False)
 class Grid:
     """All cells by (size, row, column id), the design they fill, and the results in the order of the design. `hours`: of training before
-    fine-tuning, by row as printed, for a figure over them. `collapsed`: whether collapsed runs count in what is made of single runs; cells have both values. Not compared by
-    its fields: a cache keeps the one that it was asked with."""
+    fine-tuning, by row as printed, for a figure over them. `collapsed`: whether collapsed runs count in what is made of single runs; cells have both values. `elsewhere`: further
+    (size, row, column) of the benches and seals that these runs are part of, for the family of comparisons. Not compared by its fields: a cache keeps the one that it was asked with."""
 
     resolved: ResolvedTable
     columns: tuple[str, ...]
@@ -90,6 +90,7 @@ class Grid:
     results: pd.DataFrame
     hours: Mapping[str, float] = field(default_factory=dict)
     collapsed: bool = True
+    elsewhere: frozenset[tuple[int, str, str]] = frozenset()
 
     @property
     def complete(self) -> bool:
@@ -408,11 +409,10 @@ def _judged(resolved: ResolvedTable, size: int, cell: Cell, counted: pd.DataFram
 
 
 def _mark_best(resolved: ResolvedTable, columns: Iterable[str], cells: dict[tuple[int, str, str], Cell]) -> None:
-    """Marks the highest complete cell of each column and size (all that tie), where at least two are complete; never a reference row's."""
-    titles = [title for title in resolved.printed_rows if title not in resolved.reference_titles]
+    """Marks the highest complete cell of each column and size (all that tie), where at least two are complete."""
     for size in resolved.sizes:
         for column in columns:
-            places = [(size, title, column) for title in titles if cells[size, title, column].complete]
+            places = [(size, row, column) for row in resolved.printed_rows if cells[size, row, column].complete]
             values = [v for p in places if (v := cells[p].value) is not None]
             for place in places if len(places) > 1 else []:
                 if cells[place].value == max(values):

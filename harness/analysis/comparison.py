@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +22,7 @@ from harness.planning.resolved import ResolvedTable, encoder_titles, on_encoder
 from harness.statistics.design import full_grid
 from harness.statistics.difference import Difference, Interval, difference, mean_interval
 from harness.statistics.sign_flip import holm
+from harness.tasks.metrics import METRICS
 from harness.wording import counted
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Comparison:
     `p_holm`, `flip_p_holm`, `equivalence_p_holm`: adjusted over its family of `Comparisons`. `left_out`: what is not in it. `across_hardware`: how many of its
     pairs are two runs on different hardware, which rounds differently; a difference may then be one of machines. `of_reference`: one of its
     rows is a reference row. `planned`: it follows a plan that was sealed before its runs (`harness.analysis.seal`); `departures` from that, in clauses.
+    `collapsed`: how many of the compared runs of `row` and of `against` did; `without_collapsed`: where any did, the verdict without them.
     """
 
     size: int
@@ -65,6 +67,8 @@ class Comparison:
     of_reference: bool = False
     planned: bool = False
     departures: tuple[str, ...] = ()
+    collapsed: tuple[int, int] = (0, 0)
+    without_collapsed: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -89,15 +93,16 @@ class Comparisons:
 
 @dataclass(frozen=True)
 class Runs:
-    """The scores of one place by replicate, on the metric's own scale, the row that was run in each ('' where several were), and the
-    hardware of all that is in the score, as far as it is recorded."""
+    """The scores of one place by replicate, on the metric's own scale, the row that was run in each ('' where several were), the
+    hardware of all that is in the score, as far as it is recorded, and the replicates with a run that collapsed."""
 
     scores: Mapping[Pair, float]
-    configurations: Mapping[Pair, str]
-    hardware: Mapping[Pair, set[str]]
+    configurations: Mapping[Pair, str] = field(default_factory=dict)
+    hardware: Mapping[Pair, set[str]] = field(default_factory=dict)
+    collapsed: frozenset[Pair] = frozenset()
 
 
-NO_RUNS = Runs({}, {}, {})
+NO_RUNS = Runs({})
 
 
 def compared(
@@ -107,33 +112,42 @@ def compared(
     answers: Answers | None = None,
     option: Callable[[str], str] = "--{}".format,
     absent: str = "missing or failed",
-    run_elsewhere: Collection[Place] = (),
 ) -> Comparisons:
     """Every row of the grid against one of them, its first unless `against` names another (`reference_of`). `answers`: test items become a factor.
-    `option`: how the user gives a value, by its name; `absent`: what runs are that have no score; `run_elsewhere`: further places of the
-    benches that these runs are part of. Raises UserError for fewer than two rows and for an unknown one."""
-    titles = list(grid.resolved.printed_rows)
-    if len(titles) < 2:
+    `option`: how the user gives a value, by its name; `absent`: what runs are that have no score. Raises UserError for fewer than two rows and for an
+    unknown one."""
+    if len(titles := grid.resolved.printed_rows) < 2:
         rows = "one row" if titles else "no row"
         raise UserError(
             f"compare: table {grid.resolved.table.name} has {rows} here; name two or more with {option('methods')}."
         )
     named, reference = reference_of(grid.resolved, against, option)
+    found, families = judged(grid, reference, region, answers, absent)
+    if grid.collapsed and any(sum(each.collapsed) for each in found):
+        others, _ = judged(replace(grid, collapsed=False), reference, region, answers, absent)
+        both = zip(found, others, strict=True)
+        found = [replace(c, without_collapsed=other.verdict) if sum(c.collapsed) else c for c, other in both]
+    return Comparisons(grid, named, region, answers is not None, tuple(found), *families)
+
+
+def judged(
+    grid: Grid, reference: Reference, region: float = REGION, answers: Answers | None = None, absent: str = ""
+) -> tuple[list[Comparison], tuple[int, int]]:
+    """Every row against its `reference`, with verdicts, and the sizes of the two families (`family_sizes`)."""
     runs = runs_of(grid)
     found = [
         _compared(grid, runs, (size, row, column), reference(row), region, answers, absent)
         for size in grid.resolved.sizes
         for column in columns_of(grid)
-        for row in titles
+        for row in grid.resolved.printed_rows
         if row != reference(row)
     ]
-    families = family_sizes({*run_places(grid), *run_elsewhere}, reference, grid.resolved.reference_titles)
-    judged = [*found]
+    families = family_sizes(run_places(grid) | grid.elsewhere, reference, grid.resolved.reference_titles)
     for of_reference, family in enumerate(families):
         mine = [k for k, comparison in enumerate(found) if comparison.of_reference == bool(of_reference)]
         for k, comparison in zip(mine, _judged([found[k] for k in mine], family), strict=True):
-            judged[k] = comparison
-    return Comparisons(grid, named, region, answers is not None, tuple(judged), *families)
+            found[k] = comparison
+    return found, families
 
 
 Reference = Callable[[str], str]
@@ -180,12 +194,6 @@ def family_sizes(places: Collection[Place], reference: Reference, apart: Collect
     return len(planned) - further, further
 
 
-def candidates_of(grid: Grid) -> list[str]:
-    """The printed rows that are judged together: all but the reference rows; these, where there is no other."""
-    titles = list(grid.resolved.printed_rows)
-    return [title for title in titles if title not in grid.resolved.reference_titles] or titles
-
-
 def columns_of(grid: Grid) -> tuple[str, ...]:
     """The columns that are compared: the table's, and the mean over them where there are several."""
     columns = tuple(grid.resolved.columns)
@@ -194,6 +202,12 @@ def columns_of(grid: Grid) -> tuple[str, ...]:
 
 def metric_of(grid: Grid, column: str) -> str:
     return "" if column == AVERAGE else grid.resolved.columns[column].metric
+
+
+def _lowest(grid: Grid, column: str) -> float:
+    """The least score of a column's scale, whose highest is 1; of Avg, that of its columns."""
+    over = [*itertools.chain(*grid.resolved.average_over)] if column == AVERAGE else [column]
+    return min(METRICS[metric_of(grid, each)].worst for each in over)
 
 
 @lru_cache(maxsize=2)
@@ -238,7 +252,7 @@ def cell_intervals(grid: Grid) -> dict[Place, Interval]:
         if cell and cell.complete and len(runs.scores) == len(subsets) * len(seeds) > 1 and cell.value is not None:
             scores = np.array([[runs.scores[s, r] for r in seeds] for s in subsets])
             if interval := mean_interval(scores):
-                found[place] = interval
+                found[place] = interval.within(_lowest(grid, place[2]), 1.0)
     return found
 
 
@@ -258,6 +272,7 @@ def _runs(frame: pd.DataFrame, trained: pd.DataFrame) -> Runs:
         {pair: float(np.mean(values)) for pair, values in scores.items()},
         {pair: rows[0] if len(rows) == 1 else "" for pair, rows in names.items()},
         hardware,
+        frozenset(frame.loc[frame["collapsed"], REPLICATE].itertuples(index=False, name=None)),
     )
 
 
@@ -296,9 +311,13 @@ def _compared(
                 f"test items are a factor for accuracy, EM and answer F1 of one task only, not for {metric}"
             )
     tested = difference(paired(ours, theirs, subsets, seeds), region, items)
-    return replace(
-        base, difference=tested, left_out=tuple(left_out), across_hardware=_across(ours, theirs, subsets, seeds)
+    if tested.interval:
+        span = 1 - _lowest(grid, column)
+        tested = replace(tested, interval=tested.interval.within(-span, span))
+    base = replace(
+        base, difference=tested, left_out=tuple(left_out), collapsed=_collapsed(ours, theirs, subsets, seeds)
     )
+    return replace(base, across_hardware=_across(ours, theirs, subsets, seeds))
 
 
 def _unselected(grid: Grid, runs: Mapping[Place, Runs], size: int, column: str, rows: Iterable[str]) -> Iterator[str]:
@@ -318,6 +337,11 @@ def _across(ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[in
     """How many pairs are two runs on different hardware. A run that does not say its hardware counts as run on the other's."""
     pairs = [(ours.hardware.get(pair), theirs.hardware.get(pair)) for pair in itertools.product(subsets, seeds)]
     return sum(a != b for a, b in pairs if a and b)
+
+
+def _collapsed(ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[int]) -> tuple[int, int]:
+    pairs = set(itertools.product(subsets, seeds))
+    return len(pairs & ours.collapsed), len(pairs & theirs.collapsed)
 
 
 def _item_differences(

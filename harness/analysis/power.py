@@ -17,7 +17,6 @@ from harness.analysis.comparison import (
     NO_RUNS,
     Place,
     Runs,
-    candidates_of,
     columns_of,
     family_sizes,
     paired,
@@ -109,7 +108,8 @@ class Detections:
 
 def resolutions(grid: Grid, against: str = "") -> Resolutions:
     """By the recorded pairs of the first row, or of `against`, and the others, without reference rows, as `harness compare` pairs them; by defaults where there is none."""
-    r, titles, runs = grid.resolved, candidates_of(grid), runs_of(grid)
+    r, runs = grid.resolved, runs_of(grid)
+    titles = [title for title in r.printed_rows if title not in r.reference_titles] or [*r.printed_rows]
     against, reference = reference_of(r, against) if titles else ("", str)
     pairs = [(title, reference(title)) for title in titles if title != reference(title)]
     own, further = family_sizes(run_places(grid), reference, r.reference_titles)

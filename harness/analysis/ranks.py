@@ -6,13 +6,27 @@ Pure. `docs/statistics.md` has the rules and how often they err.
 from __future__ import annotations
 
 import itertools
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from harness.analysis.cells import Grid
-from harness.analysis.comparison import LEVEL, NO_RUNS, Place, Runs, candidates_of, paired, runs_of
+from harness.analysis.comparison import (
+    LEVEL,
+    NO_RUNS,
+    Comparison,
+    Place,
+    Runs,
+    judged,
+    paired,
+    reference_of,
+    run_places,
+    runs_of,
+)
 from harness.statistics.crossed import ROUNDING, mean_squares, p_value, t_inference
 from harness.statistics.design import full_grid
 
@@ -24,8 +38,8 @@ LEAST_TASKS = 3
 
 @dataclass(frozen=True)
 class Rank:
-    """Of a complete row among the `count` complete rows of its column and size: from `low` to `high`, together for all rows with 95 %. `best`: it cannot be told from the best, where
-    any row can."""
+    """Of a complete row among the `count` complete rows of its column and size: from `low` to `high`, together for all rows, columns and sizes with 95 %. `best`: it is tied for best,
+    where any row is not."""
 
     low: int
     high: int
@@ -33,42 +47,85 @@ class Rank:
     best: bool
 
 
-def ranks(grid: Grid) -> dict[Place, Rank]:
-    """Of each complete row in each column, without reference rows, Avg among the columns, and over the columns (`OVER`), where two rows or more are complete.
+@lru_cache(maxsize=2)
+def sets_of_the_best(grid: Grid) -> frozenset[Place]:
+    """The complete rows that are tied for best in their column and size; none where no row is shown to be below another.
 
-    Rows are compared pair by pair, by the one-sided p of the crossed t test. A row that another one is above, with p times the number of the row's tests below `LEVEL` (Bonferroni), is
-    not in the set of the best: the row with the highest true mean is left out only if one of its own tests errs, so that it is in the set with probability 1 - `LEVEL` or more, whichever row looks
-    best. A rank interval counts the rows that are above and below with p times the number of all ordered pairs below `LEVEL`: all of the column's hold together.
+    By the verdicts of `harness compare`: those of the table's own comparison, and for a pair that is not in it those of all rows against the highest one. A row is tied for best
+    where the highest row is not higher than it by its verdict, and no row is by those of the table's own. Where a pair has no test the lower row is not.
     """
-    runs, titles_at = runs_of(grid), {}
+    if len(grid.resolved.printed_rows) < 2:
+        return frozenset()
+    named, reference = reference_of(grid.resolved)
+    own, found = judged(grid, reference)[0], set[Place]()
+    against_top = {named: own}
     for size, column in dict.fromkeys((size, column) for size, _, column in grid.cells):
-        titles_at[size, column] = [title for title in candidates_of(grid) if grid.cells[size, title, column].complete]
+        cells = {row: grid.cells[size, row, column] for row in grid.resolved.printed_rows}
+        values = {row: cell.value if grid.collapsed else cell.without_collapsed for row, cell in cells.items()}
+        scores = {row: value for row, value in values.items() if value is not None}
+        if len(scores) < 2:
+            continue
+        top = max(scores, key=lambda row: scores[row])
+        if top not in against_top:
+            against_top[top] = judged(grid, lambda row, top=top: top)[0]  # type: ignore[misc]
+        shown, others = ([c for c in all if (c.size, c.column) == (size, column)] for all in (own, against_top[top]))
+        pairs = {frozenset((c.row, c.against)): c for c in (*others, *shown)}
+        to_top = {row: pairs[frozenset((row, top))] for row in scores if row != top}
+        below = scores.keys() & {_lower(c) for c in (*shown, *to_top.values())}
+        tied = {row for row, c in to_top.items() if _tied(c)} - below
+        if below and top not in below and any(c.verdict != "no verdict" for c in to_top.values()):
+            found |= {(size, row, column) for row in (top, *tied)}
+    return frozenset(found)
+
+
+def _lower(c: Comparison) -> str:
+    """The row that is below the other one."""
+    return {"lower": c.row, "higher": c.against}.get(c.verdict, "")
+
+
+def _tied(c: Comparison) -> bool:
+    """Whether a test finds no difference, or there is none to test."""
+    return c.verdict != "no verdict" or bool(c.difference and abs(c.difference.mean) <= ROUNDING)
+
+
+@lru_cache(maxsize=2)
+def ranks(grid: Grid) -> Mapping[Place, Rank]:
+    """Of each complete row in each column, Avg among them, and over the columns (`OVER`), where two rows or more are complete.
+
+    Rows are compared pair by pair, by the crossed t test. A rank interval counts the rows that are above and below with p times the number of all pairs, of all columns and sizes that
+    Holm's family has, below `LEVEL`: all hold together, and no rank tells rows apart that no verdict does. Over the columns rows are tied for best of which none is above with half of p times
+    the number of a row's tests below `LEVEL`: the row with the highest true mean is left out only if one of its own tests errs.
+    """
+    runs, titles_at, leading = runs_of(grid), {}, sets_of_the_best(grid)
+    for size, column in dict.fromkeys((size, column) for size, _, column in grid.cells):
+        titles_at[size, column] = [row for row in grid.resolved.printed_rows if grid.cells[size, row, column].complete]
     for size in grid.resolved.sizes:
         over = _over_columns(grid, runs, size)
         runs = {**runs, **{(size, title, OVER): of for title, of in over.items()}}
         titles_at[size, OVER] = [*over]
+    planned = Counter((size, column) for size, _, column in run_places(grid) | grid.elsewhere)
+    everywhere = sum(math.comb(count, 2) for count in planned.values())
+    over_columns = sum(math.comb(len(titles_at[size, OVER]), 2) for size in grid.resolved.sizes)
     found = {}
     for (size, column), titles in titles_at.items():
         if len(titles) < 2:
             continue
         p = _above({title: runs.get((size, title, column), NO_RUNS) for title in titles})
-        pairs = len(titles) * (len(titles) - 1)
-        kept = [title for title in titles if all(p[other, title] * (len(titles) - 1) >= LEVEL for other in titles)]
+        pairs = over_columns if column == OVER else everywhere
+        kept = {title for title in titles if all(p[other, title] / 2 * (len(titles) - 1) >= LEVEL for other in titles)}
         for title in titles:
+            best = (size, title, column) in leading
+            if column == OVER:
+                best = title in kept and len(kept) < len(titles)
             low = 1 + sum(p[other, title] * pairs < LEVEL for other in titles)
             high = len(titles) - sum(p[title, other] * pairs < LEVEL for other in titles)
-            found[size, title, column] = Rank(low, high, len(titles), title in kept and len(kept) < len(titles))
+            found[size, title, column] = Rank(1 if best else low, high, len(titles), best)
     return found
 
 
-def sets_of_the_best(grid: Grid) -> set[Place]:
-    """The rows that cannot be told from the best of their column and size; none where no row can be told from another."""
-    return {place for place, rank in ranks(grid).items() if rank.best}
-
-
 def _above(runs: Mapping[str, Runs]) -> dict[tuple[str, str], float]:
-    """The one-sided p by which the first row is above the second, for each ordered pair; 1 where it is not, or there is no spread to judge by."""
-    p = dict.fromkeys(itertools.product(runs, runs), 1.0)
+    """The p by which the first row is above the second, for each ordered pair; infinite where it is not, or there is no spread to judge by."""
+    p = dict.fromkeys(itertools.product(runs, runs), math.inf)
     for one, other in itertools.combinations(runs, 2):
         ours, theirs = runs[one], runs[other]
         subsets, seeds = full_grid([pair for pair in ours.scores if pair in theirs.scores])
@@ -79,7 +136,7 @@ def _above(runs: Mapping[str, Runs]) -> dict[tuple[str, str], float]:
         variances, degrees = t_inference(squares)
         if np.ptp(d) > ROUNDING and variances.sum() > 0:
             above = (one, other) if squares.mean > 0 else (other, one)
-            p[above] = float(p_value(squares.mean, variances, degrees)) / 2
+            p[above] = float(p_value(squares.mean, variances, degrees))
     return p
 
 
@@ -90,7 +147,7 @@ def _over_columns(grid: Grid, runs: Mapping[Place, Runs], size: int) -> dict[str
     columns = [*itertools.chain(*groups)]
     titles = [
         title
-        for title in candidates_of(grid)
+        for title in grid.resolved.printed_rows
         if all(grid.cells[place].complete and place in runs for place in ((size, title, column) for column in columns))
     ]
     if len(groups) < LEAST_TASKS or not titles:
@@ -109,9 +166,7 @@ def _over_columns(grid: Grid, runs: Mapping[Place, Runs], size: int) -> dict[str
             {
                 (task, seed): float(np.mean([mean_of(title, column, seed) for column in group]))
                 for (task, group), seed in itertools.product(enumerate(groups), seeds)
-            },
-            {},
-            {},
+            }
         )
         for title in titles
     }

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from harness.analysis.cells import Grid, counted_scores
-from harness.analysis.comparison import REGION, Comparisons, Place, compared
+from harness.analysis.comparison import REGION, Comparisons, compared
 from harness.analysis.cost import CellCost, Cost, RunCost, cost_before, costs
 from harness.analysis.power import Detections, cost_of, detections
 from harness.analysis.scores import answers
-from harness.analysis.seal import against_the_plan, sealed_places
+from harness.analysis.seal import against_the_plan
 from harness.analysis.variance import CellVariance, decomposed
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of, known_costs
@@ -19,9 +17,6 @@ from harness.commands.seal import ends_of
 from harness.encoders.flops import parameters
 from harness.errors import UserError
 from harness.methods import METHODS
-from harness.planning.aggregation import AVERAGE
-from harness.planning.request import encoder_names
-from harness.planning.resolved import encoder_titles, on_encoder
 from harness.planning.row import Row
 from harness.planning.table import Column
 from harness.tasks import METRICS
@@ -51,8 +46,7 @@ def comparisons_of(
     absent = "missing or failed" if collapsed else "missing, failed or collapsed"
     runs, store = prepared.plan.runs, prepared.store
     seals = store.seals(prepared.named.table.name)
-    elsewhere = benched_places(prepared).union(*(_sealed_here(prepared, each.plan) for each in seals if each.intact))
-    comparisons = compared(grid, against, region, found, prepared.request.option, absent, elsewhere)
+    comparisons = compared(grid, against, region, found, prepared.request.option, absent)
     comparisons = replace(comparisons, left_out=tuple(left_out), unit=_test_item(prepared))
     recorded = ends_of(store, runs) if seals else {}
     return against_the_plan(comparisons, collapsed, runs, seals, recorded)
@@ -75,47 +69,6 @@ def _unit(prepared: Prepared, column: Column) -> str:
     """The text column that a test item of a column has; empty where an item is one example."""
     task = prepared.plan.tasks[column.task].task
     return "" if task.unit is None else task.columns[task.unit]
-
-
-def _sealed_here(prepared: Prepared, plan: Mapping[str, Any]) -> set[Place]:
-    """The places of a sealed plan that belong to this table: of several encoders the rows of one of these, of one encoder none that names another."""
-    r, places = prepared.resolved, sealed_places(plan)
-    encoders = tuple(on_encoder("", title) for title in encoder_titles(r.by_encoder))
-    if encoders:
-        return {place for place in places if place[1].endswith(encoders)}
-    own = {row.title for row in (*r.table.rows, *r.rows)}
-    return {place for place in places if place[1] in own or on_encoder("", "") not in place[1]}
-
-
-def benched_places(prepared: Prepared) -> set[Place]:
-    """The places of all benches of this table that need any of its runs, whatever filters select of them here: they are one family of comparisons."""
-    store, table = prepared.store, prepared.named.table
-    benches = store.requests_for({run.stage.key for run in prepared.plan.runs})
-    parts = prepared.resolved.by_encoder
-    every = encoder_titles(parts)
-    keys: dict[tuple[str, ...], set[str]] = {}
-    for stored in (stored for stored, _, _ in benches if not stored.study):
-        names = encoder_names(stored.values.get("encoder", ""))
-        mine = tuple(title for title, part in zip(every, parts, strict=True) if part.encoder in names)
-        keys.setdefault(mine or every, set()).update(store.stages_of(stored))
-    titles = {row.name: row.title for row in table.rows}
-    columns: dict[str, list[str]] = {}
-    for name, column in table.columns.items():
-        columns.setdefault(column.task, []).append(name)
-    found = {
-        (int(label["size"]), row, column)
-        for encoders, stages in keys.items()
-        for label in store.labels_of(stages)
-        if label["table"] == table.name
-        for title in [titles.get(label["row"], label["row"])]
-        for row in ([on_encoder(title, encoder) for encoder in encoders] or [title])
-        for column in columns.get(label["task"], [label["task"]])
-    }
-    averaged, given = {column for _, _, column in found}, table.aggregate.average_over
-    if given is not None:
-        averaged &= {column for group in given for column in ((group,) if isinstance(group, str) else group)}
-    rows = {(size, row) for size, row, _ in found if all((size, row, column) in found for column in averaged)}
-    return found | {(size, row, AVERAGE) for size, row in rows if len(averaged) > 1}
 
 
 def detections_of(prepared: Prepared, wanted: float) -> Detections:

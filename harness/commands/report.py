@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.analysis.cells import Grid, aggregate
 from harness.analysis.classes import class_reports
+from harness.analysis.comparison import Place
 from harness.analysis.cost import Cost, cost_before
 from harness.analysis.examples import ExampleFrames, example_frames
 from harness.analysis.other_system import Digests, read_other_system
 from harness.analysis.schema import joined_frames
 from harness.analysis.scores import examples, hardware, results_of
+from harness.analysis.seal import sealed_places
 from harness.commands.prepare import Prepared
+from harness.planning.aggregation import AVERAGE
+from harness.planning.request import encoder_names
+from harness.planning.resolved import encoder_titles, on_encoder
 from harness.planning.runs import Plan
 from harness.planning.table import HOURS
 from harness.report.caption import Caption
@@ -45,7 +50,51 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
         grid = replace(grid, hours=hours_before(plan, store))
     keys, records = {run.stage.key for run in plan.runs}, store.records(plan.stages)
     notes += [f"{sentence}." for sentence in starts_elsewhere_sentences(plan, records)]
+    seals = [each.plan for each in store.seals(prepared.named.table.name) if each.intact]
+    elsewhere = _benched_places(prepared).union(*(_sealed_here(prepared, each) for each in seals))
+    grid = replace(grid, elsewhere=frozenset(elsewhere))
     return grid, Caption(len(keys), plan.source, counts, hardware(records.values()), tuple(notes), reports)
+
+
+def _sealed_here(prepared: Prepared, plan: Mapping[str, Any]) -> set[Place]:
+    """The places of a sealed plan that belong to this table: of several encoders the rows of one of these, of one encoder none that names another."""
+    r, places = prepared.resolved, sealed_places(plan)
+    encoders = tuple(on_encoder("", title) for title in encoder_titles(r.by_encoder))
+    if encoders:
+        return {place for place in places if place[1].endswith(encoders)}
+    own = {row.title for row in (*r.table.rows, *r.rows)}
+    return {place for place in places if place[1] in own or on_encoder("", "") not in place[1]}
+
+
+def _benched_places(prepared: Prepared) -> set[Place]:
+    """The places of all benches of this table that need any of its runs, whatever filters select of them here: they are one family of comparisons."""
+    store, table = prepared.store, prepared.named.table
+    benches = store.requests_for({run.stage.key for run in prepared.plan.runs})
+    parts = prepared.resolved.by_encoder
+    every = encoder_titles(parts)
+    keys: dict[tuple[str, ...], set[str]] = {}
+    for stored in (stored for stored, _, _ in benches if not stored.study):
+        names = encoder_names(stored.values.get("encoder", ""))
+        mine = tuple(title for title, part in zip(every, parts, strict=True) if part.encoder in names)
+        keys.setdefault(mine or every, set()).update(store.stages_of(stored))
+    titles = {row.name: row.title for row in table.rows}
+    columns: dict[str, list[str]] = {}
+    for name, column in table.columns.items():
+        columns.setdefault(column.task, []).append(name)
+    found = {
+        (int(label["size"]), row, column)
+        for encoders, stages in keys.items()
+        for label in store.labels_of(stages)
+        if label["table"] == table.name
+        for title in [titles.get(label["row"], label["row"])]
+        for row in ([on_encoder(title, encoder) for encoder in encoders] or [title])
+        for column in columns.get(label["task"], [label["task"]])
+    }
+    averaged, given = {column for _, _, column in found}, table.aggregate.average_over
+    if given is not None:
+        averaged &= {column for group in given for column in ((group,) if isinstance(group, str) else group)}
+    rows = {(size, row) for size, row, _ in found if all((size, row, column) in found for column in averaged)}
+    return found | {(size, row, AVERAGE) for size, row in rows if len(averaged) > 1}
 
 
 def with_other_system(prepared: Prepared, path: Path) -> Prepared:

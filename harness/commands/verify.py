@@ -97,7 +97,8 @@ class Bench:
     def _differing(self, prepared: Prepared) -> list[str]:
         derived = json.loads(render(*grid_of(prepared), "json"))
         del derived["results"]
-        return [*differences(self.as_written(self.published.body), self.as_written(derived))]
+        body = self.as_written(self.published.body)
+        return [*differences(_without_marks(body), _without_marks(self.as_written(derived)))]
 
     def _part(self, prepared: Prepared) -> Request:
         """The request with the filters that the file states, as far as the bench or the rows of the file know their values."""
@@ -121,6 +122,15 @@ class Bench:
             subsets=stated("subsets", "subset"),
             seeds=stated("seeds", "seed"),
         )
+
+
+def _without_marks(report: Any) -> Any:
+    """Without what depends on the other benches of a store, whose comparisons are in one family: marks and ranks."""
+    with suppress(AttributeError, KeyError, TypeError):  # a file of another form has none
+        cells = [{**cell, "in_best_set": None, "rank_low": None, "rank_high": None} for cell in report["cells"]]
+        lines = [line for line in report["caption"]["lines"] if not line.startswith(("Bold: ", "No cell is bold"))]
+        return {**report, "cells": cells, "caption": {**report["caption"], "lines": lines}}
+    return report
 
 
 @dataclass

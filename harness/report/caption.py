@@ -9,9 +9,8 @@ from typing import Any
 
 from harness.analysis.cells import Cell, Grid, Note, family, has_average, own_scores
 from harness.analysis.classes import ClassReport
-from harness.analysis.comparison import Place
 from harness.analysis.power import Resolution, resolutions
-from harness.analysis.ranks import OVER, Rank, ranks
+from harness.analysis.ranks import OVER, ranks, sets_of_the_best
 from harness.analysis.scores import Examples
 from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE, RULES
@@ -102,15 +101,11 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
     terms += [f"seed: fixes all {'other ' if terms else ''}randomness of a run"] if len(r.seeds) > 1 else []
     if terms:
         yield f"{'; '.join(terms).capitalize()}."
-    apart, ranked = ", reference rows left out," if r.reference_titles.intersection(r.printed_rows) else "", ranks(grid)
-    if any(rank.best for (_, _, column), rank in ranked.items() if column != OVER):
-        yield (
-            f"{'Bold' if bold else 'Star'}: the rows of its column{apart} that cannot be told from the best, which is among them with 95 % confidence (paired crossed t, "
-            "Bonferroni within the column)."
-        )
+    if sets_of_the_best(grid):
+        yield best_line(bold)
     elif any(cell.best for cell in grid.cells.values()):
-        yield f"No cell is {'bold' if bold else 'starred'}: in no column can a row{apart} be told to be below another."
-    yield from _over_columns_lines(grid, ranked)
+        yield f"No cell is {'bold' if bold else 'starred'}: in no column does 'harness compare' find a row below the best."
+    yield from _over_columns_lines(grid)
     yield from means_lines(grid, "marks, ranks and resolution")
     partial = next((cell for cell in grid.cells.values() if not cell.complete and not cell.skip), None)
     if partial:
@@ -123,10 +118,15 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
     yield from _selection_lines(grid)
 
 
-def design_lines(grid: Grid, ranked: Mapping[Place, Rank]) -> list[str]:
+def best_line(bold: bool) -> str:
+    """What a marked cell is."""
+    return f"{'Bold:' if bold else '*'} statistically tied for best in its column (95 %, by the tests of 'harness compare')."
+
+
+def design_lines(grid: Grid) -> list[str]:
     """What a table can tell, for below its cells: over its columns, and with its design."""
     return [
-        *_over_columns_lines(grid, ranked),
+        *_over_columns_lines(grid),
         *_resolution_lines(grid),
         *means_lines(grid, "marks, ranks and resolution"),
     ]
@@ -139,10 +139,10 @@ def means_lines(grid: Grid, judged: str) -> Iterator[str]:
         yield f"A cell of this table is the {aggregation.label} of its runs; {judged} are of their means."
 
 
-def _over_columns_lines(grid: Grid, ranked: Mapping[Place, Rank]) -> Iterator[str]:
+def _over_columns_lines(grid: Grid) -> Iterator[str]:
     """The rows that cannot be told from the best over the columns, size by size."""
     r = grid.resolved
-    over = {(size, row): rank for (size, row, column), rank in ranked.items() if column == OVER}
+    over = {(size, row): rank for (size, row, column), rank in ranks(grid).items() if column == OVER}
     by_size = []
     for size in r.sizes:
         rows = [row for (other, row) in over if other == size]
@@ -162,7 +162,8 @@ def _resolution_lines(grid: Grid) -> Iterator[str]:
     open_columns = {
         (size, column) for (size, _, column), cell in grid.cells.items() if not (cell.complete or cell.skip)
     }
-    known = [each for each in shown.by_column if each.detects is not None]
+    known = [each for each in shown.by_column if each.detects is not None and each.detects < 1]
+    blind = [each for each in shown.by_column if each.detects is not None and each.detects >= 1]
     done = [each for each in known if each.recorded and (each.size, each.column) not in open_columns]
     later = [each for each in known if (each.size, each.column) in open_columns]
     finds = (
@@ -176,13 +177,15 @@ def _resolution_lines(grid: Grid) -> Iterator[str]:
         by = {"the runs so far": [e for e in later if e.recorded], guessed: [e for e in later if not e.recorded]}
         parts = [f"by {how}: {_by_size(grid, columns)}" for how, columns in by.items() if columns]
         yield f"Resolution when all runs are done{'' if done else f', {finds}'}, {'; '.join(parts)}."
+    if blind:
+        yield f"So few subsets and seeds find no difference in {_by_size(grid, blind)}; 'harness plan --detect POINTS' names a design that does."
 
 
 def _by_size(grid: Grid, columns: Sequence[Resolution]) -> str:
-    """'20 examples: SST-2 4.10, CoLA 6.20; 100 examples: ...'; 'above 100' points where no two scores are so far apart."""
+    """'20 examples: SST-2 4.10, CoLA 6.20; 100 examples: ...'; the name alone where no two scores are so far apart."""
     by_size = []
     for size in dict.fromkeys(each.size for each in columns):
-        listing = ", ".join(f"{each.title} {_detected(each.detects or 0.0)}" for each in columns if each.size == size)
+        listing = ", ".join(f"{each.title}{_detected(each.detects or 0.0)}" for each in columns if each.size == size)
         by_size.append(
             f"{examples_text(size, grid.resolved.size_unit)}: {listing}" if len(grid.resolved.sizes) > 1 else listing
         )
@@ -190,7 +193,7 @@ def _by_size(grid: Grid, columns: Sequence[Resolution]) -> str:
 
 
 def _detected(least: float) -> str:
-    return in_points(least) if least < 1 else "above 100"
+    return f" {in_points(least)}" if least < 1 else ""
 
 
 def _average_line(r: ResolvedTable) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MANY = 12
-"""Comparisons of which each gets its sentence."""
+"""Remarks that are all printed."""
 IMPROVED = 0.75
 """Probability of improvement that Bouthillier et al. (2021) call meaningful."""
 
@@ -38,7 +38,9 @@ def conclusion(comparisons: Comparisons) -> str:
     places: dict[tuple[str, str], list[str]] = {}
     several = len(comparisons.grid.resolved.sizes) > 1
     for c in comparisons.comparisons:
-        where = f"{c.title} ({training_examples(c.size, comparisons.grid.resolved.size_unit)})" if several else c.title
+        about = [training_examples(c.size, comparisons.grid.resolved.size_unit)] if several else []
+        about += [fell] if (fell := _collapsed(c)) else []
+        where = f"{c.title} ({'; '.join(about)})" if about else c.title
         places.setdefault((c.row, c.verdict), []).append(where)
     decided = [
         f"{row} is {verdict} {'to' if verdict == 'equivalent' else 'than'} {comparisons.against} in {some_of(where, 4)}"
@@ -66,22 +68,36 @@ def sentence(comparison: Comparison, comparisons: Comparisons) -> str:
         return f"{place}: no verdict: {in_points(d.mean, sign=True)} points, and {d.why}{left_out}."
     over = _design(d.num_subsets, d.num_seeds)
     figures = (
-        f"{in_points(d.mean, sign=True)} points, 95 % interval {interval_text(d.interval)} over {over}"
+        f"{in_points(d.mean, sign=True)} points, unadjusted 95 % interval {interval_text(d.interval)} over {over}"
         f"{' and the test items' if d.item_share is not None else ''}; p {p_text(d.p)}, by Holm {p_text(c.p_holm)}"
     )
+    fell = f"; {words}" if (words := _collapsed(c)) else ""
     words = f"equivalent within ±{in_points(comparisons.region)} points" if c.verdict == "equivalent" else c.verdict
-    return f"{place}: {words}: {figures}{_exact(c)}{_limits(d.num_subsets, d.num_seeds)}{_machines(c)}{left_out}."
+    return f"{place}: {words}: {figures}{_exact(c)}{_limits(d.num_subsets, d.num_seeds)}{_machines(c)}{fell}{left_out}."
 
 
-def sentences(comparisons: Comparisons) -> list[str]:
-    """A sentence for each comparison; of many, for those that are decided."""
-    if len(comparisons.comparisons) <= MANY:
-        return [sentence(each, comparisons) for each in comparisons.comparisons]
-    undecided = ("not separable", "no verdict")
-    decided = [sentence(c, comparisons) for c in comparisons.comparisons if c.verdict not in undecided]
-    rest = Counter(c.verdict for c in comparisons.comparisons if c.verdict in undecided)
-    counts = ", ".join(f"{verdict}: {number}" for verdict, number in rest.items())
-    return [*decided, *([f"Other comparisons: {counts}; --format csv has a sentence for each."] if counts else [])]
+def remarks(comparisons: Comparisons) -> list[str]:
+    """The comparisons of which the table does not say all: runs are left out, collapsed or on other hardware, or there is no verdict. Of many, those that are decided."""
+    found = [
+        c
+        for c in comparisons.comparisons
+        if c.left_out or c.across_hardware or any(c.collapsed) or c.verdict == "no verdict"
+    ]
+    if len(found) > MANY:
+        found = [c for c in found if c.verdict not in ("not separable", "no verdict")]
+    return [sentence(c, comparisons) for c in found]
+
+
+def _collapsed(c: Comparison) -> str:
+    """How many of the compared runs collapsed, and what the verdict is without them; '' where none did."""
+    d = c.difference
+    if d is None or c.without_collapsed is None:
+        return ""
+    runs = d.num_subsets * d.num_seeds
+    rows = [
+        f"{count} of {runs} runs of {row}" for row, count in zip((c.row, c.against), c.collapsed, strict=True) if count
+    ]
+    return f"{' and '.join(rows)} collapsed, without them {c.without_collapsed}"
 
 
 def _exact(c: Comparison) -> str:
@@ -112,12 +128,17 @@ def notes(comparisons: Comparisons) -> list[str]:
     """What the figures are, for below the table."""
     exact = "" if comparisons.items else "Exact p: sign flips of the subsets' means, unadjusted. "
     lines = [
-        f"Differences from {comparisons.against} in points (x100), pair by pair. Interval and p: crossed t over "
-        f"{'subsets, seeds and test items' if comparisons.items else 'subsets and seeds'}. Holm: p adjusted for {_family(comparisons)}. {exact}"
+        f"Differences from {comparisons.against} in points (x100), pair by pair. Interval and p: crossed t over {_factors(comparisons)}, "
+        f"unadjusted. Holm: p adjusted for {_family(comparisons)}. {exact}"
         f"Better: share of pairs in which the row is better; {IMPROVED:g} is called meaningful.",
         f"Verdict: higher or lower where p by Holm is below {LEVEL:g}; equivalent where two one-sided tests by Holm put the difference within "
         f"±{in_points(comparisons.region)} points; else not separable.",
     ]
+    intervals = [d.interval for c in comparisons.comparisons if (d := c.difference) and d.interval]
+    if any({-each.low, each.high} & {1.0, 2.0} for each in intervals):
+        lines.append(
+            "Intervals are cut where the scale ends: so few subsets and seeds tell little; 'harness plan --detect POINTS' names a design that tells more."
+        )
     floors = {d.flip.floor for c in comparisons.comparisons if (d := c.difference) and d.flip}
     if floors and min(floors) >= LEVEL:
         lines.append(
@@ -139,6 +160,13 @@ def notes(comparisons: Comparisons) -> list[str]:
     if AVERAGE in columns_of(comparisons.grid):
         lines.append("Avg takes its columns as given: it says nothing of further tasks.")
     return [*lines, *comparisons.left_out]
+
+
+def _factors(comparisons: Comparisons) -> str:
+    """What the differences are taken over, at most."""
+    r = comparisons.grid.resolved
+    over = f"{counted(max(len(r.subsets_at(size)) for size in r.sizes), 'subset')} and {counted(len(r.seeds), 'seed')}"
+    return f"{over.replace(' and ', ', ')} and test items" if comparisons.items else over
 
 
 def _overlap_lines(resolved: ResolvedTable) -> list[str]:
@@ -196,7 +224,7 @@ def comparison_document(comparisons: Comparisons) -> Document:
         "Column",
         f"Minus {comparisons.against}",
         "Points",
-        "95 % interval",
+        "Unadjusted 95 %",
         "p",
         "Holm",
         *exact,
@@ -212,7 +240,7 @@ def comparison_document(comparisons: Comparisons) -> Document:
     about = notes(comparisons)
     name = f"{comparisons.grid.resolved.table.name}-comparisons"
     plan = comparisons.plan
-    lines = [conclusion(comparisons), *plan, *sentences(comparisons), *about]
+    lines = [conclusion(comparisons), *plan, *remarks(comparisons), *about]
     return Document(name, tables, lines, caption=[*about[:2], *(plan[:1] if comparisons.seal else ())])
 
 
@@ -324,7 +352,10 @@ def _flat(c: Comparison, comparisons: Comparisons) -> dict[str, Any]:
         "equivalence_p_holm": c.equivalence_p_holm,
         "item_share": d.item_share if d else None,
         "across_hardware": c.across_hardware,
+        "collapsed": c.collapsed[0],
+        "collapsed_against": c.collapsed[1],
         "verdict": c.verdict,
+        "verdict_without_collapsed": c.without_collapsed,
         "plan": plan_word(c),
         "departures": "; ".join(c.departures),
         "sentence": sentence(c, comparisons),

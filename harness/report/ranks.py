@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from harness.analysis.cells import Grid
 from harness.analysis.comparison import Place
 from harness.analysis.ranks import LEAST_TASKS, OVER, Rank, ranks
-from harness.report.caption import means_lines
+from harness.report.caption import best_line, means_lines
 from harness.report.document import DASH, Document, Entry, Table, in_format
 from harness.report.table import column_name, size_name
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 def notes(bold: bool) -> list[str]:
     """What the ranks are, for below the tables."""
     return [
-        "Rank intervals: from 1 + the rows that are surely above a row to the number of rows less those that are surely below it, by the paired crossed t test; all intervals of a column hold "
-        f"together with 95 % (Bonferroni). {'Bold' if bold else 'Star'}: the rows that cannot be told from the best of the column, which is among them with 95 % confidence.",
+        "Rank intervals: from 1 + the rows that are surely above a row to the number of rows less those that are surely below it, by the paired crossed t test; all intervals of the table hold "
+        f"together with 95 % (Bonferroni). {best_line(bold)}",
         f"Over columns: the columns are a sample of tasks, crossed with the seeds (of {LEAST_TASKS} tasks or more). In Avg they are taken as given. Rows that lack runs have no rank.",
     ]
 
@@ -33,7 +34,7 @@ def rendered_ranks(grid: Grid, format: str) -> str:
     return in_format(format, ranks_frame(grid), "ranks", {"table": name, "ranks": [], "notes": about}, document)
 
 
-def _table(grid: Grid, ranked: dict[Place, Rank], size: int) -> Table:
+def _table(grid: Grid, ranked: Mapping[Place, Rank], size: int) -> Table:
     columns = [*grid.columns, *([OVER] if any(place[::2] == (size, OVER) for place in ranked) else [])]
     head = ["Method", *("Over columns" if column == OVER else column_name(grid, column) for column in columns)]
     rows: list[list[str | Entry]] = [

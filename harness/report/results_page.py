@@ -9,7 +9,7 @@ from functools import partial
 from harness.analysis.cells import Cell, Grid
 from harness.analysis.comparison import Comparison, Comparisons, Place, cell_intervals
 from harness.analysis.examples import ExampleFrames
-from harness.analysis.ranks import Rank, ranks
+from harness.analysis.ranks import Rank, ranks, sets_of_the_best
 from harness.analysis.variance import CellVariance
 from harness.methods import METHODS
 from harness.report.caption import Caption, caption_lines, design_lines, footnotes, title_lines
@@ -18,7 +18,7 @@ from harness.report.comparison import (
     comparison_document,
     conclusion,
     notes,
-    sentences,
+    remarks,
     unknown_sources,
     variance_document,
 )
@@ -87,8 +87,12 @@ def results_page(results: Results) -> str:
 def _results(results: Results) -> list[Block]:
     grid = results.grid
     letters, marks = footnotes(grid)
-    intervals, apart, ranked = cell_intervals(grid), _verdicts(results.comparisons), ranks(grid)
-    leading = {place for place, rank in ranked.items() if rank.best}
+    intervals, apart, ranked, leading = (
+        cell_intervals(grid),
+        _verdicts(results.comparisons),
+        ranks(grid),
+        sets_of_the_best(grid),
+    )
     blocks: list[Block] = []
     head = ["Method", *(column_name(grid, column) for column in grid.columns)]
     for size in grid.resolved.sizes:
@@ -111,12 +115,12 @@ def _results(results: Results) -> list[Block]:
             "No cell has an interval: one needs the mean of two runs or more, all done, with different scores."
         )
     if any((rank.low, rank.high) != (1, rank.count) for rank in ranked.values()):
-        about.append("Rank: all of a column's hold together with 95 %; where none stands, any rank is possible.")
+        about.append("Rank: all hold together with 95 %; where none stands, any rank is possible.")
     if apart and not isinstance(results.comparisons, str):
         about.append(
             f"higher, lower, equivalent: than or to {results.comparisons.against}, by Holm over all comparisons."
         )
-    return [*blocks, Lines([*about, *design_lines(grid, ranked), *marks])]
+    return [*blocks, Lines([*about, *design_lines(grid), *marks])]
 
 
 def _factors(grid: Grid) -> str:
@@ -173,7 +177,7 @@ def _comparisons(results: Results) -> list[Block]:
         return [Lines([results.comparisons])]
     document = comparison_document(results.comparisons)
     pictures: list[Block] = [Pictures(forest.pictures_of(results.comparisons))]
-    words = _folded("The comparisons in words", sentences(results.comparisons))
+    words = _folded("Remarks", remarks(results.comparisons))
     return [*pictures, *_filled(document), *words, Lines([*results.comparisons.plan, *notes(results.comparisons)])]
 
 

@@ -30,6 +30,10 @@ class Interval:
     low: float
     high: float
 
+    def within(self, lowest: float, highest: float) -> Interval:
+        """Cut at the ends of the scale, beyond which the truth cannot lie."""
+        return Interval(max(self.low, lowest), min(self.high, highest))
+
 
 def mean_interval(scores: ArrayLike) -> Interval | None:
     """(subsets, seeds) -> the interval of their mean, crossed over both. None for a single run, and where scores do not vary."""

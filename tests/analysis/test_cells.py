@@ -97,7 +97,7 @@ def test_a_table_may_show_the_median_of_its_runs() -> None:
     assert grid.cells[100, "FT", "avg"].value == pytest.approx(np.median(averages), abs=1e-14)
     text = render(grid, CAPTION, "text")
     assert "Test scores in points (x100): median over 5 subsets x 3 seeds." in text
-    assert "can a row be told to be below another" in text, (
+    assert "does 'harness compare' find a row below the best" in text, (
         "marks are decided by paired differences, whatever the rule of a cell"
     )
     of_means = "A cell of this table is the median of its runs; {} are of their means."

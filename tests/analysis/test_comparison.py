@@ -14,7 +14,7 @@ from analysis.runs import filled, result, results
 from requested import resolve_table
 
 from harness.analysis.cells import Grid, counted_scores
-from harness.analysis.comparison import Answers, Comparison, Comparisons, compared, run_places, runs_of
+from harness.analysis.comparison import Answers, Comparison, Comparisons, cell_intervals, compared, run_places, runs_of
 from harness.analysis.power import resolutions
 from harness.analysis.ranks import sets_of_the_best
 from harness.analysis.schema import Result
@@ -102,29 +102,13 @@ def test_the_set_of_the_best_leaves_out_what_is_below_another_row() -> None:
     )
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.03, 0.06])
-def test_the_set_of_the_best_is_that_of_the_pairwise_tests(noise: float) -> None:
-    r = resolved()
-    runs = shifted(r, {"FT": 0.0, "SCL": 0.02, "TAPT": 0.01}, noise, seed=3)
-    table = {
-        row: np.array([[x.test for x in runs if (x.row, x.subset) == (row, s)] for s in r.subsets]) for row in ROWS
-    }
-    below = set()
-    for row in ROWS:
-        for other in ROWS:
-            test = difference(table[other] - table[row], 0.01) if other != row else None
-            if test and test.p is not None and test.mean > 0 and test.p / 2 * 2 < 0.05:
-                below.add(row)
-    expected = set(ROWS) - below if below else set()
-    assert {row for _, row, _ in sets_of_the_best(filled(r, runs))} == expected
-
-
-def test_a_row_without_all_its_runs_is_neither_best_nor_a_reason_to_leave_another_out() -> None:
+def test_a_row_without_all_its_runs_is_not_best_and_none_is_best_that_it_is_higher_than() -> None:
     r = resolved()
     runs = [
         each for each in shifted(r, {"FT": 0.0, "SCL": 0.05, "TAPT": -0.05}) if (each.row, each.subset) != ("SCL", 0)
     ]
-    assert sets_of_the_best(filled(r, runs)) == {(20, "FT", "sst2")}
+    assert only(compared(filled(r, runs)), "SCL").verdict == "higher"
+    assert not sets_of_the_best(filled(r, runs))
 
 
 def test_verdicts_and_their_sentences() -> None:
@@ -132,7 +116,9 @@ def test_verdicts_and_their_sentences() -> None:
     found = compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.05, "TAPT": -0.002})), region=0.02)
     assert [each.verdict for each in found.comparisons] == ["higher", "equivalent"]
     said = [sentence(each, found) for each in found.comparisons]
-    assert re.match(r"SCL - FT, SST-2, 20 training examples: higher: \+5\.\d\d points, 95 % interval \+4", said[0])
+    assert re.match(
+        r"SCL - FT, SST-2, 20 training examples: higher: \+5\.\d\d points, unadjusted 95 % interval \+4", said[0]
+    )
     assert "equivalent within ±2.00 points" in said[1]
     assert "over 5 subsets x 3 seeds" in said[1]
     assert [note for note in notes(found) if "sign flips: the smallest possible p is 0.0625" in note], "once, for all"
@@ -140,6 +126,35 @@ def test_verdicts_and_their_sentences() -> None:
     noisy = compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.01}, noise=0.1)), "scl")
     assert [(each.row, each.verdict) for each in noisy.comparisons] == [("FT", "not separable"), ("TAPT", "no verdict")]
     assert noisy.against == "SCL"
+
+
+def test_a_verdict_names_the_runs_that_collapsed_and_what_it_is_without_them() -> None:
+    r = resolved()
+    runs = shifted(r, {"FT": 0.0, "SCL": -0.03, "TAPT": -0.05})
+    grid = filled(r, [replace(x, collapsed=x.row == "SCL" and x.subset in r.subsets[:3]) for x in runs])
+    found, without = compared(grid), compared(replace(grid, collapsed=False))
+    scl = only(found, "SCL")
+    assert (scl.verdict, scl.collapsed, only(without, "SCL").verdict) == ("lower", (9, 0), "not separable")
+    said = "9 of 15 runs of SCL collapsed, without them not separable"
+    assert conclusion(found) == f"SCL is lower than FT in SST-2 ({said}); TAPT is lower than FT in SST-2."
+    assert said in sentence(scl, found)
+    assert said in rendered(found, "text").replace("\n", " ")
+    assert "collapsed" not in sentence(only(found, "TAPT"), found) + conclusion(without)
+    frame = comparison_frame(compared(grid, "SCL")).set_index("row")
+    assert frame["collapsed_against"].tolist() == [9, 9]
+    assert frame["verdict_without_collapsed"]["FT"] == "not separable"
+
+
+def test_intervals_end_where_the_scale_does_and_beside_a_verdict_say_that_they_are_unadjusted() -> None:
+    r = resolved(tasks=("sst2", "cola"), subsets=(0, 1), seeds=(31, 42))
+    found = compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.1, "TAPT": 0.02}, noise=0.3)))
+    frame = comparison_frame(found).set_index("column")[["low", "high"]].abs().max(axis=1)
+    assert frame.groupby(level=0).max().to_dict() == {"sst2": 1.0, "cola": 2.0, "avg": 2.0}
+    for interval in cell_intervals(found.grid).values():
+        assert -1 <= interval.low <= interval.high <= 1
+    assert sum("cut where the scale ends" in note for note in notes(found)) == 1
+    assert all("unadjusted 95 % interval" in sentence(c, found) for c in found.comparisons)
+    assert all(rendered(found, format).count("Unadjusted 95") == 1 for format in ("text", "md", "latex"))
 
 
 def test_pairs_across_hardware_are_counted_where_they_are_compared() -> None:
@@ -234,13 +249,13 @@ def test_a_filter_lowers_no_p() -> None:
     r = resolved(tasks=("sst2", "rte"), sizes=(20, 100))
     runs = shifted(r, {"FT": 0.0, "SCL": 0.01, "TAPT": 0.008}, noise=0.02)
     whole = filled(r, runs)
-    elsewhere = run_places(whole)
+    elsewhere = frozenset(run_places(whole))
     bench = compared(whole)
     assert bench.family == 2 * 3 * 2
     adjusted = {(each.size, each.row, each.column): each.p_holm or 0 for each in bench.comparisons}
     for filters in ({"methods": ("FT", "SCL")}, {"tasks": ("rte",)}, {"sizes": (100,)}):
         part = resolve_table("few_shot", "paper", **{"methods": ROWS, "tasks": r.tasks, "sizes": r.sizes, **filters})
-        found = compared(filled(part, runs), run_elsewhere=elsewhere)
+        found = compared(replace(filled(part, runs), elsewhere=elsewhere))
         assert found.family == bench.family
         for each in found.comparisons:
             if each.column != "avg":  # of fewer columns it is another one
@@ -250,7 +265,7 @@ def test_a_filter_lowers_no_p() -> None:
 
 
 def test_reference_rows_change_nothing_of_the_others() -> None:
-    """They are a family of their own, also those of a bench that are not shown, and are never among the best."""
+    """They are a family of their own, also those of a bench that are not shown; the best of a column is one of them where it is higher."""
     r = resolved(tasks=("sst2", "rte"))
     further = {"Majority": -0.3, "TF-IDF": 0.2}
     shifts = {"FT": 0.0, "SCL": 0.03, "TAPT": -0.02}
@@ -263,15 +278,16 @@ def test_reference_rows_change_nothing_of_the_others() -> None:
     own = [each for each in beside.comparisons if not each.of_reference]
     assert own == list(alone.comparisons)
     assert {each.row for each in beside.comparisons if each.of_reference} == {*further}
-    elsewhere = compared(filled(r, runs), run_elsewhere=run_places(with_further))
+    elsewhere = compared(replace(filled(r, runs), elsewhere=frozenset(run_places(with_further))))
     assert elsewhere.comparisons == alone.comparisons
     (tfidf,) = (each for each in beside.comparisons if (each.row, each.column) == ("TF-IDF", "sst2"))
     assert tfidf.verdict == "higher"
     assert "those with a reference row by themselves: the 6 comparisons with FT" in rendered(beside, "text").replace(
         "\n", " "
     )
-    assert sets_of_the_best(with_further) == sets_of_the_best(filled(r, runs))
-    assert {row for (_, row, _), cell in with_further.cells.items() if cell.best} == {"SCL"}
+    assert "SCL" in {row for _, row, _ in sets_of_the_best(filled(r, runs))}
+    assert {row for _, row, _ in sets_of_the_best(with_further)} == {"TF-IDF"}
+    assert {row for (_, row, _), cell in with_further.cells.items() if cell.best} == {"TF-IDF"}
     assert resolutions(with_further) == resolutions(filled(r, runs))
 
 

@@ -13,7 +13,8 @@ from analysis.runs import filled, result
 from requested import resolve_table
 
 from harness.analysis.cells import Grid
-from harness.analysis.ranks import OVER, ranks
+from harness.analysis.comparison import compared, run_places
+from harness.analysis.ranks import OVER, ranks, sets_of_the_best
 from harness.report.caption import Caption, caption_lines
 from harness.report.document import FORMATS
 from harness.report.ranks import ranks_frame, rendered_ranks
@@ -59,16 +60,50 @@ def above(g: Grid, column: str) -> dict[tuple[str, str], float]:
 @pytest.mark.parametrize("noise", [0.01, 0.03])
 @pytest.mark.parametrize("column", ["sst2", OVER])
 def test_ranks_are_those_of_the_pairwise_tests(noise: float, column: str) -> None:
-    g = grid({"FT": 0.0, "SCL": 0.02, "TAPT": 0.03}, noise, seed=2)
-    found, p = ranks(g), above(g, column)
-    out = {row for row in ROWS if any(p[other, row] * 2 < 0.05 for other in ROWS if other != row)}
+    """One-sided p times ordered pairs, as many as p times pairs: of the columns those of Avg too, over the columns three."""
+    g = grid({"FT": 0.0, "SCL": 0.02, "TAPT": 0.06}, noise, seed=2)
+    found, p, pairs = ranks(g), above(g, column), 6 if column == OVER else 6 * (len(TASKS) + 1)
     for row in ROWS:
         others = [other for other in ROWS if other != row]
         rank = found[20, row, column]
-        assert rank.low == 1 + sum(p[other, row] * 6 < 0.05 for other in others)
-        assert rank.high == 3 - sum(p[row, other] * 6 < 0.05 for other in others)
-        assert rank.best == (bool(out) and row not in out)
-        assert not rank.best or rank.low == 1
+        assert rank.low == (1 if rank.best else 1 + sum(p[other, row] * pairs < 0.05 for other in others))
+        assert rank.high == 3 - sum(p[row, other] * pairs < 0.05 for other in others)
+    if column == OVER:
+        out = {row for row in ROWS if any(p[other, row] * 2 < 0.05 for other in ROWS if other != row)}
+        assert {row for row in ROWS if found[20, row, column].best} == (set(ROWS) - out if out else set())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_marks_and_verdicts_never_contradict_each_other(seed: int) -> None:
+    """In tables of rows that differ by something and by how much they vary, reference rows among them, one of them sometimes unfinished or part of a larger bench."""
+    rng, rows = np.random.default_rng(seed), (*ROWS, "TF-IDF", "Majority")
+    r = resolve_table("few_shot", "paper", methods=(*ROWS, "tfidf", "majority"), tasks=("sst2", "rte"), sizes=(20,))
+    shifts, noises = dict(zip(rows, rng.normal(0, 0.03, 5), strict=True)), rng.choice([0.003, 0.02, 0.06], 5)
+    runs = [
+        result(r, row, 20, column, s, t, round(0.5 + shifts[row] + noise * rng.normal(), 2), key="k")
+        for row, noise in zip(rows, noises, strict=True)
+        for column in r.columns
+        for s, t in r.replicates_at(20)
+    ]
+    wide = filled(resolve_table("few_shot", "paper"))
+    g = filled(r, runs[: -len(r.seeds)] if seed % 3 == 0 else runs)
+    g = replace(g, elsewhere=frozenset(run_places(wide) if seed % 2 else ()))
+    marked, own, first = sets_of_the_best(g), compared(g).comparisons, next(iter(r.printed_rows))
+    for column in g.columns:
+        values = {row: v for row in rows if (v := g.cells[20, row, column].value) is not None}
+        top, best = max(values, key=lambda row: values[row]), {row for _, row, other in marked if other == column}
+        against_top = compared(g, top).comparisons
+        shown = [c for c in own if c.column == column]
+        lower = {c.row if c.verdict == "lower" else c.against for c in shown if c.verdict in ("lower", "higher")}
+        assert not best & lower, "none is marked that a row is higher than"
+        assert not best or top in best, "none is marked whose number is below that of one that is not"
+        for c in (*shown, *(each for each in against_top if each.column == column and first not in (each.row, top))):
+            if best and top in (c.row, c.against):
+                other = c.row if c.against == top else c.against
+                assert (other in best) == (
+                    c.verdict in ("not separable", "equivalent") and other in values and other not in lower
+                )
+        assert all(ranks(g)[20, row, column].low == 1 for row in best)
 
 
 def test_a_row_that_is_clearly_best_is_first_and_equal_rows_have_any_rank() -> None:

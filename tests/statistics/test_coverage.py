@@ -79,11 +79,12 @@ def test_a_family_errs_rarely_where_one_t_quantile_errs_often(designs: int) -> N
 
 
 def test_the_row_that_is_best_is_in_the_set_of_the_best(designs: int) -> None:
+    designs = designs if designs == 4000 else 250
     found = simulated_designs.sets_of_the_best(designs, 0)
     print(found.round(1).to_string())
-    assert found["left out"].max() < 5 + error(designs)
+    assert found[["first left out", "last left out"]].max().max() < 5 + error(designs)
     normal = [world.name for world in simulated_designs.WORLDS if world.normal]
-    assert found.loc[normal, "in the set"].max() < 2.2, "others are left out"
+    assert found.loc[normal, "tied"].max() < 2.2, "others are left out"
     assert found["any rank wrong"].max() < 5 + error(designs)
 
 

@@ -1,4 +1,4 @@
-"""Comparisons drawn: each difference with its 95 % interval, beside the line of no difference; in all panels over one range."""
+"""Comparisons drawn: each difference with its unadjusted 95 % interval, beside the line of no difference; in all panels over one range."""
 
 from __future__ import annotations
 
@@ -60,12 +60,10 @@ def _picture(number: int, size: int, shown: Sequence[Comparison], comparisons: C
         lambda: _figure([shown], comparisons),
         f"forest{number}",
         f"Differences from {against}: {where}",
-        f"Points and 95 % intervals of {len(shown)} differences. {summary}",
+        f"Points and unadjusted 95 % intervals of {len(shown)} differences. {summary}",
     )
     some = f" ({len(shown)} of {count}: the table below has all)" if len(shown) < count else ""
-    caption = (
-        f"Minus {against}, {where}: difference and 95 % interval{some}; dotted: ±{in_points(comparisons.region)} points"
-    )
+    caption = f"Minus {against}, {where}: difference and unadjusted 95 % interval{some}; dotted: ±{in_points(comparisons.region)} points"
     return Picture(svg, caption, data)
 
 
@@ -113,7 +111,7 @@ def _panel(axes: Any, shown: Sequence[Comparison], comparisons: Comparisons) -> 
     for edge in (-100 * comparisons.region, 100 * comparisons.region):
         axes.axvline(edge, color=INK, linewidth=0.7, linestyle=":")
     axes.set_yticks([*places], [*places.values()], fontsize=8)
-    axes.set(xlabel=f"minus {comparisons.against}, points", ylim=(place + 0.9, 0.9))
+    axes.set(xlabel=f"minus {comparisons.against}, points (95 %, unadjusted)", ylim=(place + 0.9, 0.9))
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x", color=FAINT)
