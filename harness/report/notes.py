@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
+from harness.methods import METHODS
 from harness.objectives import definition_of
 from harness.planning.overrides import unreached
 from harness.planning.request import Override
@@ -12,6 +14,10 @@ from harness.planning.task_reader import UNLABELLED
 from harness.report.caption import shares
 from harness.specs import Parent, Record, starts_elsewhere
 from harness.wording import counted, listed, some_of
+from harness.yaml_files import format_value
+
+BUDGET = ("batch_size", "epochs", "steps", "min_steps", "schedule", "warmup", "warmup_steps")
+"""What rows that are compared should have in common."""
 
 
 def plan_notes(plan: Plan, overrides: Sequence[Override]) -> list[str]:
@@ -49,8 +55,20 @@ def seedless_sentences(plan: Plan) -> list[str]:
 
 
 def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> list[str]:
-    """Which rows keep a value of their own where the request sets another."""
-    return [f"{override.sentence}." for override in unreached(plan.resolved, overrides)]
+    """Which rows keep a value of their own where the request sets another, and in what budget rows differ where it sets one for some alone."""
+    found = [f"{override.sentence}." for override in unreached(plan.resolved, overrides)]
+    for part in plan.resolved.parts:
+        for phase, name in itertools.product(part.phases, BUDGET):
+            values: dict[str, list[str]] = {}
+            for row in (row for row in part.trained_rows if row.title not in part.reference_titles):
+                post_trains = any(METHODS[each].train for each in row.method.split("+"))
+                if phase == "fine_tune" or (row.pre_train if phase == "pre_train" else post_trains):
+                    value = getattr(getattr(part.under(row).recipe, phase), name)
+                    values.setdefault("unset" if value is None else format_value(value), []).append(row.name)
+            if len(values) > 1:
+                each = "; ".join(f"{value} for {listed(rows)}" for value, rows in values.items())
+                found.append(f"The rows differ in {phase}.{name}: {each}.")
+    return [*dict.fromkeys(found)]
 
 
 def starts_of(plan: Plan) -> list[str]:

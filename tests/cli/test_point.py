@@ -133,6 +133,16 @@ def test_a_point_reaches_the_row_that_it_was_tuned_for_alone(harness: Harness) -
 
 
 @pytest.mark.usefixtures("packaged", "workdir")
+def test_a_budget_that_a_study_set_for_all_its_points_is_named_beside_a_row_without_it(harness: Harness) -> None:
+    best(set="[max_length=64, post_train.steps=60, fine_tune.steps=40]")
+    words, said = "--with best.yaml --methods ft,cmlm", "The rows differ in fine_tune.steps: 200 for FT; 40 for CMLM."
+    assert said in plan_of(harness, words)
+    assert said in json.loads(harness(f"report {words} --format json").out)["caption"]["lines"]
+    for fair in ("--with best.yaml", f"{words} --set fine_tune.steps=40"):
+        assert "The rows differ in" not in plan_of(harness, fair)
+
+
+@pytest.mark.usefixtures("packaged", "workdir")
 def test_two_points_each_reach_their_own_row(refused: Refused) -> None:
     best(set=None)
     alone = keys("--with best.yaml")
