@@ -87,12 +87,15 @@ def recalled(args: argparse.Namespace) -> Request:
             )
         return read(args)
     stored, bench = last
-    request = like_last(given, bench)
+    request, finished = like_last(given, bench), last_bench(store, given.table, finished=True)
+    other = "For another one give --table with its flags; 'harness list benches' names those of this store."
+    if finished and finished != last:
+        other = f"Not all of its stages have ended. The last bench that did: {command(finished[1], args.command, args.store)}"
     print_lines(
         [
             f"As in the last bench{f' of {args.table}' if args.table else ''} ({timestamp(stored.asked_at)}): "
             f"{command(request, args.command, args.store)}",
-            "For another one give --table with its flags; 'harness list benches' names those of this store.",
+            other,
         ]
     )
     return request

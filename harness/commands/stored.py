@@ -47,13 +47,15 @@ def find_key(store: Store, beginning: str) -> str:
     return keys[0]
 
 
-def last_bench(store: Store, table: str = "") -> tuple[StoredRequest, Request] | None:
-    """The last bench that was run, of `table` where one is named."""
+def last_bench(store: Store, table: str = "", finished: bool = False) -> tuple[StoredRequest, Request] | None:
+    """The last bench that was run, of `table` where one is named; the last one whose stages have all ended, where it has to be `finished`."""
     for stored in store.requests():
         if not stored.study:
             request = from_json(stored.values)
             if not table or same_table(request.table, table):
-                return stored, request
+                keys = store.stages_of(stored) if finished else []
+                if len(store.statuses(keys)) == len(keys):
+                    return stored, request
     return None
 
 
