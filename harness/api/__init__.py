@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -364,10 +365,11 @@ def export(
     """
     if bool(key) == best:
         raise UserError("export: name a key, or give best=True for the best run of the last bench.")
-    key = key or best_key(Request(store=store, tasks=None if task is None else (task,)))
-    stage = recorded(store, key, update)
-    return write(
-        stage,
+    said = list[str]()
+    if best:
+        key, said = best_key(Request(store=store, tasks=None if task is None else (task,)))
+    done = write(
+        recorded(store, key, update),
         Path(fspath(out)),
         unshown,
         storage=storage,
@@ -375,6 +377,7 @@ def export(
         license=license,
         onnx=onnx,
     )
+    return replace(done, sentences=(*said, *done.sentences))
 
 
 @undisturbed("torch", "transformers.utils.logging")

@@ -36,9 +36,11 @@ def export(args: argparse.Namespace) -> int:
     remote = Repository("model", args.push, "--push", "leave --push out") if args.push else None
     if remote:
         remote.check_writable()
-    key = args.key
+    key, said = args.key, list[str]()
     if args.best:
-        key = best_key(Request(methods=args.methods, tasks=args.tasks, sizes=args.sizes, store=args.store, flags=True))
+        key, said = best_key(
+            Request(methods=args.methods, tasks=args.tasks, sizes=args.sizes, store=args.store, flags=True)
+        )
     found = recorded(args.store, key, args.update)
     done = write(
         found,
@@ -52,6 +54,7 @@ def export(args: argparse.Namespace) -> int:
     )
     lines = [
         f"Exported {done.key[:12]}{found.after} to {done.folder}; loaded by {LOADED_BY[done.form]}.",
+        *said,
         *done.sentences,
     ]
     if remote:

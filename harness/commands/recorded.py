@@ -23,7 +23,7 @@ from harness.planning.waves import best_run
 from harness.specs import Record, RowSet, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tasks import TASKS
-from harness.wording import some_of
+from harness.wording import in_points, some_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,9 +163,9 @@ def class_names(stage: Stage, labels: Iterable[Mapping[str, Any]]) -> tuple[str,
     return next((names for names in known if len(names) == len(codes)), codes)
 
 
-def best_key(request: Request) -> str:
-    """The run of the last bench with the best dev score among those of one task that leave a model; see `best_run`. Filters of `request` narrow the
-    bench. Raises UserError."""
+def best_key(request: Request) -> tuple[str, list[str]]:
+    """The run of the last bench with the best dev score among those of one task that leave a model; see `best_run`. And a sentence where a run that leaves none is
+    higher. Filters of `request` narrow the bench. Raises UserError."""
     store = Store(request.store or DEFAULT_URL, create=False)
     last = last_bench(store)
     if last is None:
@@ -180,10 +180,14 @@ def best_key(request: Request) -> str:
         raise UserError(
             "--best: the rows are fitted by scikit-learn, which leaves no model; name others with --methods."
         )
-    best = best_run(plan.runs_with_weights, store.records([run.stage.key for run in plan.runs]))
-    if best is None:
+    records = store.records([run.stage.key for run in plan.runs])
+    best, highest = best_run(plan.runs_with_weights, records), best_run(plan.runs, records)
+    if best is None or highest is None or highest.stage.selection is None:
         raise UserError("--best: no run of the last bench has finished yet; run the same bench again, or name a key.")
-    return best.stage.key
+    metric, titles = highest.stage.selection.metric, plan.resolved.titles
+    mine, other = (in_points(records[run.stage.key].dev_scores[metric]) for run in (best, highest))
+    higher = f"{titles[highest.row]}, which leaves no model, is higher on dev: {other}, this run of {titles[best.row]} {mine}."
+    return best.stage.key, [higher] if highest.row not in {run.row for run in plan.runs_with_weights} else []
 
 
 # ---------------------------------------------------------------------------------------------------------- data frames

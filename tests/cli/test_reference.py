@@ -10,6 +10,8 @@ from cli.conftest import Harness
 from cluster import in_process
 from trained import sentiment_folder
 
+from harness.commands.recorded import best_key
+from harness.planning.request import Request
 from harness.store import Store
 
 BENCH = (
@@ -44,6 +46,13 @@ def test_reference_rows(
             "FT": 4, "Majority": 2, "TF-IDF": 2, "Frozen states": 2, "Frozen head": 4,
         }  # fmt: skip
         assert harness("report --last --format csv").out.count("\n") > 20
+        key, said = best_key(Request())
+        scores = {
+            row: max(d for each in store.records(keys).values() for d in each.dev_scores.values())
+            for row, keys in runs.items()
+        }
+        assert key in runs[max(("FT", "Frozen head"), key=lambda row: scores[row])]
+        assert [line.split(",")[0] for line in said] == ["TF-IDF"], "it is higher, and leaves no model"
         (workdir / "results.csv").write_text(harness("report --last --format csv").out, encoding="utf-8")
         verified = harness("verify results.csv --rerun 14")
         assert verified.status == 0, verified
