@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -15,13 +13,12 @@ from harness.cli import EXIT_INCOMPLETE
 from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_FORMATS, SUBMISSION
 from harness.cli.progress import print_tracked, show_stages
 from harness.cli.request import given_flags, recalled
-from harness.cli.terminal import Stream, escaped, print_lines, print_table, timestamp
+from harness.cli.terminal import Stream, escaped, print_lines, print_table
 from harness.commands.compare import comparisons_of, costs_of, counted_grid, variance_of
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.report import grid_of, with_other_system
 from harness.commands.results_page import page_of
-from harness.commands.stored import command, variants
 from harness.commands.track import check_trackers, track_recorded
 from harness.errors import UserError, unknown
 from harness.paths import named_path, replace_file
@@ -39,8 +36,6 @@ from harness.report.ranks import rendered_ranks
 from harness.report.table import render
 from harness.wording import listed
 
-VARIANTS = 5
-"""Benches of other values that `report` names."""
 ENDINGS = {".txt": "text", ".md": "md", ".tex": "latex", ".htm": "html"}
 """Formats by the ending of a file, where they do not have its name."""
 BINARY = ("parquet", "png", "pdf")
@@ -57,7 +52,7 @@ Made = tuple[str | bytes, bool]
 
 
 def report(args: argparse.Namespace) -> int:
-    """Print the table from the store. Where none of its runs is recorded, say in what the benches of the store differ."""
+    """Print the table from the store."""
     if args.study:
         return _study(args)
     settle_output(args, REPORT_FORMATS)
@@ -69,8 +64,9 @@ def report(args: argparse.Namespace) -> int:
     request = recalled(args)
     check_trackers(request)
     prepared = prepare(request, train=False) if args.format == SUBMISSION else _recorded(request, args.other_system)
-    if prepared.plan.runs and not prepared.recorded and (lines := [*_variant_lines(prepared, args.store)]):
-        print_lines(lines)
+    benches = [] if prepared.recorded or not prepared.plan.runs else prepared.store.requests()
+    if any(each.table == prepared.resolved.table.name for each in benches):
+        print_lines(["None of these runs is recorded; 'harness list benches' names what this store holds."])
     status = 0
     if args.format == SUBMISSION:
         print_lines(write_submissions(prepared, Path(args.out), show_stages), sys.stdout)
@@ -116,17 +112,6 @@ def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:
     grid, caption = grid_of(prepared)
     content = parquet_bytes(grid.results) if args.format == "parquet" else render(grid, caption, args.format)
     return deliver((content, grid.complete), args)
-
-
-def _variant_lines(prepared: Prepared, url: str | None) -> Iterator[str]:
-    """The benches of the same table with other values, the newest first, and the command that prints each."""
-    others = variants(prepared.store, replace(prepared.request, preset=prepared.resolved.preset))
-    if others:
-        yield f"None of these runs is recorded. The store {prepared.store.shown} holds benches of this table with other values:"
-    for variant in others[:VARIANTS]:
-        yield f"  {', '.join(variant.differs)} ({timestamp(variant.stored.asked_at)}): {command(variant.request, 'report', url)}"
-    if len(others) > VARIANTS:
-        yield f"  and {len(others) - VARIANTS} more: 'harness list benches' names all."
 
 
 def compare(args: argparse.Namespace) -> int:

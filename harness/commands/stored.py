@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from harness.commands.prepare import name_of_task
@@ -13,7 +13,6 @@ from harness.methods import METHODS, methods_named, read_methods
 from harness.paths import PYTHON
 from harness.planning.request import (
     FIELDS,
-    FILTERS,
     LABELLED,
     SEVERAL,
     Request,
@@ -77,37 +76,6 @@ def like_last(request: Request, last: Request) -> Request:
     origins = {name: last.origin(name) for name in taken}
     overrides = (*last.overrides, *request.overrides)
     return replace(request, **taken, overrides=overrides, origins={**request.origins, **origins})
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A bench of a store that differs from a request. `differs`: the flags in which it does, as it was given them."""
-
-    stored: StoredRequest
-    request: Request
-    differs: tuple[str, ...]
-
-
-def variants(store: Store, request: Request) -> list[Variant]:
-    """The benches of a store with the table of `request` and other values than it names, the newest first."""
-    found = []
-    for stored in store.requests():
-        theirs = from_json(stored.values)
-        if not stored.study and same_table(theirs.table, request.table):
-            words = [
-                flag_words(name, value)
-                for name in FIELDS
-                if (value := getattr(theirs, name)) not in (None, getattr(request, name))
-                and name not in (*FILTERS, "reference")
-            ]
-            ours = {(override.row, override.key): override for override in request.overrides}
-            for each in theirs.overrides:
-                mine = ours.pop((each.row, each.key), None)
-                words += [f"--set {each.text}"] if mine is None or mine.value != each.value else []
-            words += [f"no --set {each.text.partition('=')[0]}" for each in ours.values()]
-            if words:
-                found.append(Variant(stored, theirs, tuple(words)))
-    return found
 
 
 def flag_words(name: str, value: Any) -> str:

@@ -115,19 +115,10 @@ def test_the_last_bench_gives_what_is_left_out(harness: Harness) -> None:
     assert "report --last: the store sqlite:///.harness/harness.db holds no bench of ablation yet" in said.err
 
 
-def test_where_nothing_is_recorded_the_variants_of_the_store_are_named(harness: Harness) -> None:
-    """Each with the command that prints it."""
-    outs = [harness(f"bench {words}").out for words in (FIRST, SECOND)][::-1]
-    said = harness(f"report {SST2} --data data --encoder bert-tiny --set fine_tune.steps=20 --set optim.lr=1e-3")
-    assert (said.status, "0/1" in said.out) == (1, True)
-    told, *lines = said.err.splitlines()
-    assert told.startswith("None of these runs is recorded. The store ")
-    assert [line.split(" (20")[0].strip() for line in lines] == [
-        "--set fine_tune.steps=30, --set optim.lr=2e-4",
-        "no --set optim.lr",
-    ]
-    for line, out in zip(lines, outs, strict=True):
-        assert harness(*shlex.split(line[line.index("harness report") :])[1:]).out == out
+def test_where_nothing_is_recorded_the_benches_of_the_store_are_pointed_at(harness: Harness) -> None:
+    harness(f"bench {FIRST}")
+    said = harness(f"report {FIRST} --set optim.lr=1e-3")
+    assert (said.status, "0/1" in said.out, "'harness list benches'" in said.err) == (1, True, True)
     assert harness(f"report {FIRST}").err == ""
 
 
