@@ -6,7 +6,7 @@ Pure: the same results in any order give the same grid.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -69,7 +69,6 @@ class Cell:
     without_collapsed: float | None = None
     half_width: float | None = None
     why: tuple[str, ...] = ()
-    best: bool = False
     skip: str = ""
     selected: tuple[str, ...] = ()
 
@@ -169,7 +168,6 @@ def aggregate(
             scores = [all_counted.get(each, counted[:0]) for each in members]
             cells[place] = _mean_of_rows(resolved, place, [cells[each] for each in members], scores)
     columns = (*resolved.columns, *([AVERAGE] if has_average(resolved) else []))
-    _mark_best(resolved, columns, cells)
     return Grid(resolved, columns, cells, results)
 
 
@@ -406,14 +404,3 @@ def _judged(resolved: ResolvedTable, size: int, cell: Cell, counted: pd.DataFram
     difference = cell.value - cell.paper
     verdict: Verdict = "agrees" if abs(difference) <= half else "higher" if difference > 0 else "lower"
     return replace(cell, verdict=verdict, half_width=half)
-
-
-def _mark_best(resolved: ResolvedTable, columns: Iterable[str], cells: dict[tuple[int, str, str], Cell]) -> None:
-    """Marks the highest complete cell of each column and size (all that tie), where at least two are complete."""
-    for size in resolved.sizes:
-        for column in columns:
-            places = [(size, row, column) for row in resolved.printed_rows if cells[size, row, column].complete]
-            values = [v for p in places if (v := cells[p].value) is not None]
-            for place in places if len(places) > 1 else []:
-                if cells[place].value == max(values):
-                    cells[place] = replace(cells[place], best=True)

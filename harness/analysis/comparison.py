@@ -241,8 +241,7 @@ def _whole_replicates(resolved: ResolvedTable, scores: pd.DataFrame) -> pd.DataF
 
 
 def cell_intervals(grid: Grid) -> dict[Place, Interval]:
-    """The 95 % interval of each complete cell that is the mean of all its runs: crossed over subsets and seeds. None for a single
-    run, and where all runs have one score."""
+    """The 95 % interval of each complete cell that is the mean of all its runs: crossed over subsets and seeds."""
     found: dict[Place, Interval] = {}
     if grid.resolved.aggregate.center != "mean":
         return found
@@ -251,9 +250,15 @@ def cell_intervals(grid: Grid) -> dict[Place, Interval]:
         cell = grid.cells.get(place)
         if cell and cell.complete and len(runs.scores) == len(subsets) * len(seeds) > 1 and cell.value is not None:
             scores = np.array([[runs.scores[s, r] for r in seeds] for s in subsets])
-            if interval := mean_interval(scores):
-                found[place] = interval.within(_lowest(grid, place[2]), 1.0)
+            if interval := score_interval(grid, place[2], scores):
+                found[place] = interval
     return found
+
+
+def score_interval(grid: Grid, column: str, scores: NDArray[np.float64]) -> Interval | None:
+    """That of the mean of a cell's runs (subsets, seeds), cut at the ends of the scale; None for a single run, and where all have one score."""
+    found = mean_interval(scores)
+    return found and found.within(_lowest(grid, column), 1.0)
 
 
 def _runs(frame: pd.DataFrame, trained: pd.DataFrame) -> Runs:
@@ -314,10 +319,14 @@ def _compared(
     if tested.interval:
         span = 1 - _lowest(grid, column)
         tested = replace(tested, interval=tested.interval.within(-span, span))
-    base = replace(
-        base, difference=tested, left_out=tuple(left_out), collapsed=_collapsed(ours, theirs, subsets, seeds)
+    fell = [len(each.collapsed.intersection(itertools.product(subsets, seeds))) for each in (ours, theirs)]
+    return replace(
+        base,
+        difference=tested,
+        left_out=tuple(left_out),
+        across_hardware=_across(ours, theirs, subsets, seeds),
+        collapsed=(fell[0], fell[1]),
     )
-    return replace(base, across_hardware=_across(ours, theirs, subsets, seeds))
 
 
 def _unselected(grid: Grid, runs: Mapping[Place, Runs], size: int, column: str, rows: Iterable[str]) -> Iterator[str]:
@@ -337,11 +346,6 @@ def _across(ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[in
     """How many pairs are two runs on different hardware. A run that does not say its hardware counts as run on the other's."""
     pairs = [(ours.hardware.get(pair), theirs.hardware.get(pair)) for pair in itertools.product(subsets, seeds)]
     return sum(a != b for a, b in pairs if a and b)
-
-
-def _collapsed(ours: Runs, theirs: Runs, subsets: Sequence[int], seeds: Sequence[int]) -> tuple[int, int]:
-    pairs = set(itertools.product(subsets, seeds))
-    return len(pairs & ours.collapsed), len(pairs & theirs.collapsed)
 
 
 def _item_differences(

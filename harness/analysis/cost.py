@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.analysis.cells import Grid
-from harness.analysis.comparison import columns_of, metric_of, runs_of
+from harness.analysis.comparison import columns_of, metric_of, runs_of, score_interval
 from harness.specs import Parent, Stage
 from harness.statistics.design import full_grid
-from harness.statistics.difference import mean_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,20 +128,10 @@ def _cell(
     )
     rejected = (run.fine_tuning + run.earlier for runs in every for run in runs if not run.counts)
     values = np.array([[scores[s, r] for r in seeds] for s in subsets])
-    interval = mean_interval(values)
-    return CellCost(
-        size,
-        row,
-        column,
-        grid.title(column),
-        metric_of(grid, column),
-        float(values.mean()),
-        interval.low if interval else None,
-        interval.high if interval else None,
-        fine_tuning,
-        earlier,
-        sum(rejected, search.get(row, Cost())).per(values.size),
-    )
+    interval, searched = score_interval(grid, column, values), sum(rejected, search.get(row, Cost())).per(values.size)
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    of_column = grid.title(column), metric_of(grid, column)
+    return CellCost(*place, *of_column, float(values.mean()), low, high, fine_tuning, earlier, searched)
 
 
 def _beaten(cell: CellCost, here: Sequence[CellCost]) -> CellCost:

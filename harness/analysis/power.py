@@ -142,18 +142,8 @@ def detections(grid: Grid, wanted: float, hours: Callable[[int, int], float]) ->
     enough = cheapest(redrawn, wanted, hours, level=level) if redrawn else None
     most = (precision(components, MOST_SUBSETS, MOST_SEEDS, level) for components in redrawn)
     largest = max(map(detectable, most), default=None)
-    now = hours(len(r.subsets), len(r.seeds))
-    return Detections(
-        wanted,
-        shown.against,
-        len(r.subsets),
-        len(r.seeds),
-        shown.comparisons,
-        now,
-        tuple(found),
-        enough,
-        largest,
-    )
+    design = len(r.subsets), len(r.seeds)
+    return Detections(wanted, shown.against, *design, shown.comparisons, hours(*design), tuple(found), enough, largest)
 
 
 def recorded_components(

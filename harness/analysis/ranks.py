@@ -18,7 +18,6 @@ from harness.analysis.cells import Grid
 from harness.analysis.comparison import (
     LEVEL,
     NO_RUNS,
-    Comparison,
     Place,
     Runs,
     judged,
@@ -71,21 +70,12 @@ def sets_of_the_best(grid: Grid) -> frozenset[Place]:
         shown, others = ([c for c in all if (c.size, c.column) == (size, column)] for all in (own, against_top[top]))
         pairs = {frozenset((c.row, c.against)): c for c in (*others, *shown)}
         to_top = {row: pairs[frozenset((row, top))] for row in scores if row != top}
-        below = scores.keys() & {_lower(c) for c in (*shown, *to_top.values())}
-        tied = {row for row, c in to_top.items() if _tied(c)} - below
-        if below and top not in below and any(c.verdict != "no verdict" for c in to_top.values()):
-            found |= {(size, row, column) for row in (top, *tied)}
+        lower = {{"lower": c.row, "higher": c.against}.get(c.verdict) for c in (*shown, *to_top.values())}
+        tested = {row for row, c in to_top.items() if c.verdict != "no verdict"}
+        equal = {row for row, c in to_top.items() if c.difference and abs(c.difference.mean) <= ROUNDING}
+        if tested and not lower.isdisjoint(scores) and top not in lower:
+            found |= {(size, row, column) for row in {top, *tested, *equal} - lower}
     return frozenset(found)
-
-
-def _lower(c: Comparison) -> str:
-    """The row that is below the other one."""
-    return {"lower": c.row, "higher": c.against}.get(c.verdict, "")
-
-
-def _tied(c: Comparison) -> bool:
-    """Whether a test finds no difference, or there is none to test."""
-    return c.verdict != "no verdict" or bool(c.difference and abs(c.difference.mean) <= ROUNDING)
 
 
 @lru_cache(maxsize=2)

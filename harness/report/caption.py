@@ -103,7 +103,9 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
         yield f"{'; '.join(terms).capitalize()}."
     if sets_of_the_best(grid):
         yield best_line(bold)
-    elif any(cell.best for cell in grid.cells.values()):
+    elif (
+        max(Counter(place[::2] for place, cell in grid.cells.items() if cell.value is not None).values(), default=0) > 1
+    ):
         yield f"No cell is {'bold' if bold else 'starred'}: in no column does 'harness compare' find a row below the best."
     yield from _over_columns_lines(grid)
     yield from means_lines(grid, "marks, ranks and resolution")
@@ -121,15 +123,6 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
 def best_line(bold: bool) -> str:
     """What a marked cell is."""
     return f"{'Bold:' if bold else '*'} statistically tied for best in its column (95 %, by the tests of 'harness compare')."
-
-
-def design_lines(grid: Grid) -> list[str]:
-    """What a table can tell, for below its cells: over its columns, and with its design."""
-    return [
-        *_over_columns_lines(grid),
-        *_resolution_lines(grid),
-        *means_lines(grid, "marks, ranks and resolution"),
-    ]
 
 
 def means_lines(grid: Grid, judged: str) -> Iterator[str]:
@@ -155,28 +148,22 @@ def _over_columns_lines(grid: Grid) -> Iterator[str]:
 
 
 def _resolution_lines(grid: Grid) -> Iterator[str]:
-    """What the design can tell: in each column that is complete and whose runs show how differences vary, and in the others once their runs are done."""
+    """What the whole design can tell in each column: by recorded differences, else by defaults."""
     shown = resolutions(grid)
-    if len(grid.resolved.printed_rows) < 2:
+    known = [each for each in shown.by_column if each.detects is not None]
+    if len(grid.resolved.printed_rows) < 2 or not known:
         return
-    open_columns = {
-        (size, column) for (size, _, column), cell in grid.cells.items() if not (cell.complete or cell.skip)
-    }
-    known = [each for each in shown.by_column if each.detects is not None and each.detects < 1]
-    blind = [each for each in shown.by_column if each.detects is not None and each.detects >= 1]
-    done = [each for each in known if each.recorded and (each.size, each.column) not in open_columns]
-    later = [each for each in known if (each.size, each.column) in open_columns]
-    finds = (
-        f"the smallest true difference from {shown.against} that this design finds with 80 % power (crossed t, 5 % by Holm over "
-        f"{counted(shown.comparisons, 'comparison')}), in points"
-    )
-    if done:
-        yield f"Resolution, {finds}: {_by_size(grid, done)}."
-    if later:
-        guessed = "the defaults of 'plan --detect'"
-        by = {"the runs so far": [e for e in later if e.recorded], guessed: [e for e in later if not e.recorded]}
-        parts = [f"by {how}: {_by_size(grid, columns)}" for how, columns in by.items() if columns]
-        yield f"Resolution when all runs are done{'' if done else f', {finds}'}, {'; '.join(parts)}."
+    blind = [each for each in known if each.detects is not None and each.detects >= 1]
+    if seeing := [each for each in known if each not in blind]:
+        guessed = (
+            ""
+            if all(each.recorded for each in seeing)
+            else ", where none is recorded by the defaults of 'plan --detect'"
+        )
+        yield (
+            f"Resolution, the smallest true difference from {shown.against} that this design finds with 80 % power (crossed t, 5 % by Holm over "
+            f"{counted(shown.comparisons, 'comparison')}), in points{guessed}: {_by_size(grid, seeing)}."
+        )
     if blind:
         yield f"So few subsets and seeds find no difference in {_by_size(grid, blind)}; 'harness plan --detect POINTS' names a design that does."
 
@@ -185,15 +172,12 @@ def _by_size(grid: Grid, columns: Sequence[Resolution]) -> str:
     """'20 examples: SST-2 4.10, CoLA 6.20; 100 examples: ...'; the name alone where no two scores are so far apart."""
     by_size = []
     for size in dict.fromkeys(each.size for each in columns):
-        listing = ", ".join(f"{each.title}{_detected(each.detects or 0.0)}" for each in columns if each.size == size)
+        here = [(each.title, each.detects or 1) for each in columns if each.size == size]
+        listing = ", ".join(title + (f" {in_points(least)}" if least < 1 else "") for title, least in here)
         by_size.append(
             f"{examples_text(size, grid.resolved.size_unit)}: {listing}" if len(grid.resolved.sizes) > 1 else listing
         )
     return "; ".join(by_size)
-
-
-def _detected(least: float) -> str:
-    return f" {in_points(least)}" if least < 1 else ""
 
 
 def _average_line(r: ResolvedTable) -> str:
@@ -229,15 +213,13 @@ def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
     found = [_examples(r.columns[name].title, each) for name, each in caption.examples.items()]
     if found:
         yield f"Examples: {'; '.join(found)}."
-    yield _checkpoint_words(r)
-
-
-def _checkpoint_words(r: ResolvedTable) -> str:
-    last = r.selection_every == LAST
+    last, scored = r.selection_every == LAST, " and scored once on test"
     if r.scores_dev:
-        return f"{'The last checkpoint is scored' if last else 'The checkpoint is selected by its score, and scored,'} on the development set."
-    which = "The last checkpoint is evaluated on dev" if last else "The checkpoint is selected by its dev score"
-    return f"{which}{' and scored once on test' if r.aggregate.scores == 'test' else ', which is the score shown'}."
+        which = "The last checkpoint is scored" if last else "The checkpoint is selected by its score, and scored,"
+        yield f"{which} on the development set."
+    else:
+        which = "The last checkpoint is evaluated on dev" if last else "The checkpoint is selected by its dev score"
+        yield f"{which}{scored if r.aggregate.scores == 'test' else ', which is the score shown'}."
 
 
 def _examples(title: str, examples: Examples) -> str:

@@ -5,6 +5,7 @@ The texts show points (x100), CSV and JSON hold every number unrounded on the me
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from harness.planning.resolved import ResolvedTable
 from harness.report.caption import means_lines
 from harness.report.document import DASH, Document, Table, in_format
 from harness.report.table import column_name, size_name
-from harness.statistics.difference import Interval
+from harness.statistics.difference import Difference, Interval
 from harness.tasks import protocol_named
 from harness.wording import counted, in_points, some_of, training_examples
 
@@ -66,14 +67,14 @@ def sentence(comparison: Comparison, comparisons: Comparisons) -> str:
         return f"{place}: no verdict{left_out}."
     if d.interval is None or d.p is None or c.p_holm is None:
         return f"{place}: no verdict: {in_points(d.mean, sign=True)} points, and {d.why}{left_out}."
-    over = _design(d.num_subsets, d.num_seeds)
+    over = f"{counted(d.num_subsets, 'subset')} x {counted(d.num_seeds, 'seed')}"
     figures = (
         f"{in_points(d.mean, sign=True)} points, unadjusted 95 % interval {interval_text(d.interval)} over {over}"
         f"{' and the test items' if d.item_share is not None else ''}; p {p_text(d.p)}, by Holm {p_text(c.p_holm)}"
     )
     fell = f"; {words}" if (words := _collapsed(c)) else ""
     words = f"equivalent within ±{in_points(comparisons.region)} points" if c.verdict == "equivalent" else c.verdict
-    return f"{place}: {words}: {figures}{_exact(c)}{_limits(d.num_subsets, d.num_seeds)}{_machines(c)}{fell}{left_out}."
+    return f"{place}: {words}: {figures}{_limits(d.num_subsets, d.num_seeds)}{_machines(c)}{fell}{left_out}."
 
 
 def remarks(comparisons: Comparisons) -> list[str]:
@@ -100,16 +101,6 @@ def _collapsed(c: Comparison) -> str:
     return f"{' and '.join(rows)} collapsed, without them {c.without_collapsed}"
 
 
-def _exact(c: Comparison) -> str:
-    """What the exact test says, where it can reach the level."""
-    assert c.difference is not None
-    flip = c.difference.flip
-    if flip is None:
-        return ""
-    units = "subsets" if c.difference.num_subsets > 1 else "seeds"
-    return "" if flip.floor >= LEVEL else f"; exact sign-flip p {p_text(flip.p)} over {flip.count} {units}"
-
-
 def _machines(c: Comparison) -> str:
     """How much of a difference may be one of machines."""
     assert c.difference is not None
@@ -126,9 +117,13 @@ def _limits(num_subsets: int, num_seeds: int) -> str:
 
 def notes(comparisons: Comparisons) -> list[str]:
     """What the figures are, for below the table."""
-    exact = "" if comparisons.items else "Exact p: sign flips of the subsets' means, unadjusted. "
+    exact, r = (
+        "" if comparisons.items else "Exact p: sign flips of the subsets' means, unadjusted. ",
+        comparisons.grid.resolved,
+    )
+    over = f"{counted(max(len(r.subsets_at(size)) for size in r.sizes), 'subset')} and {counted(len(r.seeds), 'seed')}"
     lines = [
-        f"Differences from {comparisons.against} in points (x100), pair by pair. Interval and p: crossed t over {_factors(comparisons)}, "
+        f"Differences from {comparisons.against} in points (x100), pair by pair. Interval and p: crossed t over {over}{', and test items' if comparisons.items else ''}, "
         f"unadjusted. Holm: p adjusted for {_family(comparisons)}. {exact}"
         f"Better: share of pairs in which the row is better; {IMPROVED:g} is called meaningful.",
         f"Verdict: higher or lower where p by Holm is below {LEVEL:g}; equivalent where two one-sided tests by Holm put the difference within "
@@ -160,13 +155,6 @@ def notes(comparisons: Comparisons) -> list[str]:
     if AVERAGE in columns_of(comparisons.grid):
         lines.append("Avg takes its columns as given: it says nothing of further tasks.")
     return [*lines, *comparisons.left_out]
-
-
-def _factors(comparisons: Comparisons) -> str:
-    """What the differences are taken over, at most."""
-    r = comparisons.grid.resolved
-    over = f"{counted(max(len(r.subsets_at(size)) for size in r.sizes), 'subset')} and {counted(len(r.seeds), 'seed')}"
-    return f"{over.replace(' and ', ', ')} and test items" if comparisons.items else over
 
 
 def _overlap_lines(resolved: ResolvedTable) -> list[str]:
@@ -219,19 +207,9 @@ def rendered(comparisons: Comparisons, format: str) -> str:
 
 def comparison_document(comparisons: Comparisons) -> Document:
     """Every comparison as a row, the sentences, and the notes on them."""
-    exact = () if comparisons.items else ("Exact p",)
-    head = (
-        "Column",
-        f"Minus {comparisons.against}",
-        "Points",
-        "Unadjusted 95 %",
-        "p",
-        "Holm",
-        *exact,
-        "Better",
-        "Verdict",
-        *(["Plan"] if comparisons.seal else []),
-    )
+    exact, plans = () if comparisons.items else ("Exact p",), ["Plan"] if comparisons.seal else []
+    place, tests = ("Column", f"Minus {comparisons.against}"), ("Unadjusted 95 %", "p", "Holm", *exact)
+    head = (*place, "Points", *tests, "Better", "Verdict", *plans)
     left = frozenset({0, 1, head.index("Verdict"), len(head) - 1})
     tables = []
     for size in comparisons.grid.resolved.sizes:
@@ -316,50 +294,33 @@ def _source(source: Source) -> str:
 # --------------------------------------------------------------------------------------------------------------- frames
 
 
+COLUMNS = (
+    *("size", "column", "metric", "row", "against", "num_subsets", "num_seeds"),
+    *("difference", "low", "high", "error", "p", "p_holm"),
+    *("sign_flip_p", "sign_flip_p_holm", "sign_flip_floor", "improvement", "improvement_low", "improvement_high"),
+    *("equivalence_p", "equivalence_p_holm", "item_share", "across_hardware", "collapsed", "collapsed_against"),
+    *("verdict", "verdict_without_collapsed", "plan", "departures", "sentence"),
+)
+
+
 def comparison_frame(comparisons: Comparisons) -> pd.DataFrame:
     """One row a comparison, on the metric's own scale; `docs/statistics.md` has the columns."""
     import pandas as pd
 
-    return pd.DataFrame([_flat(each, comparisons) for each in comparisons.comparisons])
+    return pd.DataFrame([_flat(each, comparisons) for each in comparisons.comparisons], columns=[*COLUMNS])
 
 
 def _flat(c: Comparison, comparisons: Comparisons) -> dict[str, Any]:
-    d = c.difference
-
-    def ends(name: str, interval: Interval | None) -> dict[str, float | None]:
-        low, high = f"{name}low", f"{name}high"
-        return {low: interval.low, high: interval.high} if interval else {low: None, high: None}
-
-    return {
-        "size": c.size,
-        "column": c.column,
-        "metric": c.metric,
-        "row": c.row,
-        "against": c.against,
-        "num_subsets": d.num_subsets if d else 0,
-        "num_seeds": d.num_seeds if d else 0,
-        "difference": d.mean if d else None,
-        **ends("", d.interval if d else None),
-        "error": d.error if d else None,
-        "p": d.p if d else None,
-        "p_holm": c.p_holm,
-        "sign_flip_p": d.flip.p if d and d.flip else None,
-        "sign_flip_p_holm": c.flip_p_holm,
-        "sign_flip_floor": d.flip.floor if d and d.flip else None,
-        "improvement": d.improvement if d else None,
-        **ends("improvement_", d.improvement_interval if d else None),
-        "equivalence_p": d.equivalence_p if d else None,
-        "equivalence_p_holm": c.equivalence_p_holm,
-        "item_share": d.item_share if d else None,
-        "across_hardware": c.across_hardware,
-        "collapsed": c.collapsed[0],
-        "collapsed_against": c.collapsed[1],
-        "verdict": c.verdict,
-        "verdict_without_collapsed": c.without_collapsed,
-        "plan": plan_word(c),
-        "departures": "; ".join(c.departures),
-        "sentence": sentence(c, comparisons),
-    }
+    d = c.difference or Difference(math.nan, 0, 0)
+    values: dict[str, Any] = {**vars(d), **vars(c), "difference": None if c.difference is None else d.mean}
+    for name in ("", "improvement_"):
+        interval = values.get(f"{name}interval")
+        values |= {f"{name}low": interval and interval.low, f"{name}high": interval and interval.high}
+    values |= {"sign_flip_p": d.flip and d.flip.p, "sign_flip_p_holm": c.flip_p_holm}
+    values |= {"sign_flip_floor": d.flip and d.flip.floor, "collapsed": c.collapsed[0]}
+    values |= {"collapsed_against": c.collapsed[1], "verdict_without_collapsed": c.without_collapsed}
+    values |= {"plan": plan_word(c), "departures": "; ".join(c.departures), "sentence": sentence(c, comparisons)}
+    return {name: values[name] for name in COLUMNS}
 
 
 def variance_frame(variances: Sequence[CellVariance]) -> pd.DataFrame:
@@ -385,7 +346,3 @@ def interval_text(interval: Interval) -> str:
 
 def p_text(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
-
-
-def _design(num_subsets: int, num_seeds: int) -> str:
-    return f"{counted(num_subsets, 'subset')} x {counted(num_seeds, 'seed')}"

@@ -23,16 +23,8 @@ def detection_lines(detections: Detections, duration: Callable[[float], str]) ->
         source = counted(detection.recorded, "recorded difference") if detection.recorded else "defaults"
         detects = DASH if detection.detects is None else in_points(detection.detects)
         size, best = f"{detection.size:,}" if detection.size else "full", detection.enough
-        body.append(
-            [
-                detection.title,
-                size,
-                *sds,
-                source,
-                detects,
-                *([design_text(best), duration(best.cost)] if best else [DASH] * 2),
-            ]
-        )
+        cheapest = [design_text(best), duration(best.cost)] if best else [DASH] * 2
+        body.append([detection.title, size, *sds, source, detects, *cheapest])
     planned = f"{counted(detections.num_subsets, 'subset')} x {counted(detections.num_seeds, 'seed')}"
     lines = [
         *text_lines(Table("", head, body, frozenset({0, 5}))),

@@ -9,10 +9,10 @@ from functools import partial
 from harness.analysis.cells import Cell, Grid
 from harness.analysis.comparison import Comparison, Comparisons, Place, cell_intervals
 from harness.analysis.examples import ExampleFrames
-from harness.analysis.ranks import Rank, ranks, sets_of_the_best
+from harness.analysis.ranks import sets_of_the_best
 from harness.analysis.variance import CellVariance
 from harness.methods import METHODS
-from harness.report.caption import Caption, caption_lines, design_lines, footnotes, title_lines
+from harness.report.caption import Caption, best_line, caption_lines, footnotes, title_lines
 from harness.report.comparison import (
     VARIANCE,
     comparison_document,
@@ -87,12 +87,7 @@ def results_page(results: Results) -> str:
 def _results(results: Results) -> list[Block]:
     grid = results.grid
     letters, marks = footnotes(grid)
-    intervals, apart, ranked, leading = (
-        cell_intervals(grid),
-        _verdicts(results.comparisons),
-        ranks(grid),
-        sets_of_the_best(grid),
-    )
+    intervals, apart, leading = cell_intervals(grid), _verdicts(results.comparisons), sets_of_the_best(grid)
     blocks: list[Block] = []
     head = ["Method", *(column_name(grid, column) for column in grid.columns)]
     for size in grid.resolved.sizes:
@@ -101,7 +96,7 @@ def _results(results: Results) -> list[Block]:
             cells: list[str | Entry] = [row]
             for column in grid.columns:
                 cell, place = grid.cells[size, row, column], (size, row, column)
-                lines = _lines(grid, cell, intervals.get(place), apart.get(place), ranked.get(place))
+                lines = _lines(grid, cell, intervals.get(place), apart.get(place))
                 cells.append(replace(cell_entry(grid, place, letters, leading), below=tuple(lines)))
             rows.append(cells)
         blocks.append(Table(size_name(size, grid.resolved.size_unit), head, rows, stacked=True))
@@ -114,13 +109,13 @@ def _results(results: Results) -> list[Block]:
         about.append(
             "No cell has an interval: one needs the mean of two runs or more, all done, with different scores."
         )
-    if any((rank.low, rank.high) != (1, rank.count) for rank in ranked.values()):
-        about.append("Rank: all hold together with 95 %; where none stands, any rank is possible.")
+    if leading:
+        about.append(best_line(bold=True))
     if apart and not isinstance(results.comparisons, str):
         about.append(
             f"higher, lower, equivalent: than or to {results.comparisons.against}, by Holm over all comparisons."
         )
-    return [*blocks, Lines([*about, *design_lines(grid), *marks])]
+    return [*blocks, Lines([*about, *marks])]
 
 
 def _factors(grid: Grid) -> str:
@@ -133,9 +128,7 @@ def _factors(grid: Grid) -> str:
     return "crossed over subsets and seeds: where the mean over others of them would lie"
 
 
-def _lines(
-    grid: Grid, cell: Cell, interval: Interval | None, versus: Comparison | None, rank: Rank | None
-) -> list[tuple[str, str]]:
+def _lines(grid: Grid, cell: Cell, interval: Interval | None, versus: Comparison | None) -> list[tuple[str, str]]:
     """The small lines below a cell: (class, text)."""
     lines = []
     if interval:
@@ -146,9 +139,6 @@ def _lines(
     if versus:
         name = {"higher": "up", "lower": "down"}.get(versus.verdict, "")
         lines.append((name, f"{versus.verdict} {'to' if versus.verdict == 'equivalent' else 'than'} {versus.against}"))
-    if rank and (rank.low, rank.high) != (1, rank.count):
-        ends = f"{rank.low} to {rank.high}" if rank.low < rank.high else f"{rank.low}"
-        lines.append(("", f"rank {ends} of {rank.count}"))
     return lines
 
 

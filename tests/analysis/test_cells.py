@@ -126,20 +126,10 @@ def test_an_incomplete_cell_has_no_mean(broken: dict[str, Any] | None) -> None:
     grid = filled(r, runs, rows_of(r))
     cell = grid.cells[first.size, first.row, first.column]
     assert (cell.value, cell.spread, cell.done, cell.verdict) == (None, None, 14, "incomplete")
-    assert not cell.best
     assert len(cell.notes) == (1 if broken else 0)
     text = render(grid, CAPTION, "text")
     assert "14/15" in text
     assert ("subset0 seed31" in text) == bool(broken)
-
-
-def test_best_is_among_complete_cells_only() -> None:
-    r = resolved(methods=("FT", "SCL", "TAPT"), sizes=(20,), tasks=("sst2",))
-    values = {"FT": 0.9, "SCL": 0.8, "TAPT": 0.8}
-    runs = [result(r, n, 20, "sst2", *p, v) for n, v in values.items() for p in r.replicates]
-    best = {k[1] for k, cell in filled(r, runs[1:]).cells.items() if cell.best}
-    assert best == {"SCL", "TAPT"}
-    assert {k[1] for k, cell in filled(r, runs).cells.items() if cell.best} == {"FT"}
 
 
 def constant(r: ResolvedTable, row: str, shift: float, noise: float = 0.005) -> list[Result]:

@@ -287,7 +287,6 @@ def test_reference_rows_change_nothing_of_the_others() -> None:
     )
     assert "SCL" in {row for _, row, _ in sets_of_the_best(filled(r, runs))}
     assert {row for _, row, _ in sets_of_the_best(with_further)} == {"TF-IDF"}
-    assert {row for (_, row, _), cell in with_further.cells.items() if cell.best} == {"TF-IDF"}
     assert resolutions(with_further) == resolutions(filled(r, runs))
 
 

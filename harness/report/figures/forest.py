@@ -19,7 +19,7 @@ MOST = 40
 
 
 def drawn(comparisons: Comparisons, format: str) -> bytes:
-    """The figure as a file, a panel for each size. A filled mark: the interval does not hold 0."""
+    """The figure as a file, a panel for each size. A filled mark: the verdict is higher or lower."""
     panels = [shown for shown, _ in _panels(comparisons).values()]
     return file_of(lambda: _figure(panels, comparisons), format)
 
@@ -48,8 +48,6 @@ def _panels(comparisons: Comparisons) -> dict[int, tuple[list[Comparison], int]]
 
 def _picture(number: int, size: int, shown: Sequence[Comparison], comparisons: Comparisons, count: int) -> Picture:
     where, against = size_name(size, comparisons.grid.resolved.size_unit).lower(), comparisons.against
-    outside = [f"{comparison.row} in {comparison.title}" for comparison in shown if _apart(comparison)]
-    summary = f"Intervals without 0: {', '.join(outside)}." if outside else "Every interval contains 0."
     rows = [
         [column_name(comparisons.grid, c.column), c.row, *(in_points(value, sign=True) for value in _values(c))]
         for c in shown
@@ -60,7 +58,7 @@ def _picture(number: int, size: int, shown: Sequence[Comparison], comparisons: C
         lambda: _figure([shown], comparisons),
         f"forest{number}",
         f"Differences from {against}: {where}",
-        f"Points and unadjusted 95 % intervals of {len(shown)} differences. {summary}",
+        f"Points and unadjusted 95 % intervals of {len(shown)} differences.",
     )
     some = f" ({len(shown)} of {count}: the table below has all)" if len(shown) < count else ""
     caption = f"Minus {against}, {where}: difference and unadjusted 95 % interval{some}; dotted: ±{in_points(comparisons.region)} points"
@@ -71,11 +69,6 @@ def _values(comparison: Comparison) -> tuple[float, float, float]:
     assert comparison.difference is not None
     assert comparison.difference.interval is not None
     return comparison.difference.mean, comparison.difference.interval.low, comparison.difference.interval.high
-
-
-def _apart(comparison: Comparison) -> bool:
-    _, low, high = _values(comparison)
-    return low > 0 or high < 0
 
 
 def _figure(panels: Sequence[Sequence[Comparison]], comparisons: Comparisons) -> Any:
@@ -101,7 +94,7 @@ def _panel(axes: Any, shown: Sequence[Comparison], comparisons: Comparisons) -> 
             mean, low, high = (100 * value for value in _values(comparison))
             style = look(rows.index(comparison.row))
             axes.plot([low, high], [place, place], color=style["color"])
-            filled = style["color"] if _apart(comparison) else "none"
+            filled = style["color"] if comparison.verdict in ("higher", "lower") else "none"
             axes.plot([mean], [place], **style, markerfacecolor=filled)
             name = f"{comparison.title}  {comparison.row}" if len(columns) > 1 else comparison.row
             places[place] = name
