@@ -234,13 +234,10 @@ def sets_of_the_best(designs: int, seed: int, rows: int = 5) -> pd.DataFrame:
             tied, any_rank = _tied(scores)
             parts = Components(*(2 * part for part in vars(world.components).values()))  # of the difference of two rows
             scores[-1] += detectable(precision(parts, subsets, seeds, 1 - level))
-            row = {
-                "world": world.name,
-                "design": f"{subsets}x{seeds}",
-                "first left out": 100 * float((~tied[0]).mean()),
-            }
-            row |= {"last left out": 100 * float((~tied[-1]).mean()), "any rank wrong": 100 * float(any_rank.mean())}
-            found.append({**row, "tied": float(_tied(scores)[0].sum(axis=0).mean())})
+            row: dict[str, Any] = {"world": world.name, "design": f"{subsets}x{seeds}"}
+            row |= {f"{which} left out": 100 * float((~tied[k]).mean()) for which, k in (("first", 0), ("last", -1))}
+            row |= {"any rank wrong": 100 * float(any_rank.mean()), "tied": float(_tied(scores)[0].sum(axis=0).mean())}
+            found.append(row)
     return table(found)
 
 

@@ -71,15 +71,6 @@ def test_what_is_detected_is_that_of_the_design_and_its_family() -> None:
     assert 2 / 2**7 <= found.level < 2 / 2**6
 
 
-def test_the_family_is_that_of_the_rows_that_are_run() -> None:
-    """CSSL has no back-translations here: its row is skipped, and no comparison of it counts."""
-    r = resolved(methods=("FT", "SCL", "TAPT"), tasks=("sst2", "rte"))
-    whole = detections(filled(r, []), 0.03, hours)
-    assert whole.comparisons == 2 * 3, "two rows; two columns and Avg"
-    skipped = {("TAPT", "rte"): "no texts"}
-    assert detections(filled(r, [], skipped=skipped), 0.03, hours).comparisons == 3 + 1
-
-
 def test_no_plan_has_two_seeds_and_the_seed_of_the_defaults_matters() -> None:
     """Two seeds were the cheapest design for most differences."""
     assert DEFAULT.seed > 0

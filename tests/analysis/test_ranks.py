@@ -14,7 +14,7 @@ from requested import resolve_table
 
 from harness.analysis.cells import Grid
 from harness.analysis.comparison import compared, run_places
-from harness.analysis.ranks import OVER, ranks, sets_of_the_best
+from harness.analysis.ranks import OVER, Rank, ranks, sets_of_the_best
 from harness.report.caption import Caption, caption_lines
 from harness.report.document import FORMATS
 from harness.report.ranks import ranks_frame, rendered_ranks
@@ -40,37 +40,23 @@ def grid(
     return filled(r, runs)
 
 
-def above(g: Grid, column: str) -> dict[tuple[str, str], float]:
-    """One-sided p of each ordered pair, by the comparison of the rows' tables; over the columns tables of tasks x seeds."""
-    r, scores = g.resolved, g.results.set_index(["row", "column", "subset", "seed"])["test"]
-
-    def table(row: str) -> np.ndarray:
-        if column == OVER:
-            return np.array([[np.mean([scores[row, c, s, t] for s in r.subsets]) for t in r.seeds] for c in r.columns])
-        return np.array([[scores[row, column, s, t] for t in r.seeds] for s in r.subsets])
-
-    found = {}
+def test_over_the_columns_ranks_are_those_of_the_pairwise_tests() -> None:
+    """Tables of tasks x seeds; one-sided p times the number of ordered pairs, for the marks times the number of a row's tests."""
+    g = grid({"FT": 0.0, "SCL": 0.02, "TAPT": 0.03}, seed=2)
+    r, scores, p = g.resolved, g.results.set_index(["row", "column", "subset", "seed"])["test"], {}
+    table = {
+        row: np.array([[np.mean([scores[row, c, s, t] for s in r.subsets]) for t in r.seeds] for c in r.columns])
+        for row in ROWS
+    }
     for one, other in itertools.permutations(ROWS, 2):
-        test = difference(table(one) - table(other), 0.01)
-        assert test.p is not None
-        found[one, other] = test.p / 2 if test.mean > 0 else 1.0
-    return found
-
-
-@pytest.mark.parametrize("noise", [0.01, 0.03])
-@pytest.mark.parametrize("column", ["sst2", OVER])
-def test_ranks_are_those_of_the_pairwise_tests(noise: float, column: str) -> None:
-    """One-sided p times ordered pairs, as many as p times pairs: of the columns those of Avg too, over the columns three."""
-    g = grid({"FT": 0.0, "SCL": 0.02, "TAPT": 0.06}, noise, seed=2)
-    found, p, pairs = ranks(g), above(g, column), 6 if column == OVER else 6 * (len(TASKS) + 1)
+        test = difference(table[one] - table[other], 0.01)
+        p[one, other] = (test.p or 0) / 2 if test.mean > 0 else 1.0
+    out = {row for row in ROWS if any(p[other, row] * 2 < 0.05 for other in ROWS if other != row)}
+    assert 0 < len(out) < len(ROWS)
     for row in ROWS:
-        others = [other for other in ROWS if other != row]
-        rank = found[20, row, column]
-        assert rank.low == (1 if rank.best else 1 + sum(p[other, row] * pairs < 0.05 for other in others))
-        assert rank.high == 3 - sum(p[row, other] * pairs < 0.05 for other in others)
-    if column == OVER:
-        out = {row for row in ROWS if any(p[other, row] * 2 < 0.05 for other in ROWS if other != row)}
-        assert {row for row in ROWS if found[20, row, column].best} == (set(ROWS) - out if out else set())
+        above, below = (sum(p[pair] * 6 < 0.05 for pair in p if pair[side] == row) for side in (1, 0))
+        best = row not in out
+        assert ranks(g)[20, row, OVER] == Rank(1 if best else 1 + above, 3 - below, 3, best)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -98,12 +84,14 @@ def test_marks_and_verdicts_never_contradict_each_other(seed: int) -> None:
         assert not best & lower, "none is marked that a row is higher than"
         assert not best or top in best, "none is marked whose number is below that of one that is not"
         for c in (*shown, *(each for each in against_top if each.column == column and first not in (each.row, top))):
+            other = c.row if c.against == top else c.against
             if best and top in (c.row, c.against):
-                other = c.row if c.against == top else c.against
-                assert (other in best) == (
-                    c.verdict in ("not separable", "equivalent") and other in values and other not in lower
-                )
-        assert all(ranks(g)[20, row, column].low == 1 for row in best)
+                tied = c.verdict in ("not separable", "equivalent") and other in values and other not in lower
+                assert (other in best) == tied
+        found = {row: ranks(g)[20, row, column] for row in values}
+        assert all(found[row].low == 1 for row in best)
+        for c in (c for c in shown if {c.row, c.against} <= found.keys() and c.verdict != "higher"):
+            assert found[c.row].high >= found[c.against].low, "a rank tells no rows apart that their verdict does not"
 
 
 def test_a_row_that_is_clearly_best_is_first_and_equal_rows_have_any_rank() -> None:
@@ -114,21 +102,14 @@ def test_a_row_that_is_clearly_best_is_first_and_equal_rows_have_any_rank() -> N
 
 
 def test_over_columns_needs_three_tasks_and_complete_rows() -> None:
+    """MNLI's two test sets are of one task."""
     shifts = {"FT": 0.0, "SCL": 0.2, "TAPT": -0.2}
-    assert not [place for place in ranks(grid(shifts, tasks=("sst2", "rte"))) if place[2] == OVER]
+    for tasks, count in (("sst2", "rte"), 0), (("sst2", "mnli"), 0), (("sst2", "rte", "mnli"), 3):
+        assert sum(place[2] == OVER for place in ranks(grid(shifts, tasks=tasks))) == count
     found = ranks(grid(shifts, without=("TAPT", "rte", 0)))
     assert {row for _, row, column in found if column == OVER} == {"FT", "SCL"}
     assert {row for _, row, column in found if column == "rte"} == {"FT", "SCL"}
     assert {row for _, row, column in found if column == "sst2"} == set(ROWS)
-
-
-def test_two_test_sets_of_one_task_are_one_task() -> None:
-    """MNLI's runs are scored on two test sets: with SST-2 these are two tasks, too few to rank over."""
-    shifts = {"FT": 0.0, "SCL": 0.2, "TAPT": -0.2}
-    assert not [place for place in ranks(grid(shifts, tasks=("sst2", "mnli"))) if place[2] == OVER]
-    assert [
-        rank.count for place, rank in ranks(grid(shifts, tasks=("sst2", "rte", "mnli"))).items() if place[2] == OVER
-    ]
 
 
 def test_over_columns_rows_are_compared_on_the_subsets_that_all_have() -> None:

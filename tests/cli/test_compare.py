@@ -73,7 +73,7 @@ def test_formats_agree(harness: Harness) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--against fx", "--against: unknown row 'fx'"),
+        ("--against TATP", "--against: unknown row 'TATP'. Did you mean 'TAPT'"),
         ("--format parquet", "--format: unknown format 'parquet'"),
         ("--variance --region 2", "--region is for comparisons"),
         ("--cost --variance", "--variance: not allowed with --cost"),
