@@ -57,7 +57,7 @@ def _report(verification: Verification) -> Iterator[str]:
         yield f"Compared with the plan of {counted(len(bench.runs), 'run')} of: {command(bench.request)}"
     yield f"Differences from what plan and records give: {len(verification.differing):,}."
     yield from _first(verification.differing)
-    yield f"Records checked against their predictions, history, batches and parents: {verification.checked:,}."
+    yield f"Records checked against their predictions, history and parents: {verification.checked:,}."
     yield from verification.seals
     if verification.problems:
         yield f"Contradictions: {len(verification.problems):,}."
@@ -75,7 +75,7 @@ def _first(sentences: Sequence[str]) -> Iterator[str]:
 
 def _rerun_report(reruns: Sequence[Rerun]) -> Iterator[str]:
     if not reruns:
-        yield "Taken as recorded: predictions, losses, times, hardware, and FLOPs before fine-tuning; --rerun K trains K stages again."
+        yield "Taken as recorded: predictions, losses, FLOPs, times and hardware; --rerun K trains K stages again."
         return
     yield f"Stages trained again: {len(reruns):,}, of which {sum(rerun.agrees for rerun in reruns):,} agree with their records."
     yield from (f"  {rerun.sentence}" for rerun in reruns)

@@ -24,7 +24,6 @@ from harness.storage import Storage, weights_of
 from harness.tasks import Task
 
 if TYPE_CHECKING:
-    from harness.encoders.models.text_encoder import TextEncoder
     from harness.encoders.tokens import Tokeniser
     from harness.objectives.base import TrainingObjective
     from harness.planning.lifecycle import Event
@@ -114,19 +113,6 @@ def _retrained(recorded: Recorded, view: View, storage: str | None) -> Prepared:
         why = reasons[0] if reasons else "no worker returned them"
         raise UserError(f"{recorded.key[:12]}: its weights could not be trained again: {why}.")
     return prepared
-
-
-def start_of(prepared: Prepared, stage: Stage) -> tuple[TextEncoder, str]:
-    """The encoder that a stage without a parent starts from, and the device for it. Raises UserError where it is not at hand."""
-    import torch
-
-    from harness.encoders.models.text_encoder import load_encoder
-
-    located, root = prepared.plan.located, stage.encoder
-    encoder = load_encoder(_folder_of(located), root.digest, seed=stage.seed, config=located.new_config)
-    if root.relative_buckets:
-        encoder.add_relative_positions(root.relative_buckets, root.relative_distance)
-    return encoder, "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def worker_setup(recorded: Recorded, prepared: Prepared, storage: Storage) -> WorkerSetup:

@@ -4,42 +4,34 @@ the records are checked against themselves."""
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.analysis.published import Published, Values, differences, read_published, same, where
 from harness.analysis.schema import PLACE, records
 from harness.analysis.scores import results_of
 from harness.analysis.seal import SHOWN, Member, SealedRun, name_of, sealed_runs
-from harness.commands.prepare import Prepared, prepare, prepare_recorded
+from harness.commands.prepare import Prepared, prepare_recorded
 from harness.commands.report import grid_of
 from harness.commands.seal import recorded_runs_of
 from harness.commands.stored import check_exists
-from harness.commands.texts import reader
-from harness.commands.trained import start_of
-from harness.encoders.tokens import Examples, Tokeniser
 from harness.errors import UserError
-from harness.objectives import build, definition_of
-from harness.planning.request import BESIDE, Request, from_json, is_own
+from harness.planning.request import BESIDE, Request, from_json
 from harness.report.table import render
-from harness.specs import Data, Record, RowSet, Stage, starts_elsewhere
+from harness.specs import Record, Stage, starts_elsewhere
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.store.published import is_published
-from harness.streams import stream
 from harness.tasks import score
 from harness.wording import counted, listed
 
 if TYPE_CHECKING:
-    from harness.objectives.base import TrainingObjective
+    pass
 
 RUN = ("size", "row", "task", "subset", "seed")
 """What names a run of a bench."""
@@ -80,48 +72,21 @@ class Bench:
             text = text.replace(json.dumps(path)[1:-1], json.dumps(written)[1:-1])
         return json.loads(text) if text else value
 
+    @property
+    def has_whole(self) -> bool:
+        """Whether the file is JSON of the whole bench, whose other fields can be held against the report."""
+        whole = self.prepared and {*self.prepared.store.statuses(self.runs.values())} <= {*self.published.keys}
+        return bool(self.published.body and whole and not self.reason)
+
     @cached_property
     def differing(self) -> list[str]:
-        """In which fields the JSON file differs from the report of the bench, or from that of the part that the file says it is: the shorter
-        list; nothing where the bench cannot be planned."""
-        if not self.prepared or not self.published.body or self.reason:
+        """In which fields the JSON file differs from the report of the bench; nothing where it is no JSON of that."""
+        if not self.prepared or not self.has_whole:
             return []
-        best, part = self._differing(self.prepared), None
-        with suppress(KeyError, TypeError):  # a header of another form is no part of the bench
-            part = self._part(self.prepared)
-        if best and part:
-            with suppress(UserError):
-                best = min(best, self._differing(prepare(part, train=False)), key=len)
-        return best
-
-    def _differing(self, prepared: Prepared) -> list[str]:
-        derived = json.loads(render(*grid_of(prepared), "json"))
+        derived = json.loads(render(*grid_of(self.prepared), "json"))
         del derived["results"]
         body = self.as_written(self.published.body)
         return [*differences(_without_marks(body), _without_marks(self.as_written(derived)))]
-
-    def _part(self, prepared: Prepared) -> Request:
-        """The request with the filters that the file states, as far as the bench or the rows of the file know their values."""
-        body = self.published.body
-
-        def stated(name: str, column: str) -> tuple[int, ...]:
-            known = {*getattr(prepared.resolved, name), *(row[column] for row in self.published.rows)}
-            return tuple(dict.fromkeys(value for value in body[name] if value in known))
-
-        of_table = {row.name for row in prepared.resolved.table.rows}
-        known = {row.name: row for row in prepared.resolved.rows}
-        known |= {name: row for name, (_, row) in prepared.resolved.origin_rows.items()}
-        method = {name: row.name if row.name in of_table else "+".join(row.parts) for name, row in known.items()}
-        names = [str(row["name"]) for row in body["rows"]]
-        tasks = {str(cell["task"]): None for cell in body["cells"] if cell["task"]}
-        return replace(
-            self.request,
-            methods=tuple(dict.fromkeys(method.get(name, name) for name in names)),
-            tasks=tuple(task for task in self.request.tasks or tasks if task in tasks or is_own(task)),
-            sizes=stated("sizes", "size"),
-            subsets=stated("subsets", "subset"),
-            seeds=stated("seeds", "seed"),
-        )
 
 
 def _without_marks(report: Any) -> Any:
@@ -187,7 +152,7 @@ def verify(path: Path, url: str | None, seal: str | None = None) -> Verification
             _check_records(outcome, bench.prepared)
             if bench.reason:
                 outcome.unchecked[f"the data behind the keys, and labels ({bench.reason})"] = []
-    if published.body and benches and benches[0].prepared and not benches[0].reason:
+    if benches and benches[0].has_whole:
         outcome.differing += benches[0].differing
     elif published.body:
         outcome.unchecked["all of the JSON but its results"] = []
@@ -380,35 +345,19 @@ def _check_stages(outcome: Verification, checks: RecordChecks, stages: Mapping[s
         if record.status == "done":
             outcome.checked += 1
             outcome.problems += [f"record {key[:12]}: {wrong}" for wrong in checks(stages[key], record)]
-    if checks.unloadable:
-        outcome.unchecked[f"losses and FLOPs ({checks.unloadable})"] = []
 
 
 # ---------------------------------------------------------------------------------------------- a record against itself
 
 
-ROUNDING = 1e-4
-"""Relative difference of a loss and of the sum of its terms by rounding: means of single-precision numbers."""
-
-
 class RecordChecks:
-    """What contradicts what in the finished records of a plan, without training: predictions, losses as a whole, times, and the FLOPs of
-    stages without labels are taken as recorded. `unloadable`: why losses and FLOPs were not checked, where the encoder cannot be loaded or the data are not at hand."""
+    """What contradicts what in the finished records of a plan, without training: predictions, losses, FLOPs and times are taken as recorded."""
 
     def __init__(self, prepared: Prepared) -> None:
-        self._prepared, self.unloadable = prepared, prepared.unread
-        if not self.unloadable:
-            assert prepared.plan.located.folder is not None  # a plan with all it needs
-            self._tokeniser = Tokeniser(prepared.plan.located.folder)
-            self._read = reader(prepared.plan, self._tokeniser, prepared.store)
-        self._objectives: dict[str, TrainingObjective] = {}
-        self._kept: dict[str, tuple[Examples, NDArray[Any]]] = {}
+        self._prepared = prepared
 
     def __call__(self, stage: Stage, record: Record) -> Iterator[str]:
         """A sentence for each contradiction in the finished record of a stage."""
-        objective = self._objective(stage)
-        if objective:
-            yield from _losses(objective.weights, record)
         earlier = self._prepared.store.records([stage.parent.key]) if stage.parent else {}
         if starts_elsewhere(stage, {**earlier, stage.key: record}):
             yield "the weights that it says it started from are not those that the stage before it recorded"
@@ -416,8 +365,6 @@ class RecordChecks:
             return
         yield from self._predictions(stage, record)
         yield from _selection(stage, record)
-        if objective and not same(record.flops, flops := self._flops(stage, objective)):
-            yield f"it says {record.flops!r} FLOPs, and its batches have {flops!r}"
 
     def _predictions(self, stage: Stage, record: Record) -> Iterator[str]:
         assert stage.data.dev is not None
@@ -432,65 +379,6 @@ class RecordChecks:
                 yield f"it says {recorded!r} for {metric} on dev, and its predictions give {computed!r}"
         if (record.histogram, record.collapsed) != (predicted.histogram, predicted.collapsed):
             yield "the classes that it says are predicted on dev are not those of its predictions"
-
-    def _objective(self, stage: Stage) -> TrainingObjective | None:
-        """A stage's objective; None where its encoder cannot be loaded, and for what scikit-learn fits, which has no losses and no batches."""
-        if definition_of(stage.objective).fitted:
-            return None
-        kind = repr((stage.objective, stage.encoder, stage.data.num_labels))
-        if kind not in self._objectives and not self.unloadable:
-            try:
-                encoder, _ = start_of(self._prepared, stage)
-            except UserError as error:
-                self.unloadable = str(error).rstrip(".")
-                return None
-            vocabulary = self._tokeniser.vocabulary
-            self._objectives[kind] = build(stage.objective, encoder, vocabulary, stage.data.kind, 0.0, stage.seed)
-        return self._objectives.get(kind)
-
-    def _flops(self, stage: Stage, objective: TrainingObjective) -> float:
-        """The FLOPs of a stage with labels: of its updates, of each evaluation on dev, and of the test sets."""
-        from harness.training.loop import batch_order
-
-        assert stage.selection is not None
-        (train, labels), (dev, _), *tests = (self._examples(rows, stage.data) for rows in stage.row_sets)
-        objective.seed = stage.seed  # one objective stands for all seeds
-        objective.take_training_set(train, labels)
-        if objective.params.encodes_once:
-            return sum(objective.encoding_flops(each.tokens) for each in (train, dev, *(test for test, _ in tests)))
-        order, total = batch_order(len(train), stage.optim.batch_size, stage.seed), 0.0
-        for step in range(1, stage.optim.steps + 1):
-            rows = next(order)
-            total += objective.prepare(train.take(rows), labels[rows], partial(_draw, stage.seed, step)).flops
-        for examples, times in ((dev, stage.evaluations), *((each, 1) for each, _ in tests)):
-            total += times * objective.encoding_flops(objective.evaluated(examples).tokens)
-        return float(total)
-
-    def _examples(self, rows: RowSet, data: Data) -> tuple[Examples, NDArray[Any]]:
-        kind = f"{rows.digest} {data.max_length} {data.prompt}"
-        if kind not in self._kept:
-            self._kept[kind] = self._read(rows, data)
-        return self._kept[kind]
-
-
-def _draw(seed: int, step: int, purpose: str, *more: Any) -> np.random.Generator:
-    return stream(seed, purpose, step, *more)
-
-
-def _losses(weights: Mapping[str, float], record: Record) -> Iterator[str]:
-    """Each loss of the history against its terms, and against its course between two evaluations."""
-    before = 0
-    for entry in record.history:
-        if "loss" not in entry:
-            continue
-        terms = sum(weight * entry[name] for name, weight in weights.items() if name in entry)
-        points = entry.get("curve", {}).get("loss", [])
-        updates = np.diff([before, *(step for step, _ in points)])
-        course = float(np.average([value for _, value in points], weights=updates)) if points else entry["loss"]
-        for what, value in (("terms", terms), ("course", course)):
-            if not math.isclose(entry["loss"], value, rel_tol=ROUNDING, abs_tol=ROUNDING):
-                yield f"it says loss {entry['loss']!r} at update {entry['step']}, and its {what} give {value!r}"
-        before = entry["step"]
 
 
 def _selection(stage: Stage, record: Record) -> Iterator[str]:

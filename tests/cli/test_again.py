@@ -120,16 +120,6 @@ def test_where_nothing_is_recorded_the_benches_of_the_store_are_pointed_at(harne
         assert ("'harness list benches'" in harness(f"report {FIRST}{words}").err) == hint
 
 
-def test_another_table_and_another_store_know_nothing_of_it(harness: Harness) -> None:
-    harness(f"bench {FIRST}")
-    other = harness("report --table objectives")
-    assert ("0/3" in other.out, other.err) == (True, "")
-    said = harness("report --store sqlite:///other.db")
-    assert said.status == 2
-    assert "name a table with --table" in said.err
-    assert not Path("other.db").exists()
-
-
 def commands(text: str) -> Iterator[list[str]]:
     for line in text.splitlines():
         if "harness bench" in line:
@@ -181,14 +171,6 @@ def test_show_says_where_the_command_is_not_known(harness: Harness) -> None:
     said = harness(f"show {key}")
     assert said.status == 0
     assert "the command that reproduces it is unknown" in said.out
-
-
-def test_show_names_the_store_where_it_is_not_the_default(harness: Harness) -> None:
-    harness(f"bench {FIRST} --store sqlite:///x.db")
-    (key, *_) = Store("sqlite:///x.db").keys_like("")
-    (words,) = commands(harness(f"show {key} --store sqlite:///x.db").out)
-    assert words[-2:] == ["--store", "sqlite:///x.db"]
-    assert "To do: nothing." in harness(*words).err
 
 
 def test_a_list_of_benches_is_commands_the_last_one_first(harness: Harness) -> None:

@@ -184,11 +184,6 @@ def parents_deleted(scene: Scene) -> Path:
     return path
 
 
-def flops_changed(scene: Scene) -> Path:
-    tampered(scene.database, scene.keys["FT", 31], lambda record, _: record.update(flops=record["flops"] / 2))
-    return scene.printed()
-
-
 def in_json(change: Callable[[dict[str, Any]], Any]) -> Callable[[Scene], Path]:
     return lambda scene: scene.printed_json(change)
 
@@ -238,16 +233,6 @@ def test_without_its_data_a_bench_confirms_its_runs_alone(scene: Scene, monkeypa
     assert said.out.endswith(NOT)
 
 
-def test_without_its_encoder_losses_and_flops_are_not_confirmed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*_: Any) -> None:
-        raise UserError("The encoder lacks its weights.")
-
-    monkeypatch.setattr("harness.commands.verify.start_of", gone)
-    said = scene.run("verify", str(flops_changed(scene)), "--store", scene.store)
-    assert said.status == 1
-    assert said.out.endswith("Confirmed in part, without losses and FLOPs (The encoder lacks its weights).\n"), said.out
-
-
 @pytest.mark.parametrize(
     ("column", "value", "says"),
     [
@@ -281,14 +266,6 @@ def other_labels(_: dict[str, Any], predictions: dict[str, Predictions]) -> None
         each.gold[:] = 1 - each.gold
 
 
-def half_flops(record: dict[str, Any], _: dict[str, Predictions]) -> None:
-    record["flops"] /= 2
-
-
-def other_loss(record: dict[str, Any], _: dict[str, Predictions]) -> None:
-    record["history"][0]["loss"] = 0.01
-
-
 def another_evaluation(record: dict[str, Any], _: dict[str, Predictions]) -> None:
     record["history"].insert(0, record["history"][0] | {"step": 3})
 
@@ -304,8 +281,6 @@ def other_start(record: dict[str, Any], _: dict[str, Predictions]) -> None:
         (other_update, "it selects update 1, and its history is best on dev at update 6"),
         (other_classes, "are not those of its predictions"),
         (other_labels, "the labels of sst2/test that it keeps are not those of the data"),
-        (half_flops, " FLOPs, and its batches have "),
-        (other_loss, "it says loss 0.01 at update 6, and its terms give "),
         (another_evaluation, "its history has evaluations after updates [3, 6], and its stage after [6]"),
         (other_start, "the weights that it says it started from are not those "),
     ],

@@ -144,15 +144,6 @@ def commit_until_killed(url: str, first: int, pipe: Connection) -> None:
         pipe.send(seed)
 
 
-def translate(url: str, mark: str, keys: list[str], barrier: Barrier, pipe: Connection) -> None:
-    """Keep a text of one's own under every key, some keys at a time, at the same moment as the others."""
-    store = Store(url)
-    barrier.wait(60)
-    for start in range(0, len(keys), 50):
-        store.keep_translations({key: f"{mark} {key}" for key in keys[start : start + 50]})
-    pipe.send(store.translations(keys))
-
-
 def same(left: Record, right: Record) -> bool:
     """Bit-identical, predictions and their types included."""
     a, b = dict(vars(left)), dict(vars(right))

@@ -23,15 +23,6 @@ def test_a_record_comes_back_to_the_last_bit(store: Store, url: str) -> None:
     assert again.statuses([of.key, "0" * 32]) == {of.key: ("done", 1)}
 
 
-def test_a_record_without_predictions_comes_back(store: Store) -> None:
-    of, owner = stage(1), Owner.current()
-    kept = record(of, "diverged")
-    kept.predictions = {}
-    store.lease(of.key, owner)
-    assert store.commit(of, kept, owner)
-    assert same(store.records([of.key], predictions=True)[of.key], kept)
-
-
 def test_the_stage_comes_back_with_its_chain_labels_and_key(store: Store) -> None:
     of = stage(1)
     committed(store, of)
