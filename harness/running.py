@@ -118,7 +118,9 @@ def run_stage(
         if checkpoints:  # what is to be deleted
             record.provenance |= checkpoints.provenance
         record.status, record.reason = "diverged", str(error)
-    except Exception as error:  # every error of a model, a batch or a library becomes a record
+    except (Exception, SystemExit) as error:  # every error of a model, a batch or a library becomes a record
+        if isinstance(error, SystemExit) and _ends_worker(error):
+            raise
         if process_group.size > 1 and _of_one_rank(error):
             raise  # the other ranks wait for this one: the worker group ends, and starts again
         record.reason = _reason(error)
@@ -169,12 +171,18 @@ def restored(
     return objective.to(torch.device(setup.device)), digest
 
 
-def _of_one_rank(error: Exception) -> bool:
+def _ends_worker(error: SystemExit) -> bool:
+    """Whether Ray raised it, as it does to end a process that got SIGTERM, and not the stage's own code."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return bool(frame.f_globals["__name__"].startswith("ray."))
+
+
+def _of_one_rank(error: BaseException) -> bool:
     """Whether an error may be one rank's alone; others come from the stage itself, on every rank alike."""
-    return isinstance(error, OSError) or not isinstance(error, (ValueError, UserError))
+    return isinstance(error, OSError) or not isinstance(error, (ValueError, UserError, SystemExit))
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """Why a stage failed, in a line for its record."""
     out_of_memory = isinstance(error, (torch.OutOfMemoryError, MemoryError))
     # torch has no type for it on the CPU.

@@ -351,7 +351,7 @@ class Stage:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
-        """Raises TypeError for a key that is no field and for a field that is missing."""
+        """Raises TypeError for a key that is no field or is never stored, and for a field that is missing."""
         found: Self = _read(cls, body)
         return found
 
@@ -366,6 +366,8 @@ def _read(kind: Any, value: Any) -> Any:
     if not isinstance(kind, type) or not is_dataclass(kind):
         return value
     types = _field_types(kind)
+    if "code" in value and kind is Objective:
+        raise TypeError("an objective's code is in no store, and none from there is run")
     return kind(**{name: _read(types.get(name), each) for name, each in value.items()})
 
 

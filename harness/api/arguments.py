@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral, Real
 from os import PathLike, fspath
 from typing import Any, Literal, TypedDict
 
 from harness.errors import UserError, unknown
+from harness.methods import read_methods
 from harness.planning.fields import BY_NAME, Field
 from harness.planning.point import with_points
 from harness.planning.recipe import Value
@@ -100,6 +99,8 @@ def request_from(
         known = ", ".join(sorted(fields.__annotations__))
         raise TypeError(f"unknown argument '{wrong[0]}'; known besides those of the signature are {known}")
     values = {name: checked(name, value) for name, value in arguments.items() if value is not None}
+    for name in values.get("methods", ()):
+        read_methods(name)
     request = Request(table=fspath(table), overrides=overrides_of(set or {}), **values)
     files = [with_file] if isinstance(with_file, (str, PathLike)) else with_file
     return with_points(request, [fspath(file) for file in files if file])
@@ -110,6 +111,7 @@ def tune_request(method: str, set: Set | None, arguments: Search) -> TuneRequest
     own = Search.__annotations__.keys() - Shared.__annotations__.keys()
     shared = {name: value for name, value in arguments.items() if name not in own}
     values = {name: arguments.get(name) for name in own}
+    read_methods(method)
     return TuneRequest(
         method=method,
         base=request_from("", set, "", shared, Search),
@@ -121,36 +123,14 @@ def tune_request(method: str, set: Set | None, arguments: Search) -> TuneRequest
 
 
 def checked(name: str, value: Any) -> Any:
-    """An argument as a request holds it: paths as text, numbers of NumPy as Python's own, several values as a tuple. Raises
-    UserError for a value of another type or below the least."""
+    """An argument as `Field.read` reads it; of several encoders one text. Raises UserError."""
     if value is None:
         return None
-    if name == "encoder" and isinstance(value, Iterable) and not isinstance(value, (str, PathLike)):
-        return ",".join(_one(name, each) for each in value)
-    if KNOWN[name].several:
-        single = isinstance(value, (str, PathLike)) or not isinstance(value, Iterable)
-        return tuple(_one(name, each) for each in ([value] if single else value))
-    return _one(name, value)
-
-
-def _one(name: str, value: Any) -> Any:
     if name == "keep" and value not in KEPT:
         raise unknown("choice", str(value), KEPT, name)
-    kind, least = KNOWN[name].kind, KNOWN[name].least
-    if kind is str and isinstance(value, (str, PathLike)):
-        return fspath(value)
-    if kind is bool and isinstance(value, bool):
-        return value
-    numeric: Any = {int: Integral, float: Real}.get(kind, ())
-    if not isinstance(value, bool) and isinstance(value, numeric) and least <= (number := kind(value)) < math.inf:
-        return number
-    words = {
-        str: "a text",
-        bool: "true or false",
-        int: f"a whole number of {least} or more",
-        float: "a number of 0 or more",
-    }
-    raise UserError(f"{name}: should be {words[kind]}, not {value!r}.")
+    if name == "encoder" and isinstance(value, Iterable) and not isinstance(value, (str, PathLike)):
+        return ",".join(map(KNOWN[name].read, value))
+    return KNOWN[name].read(value)
 
 
 def with_table(request: Request) -> Request:

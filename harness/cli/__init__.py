@@ -7,10 +7,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from traceback import walk_tb
 
 from harness.cli.parser import COMMANDS, build_parser
 from harness.cli.terminal import BROKEN_PIPE, OutputError, Received, interruptible, standard_streams
 from harness.errors import KEPT, UserError, unknown
+from harness.paths import PYTHON
 
 EXIT_INCOMPLETE, EXIT_USER = 1, 2
 FIRST_COMMANDS = """harness trains and compares contrastive objectives for language encoders. Try first:
@@ -68,9 +70,20 @@ def _run(arguments: list[str]) -> int:
         print(FIRST_COMMANDS)
         return 0
     args = build_parser().parse_args(arguments)
+    for name in (*(getattr(args, "methods", None) or ()), getattr(args, "method", "")):
+        if PYTHON in name:
+            from harness.methods import read_methods
+
+            read_methods(name)
     module, name = args.handler.split(":")
-    status: int = getattr(import_module(module), name)(args)
-    return status
+    try:
+        status: int = getattr(import_module(module), name)(args)
+        return status
+    except SystemExit as error:  # nothing of ours raises one
+        *_, (frame, line) = walk_tb(error.__traceback__)
+        raise UserError(
+            f"{frame.f_code.co_filename}, line {line}: SystemExit: {error}; its code may not end Python."
+        ) from None
 
 
 def _ended(error: UserError | KeyboardInterrupt, received: Received) -> int:

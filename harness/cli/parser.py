@@ -18,6 +18,7 @@ FIGURE_FORMATS = ("png", "svg", "pdf")
 SUBMISSION = "glue-submission"
 REPORT_FORMATS = (*TABLE_FORMATS, "html", *FIGURE_FORMATS, SUBMISSION)
 COMPARE_FORMATS = (*FORMATS, *FIGURE_FORMATS)
+CODE = "Python files of the methods that records name: nothing that a record names is run"
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "studies", "runs")
 """What `list` takes."""
 
@@ -371,7 +372,7 @@ def _verify(verify: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "--seal", metavar="DIGEST", help="digest of a sealed plan, as it was published before the first run"
     )
-    _add(verify, "store", "storage")
+    _add(verify, "store", "storage", "methods", methods=CODE)
 
 
 def _publish(publish: argparse.ArgumentParser) -> None:
@@ -389,7 +390,8 @@ def _merge(merge: argparse.ArgumentParser) -> None:
         type=store,
         help="store, folder that 'publish' wrote, or its file of records: a path or an URL",
     )
-    _add(merge, "store", "data", data="data of what was published without labels (default: as its bench named them)")
+    _add(merge, "store", "methods", methods=CODE)
+    _add(merge, "data", data="data of what was published without labels (default: as its bench named them)")
 
 
 def _init(init: argparse.ArgumentParser) -> None:
@@ -410,7 +412,7 @@ def _list(listing: argparse.ArgumentParser) -> None:
 
 def _show(show: argparse.ArgumentParser) -> None:
     show.add_argument("key", help="key of a stage, or its first characters")
-    _add(show, "store", "storage")
+    _add(show, "store", "storage", "methods", methods=CODE)
 
 
 def _errors(errors: argparse.ArgumentParser) -> None:
@@ -473,7 +475,8 @@ def _predict(predict: argparse.ArgumentParser) -> None:
         "--batch-size", type=positive, metavar="N", help="rows read, predicted and written at a time (default: 2,048)"
     )
     _switch(predict, "--calibrated", "divide logits by the temperature that dev chooses")
-    _add(predict, "text", "store", "storage", text="text column, or two, comma-separated (default: the task's)")
+    _add(predict, "text", text="text column, or two, comma-separated (default: the task's)")
+    _add(predict, "store", "storage", "methods", methods=CODE)
 
 
 def _check(check: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from harness.cli.parser import build_parser
 from harness.cli.terminal import print_lines, timestamp
 from harness.commands.stored import command, last_bench, like_last
 from harness.errors import UserError
+from harness.paths import PYTHON
 from harness.planning.fields import BY_NAME
 from harness.planning.point import with_points
 from harness.planning.request import FIELDS, Request, parse_override, with_default_table
@@ -31,7 +32,10 @@ def read(args: argparse.Namespace) -> Request:
 
 
 def given_flags(args: argparse.Namespace, *names: str) -> list[str]:
-    """Those of these arguments that a command line has, as their flags are typed."""
+    """Those of these arguments that a command line has, as their flags are typed; --methods with files alone is code that a record needs, and selects
+    nothing."""
+    if all(PYTHON in name for name in args.methods or ()):
+        names = tuple(name for name in names if name != "methods")
     return [
         "--with" if name == "with_files" else f"--{name.replace('_', '-')}" for name in names if getattr(args, name)
     ]

@@ -32,6 +32,7 @@ from harness.cluster.worker_group import start_worker
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
+from harness.methods import read_methods
 from harness.planning.lifecycle import Event, Lifecycle
 from harness.planning.work import Item
 from harness.processes import end_with_parent
@@ -249,6 +250,8 @@ class TrainingEvaluator:
         execution: Execution,
         retry: bool,
     ) -> None:
+        for name in points.request.methods or ():
+            read_methods(name)  # as the command that sent them has
         self.replicates = len(points.replicates)
         self._points, self._setup, self._vocabulary, self._execution = points, setup, vocabulary, execution
         self._token_cache, self._ledger = TokenCache(references=references), ledger

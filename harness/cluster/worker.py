@@ -247,12 +247,12 @@ def launch_alone(train_function: Callable[[], TrainingResult]) -> TrainingResult
     from ray.train.torch import TorchTrainer
 
     logging.getLogger("ray.train").setLevel(logging.ERROR)
-    caught: list[Exception] = []
+    caught: list[BaseException] = []
 
     def train_loop() -> TrainingResult | None:
         try:
             return train_function()
-        except Exception as error:  # Ray Train would wrap it, and the record needs the stage's own reason
+        except (Exception, SystemExit) as error:  # Ray Train would wrap it, and the record needs the stage's own reason
             caught.append(error)
             return None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.commands.prepare import name_of_task
 from harness.errors import UserError, unknown
-from harness.methods import METHODS, methods_named, read_methods
+from harness.methods import METHODS, methods_named
 from harness.paths import PYTHON
 from harness.planning.request import (
     FIELDS,
@@ -122,7 +122,7 @@ def _method(request: Request, label: Mapping[str, Any]) -> str:
     """A row by its name; one that the table does not have, and gets for its method, by the method."""
     row, method = str(label["row"]), str(label["method"])
     for name in request.methods or ():
-        if PYTHON in name and read_methods(name) == method:
+        if PYTHON in name and _is_of(name, method):
             return name
     added = set(method.split("+")) <= METHODS.keys() and row == "+".join(m.title for m in methods_named(method))
     try:
@@ -130,6 +130,15 @@ def _method(request: Request, label: Mapping[str, Any]) -> str:
     except UserError:  # the user's file is gone or changed
         return row
     return method if added and row not in rows else row
+
+
+def _is_of(name: str, method: str) -> bool:
+    """Whether a method may be what files in a name define: what stands beside them is the same, and no other method has their part."""
+    parts, known = name.split("+"), method.split("+")
+    return len(parts) == len(known) and all(
+        part == each or (part.endswith(PYTHON) and (each not in METHODS or METHODS[each].source))
+        for part, each in zip(parts, known, strict=True)
+    )
 
 
 def tune_command(request: TuneRequest) -> str:

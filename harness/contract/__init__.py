@@ -84,7 +84,7 @@ def _held(law: Callable[..., None], subject: str, *arguments: Any) -> Outcome:
         law(*arguments)
     except BrokenLawError as error:
         broken = str(error)
-    except Exception as error:  # whatever the file's code raises
+    except (Exception, SystemExit) as error:  # whatever the file's code raises
         broken = f"{type(error).__name__}: {first_line(error)}"
     return Outcome(law.__name__.replace("_", " ").replace("context s", "context's"), subject, broken)
 

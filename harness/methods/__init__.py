@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
 from harness.errors import UserError, unknown
 from harness.methods.base import Method, RunContext, Step, UnlabelledPhase, chain, hyperparameters, mlm_head_stage
-from harness.methods.outside import installed, method_in
+from harness.methods.outside import add_installed, method_in
 from harness.methods.reference import REFERENCE
 from harness.paths import PYTHON, named_path
 
@@ -28,14 +30,30 @@ def read_method(path: Path) -> Method:
     return method
 
 
-for _path in installed():
-    read_method(_path)
+add_installed(read_method)
 
 
 def read_methods(name: str) -> str:
-    """'./my_method.py+scl' as 'my_method+scl': the files in it are read."""
+    """'./my_method.py+scl' as 'my_method+scl': the files in it are run, which is for what a command line or a call names and for nothing else."""
     parts = name.split("+")
     return "+".join(read_method(named_path(p, "methods")).name if p.endswith(PYTHON) else p for p in parts)
+
+
+def known_methods(name: str, among: Sequence[str] = ()) -> str:
+    """The same without running anything: of the file that was read from that path, else under that name. Raises UserError where none was; `among`: the methods
+    that are to be named with it."""
+    return "+".join(_read_from(part, among or [name]) if part.endswith(PYTHON) else part for part in name.split("+"))
+
+
+def _read_from(file: str, among: Sequence[str]) -> str:
+    path, read = Path(file), {method: path for method, path in _FILES.items() if method in METHODS}
+    same = [method for method, other in read.items() if other == path] or [m for m in read if read[m].name == path.name]
+    if not same:
+        raise UserError(
+            f"methods: {file} is not run, since this command does not name it and code that a store or a file names is never run; add "
+            f"--methods {shlex.quote(','.join(among))} (in Python first harness.methods.read_methods({file!r}))."
+        )
+    return same[0]
 
 
 def methods_named(name: str, where: str = "") -> tuple[Method, ...]:
@@ -65,6 +83,7 @@ __all__ = [
     "UnlabelledPhase",
     "chain",
     "hyperparameters",
+    "known_methods",
     "methods_named",
     "mlm_head_stage",
     "read_method",

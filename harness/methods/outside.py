@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-from harness.errors import UserError
+from harness.errors import UserError, first_line
 from harness.methods.base import Method
 from harness.objectives.definitions import DEFINITIONS
 from harness.objectives.definitions.outside import definitions_in, module_of
@@ -49,15 +49,17 @@ def method_in(path: Path, known: Iterable[Method], names: Iterable[str]) -> Meth
     return replace(method, source=f"{path.name}, digest {digest_of(code)}")
 
 
-@cache
-def installed() -> tuple[Path, ...]:
-    """The files of the modules that installed packages name as entry points. Raises UserError for one that is not there."""
-    found = []
+def add_installed(read: Callable[[Path], object]) -> None:
+    """`read` the files of the modules that installed packages name as entry points. One that cannot be read is left out with a warning: other methods do
+    without it."""
     for point in entry_points(group=GROUP):
-        spec = find_spec(point.module)
-        if spec is None or not spec.origin:
-            raise UserError(
-                f"entry point {point.name} of {GROUP}: there is no module {point.module}; install its package again."
+        try:
+            spec = find_spec(point.module)
+            if spec is None or not spec.origin:
+                raise UserError(f"there is no module {point.module}.")
+            read(Path(spec.origin))
+        except (Exception, SystemExit) as error:  # whatever the package raises as it is looked for
+            text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}."
+            warnings.warn(
+                f"entry point {point.name} of {GROUP} is left out: {text} Install its package again.", stacklevel=1
             )
-        found.append(Path(spec.origin))
-    return tuple(found)

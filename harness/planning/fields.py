@@ -3,7 +3,13 @@ imports the standard library alone."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+from os import PathLike, fspath
 from typing import Any, Literal, NamedTuple
+
+from harness.errors import UserError, quoted
 
 Group = Literal["table", "filter", "labelled", "data", "execution", "kept"]
 
@@ -24,6 +30,26 @@ class Field(NamedTuple):
     @property
     def flag(self) -> str:
         return f"--{self.name.replace('_', '-')}"
+
+    def read(self, value: Any) -> Any:
+        """A value of Python or of JSON as a request holds it: paths as text, numbers of NumPy as Python's own, several values as a tuple. Raises
+        UserError for a value of another type or below the least."""
+        if self.several:
+            single = isinstance(value, (str, PathLike, Mapping)) or not isinstance(value, Iterable)
+            return tuple(map(self._one, [value] if single else value))
+        return self._one(value)
+
+    def _one(self, value: Any) -> Any:
+        if self.kind is str and isinstance(value, (str, PathLike)):
+            return fspath(value)
+        if self.kind is bool and isinstance(value, bool):
+            return value
+        numeric: Any = {int: Integral, float: Real}.get(self.kind, ())
+        number = self.kind(value) if isinstance(value, numeric) and not isinstance(value, bool) else -1
+        if self.least <= number < math.inf:
+            return number
+        words = {str: "a text", bool: "true or false", int: f"a whole number of {self.least} or more"}
+        raise UserError(f"{self.name}: should be {words.get(self.kind, 'a number of 0 or more')}, not {quoted(value)}.")
 
 
 REQUEST_FIELDS = (

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from harness.errors import UserError, unknown
-from harness.methods import methods_named, read_methods
+from harness.methods import known_methods, methods_named, read_methods
 from harness.planning.overrides import table_wide
 from harness.planning.recipe import Scalar, Seed, Size
 from harness.planning.request import FIELDS, OWN_DATA, Override, Request, Study, parse_override, same_table
@@ -116,7 +116,7 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
         if target and same_table(request.table, target.table) and asked.preset in (None, target.preset):
             values = _target_values(load_table(request.table, request.origin("table")), point, target, places)
             (asked_as,) = values["methods"]
-            row = read_methods(asked_as)
+            row = known_methods(asked_as)
             if asked.methods is None:
                 values["methods"] = (*(request.methods or ()), asked_as)
             shared = [

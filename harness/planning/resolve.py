@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.errors import UserError, unknown, unknown_names
-from harness.methods import METHODS, REFERENCE, methods_named, read_methods
+from harness.methods import METHODS, REFERENCE, known_methods, methods_named
 from harness.planning.overrides import applied, check_effect, of_rows, set_here
 from harness.planning.request import OWN_DATA, YAML, Request, encoder_names
 from harness.planning.resolved import ResolvedTable, encoder_titles, on_encoder
@@ -133,8 +133,9 @@ def _joined(parts: Sequence[ResolvedTable]) -> ResolvedTable:
 
 
 def _read(request: Request) -> Request:
-    """The request with the names of the methods whose files it names."""
-    return request if request.methods is None else replace(request, methods=tuple(map(read_methods, request.methods)))
+    """The request with the names of the methods of the files that it names, which were read."""
+    named = request.methods
+    return request if named is None else replace(request, methods=tuple(known_methods(name, named) for name in named))
 
 
 def _rows(table: Table, preset: str, request: Request) -> tuple[Row, ...]:

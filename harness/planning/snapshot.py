@@ -17,7 +17,7 @@ from harness.planning.resolved import Part, ResolvedTable
 from harness.planning.runs import Plan, joined
 from harness.planning.task_reader import Overlap
 from harness.planning.waves import Select
-from harness.specs import Encoder, Parent, RowSet
+from harness.specs import Encoder, Parent, RowSet, Stage
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ def _remade(resolved: ResolvedTable, read: PlanSnapshot, select: Select) -> Plan
         tasks={name: read.tasks[name] for name in resolved.tasks if name in read.tasks},
         training=dict(read.training),
         base=read.encoder,
-        mlm_head=read.mlm_head,
+        # A snapshot is read by its fields, of which the code of an objective is one that no store gives.
+        mlm_head=read.mlm_head and replace(read.mlm_head, stage=Stage.from_json(read.mlm_head.stage.to_json())),
         corpora=dict(read.corpora),
         config=read.config,
         encoder=read.encoder.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from harness.methods import read_methods
+from harness.methods import known_methods
 from harness.paths import PYTHON
 from harness.planning.request import Request
 from harness.search.trials import Mode
@@ -30,8 +30,8 @@ class TuneRequest:
     out: str | None = None
 
     def read(self) -> TuneRequest:
-        """The same with the method by its name; a file that defines it is read, and stands in `base.methods` from then on."""
+        """The same with the method by its name; a file that defines it, which was read, stands in `base.methods` from then on."""
         methods = self.base.methods or ((self.method,) if PYTHON in self.method else ())
         if not methods:
             return self
-        return replace(self, method=read_methods(*methods), base=replace(self.base, methods=methods))
+        return replace(self, method=known_methods(*methods), base=replace(self.base, methods=methods))

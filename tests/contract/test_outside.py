@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import lzma
 import pickle
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import tiny
 from cli.command import Said, command
+from fuzz.inputs import prepare as prepare_inputs
+from fuzz.inputs import published as published_inputs
+from fuzz.inputs import record as record_inputs
 
 from harness.commands.prepare import prepare
 from harness.commands.study import _remember, open_study, prepare_study
@@ -66,6 +73,7 @@ BREAKS = [
     ("ICCV 2017", "ICCV", "names no year"),
     ('objective("focal", gamma=h.gamma)', 'objective("focal", gamma=2.0)', "changes no key"),
     ("surprise).mean()", "surprise).detach().mean()", "RuntimeError"),
+    ("        surprise =", "        raise SystemExit(0)\n        surprise =", "SystemExit: 0"),
 ]
 
 
@@ -143,11 +151,13 @@ def test_a_bench_trains_and_records_it_and_a_report_reads_it_again(
     assert label.values["methods"] == ["tapt+focal.py"]
     METHODS.pop("focal")  # as in another process
     DEFINITIONS.pop("focal")
-    again = harness("report")
+    refused = harness("report")
+    assert (refused.status, "add --methods tapt+focal.py (in Python" in refused.err) == (2, True), "no record is code"
+    again = harness("report --methods tapt+focal.py")
     assert again.status == 0, again.err
     assert "TAPT+Focal" in again.out
     focal.write_text(EXAMPLE + "# changed\n")
-    changed = harness("report")
+    changed = harness("report --methods tapt+focal.py")
     assert changed.status == 1
     assert "0/1" in changed.out
 
@@ -159,6 +169,7 @@ def test_a_bench_trains_and_records_it_and_a_report_reads_it_again(
         ("import json\n", "focal.py: defines no Method; a file defines one, as METHOD = Method('name', ...)."),
         ("from harness.methods.ft import FT\n", "focal.py: defines no Method; a file"),
         ("\nimport nowhere_at_all\n", "focal.py, line 2: ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        ("\nraise SystemExit(0)\n", "focal.py, line 2: SystemExit: 0"),
         (EXAMPLE.replace('Method("focal"', 'Method("scl"'), "focal.py: method 'scl' has the name of another one; give"),
         (EXAMPLE.replace('Method("focal"', 'Method("My Loss"'), "focal.py: method 'My Loss' should be named in small"),
         (EXAMPLE.replace('name = "focal"', 'name = "cmlm"'), "focal.py: objective 'cmlm' has the name of another one"),
@@ -167,7 +178,17 @@ def test_a_bench_trains_and_records_it_and_a_report_reads_it_again(
             "focal.py: defines 2 methods",
         ),
     ],
-    ids=["syntax", "no method", "an imported one", "an import", "a built-in name", "a bad name", "an objective", "two"],
+    ids=[
+        "syntax",
+        "no method",
+        "an imported one",
+        "an import",
+        "an exit",
+        "a built-in name",
+        "a bad name",
+        "an objective",
+        "two",
+    ],
 )
 def test_what_is_wrong_in_a_file_is_one_sentence(body: str, sentence: str, focal: Path, harness: Harness) -> None:
     focal.write_text(body)
@@ -201,7 +222,7 @@ SPACE = "name: gamma\nmethod: focal\ntable: few_shot\ndefaults: {gamma: 4}\ngrid
 def test_a_method_is_tuned_by_its_file_and_its_point_benched(
     focal: Path, harness: Harness, packaged: object, workdir: Path
 ) -> None:
-    """The study is recalled, and its point read, by a process that knows the method by nothing but its file's name."""
+    """The study is recalled, and its point read, by a process that knows the method by nothing but the file that it names."""
     (workdir / "space.yaml").write_text(SPACE)
     refused = harness("tune focal.py")
     assert (refused.status, refused.err.count("\n")) == (2, 1)
@@ -217,7 +238,9 @@ def test_a_method_is_tuned_by_its_file_and_its_point_benched(
         history.finish(number, "complete", "", 0.75)
         (stage,) = [run.stage for runs in opened.points.runs({"gamma": 4.0}) for run in runs]
     del METHODS["focal"]
-    reported = harness("report --study gamma")
+    refused = harness("report --study gamma")
+    assert (refused.status, "add --methods focal.py" in refused.err) == (2, True)
+    reported = harness("report --study gamma --methods focal.py")
     assert reported.status == 0, reported.err
     best = workdir / ".harness/studies" / opened.name / "best.yaml"
     assert reported.err.endswith(f"Next: harness bench --with {best} --methods ft,focal.py\n")
@@ -228,14 +251,68 @@ def test_a_method_is_tuned_by_its_file_and_its_point_benched(
 
 
 def test_an_installed_package_offers_its_method(focal: Path, workdir: Path) -> None:
-    """By an entry point, to every command."""
+    """By an entry point, to every command; one that is broken is left out with a warning."""
     folder = workdir / "installed"
     (folder / "focal_package-1.dist-info").mkdir(parents=True)
     (folder / "focal_package-1.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: focal-package\nVersion: 1\n"
     )
-    (folder / "focal_package-1.dist-info" / "entry_points.txt").write_text("[harness.methods]\nfocal = focal_module\n")
+    points = "[harness.methods]\nmissing = nowhere_at_all\nexits = exits\nfocal = focal_module\n"
+    (folder / "focal_package-1.dist-info" / "entry_points.txt").write_text(points)
     (folder / "focal_module.py").write_text(EXAMPLE)
+    (folder / "exits.py").write_text("raise SystemExit(0)\n")
     code = f"import sys; sys.path.insert(0, {str(folder)!r}); from harness.methods import METHODS; print(METHODS['focal'].title)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "Focal\n"
+    assert [line.partition("point ")[2].split()[0] for line in done.stderr.splitlines() if "left out" in line] == [
+        "missing",
+        "exits",
+    ]
+
+
+DOORS = (
+    "report; report --last; compare; errors; errors {key}; show {key}; export {key} --out o; export --best --out o; predict {key} --row a; list runs; "
+    "list benches; list studies; report --study s; publish r; merge p --store sqlite:///new.db; report --store sqlite:///new.db; verify p; verify p --rerun 1; "
+    "report --store p; compare --store p; errors {key} --store p; show {key} --store p; export {key} --out o --store p; predict m --row a"
+)
+
+
+def test_what_a_store_or_a_folder_names_is_never_run(
+    workdir: Path, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the files that a request, a study, a row or a results file names, nor the code in a stage, a snapshot or a model's folder."""
+    for module in ("rerun", "trained"):
+        monkeypatch.setattr(f"harness.commands.{module}.train", lambda *_, **__: None)
+    prepare_inputs(workdir)
+    key = record_inputs(workdir)[0]
+    code = "open('ran', 'w').close()\n"
+    (workdir / "evil.py").write_text(code)
+    url = ".harness/harness.db"
+    with closing(sqlite3.connect(url)) as store:
+        for digest, body in store.execute("SELECT digest, body FROM requests").fetchall():
+            values = json.loads(body) | {"methods": ["FT", "evil.py"]}
+            values |= {"search": {**values["search"], "method": "evil.py"}} if "search" in values else {}
+            store.execute("UPDATE requests SET body = ? WHERE digest = ?", (json.dumps(values), digest))
+        found = [json.loads(body) for (body,) in store.execute("SELECT stage FROM records").fetchall()]
+        evil = found[0] | {"objective": {"name": "evil", "version": 1, "params": {}, "source": "x", "code": code}}
+        store.execute("UPDATE records SET stage = ? WHERE key != ?", (json.dumps(evil), key))
+        (snapshot,) = store.execute("SELECT body FROM snapshots").fetchone()
+        read = json.loads(snapshot)
+        read["parts"][0]["mlm_head"] = {"stage": evil, "parts": ["mlm_head"]}
+        store.execute("UPDATE snapshots SET body = ?", (json.dumps(read),))
+        store.commit()
+    (workdir / "p").mkdir()
+    (workdir / "p" / "records.db.xz").write_bytes(lzma.compress(Path(url).read_bytes(), preset=0))
+    (workdir / "p" / "results.csv").write_bytes(published_inputs(workdir)["csv"])
+    shutil.copytree("model", "m")
+    settings = json.loads(Path("m/harness.json").read_text()) | {
+        "stage": evil | {"data": {"train": {"digest": "x"}, "prompt": {"template": "x"}}}
+    }
+    Path("m/harness.json").write_text(json.dumps(settings))
+    for door in DOORS.format(key=key).split("; "):
+        said = harness(door)
+        assert not Path("ran").exists(), door
+        assert said.status in (0, 1, 2), door
+        assert said.status < 2 or said.err.count("harness: ") == 1, (door, said.err)
+    assert "evil.py: defines no Method" in harness("report --methods FT,evil.py").err
+    assert Path("ran").exists(), "what the command names is run"

@@ -144,8 +144,10 @@ def record(folder: Path) -> list[str]:
     from harness.commands.prepare import prepare as prepared_of
     from harness.kinds import Predictions
     from harness.planning.request import Request
+    from harness.search.study import Entry
+    from harness.search.trials import Trial
     from harness.specs import Record
-    from harness.store import Owner, Store
+    from harness.store import Owner, Store, StoredRequest
 
     draw, before = np.random.default_rng(0), os.getcwd()
     os.chdir(folder)
@@ -167,6 +169,19 @@ def record(folder: Path) -> list[str]:
                           histogram=[3, 3], history=[{"step": 10, "loss": 0.5}], predictions=predictions)  # fmt: skip
             assert prepared.store.lease(stage.key, owner) == "granted"
             assert prepared.store.commit(stage, done, owner)
+        search = {
+            "method": "scl",
+            "space": "space.yaml",
+            "mode": "grid",
+            "seed": 0,
+            "metric": "accuracy",
+            "metrics": None,
+            "set": ["optim.clip=1"],
+        }
+        study = StoredRequest("small", {**prepared.named.kept.values, "search": search}, "s")
+        prepared.store.keep_request(study, [stages[0].key])
+        prepared.store.keep_trial("s", 0, Entry(Trial(0, {"scl.lam": 0.5})).to_json())
+        prepared.remember()  # the last request is again the bench
     finally:
         os.chdir(before)
     return [stage.key for stage in stages]

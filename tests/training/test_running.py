@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -278,6 +280,16 @@ class TestWhatGoesWrong:
         line = fail.__code__.co_firstlineno + 1
         assert record.status == "failed"
         assert record.reason == f"IndexError: index 7 is out of range (test_running.py:{line})"
+
+    def test_a_loss_that_ends_python(self, bert: Path, tmp_path: Path, at_step_3: Any) -> None:
+        """A failed stage; what Ray ends the worker with is not its own."""
+        at_step_3(lambda loss: sys.exit(0))
+        record = self.failed(bert, tmp_path)
+        assert (record.status, record.reason[:16]) == ("failed", "SystemExit: 0 (t")
+        exits = FunctionType(compile("raise SystemExit(1)", "worker.py", "exec"), {"__name__": "ray._private.worker"})
+        at_step_3(lambda loss: exits())
+        with pytest.raises(SystemExit):
+            self.failed(bert, tmp_path)
 
     @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError])
     def test_out_of_memory(self, kind: type[Exception], bert: Path, tmp_path: Path, at_step_3: Any) -> None:

@@ -36,7 +36,7 @@ def module_of(code: str, file: str) -> ModuleType:
     except UserError:
         del sys.modules[name]
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserError(f"{file}, line {_line(error, file)}: {type(error).__name__}: {first_line(error)}") from None
     return module
