@@ -382,7 +382,12 @@ def export(
 
 @undisturbed("torch", "transformers.utils.logging")
 def predict(
-    model: Name, texts: Sequence[str | tuple[str, ...]], *, store: str | None = None, calibrated: bool = False
+    model: Name,
+    texts: Sequence[str | tuple[str, ...]],
+    *,
+    store: str | None = None,
+    storage: str | None = None,
+    calibrated: bool = False,
 ) -> pd.DataFrame:
     """What an exported folder, or a recorded run whose weights are stored, predicts of texts (or pairs of them), one row each: the
     predicted class and the probability of each class as 'probability.CLASS', or the predicted number. `calibrated`:
@@ -390,7 +395,7 @@ def predict(
     import pandas as pd
 
     rows = _rows(texts)
-    found = classifier(fspath(model), store=store, calibrated=calibrated)
+    found = classifier(fspath(model), store=store, storage=storage, calibrated=calibrated)
     if wrong := [row for row in rows if found.columns and len(row) != len(found.columns)]:
         raise UserError(
             f"texts: a row has {counted(len(wrong[0]), 'text')}, and the model takes {len(found.columns)} ({', '.join(found.columns)})."

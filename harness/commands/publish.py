@@ -87,6 +87,7 @@ def _check_folder(folder: Path, store: Store, recorded: Mapping[str, Record]) ->
     """`recorded`: what is to be published."""
     try:
         others = sorted(path.name for path in folder.iterdir() if path.name not in FILES) if folder.exists() else []
+        others = [name for name in others if not name.startswith(".")]  # of the Finder, of git
     except OSError as error:
         raise UserError(f"{folder}: is no folder that can be read ({error.strerror}).") from None
     if others:

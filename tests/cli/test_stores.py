@@ -83,6 +83,7 @@ def test_nothing_published_names_a_folder_of_the_owner(harness: Harness, tmp_pat
 
 def test_publishing_again_writes_the_same_and_never_drops_a_record(harness: Harness) -> None:
     harness("publish results")
+    Path("results/.DS_Store").touch()  # the Finder's
     before = {path.name: path.read_bytes() for path in Path("results").iterdir()}
     assert harness("publish results").status == 0
     assert {path.name: path.read_bytes() for path in Path("results").iterdir()} == before
@@ -148,12 +149,6 @@ def test_what_cannot_be_published_or_merged_is_one_sentence(harness: Harness, wo
     assert said.status == 2
     assert sentence in said.err
     assert not Path("results").exists()
-
-
-def test_a_bench_does_not_write_a_published_table(harness: Harness) -> None:
-    harness("publish results")
-    said = harness("bench --table few_shot --store results --yes")
-    assert (said.status, "take it over into a store of yours" in said.err) == (2, True)
 
 
 def test_the_python_api_publishes_and_merges(harness: Harness) -> None:
