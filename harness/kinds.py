@@ -175,6 +175,8 @@ class Kind(ABC):
         logits = arrays["logits"]
         if logits.ndim != 2 or gold.shape != logits.shape[:1] or not len(gold):
             return f"have logits {logits.shape} for labels {gold.shape}, and should have [n, c] for [n], n > 0"
+        if self.names and not (gold.dtype.kind in "iu" and 0 <= gold.min() <= gold.max() < logits.shape[1]):
+            return "are of other classes than their labels"
         return "" if np.isfinite(logits).all() else "are not finite"
 
     def collapsed(self, predictions: Predictions) -> bool:

@@ -365,6 +365,14 @@ def test_every_import_is_declared() -> None:
     assert not missing, "\n".join(missing)
 
 
+def test_one_module_opens_stores_and_archives() -> None:
+    """What somebody else may have written is bounded where it is opened."""
+    formats = {"lzma", "shelve", "sqlite3", "tarfile", "zipfile"}
+    opened = {path for path in MODULES for name, *_ in imports(path) if name.split(".")[0] in formats}
+    opened |= {path for path in MODULES if "np.load(" in path.read_text()}
+    assert opened == {PACKAGE / "store" / "published.py"}
+
+
 def test_measuring_scripts_import_what_there_is() -> None:
     """They are run by hand, so that a name which moved would be missed."""
     missing = []

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from harness.planning.aggregation import mean
 from harness.planning.runs import Plan
 from harness.store import Store
+from harness.store.rows import predicted_by
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +78,7 @@ def class_reports(plan: Plan, store: Store, results: pd.DataFrame) -> tuple[Clas
 
 def _predicted(store: Store, key: str, digest: str) -> tuple[Array, Array]:
     """Gold and predicted classes of a run, [n] each."""
-    predictions = store.records([key], predictions=True)[key].predictions[digest]
+    predictions = predicted_by(store.records([key], predictions=True)[key], digest)
     return np.asarray(predictions.gold), predictions.decoded
 
 

@@ -18,6 +18,7 @@ from harness.specs import Record
 from harness.statistics.agreement import WRONG, doubted, flip_rates, if_wrong, votes
 from harness.statistics.design import full_grid
 from harness.store import Store
+from harness.store.rows import predicted_by
 from harness.tasks import METRICS
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def example_frames(plan: Plan, store: Store, grid: Grid) -> ExampleFrames:
             gold: NDArray[Any] | None = None
             shares: Any = 0.0
             for row, place, record in _recorded(store, keys):
-                predicted = record.predictions[rowset.digest]
+                predicted = predicted_by(record, rowset.digest)
                 cells.setdefault(row, {})[place], gold = predicted.decoded, predicted.gold
                 shares = shares + predicted.probabilities
             if gold is None:

@@ -16,6 +16,7 @@ from harness.paths import without_folders
 from harness.planning.runs import Plan
 from harness.specs import Record, Run, Stage
 from harness.store import Store
+from harness.store.rows import predicted_by
 from harness.tasks import METRICS, score
 from harness.tasks.overlap import unit_ids
 
@@ -93,7 +94,7 @@ def _of(plan: Plan, run: Run, method: str, record: Record) -> Iterator[Result]:
         result = replace(
             result, selected_step=record.selected_step, tied=record.tied, seconds=record.seconds, flops=record.flops
         )
-        predicted = record.predictions[plan.tasks[run.task].tests[column.evaluation].digest]
+        predicted = predicted_by(record, plan.tasks[run.task].tests[column.evaluation].digest)
         for metric in dict.fromkeys((column.metric, *plan.tasks[run.task].task.metrics)):
             test = score(metric, predicted)
             yield replace(result, metric=metric, dev=dev_score(run.stage, record, metric), test=test)
@@ -125,7 +126,7 @@ def answers(
         part = places[start : start + CHUNK]
         records = store.records({place[-1] for place in part}, predictions=True)
         for *place, key in part:
-            predicted = records[key].predictions[columns[place[2]]]
+            predicted = predicted_by(records[key], columns[place[2]])
             values = measures[place[2]](predicted.gold, predicted.decoded).astype(np.float64)
             if (unit := units.get(place[2])) is not None:
                 values = np.bincount(unit, values) * (unit.max() + 1) / len(values)

@@ -15,13 +15,14 @@ import numpy as np
 from harness.commands.prepare import Prepared, lacking, name_of_task, prepare
 from harness.commands.stored import check_exists, command, find_key, last_bench, like_last, of_cell, of_run
 from harness.errors import UserError, unknown
-from harness.methods import read_methods
+from harness.methods import known_methods
 from harness.objectives import definition_of
 from harness.planning.request import Request, encoder_names, from_json
 from harness.planning.runs import Plan
 from harness.planning.waves import best_run
 from harness.specs import Record, RowSet, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
+from harness.store.rows import predicted_by
 from harness.tasks import TASKS
 from harness.wording import in_points, some_of
 
@@ -131,7 +132,7 @@ def requests_needing(store: Store, key: str) -> Iterator[StoredRequest]:
     """The requests that need a stage, of several encoders each with the stage's own alone; benches before studies."""
     stage = store.stage(key)
     for stored in sorted(store.requests(key), key=lambda request: bool(request.study)):
-        names = encoder_names(stored.values.get("encoder", ""))
+        names = encoder_names(str(stored.values.get("encoder", "")))
         mine = [name for name in names if stage and stage.encoder.name in (name, Path(name).name)]
         several = len(names) > 1 and mine
         yield replace(stored, values={**stored.values, "encoder": mine[0]}) if several else stored
@@ -250,7 +251,7 @@ class StageRecord:
         import pandas as pd
 
         rows, plan = self.splits[name], self._texts
-        predicted = self.record.predictions[rows.digest]
+        predicted = predicted_by(self.record, rows.digest)
         task = plan.task_of(self.stage) if plan else None
         texts = plan.library.get(rows.digest) if plan else None
         frame = pd.DataFrame({"split": [name] * len(predicted.gold)})
@@ -287,7 +288,7 @@ def misclassified(key: str, *, split: str = "dev", store: str = DEFAULT_URL) -> 
         )
     if split not in record.splits:
         raise unknown("split", split, record.splits, "--split")
-    predicted = record.record.predictions[record.splits[split].digest]
+    predicted = predicted_by(record.record, record.splits[split].digest)
     order, measure, values = predicted.kind.mistakes(predicted)
     wrong = record.split(split).assign(**{measure: values}).iloc[order].reset_index(drop=True)
     if record.textless:
@@ -303,7 +304,7 @@ def recorded_runs(store: Store, request: Request) -> list[dict[str, Any]]:
     check_exists(store)
     wanted = {name: getattr(request, name + "s") for name in ("task", "size", "subset", "seed")}
     wanted["task"] = None if request.tasks is None else tuple(map(name_of_task, request.tasks))
-    methods = None if request.methods is None else {read_methods(name).casefold() for name in request.methods}
+    methods = None if request.methods is None else {known_methods(name).casefold() for name in request.methods}
     labels = [
         label
         for label in store.recorded_runs()

@@ -74,7 +74,7 @@ def _benched_places(prepared: Prepared) -> set[Place]:
     every = encoder_titles(parts)
     keys: dict[tuple[str, ...], set[str]] = {}
     for stored in (stored for stored, _, _ in benches if not stored.study):
-        names = encoder_names(stored.values.get("encoder", ""))
+        names = encoder_names(str(stored.values.get("encoder", "")))
         mine = tuple(title for title, part in zip(every, parts, strict=True) if part.encoder in names)
         keys.setdefault(mine or every, set()).update(store.stages_of(stored))
     titles = {row.name: row.title for row in table.rows}

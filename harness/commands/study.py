@@ -23,6 +23,7 @@ from harness.commands.track import check_trackers, writer_of
 from harness.commands.train import unshown
 from harness.errors import UserError, unknown
 from harness.paths import PYTHON, without_folders
+from harness.planning.fields import Field
 from harness.planning.request import YAML, from_json, rooted_path
 from harness.planning.resolve import resolve
 from harness.search.points import Points
@@ -396,6 +397,19 @@ def search_values(study: PreparedStudy) -> dict[str, Any]:
     return {**flags, **judged, "set": [override.text for override in study.request.base.overrides]}
 
 
+_SEARCH = [Field(name, int if name == "seed" else str, "kept", "") for name in (*_FLAGS, "metric")]
+_SEARCH += [Field(name, str, "kept", "", several=True) for name in ("metrics", "set")]
+
+
+def _search(stored: StoredRequest) -> dict[str, Any]:
+    """Of a study's request what a bench has not; empty where an earlier version kept it. Raises UserError for values of another kind."""
+    found = stored.values.get(SEARCH, {})
+    try:
+        return {field.name: field.read(found[field.name]) for field in _SEARCH if found.get(field.name) is not None}
+    except (UserError, AttributeError, TypeError) as error:
+        raise UserError(f"recorded study {stored.study}, {SEARCH}: {error} Restore a copy of the store.") from None
+
+
 def recorded_studies(store: Store) -> list[dict[str, Any]]:
     """The studies of a store, the one that ran last first: study, table, row, trials (complete, dropped, failed, running), metric, best (the mean of the best
     trial over its replicates on the metric's own scale, None without one) and started_at (Unix time of the last trial's start)."""
@@ -405,13 +419,13 @@ def recorded_studies(store: Store) -> list[dict[str, Any]]:
     found = []
     for name in store.studies():
         stored, trials = asked.get(name, StoredRequest("", {})), History(name, store, None).trials
-        search, states = stored.values.get(SEARCH, {}), Counter(trial.state for trial in trials)
+        search, states = _search(stored), Counter(trial.state for trial in trials)
         best = best_trial(trials)
         found.append(
             {
                 "study": name,
                 "table": stored.table,
-                "row": without_folders(", ".join(stored.values.get("methods", ()))),
+                "row": without_folders(", ".join((stored.values and from_json(stored.values).methods) or ())),
                 **{state: states[state] for state in get_args(State)},
                 "metric": search.get("metric", ""),
                 "best": best.mean() if best else None,
@@ -440,13 +454,13 @@ def recalled_study(url: str | None, beginning: str, where: str) -> Iterator[Open
         raise UserError(
             f"{where} {name}: an earlier version made it; its 'harness tune' command, run again, prints it."
         )
-    search = stored.values[SEARCH]
-    bench = from_json({**stored.values, "set": search["set"]})
+    search = _search(stored)
+    bench = from_json({**stored.values, "set": search.get("set")})
     files = tuple(method for method in bench.methods or () if PYTHON in method)
     base = replace(bench, table="", preset=None, methods=files or None, store=url)
-    (metric, *_) = search["metrics"] or (None,)
-    request = TuneRequest(base=base, metric=metric, **{key: search.get(key) for key in _FLAGS})
-    if request.space and request.space.endswith(YAML):
+    flags = {name: value for name, value in search.items() if name in _FLAGS}
+    request = TuneRequest(**{"method": "", **flags}, base=base, metric=next(iter(search.get("metrics", ())), None))
+    if request.space.endswith(YAML):
         request = replace(request, space=rooted_path(request.space, Path(stored.values["folder"])))
     study = prepare_study(request, train=False)
     if study.name != name:

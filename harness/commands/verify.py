@@ -27,6 +27,7 @@ from harness.report.table import render
 from harness.specs import Record, Stage, starts_elsewhere
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.store.published import is_published
+from harness.store.rows import predicted_by
 from harness.tasks import score
 from harness.wording import counted, listed
 
@@ -370,9 +371,9 @@ class RecordChecks:
         assert stage.data.dev is not None
         for rows in (stage.data.dev, *stage.data.tests):
             there = self._prepared.plan.library.get(rows.digest)
-            if there is not None and not np.array_equal(record.predictions[rows.digest].gold, there.gold):
+            if there is not None and not np.array_equal(predicted_by(record, rows.digest).gold, there.gold):
                 yield f"the labels of {rows.name} that it keeps are not those of the data"
-        predicted = record.predictions[stage.data.dev.digest]
+        predicted = predicted_by(record, stage.data.dev.digest)
         for metric, recorded in record.dev_scores.items():
             computed = score(metric, predicted)
             if not same(recorded, computed):

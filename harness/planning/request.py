@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.paths import PYTHON
-from harness.planning.fields import BY_NAME, names_of
+from harness.planning.fields import BY_NAME, Field, names_of
 from harness.yaml_files import format_value, parse_value
 
 FILTERS = names_of("filter")
@@ -207,13 +207,21 @@ def to_json(request: Request) -> dict[str, Any]:
 
 
 def from_json(values: Mapping[str, Any]) -> Request:
-    """The request that a store kept; in another folder than the current one its paths are absolute."""
-    fields: dict[str, Any] = {
-        name: tuple(values[name]) if name in SEVERAL else values[name] for name in FIELDS if name in values
-    }
-    overrides = tuple(parse_override(text, "recorded bench, set") for text in values["set"])
+    """The request that a store kept; in another folder than the current one its paths are absolute. Raises UserError for values of another kind."""
+    try:
+        table, folder, texts = (field.read(values.get(field.name)) for field in _BESIDE)
+        fields = {name: BY_NAME[name].read(values[name]) for name in FIELDS if values.get(name) not in (None, [])}
+    except UserError as error:
+        raise UserError(
+            f"recorded bench, {error} Name a table with its flags, or restore a copy of the store."
+        ) from None
+    overrides = tuple(parse_override(text, "recorded bench, set") for text in texts)
     origins = {name: f"recorded bench, {name}" for name in ("table", *fields)}
-    return _rooted(Request(values["table"], overrides=overrides, origins=origins, **fields), Path(values["folder"]))
+    return _rooted(Request(table, overrides=overrides, origins=origins, **fields), Path(folder))
+
+
+_BESIDE = [Field(name, str, "kept", "", several=name == "set") for name in ("table", "folder", "set")]
+"""What a store keeps beside the fields of a request."""
 
 
 def rooted_path(text: Any, folder: Path) -> Any:

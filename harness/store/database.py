@@ -6,24 +6,23 @@ before or after one.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
-import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
-from harness.errors import KEPT, UserError, first_line
+from harness.errors import KEPT, UserError, first_line, quoted
 from harness.retry import TransientError
-from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, is_published, unpacked
+from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, check_schema, connected, is_published, unpacked
 from harness.store.tables import META, metadata
 
 SCHEMA_VERSION = 1
@@ -32,6 +31,9 @@ LOCK_SECONDS = 60.0
 """How long a call waits for a lock of SQLite."""
 CONNECT_SECONDS, SILENT_SECONDS = 10, 30
 """PostgreSQL: for a connection, and until one is closed whose other end went away."""
+AWAY = ("SQLITE_FULL", "SQLITE_IOERR")
+CLOSED = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
+"""Errors of SQLite that may pass; the latter of a file that could be written before."""
 CLOCK = sa.select(sa.extract("epoch", sa.func.clock_timestamp()))
 """Seconds since 1970 by PostgreSQL's clock."""
 WRITER = 0x6861726E657373
@@ -56,6 +58,7 @@ class Database:
         if create:
             self.check_writable()
         self.path: Path | None = None
+        self._written = False
         self.url = self._parsed.render_as_string(hide_password=False)
         """With the password: never show it."""
         if self._parsed.get_backend_name() == "sqlite":
@@ -99,6 +102,8 @@ class Database:
     def _version(self) -> str | None:
         """The version of the schema; None without tables. Raises UserError for another program's file."""
         with self._read() as connection:
+            if self.path:
+                check_schema(connection.exec_driver_sql, self.shown)
             tables = sa.inspect(connection).get_table_names()
             asked = sa.select(META.c.value).where(META.c.name == "schema_version")
             version = connection.execute(asked).scalar() if META.name in tables else None
@@ -130,6 +135,7 @@ class Database:
                 limit = sa.func.set_config("idle_in_transaction_session_timeout", f"{SILENT_SECONDS}s", True)
                 connection.execute(sa.select(limit, sa.func.pg_advisory_xact_lock(WRITER)))
             yield connection
+        self._written = True
 
     @contextmanager
     def _transaction(self, **options: Any) -> Iterator[Connection]:
@@ -141,11 +147,19 @@ class Database:
             yield connection
 
     def _select(self, query: sa.Select[Any]) -> list[sa.RowMapping]:
-        """The rows of a query; none where the store does not exist yet."""
+        """The rows of a query; none where the store does not exist yet. Raises UserError for a value of another kind than its column's: SQLite keeps any."""
         if not self.exists:
             return []
         with self._read() as connection:
-            return [*connection.execute(query).mappings()]
+            rows = [*connection.execute(query).mappings()]
+        for column in (column for column in query.selected_columns if isinstance(column, sa.Column)):
+            kind = (column.type.python_type, type(None)) if column.nullable else column.type.python_type
+            values = (row[column.name] for row in rows)
+            if wrong := [value for value in values if not isinstance(value, kind) or value in (math.inf, -math.inf)]:
+                raise UserError(
+                    f"The store {self.shown} holds {quoted(wrong[0])} as the {column.name} of a row; restore a copy of it, or name another store."
+                )
+        return rows
 
     def integrity(self) -> str:
         """What SQLite says of its file: 'ok' where it is whole. Of a server 'ok'."""
@@ -179,14 +193,21 @@ class Database:
         """Raise a database's error as a sentence; as TransientError one that may pass."""
         try:
             yield
-        except sa.exc.DBAPIError as error:
-            name = getattr(error.orig, "sqlite_errorname", "")
+        except (sa.exc.DBAPIError, UnicodeDecodeError) as error:
+            orig = getattr(error, "orig", error)
+            name = getattr(orig, "sqlite_errorname", "")
+            if name == "SQLITE_INTERRUPT":  # a signal raised an error where SQLite could not pass it on
+                raise KeyboardInterrupt from None
+            if name.startswith("SQLITE_READONLY"):  # a connection stays what it was opened as
+                self._engine.dispose()
             if self.path:
-                transient = name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR")
+                transient = name.startswith((*AWAY, *(CLOSED if self._written else ())))
             else:
-                transient = isinstance(error, sa.exc.OperationalError) or error.connection_invalidated
+                transient = isinstance(error, sa.exc.OperationalError) or getattr(
+                    error, "connection_invalidated", False
+                )
             raise (TransientError if transient else UserError)(
-                f"The store {self.shown} failed ({first_line(error.orig or error).rstrip('.')}); check that it is there, may be written "
+                f"The store {self.shown} failed ({first_line(orig or error).rstrip('.')}); check that it is there, may be written "
                 f"and has room, or name another store: {KEPT}."
             ) from None
 
@@ -240,12 +261,7 @@ def _engine(url: sa.engine.URL, mode: str = "rw") -> Engine:
         url = url.update_query_dict({**{name: str(limit) for name, limit in limits.items()}, **url.query})
         # A writer must see what the last one wrote: not a snapshot that is older than its lock.
         return sa.create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True)
-    place = f"file:{quote(os.fsencode(url.database or ''))}?mode={mode}"
-
-    def connect() -> sqlite3.Connection:
-        return sqlite3.connect(place, uri=True, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
-
-    engine = sa.create_engine(url, creator=connect)
+    engine = sa.create_engine(url, creator=lambda: connected(url.database or "", mode, LOCK_SECONDS))
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:

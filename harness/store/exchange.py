@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import lzma
 import math
-import sqlite3
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +16,10 @@ from numpy.typing import NDArray
 from sqlalchemy.engine import Connection
 
 from harness.kinds import Predictions
-from harness.paths import replace_file
 from harness.specs import Record
 from harness.store.database import sqlite_url
 from harness.store.kept import StoredRequest
-from harness.store.published import RECORDS_FILE, UNLABELLED_FILE
+from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, write_packed
 from harness.store.records import Store
 from harness.store.rows import packed, record_of, unpacked
 from harness.store.tables import (
@@ -208,10 +204,8 @@ def publish_records(
             SEALS,
             store._select(sa.select(SEALS).where(SEALS.c.table == table).order_by(*SEALS.primary_key)),
         )
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("VACUUM")
         name, other = (RECORDS_FILE, UNLABELLED_FILE) if gold else (UNLABELLED_FILE, RECORDS_FILE)
-        replace_file(folder / name, lzma.compress(path.read_bytes()))
+        write_packed(path, folder / name)
         (folder / other).unlink(missing_ok=True)
     return count
 

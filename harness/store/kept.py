@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
+from harness.errors import UserError
 from harness.retry import retried
 from harness.specs import digest_of
 from harness.store.database import Database, parts
@@ -88,7 +90,7 @@ class Kept(Database):
             query = query.join(REQUEST_STAGES, REQUESTS.c.digest == REQUEST_STAGES.c.digest)
             query = query.where(REQUEST_STAGES.c.key == key)
         return [
-            StoredRequest(row["table"], json.loads(row["body"]), row["study"], row["asked_at"])
+            StoredRequest(row["table"], self._object(row["body"], "a request"), row["study"], row["asked_at"])
             for row in self._select(query)
         ]
 
@@ -119,7 +121,18 @@ class Kept(Database):
     def snapshot_of(self, request: StoredRequest) -> Any:
         """What the plan of a kept request read, as `keep_request` got it; None where that is not known."""
         rows = self._select(sa.select(SNAPSHOTS.c.body).where(SNAPSHOTS.c.digest == request.digest))
-        return next((json.loads(row["body"]) for row in rows), None)
+        return self._object(rows[0]["body"], "a snapshot") if rows else None
+
+    def _object(self, text: str, what: str) -> dict[str, Any]:
+        """An object in JSON. Raises UserError for anything else."""
+        with suppress(ValueError, TypeError, RecursionError):
+            found = json.loads(text)
+            digest_of(found)  # which takes what JSON knows alone
+            if isinstance(found, dict):
+                return found
+        raise UserError(
+            f"The store {self.shown} holds {what} that is no object in JSON; restore a copy of it, or name another store."
+        )
 
     # ---------------------------------------------------------------- sealed plans, by their digest
 
@@ -175,7 +188,7 @@ class Kept(Database):
     def trials(self, study: str) -> dict[int, dict[str, Any]]:
         """The trials of a study, by number."""
         query = sa.select(TUNE_TRIALS).where(TUNE_TRIALS.c.study == study).order_by(TUNE_TRIALS.c.number)
-        return {row["number"]: json.loads(row["body"]) for row in self._select(query)}
+        return {row["number"]: self._object(row["body"], "a trial") for row in self._select(query)}
 
     @retried
     def studies(self) -> list[str]:

@@ -7,17 +7,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, cast
-from zipfile import BadZipFile
 
 import numpy as np
 
 from harness.errors import UserError
 from harness.kinds import Predictions
 from harness.specs import Record, Stage
+from harness.store.published import arrays_of
 
 STORED_AS = {"weights_digest": "product"}
 """Fields of a record that have another name in the store."""
-UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, EOFError, BadZipFile)
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 def record_of(row: Mapping[Any, Any]) -> Record:
@@ -31,6 +31,21 @@ def record_of(row: Mapping[Any, Any]) -> Record:
     except UNREADABLE:
         raise _unreadable(row) from None
     return record
+
+
+def predicted_by(record: Record, digest: str) -> Predictions:
+    """What a record predicts of a row set, with the labels. Raises UserError where its store has lost or damaged them, or was published without."""
+    found = record.predictions.get(digest)
+    try:
+        wrong = found.problem if found else "are missing"
+    except (LookupError, TypeError) as error:  # arrays of another form
+        wrong = f"cannot be read ({type(error).__name__})"
+    if found is None or wrong:
+        raise UserError(
+            f"The record {record.key[:12]} has no score: its predictions of the rows {digest[:10]} {wrong}; restore a copy of its store, or take it over "
+            "with 'harness merge STORE --data DATA'."
+        )
+    return found
 
 
 def stage_of(row: Mapping[Any, Any]) -> Stage:
@@ -66,8 +81,7 @@ def packed(predictions: Mapping[str, Predictions]) -> bytes:
 
 def unpacked(blob: bytes) -> dict[str, Predictions]:
     by_digest: dict[str, dict[str, Any]] = {}
-    with np.load(io.BytesIO(blob), allow_pickle=False) as arrays:
-        for path in sorted(arrays.files):
-            digest, name = path.rsplit("/", 1)
-            by_digest.setdefault(digest, {})[name] = arrays[path]
+    for path, array in sorted(arrays_of(blob).items()):
+        digest, name = path.rsplit("/", 1)
+        by_digest.setdefault(digest, {})[name] = array
     return {digest: Predictions(named, named.pop("gold")) for digest, named in by_digest.items()}

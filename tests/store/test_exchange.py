@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import lzma
+import signal
+import sqlite3
+import zipfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 from store.samples import committed, record, run, same, stage
 
 from harness.errors import UserError
+from harness.kinds import Predictions
 from harness.store import Owner, Store, StoredRequest, exchange, merge
 from harness.store.exchange import publish_records
-from harness.store.published import RECORDS_FILE
+from harness.store.published import HEADER, RECORDS_FILE
+from harness.store.rows import predicted_by
 from harness.store.tables import RECORDS
 
 
@@ -238,7 +247,7 @@ def test_a_file_that_unpacks_to_far_more_than_its_size_is_refused_and_nothing_is
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     published(several, tmp_path / "results")
     before = {*(tmp_path / "cache").rglob("*")}
-    (tmp_path / "results" / RECORDS_FILE).write_bytes(lzma.compress(bytes(80_000_000)))
+    (tmp_path / "results" / RECORDS_FILE).write_bytes(lzma.compress(HEADER + bytes(80_000_000)))
     with pytest.raises(UserError, match=r"records\.db\.xz: unpacks to more than 67,108,864 bytes"):
         Store(str(tmp_path / "results"), create=False)
     assert {*(tmp_path / "cache").rglob("*")} == before
@@ -247,6 +256,91 @@ def test_a_file_that_unpacks_to_far_more_than_its_size_is_refused_and_nothing_is
 def test_a_damaged_published_file_is_one_sentence(several: Store, tmp_path: Path) -> None:
     published(several, tmp_path / "results")
     file = tmp_path / "results" / RECORDS_FILE
-    file.write_bytes(file.read_bytes()[:-40])
-    with pytest.raises(UserError, match=r"records\.db\.xz: is damaged; restore a copy of it\."):
-        Store(str(tmp_path / "results"), create=False)
+    for content in (file.read_bytes()[:-40], lzma.compress(bytes(80_000_000))):
+        file.write_bytes(content)
+        with pytest.raises(UserError, match=r"records\.db\.xz: is damaged; restore a copy of it\."):
+            Store(str(tmp_path / "results"), create=False)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "VIEW records AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT old.* FROM old, n WHERE i < 0",
+        "TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM old; END",
+        "VIRTUAL TABLE records USING fts4(record)",
+        "TABLE records (status TEXT, key TEXT AS (hex(zeroblob(100000000))))",
+    ],
+)
+def test_what_computes_as_it_is_read_is_refused_before_any_query(
+    definition: str, file_store: Store, file_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file, and as a published folder, of which the cache keeps nothing."""
+    path = Path(file_url.removeprefix("sqlite:///"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("ALTER TABLE records RENAME TO old")
+        connection.execute(f"CREATE {definition}")
+    (tmp_path / RECORDS_FILE).write_bytes(lzma.compress(path.read_bytes()))
+    for url in (file_url, str(tmp_path)):
+        with pytest.raises(
+            UserError, match=r"defines '\w+' by 'CREATE .* a store holds plain tables and indexes alone"
+        ):
+            Store(url, create=False)
+    assert not [*(tmp_path / "cache").rglob("*.db")]
+
+
+def test_a_signal_ends_a_query(file_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt), file_store._read() as connection:
+            connection.exec_driver_sql(endless)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_the_cache_of_unpacked_files_keeps_those_that_were_read_last(
+    several: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("harness.store.published.CACHE", 1)
+    for seed in range(2):
+        publish_records(several, "toy", [stage(seed).key], {"table": "toy"}, tmp_path)
+        assert Store(str(tmp_path), create=False).keys() == {stage(seed).key}
+    assert len([*(tmp_path / "cache").rglob("*.db")]) == 1
+
+
+def zipped(**arrays: Any) -> bytes:
+    sink = io.BytesIO()
+    np.savez_compressed(sink, **arrays)
+    return sink.getvalue()
+
+
+def told(shape: tuple[int, ...]) -> bytes:
+    """An array that is not there, by its header."""
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as archive, archive.open("x/gold.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": shape})
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [zipped(**{"x/logits": np.zeros((4_000_000, 2), np.float32), "x/gold": np.zeros(4, np.int64)}), told((1 << 40,)),
+     zipped(**{"x/gold": np.array(["text"])}), zipped(**{"x/gold": np.array([1], dtype=object)}), zipped(logits=np.zeros((1, 2))), b"PK"],
+    ids=["more than their bytes hold", "header", "text", "objects", "no row set", "no archive"],
+)  # fmt: skip
+def test_arrays_of_another_form_are_refused_before_they_are_made(blob: bytes, several: Store) -> None:
+    with several._write() as connection:
+        connection.execute(sa.update(RECORDS).values(predictions=blob))
+    with pytest.raises(UserError, match="has fields that this harness does not know, or is damaged"):
+        several.records([stage().key], predictions=True)
+
+
+def test_predictions_without_labels_or_of_other_examples_have_no_score() -> None:
+    of, logits = stage(), np.zeros((4, 2), np.float32)
+    for predictions in ({}, {"x": Predictions({"logits": logits}, np.zeros(0, np.int64))}, {"x": Predictions({"logits": logits}, np.full(4, 2))},
+                        {"x": Predictions({"logits": logits[0, 0]}, np.zeros(4, np.int64))}):  # fmt: skip
+        with pytest.raises(UserError, match="has no score: its predictions of the rows x"):
+            predicted_by(replace(record(of), predictions=predictions), "x")

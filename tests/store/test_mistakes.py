@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from store.samples import committed, record, run, same, stage
 
+from harness import retry
 from harness.cli import doctor
 from harness.errors import UserError
 from harness.store import Owner, Store
@@ -151,6 +152,38 @@ def test_read_only(open_folder: Path) -> None:
     assert same(Store(f"sqlite:///{path}").records([of.key], predictions=True)[of.key], record(of))
 
 
+def test_a_file_that_is_closed_to_writers_in_the_middle_is_waited_for(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that this process could never write is refused at once."""
+    path, owner, waited = open_folder / "harness.db", Owner.current(), list[float]()
+
+    def set_modes(folder: int, file: int) -> None:
+        path.chmod(file)
+        open_folder.chmod(folder)
+
+    def reopen(seconds: float) -> None:
+        waited.append(seconds)
+        mine = os.geteuid()
+        os.seteuid(os.getuid())  # of the folder
+        set_modes(0o777, 0o666)
+        os.seteuid(mine)
+
+    monkeypatch.setattr(retry.time, "sleep", reopen)
+    open_folder.chmod(0o777)
+    with nobody():
+        store, other = (Store(f"sqlite:///{path}") for _ in range(2))
+        assert store.lease(stage().key, owner) == "granted"
+    for each in (store, other):
+        each._engine.dispose()
+    set_modes(0o555, 0o444)
+    with nobody():
+        assert "may be written" in error_of(partial(other.lease, "b" * 32, owner))
+        assert waited == []
+        assert store.commit(stage(), record(stage()), owner)
+    assert waited == [retry.WAITS[0]]
+
+
 def test_a_folder_that_may_not_be_written(open_folder: Path) -> None:
     open_folder.chmod(0o555)
     try:
@@ -194,16 +227,6 @@ def fill_until_full(store: Store) -> tuple[int, str]:
     raise AssertionError("the disk was never full")
 
 
-def check_full(file_store: Store, file_url: str, count: int, said: str) -> None:
-    assert "database or disk is full" in said
-    assert "recorded stages are kept" in said
-    kept = Store(file_url).statuses([stage(seed).key for seed in range(1, 1000)])
-    assert len(kept) == count
-    connection = sqlite3.connect(file_url.removeprefix("sqlite:///"))
-    assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-    connection.close()
-
-
 @pytest.mark.usefixtures("impatient")
 def test_full_disk_by_a_database_that_may_not_grow(file_store: Store, file_url: str) -> None:
     file_store._engine.dispose()
@@ -211,7 +234,10 @@ def test_full_disk_by_a_database_that_may_not_grow(file_store: Store, file_url: 
     sa.event.listen(file_store._engine, "connect", lambda c, _: c.execute(f"PRAGMA max_page_count = {pages}"))
     count, said = fill_until_full(file_store)
     assert count > 1
-    check_full(file_store, file_url, count, said)
+    assert "database or disk is full" in said
+    assert "recorded stages are kept" in said
+    assert len(Store(file_url).statuses([stage(seed).key for seed in range(1, 1000)])) == count
+    assert Store(file_url).integrity() == "ok"
 
 
 ODD = ["a%20b", "a?b", "50%", "a#b", "a b", "ä日", "a:b@c", "a&b=c;d"]

@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from harness.errors import UserError
+from harness.planning.request import FIELDS, from_json, to_json
 from harness.store import Store, StoredRequest
+from harness.store.tables import REQUESTS
 
 VALUES: dict[str, Any] = {"table": "few_shot", "folder": "/somewhere", "methods": ["ft"], "set": ["optim.lr=1e-4"]}
 
@@ -46,7 +50,32 @@ def test_a_stage_knows_the_requests_that_need_it(store: Store) -> None:
     assert values(store, key="k5") == []
 
 
-def test_a_store_without_requests_has_none(tmp_path: Path) -> None:
-    assert Store(f"sqlite:///{tmp_path}/none/x.db", create=False).requests() == []
-    new = Store(f"sqlite:///{tmp_path}/new.db")
-    assert new.requests() == new.requests(key="k1") == []
+@pytest.mark.parametrize("name", ["table", "folder", "set", *FIELDS])
+@pytest.mark.parametrize("value", [["x"], [["x"]], {"a": 1}, 7, -1, True, None])
+def test_a_request_of_any_shape_is_read_or_named_with_its_field(name: str, value: Any) -> None:
+    said = ""
+    try:
+        read = from_json({**VALUES, name: value})
+    except UserError as error:
+        said = str(error)
+    assert f"recorded bench, {name}" in said if said else from_json(to_json(read)) == read
+
+
+@pytest.mark.parametrize("body", ["", "[]", "NaN", '{"a": 1e400}', "[" * 100_000])
+def test_what_is_no_request_is_named_with_its_store(body: str, store: Store) -> None:
+    store.keep_request(StoredRequest("few_shot", VALUES), ["k1"])
+    with store._write() as connection:
+        connection.execute(sa.update(REQUESTS).values(body=body))
+    with pytest.raises(UserError, match=r"x\.db holds a request that is no object in JSON"):
+        store.requests_for(["k1"])
+
+
+@pytest.mark.parametrize("value", [b"few_shot", None, float("inf")])
+def test_a_value_of_another_kind_than_its_column_is_named_with_its_store(value: Any, store: Store) -> None:
+    """SQLite keeps any in a column that somebody else declared."""
+    with store._write() as connection:
+        connection.exec_driver_sql("DROP TABLE requests")
+        connection.exec_driver_sql('CREATE TABLE requests (digest, "table", study, body, asked_at)')
+        connection.exec_driver_sql("INSERT INTO requests VALUES ('d', ?, '', '{}', 0.0)", (value,))
+    with pytest.raises(UserError, match=r"x\.db holds .* as the table of a row"):
+        store.requests()
