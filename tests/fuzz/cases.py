@@ -5,16 +5,20 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import lzma
 import math
 import random
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from fuzz.inputs import POINT, SPACE, TABLE, TASK, encoder_files, model_files, rows
 from fuzz.mutation import NASTY, Raw, block, changed, emitted, noise
 
 from harness.cli.parser import build_parser
+from harness.store.tables import RECORDS, REQUEST_STAGES, REQUESTS, RUNS, SNAPSHOTS, TUNE_TRIALS
 
 READING = ["plan", "bench", "report"]
 
@@ -25,8 +29,6 @@ class Case:
 
     words: list[str]
     files: dict[str, bytes] = field(default_factory=dict)
-    line: str = ""
-    """What a shell completes, in place of a command."""
 
 
 def table(rng: random.Random, packaged: list[Any]) -> Case:
@@ -163,23 +165,8 @@ def arguments(rng: random.Random, _: Any) -> Case:
 
 
 TITLES = [
-    r"$\\frac{1}$",
-    "$",
-    "$_",
-    "\x07",
-    "\x1b[31m",
-    "\ufffe",
-    "<b>&amp;",
-    "| a",
-    "\\textbf{",
-    "a\nb",
-    "é\u202e",
-    "",
-    " ",
-    "x" * 300,
-    "{}",
-    "%s",
-]
+    r"$\frac{1}$", "$", "$_", "\x07", "\x1b[31m", "\ufffe", "<b>&amp;", "| a", "\\textbf{", "a\nb", "é\u202e", "", " ", "x" * 300, "{}", "%s",
+]  # fmt: skip
 
 
 def titled(rng: random.Random, keys: list[Any]) -> Case:
@@ -221,13 +208,8 @@ def model(rng: random.Random, _: Any) -> Case:
         files[name] = noise(rng, files.get(name, MODEL["model.safetensors"]))
     source = rng.choice(["m"] * 8 + ["./m", "~nobody_x/m", "\0", "m/config.json", "x" * 300])
     words = [
-        "predict",
-        source,
-        "--input",
-        "i.csv",
-        "--output",
-        rng.choice(["o.csv", "o.jsonl", "o.parquet", "i.csv", "o"]),
-    ]
+        "predict", source, "--input", "i.csv", "--output", rng.choice(["o.csv", "o.jsonl", "o.parquet", "i.csv", "o"]),
+    ]  # fmt: skip
     return Case([*words, *flags(rng, "predict", 0.2)], files | {"i.csv": given})
 
 
@@ -236,55 +218,19 @@ def own_file(rng: random.Random, _: Any) -> Case:
     lines = [b"text,label", *(f"{row['text']},{row['label']}".encode() for row in rows(120, 0))]
     if rng.random() < 0.5:
         at = rng.randrange(len(lines))
-        lines[at] = rng.choice(
-            [
-                b"",
-                b",",
-                b'"',
-                b"a,",
-                b",1",
-                b"a,b,c",
-                b"\xff,1",
-                b"a,nan",
-                b"a,1e400",
-                b"$x$,1",
-                "é,☃".encode(),
-                b"\0,0",
-            ]
-        )
+        odd = [
+            b"", b",", b'"', b"a,", b",1", b"a,b,c", b"\xff,1", b"a,nan", b"a,1e400", b"$x$,1", "é,☃".encode(), b"\0,0",
+        ]  # fmt: skip
+        lines[at] = rng.choice(odd)
     raw = b"\n".join(lines)
     raw = noise(rng, raw) if rng.random() < 0.6 else raw
-    name = rng.choice(
-        [
-            "f.csv",
-            "f.csv",
-            "f.csv",
-            "f.csv",
-            "f.csv",
-            "f.tsv",
-            "f.jsonl",
-            "f.csv.gz",
-            "f.parquet",
-            "$x$.csv",
-            "\x07.csv",
-            "f",
-        ]
-    )
+    name = rng.choice(["f.csv"] * 5 + ["f.tsv", "f.jsonl", "f.csv.gz", "f.parquet", "$x$.csv", "\x07.csv", "f"])
     if rng.random() < 0.5:
-        words = [
-            "init",
-            name,
-            *rng.choice([[], ["--text", "text"], ["--text", "text", "--label", "label"], ["--out", "o.yaml"]]),
-        ]
+        more = rng.choice([[], ["--text", "text"], ["--text", "text", "--label", "label"], ["--out", "o.yaml"]])
+        words = ["init", name, *more]
     else:
-        words = [
-            rng.choice(["plan", "bench"]),
-            "--tasks",
-            name,
-            "--encoder",
-            "encoder",
-            *rng.choice([[], ["--text", "text"]]),
-        ]
+        words = [rng.choice(["plan", "bench"]), "--tasks", name, "--encoder", "encoder"]
+        words += rng.choice([[], ["--text", "text"]])
     return Case([*words, *flags(rng, words[0], 0.4)], {name: raw})
 
 
@@ -303,15 +249,59 @@ def recorded(rng: random.Random, packaged: list[Any]) -> Case:
     return Case([*words, *flags(rng, words[0], 1)])
 
 
-def completion(rng: random.Random, _: Any) -> Case:
-    name = rng.choice(list(FLAGS))
-    words = [
-        "harness",
-        name,
-        *flags(rng, name, 1.5),
-        rng.choice(["", "--", "--t", "f", "-", "'", '"a', "$(x)", "~nobody_x", "a=b"]),
-    ]
-    return Case([], line=" ".join(words).replace("\0", "").encode(errors="ignore").decode())
+KEPT = (RECORDS, RUNS, REQUESTS, REQUEST_STAGES, SNAPSHOTS, TUNE_TRIALS)
+DOORS = ["report", "report", "compare", "errors", "errors KEY", "show KEY", "export KEY --out o", "predict KEY --row a", "list runs", "list benches",
+         "list studies", "report --study s", "merge f --store sqlite:///new.db", "verify p", "plan --table small.yaml --data data"]  # fmt: skip
+SCHEMAS = [
+    "CREATE VIEW records AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT old.* FROM old, n WHERE i < 0",
+    "CREATE VIEW records AS SELECT * FROM old", "CREATE TABLE records AS SELECT * FROM old", "CREATE TABLE records (key TEXT, status TEXT)",
+    "CREATE TABLE records (status TEXT, key TEXT AS (hex(zeroblob(100000000))))",
+    "CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM old; END", "CREATE VIRTUAL TABLE records USING fts4(x)",
+]  # fmt: skip
+
+
+def foreign(rng: random.Random, packaged: list[Any]) -> Case:
+    """A store that somebody else changed, as a file and as a published folder."""
+    made = sqlite3.connect(":memory:")
+    made.deserialize(packaged[4])
+    act, table = rng.randrange(8), rng.choice(["requests"] * 3 + ["snapshots"])
+    odd = [None, 0, -1, 2**62, 1e308, math.inf, "", "x", b"", b"\xff", "[" * 100_000, '{"a": 1e400}', "NaN"]
+    if act == 0:
+        made.execute("ALTER TABLE records RENAME TO old")
+        made.execute(rng.choice(SCHEMAS))
+    elif act == 1:
+        column = rng.choice([column for each in KEPT for column in each.columns])
+        made.execute(f'UPDATE OR IGNORE {column.table.name} SET "{column.name}" = ?', (rng.choice(odd),))
+    elif act == 2:
+        (blob,) = made.execute("SELECT predictions FROM records").fetchone()
+        made.execute("UPDATE records SET predictions = ?", (arrays(rng, blob),))
+    else:
+        body = json.loads(made.execute(f"SELECT body FROM {table}").fetchone()[0])
+        made.execute(f"UPDATE {table} SET body = ?", (changed(rng, body, plain=True).decode("utf-8", "replace"),))
+    made.commit()
+    raw = made.serialize()
+    raw = noise(rng, raw) if rng.random() < 0.1 else raw
+    place = rng.choice(["sqlite:///f.db", "p"])
+    words = [{"KEY": packaged[2][0], "f": place}.get(word, word) for word in rng.choice(DOORS).split()]
+    words += ["--store", place] if words[0] not in ("merge", "verify") else []
+    files = {"f.db": raw, "p/records.db.xz": lzma.compress(raw, preset=0), "p/results.csv": packaged[3]["csv"]}
+    return Case([*words, *flags(rng, words[0], 0.1)], files)
+
+
+def arrays(rng: random.Random, raw: bytes) -> bytes:
+    """Predictions with other arrays, or with other bytes."""
+    if rng.random() < 0.4:
+        return noise(rng, raw)
+    with np.load(io.BytesIO(raw)) as found:
+        kept = dict(found)
+    name = rng.choice([*kept])
+    kept[name] = rng.choice([kept[name][:-1], kept[name][:, None], kept[name].T, kept[name] * math.nan, kept[name] - 1000, kept[name].astype(bool),
+                             np.zeros(0), np.zeros(()), np.array(["x"]), np.zeros(20_000_000, np.int8), np.full_like(kept[name], 7)])  # fmt: skip
+    if rng.random() < 0.3:
+        kept[rng.choice(["x", "a/b", "gold", name + "x"])] = kept.pop(name)
+    sink = io.BytesIO()
+    np.savez_compressed(sink, **kept)
+    return sink.getvalue()
 
 
 VALUES: dict[str, list[str]] = {
@@ -398,25 +388,8 @@ def set_keys() -> list[str]:
     return [*keys, "max_length", "mlm_head.steps", "encoder.relative_buckets", "encoder.relative_distance"]
 
 
-KINDS: dict[str, Callable[[random.Random, Any], Case]] = {
-    each.__name__: each
-    for each in (
-        table,
-        space,
-        task,
-        point,
-        data,
-        encoder,
-        text,
-        results,
-        arguments,
-        titled,
-        model,
-        own_file,
-        recorded,
-        completion,
-    )
-}
+MAKERS = (table, space, task, point, data, encoder, text, results, arguments, titled, model, own_file, recorded, foreign)  # fmt: skip
+KINDS: dict[str, Callable[[random.Random, Any], Case]] = {each.__name__: each for each in MAKERS}
 FLAGS = flags_of()
 MODEL = model_files()
 SET_KEYS = set_keys()

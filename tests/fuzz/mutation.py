@@ -83,17 +83,8 @@ def mutate(rng: random.Random, tree: Any) -> None:
 
 
 INSERTED = [
-    *(bytes([code]) for code in b"\0\xff\n\t#"),
-    b": ",
-    b"- ",
-    b"[",
-    b"}",
-    b'"',
-    b",",
-    b"\xef\xbb\xbf",
-    b"&a ",
-    b"*a",
-]
+    *(bytes([code]) for code in b"\0\xff\n\t#"), b": ", b"- ", b"[", b"}", b'"', b",", b"\xef\xbb\xbf", b"&a ", b"*a",
+]  # fmt: skip
 
 
 def noise(rng: random.Random, raw: bytes) -> bytes:
