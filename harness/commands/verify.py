@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +31,6 @@ from harness.store.published import is_published
 from harness.store.rows import predicted_by
 from harness.tasks import score
 from harness.wording import counted, listed
-
-if TYPE_CHECKING:
-    pass
 
 RUN = ("size", "row", "task", "subset", "seed")
 """What names a run of a bench."""
