@@ -83,7 +83,7 @@ def note_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
         )
     elif hardware:
         lines.append(f"Run on {hardware[0]}.")
-    lines.append(f"Runs: {caption.num_runs}; rows with equal computations share them.")
+    lines.append(f"Distinct training runs: {caption.num_runs}.")
     lines += _resolution_lines(grid)
     return [*map(without_folders, (*lines, *(r.table.notes if about_paper(r) else ()), *caption.notes))]
 

@@ -53,8 +53,8 @@ def conclusion(comparisons: Comparisons) -> str:
     if not judged:
         return f"No row can be compared with {comparisons.against} yet: each needs at least two runs in common with it."
     if not counts["higher"] + counts["lower"] + counts["equivalent"]:
-        return f"Nothing separates: no difference from {comparisons.against} (of {judged:,}) can be told from 0."
-    others = f"; {counted(rest, 'other difference')} cannot be told from 0" if rest else ""
+        return f"No difference from {comparisons.against} is significant ({counted(judged, 'comparison')})."
+    others = f"; not significant: {counted(rest, 'other difference')}" if rest else ""
     return f"{'; '.join(decided)}{others}."
 
 
@@ -144,9 +144,9 @@ def notes(comparisons: Comparisons) -> list[str]:
     if comparisons.items:
         lines.append(comparisons.unit)
     else:
-        items = "; --items asks whether it would hold on another one (accuracy, EM, answer F1)"
+        items = "; --items asks whether they hold for another one (accuracy, EM, answer F1)"
         items = items if comparisons.grid.resolved.aggregate.scores == "test" else ""
-        lines.append(f"The {comparisons.grid.resolved.scored_set} is taken as given{items}.")
+        lines.append(f"Verdicts hold for this {comparisons.grid.resolved.scored_set}{items}.")
     if any(c.across_hardware for c in comparisons.comparisons):
         lines.append(
             "Different hardware rounds differently, and training can amplify that: a difference there may be one of machines. "
