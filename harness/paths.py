@@ -7,8 +7,9 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,37 +57,80 @@ def user_cache(name: str) -> Path:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder whose content is `out`'s when it is whole. `out` is new, or an empty folder, perhaps the current one or one behind a link. Raises OSError."""
-    out = out.resolve()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
-    folder.mkdir()
+    """A folder whose content is `out`'s when it is whole. `out` is new, or an empty folder, perhaps the current one or one behind a link. Raises OSError
+    that names `out`."""
+    place = out.resolve()
+    folder = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
     try:
-        yield folder
-        if out.exists():
-            for path in folder.iterdir():
-                shutil.move(path, out)
-        else:
-            folder.rename(out)
+        with _named(out, folder):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+            yield folder
+            if place.exists():
+                for path in folder.iterdir():
+                    shutil.move(path, place)
+            else:
+                folder.rename(place)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+_OPEN_ALREADY = re.compile("/dev/(stdout$|stderr$|fd/)|/proc/")
+"""Paths of what another program has opened: its content may be more than this command's."""
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to write beside `path`, whose place it takes once it is whole; after an error the earlier one, or none, is there. Raises OSError."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    """A file to write, whose content is `path`'s once it is whole: a regular file, or the one behind a link, is replaced at once and keeps
+    its permissions, a device or pipe is written into. After an error what was there stays. Raises OSError that names `path`."""
+    import tempfile  # takes as long as all of --help's other imports
+
+    there = path.stat().st_mode if path.exists() else stat.S_IFREG
+    into = bool(_OPEN_ALREADY.match(os.path.abspath(path))) or not (stat.S_ISREG(there) or stat.S_ISDIR(there))
+    target = path if into else Path(os.path.realpath(path))
+    with tempfile.TemporaryDirectory() if into else nullcontext(target.parent) as folder:
+        part = Path(folder, f".{path.name}.{secrets.token_hex(4)}.part{path.suffix}")  # by its ending a writer packs it
+        try:
+            with _named(path, part):
+                yield part
+                if into:
+                    with part.open("rb") as whole, target.open("ab") as file:
+                        shutil.copyfileobj(whole, file)
+                else:
+                    if target.is_file():
+                        _keep_permissions(target, part)
+                    part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _keep_permissions(path: Path, part: Path) -> None:
+    with suppress(PermissionError):  # another user's file, which only root gives back
+        os.chown(part, path.stat().st_uid, path.stat().st_gid)
+    shutil.copymode(path, part)
+
+
+@contextmanager
+def _named(path: Path, hidden: Path) -> Iterator[None]:
+    """An OSError about `hidden`, or about no file, is one about `path`, which the user named; also what a library written in Rust makes of one."""
     try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        code = error.errno if isinstance(error, OSError) else int(next(iter(_OS_ERROR.findall(str(error))), 0))
+        if not code or not str(getattr(error, "filename", None) or hidden).startswith(str(hidden)):
+            raise
+        raise OSError(code, os.strerror(code), str(path)) from error
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file at once, as `replacing` does."""
+_OS_ERROR = re.compile(r"\(os error (\d+)\)$")
+
+
+def replace_file(path: Path, content: bytes | str) -> None:
+    """Writes a file at once, as `replacing` does; text as UTF-8."""
     with replacing(path) as part:
-        part.write_bytes(content)
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def read_json(path: Path, version: int) -> dict[str, Any]:
@@ -101,7 +145,7 @@ def read_json(path: Path, version: int) -> dict[str, Any]:
 def write_json(path: Path, body: dict[str, Any]) -> None:
     """Written whole or not at all, whoever else writes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, json.dumps(body, indent=1).encode())
+    replace_file(path, json.dumps(body, indent=1))
 
 
 def remembered(path: Path, group: str, key: str, make: Callable[[], T], most: int) -> T:

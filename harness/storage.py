@@ -288,7 +288,7 @@ class _Folder:
     @staticmethod
     def _clean_up(path: Path) -> None:
         """Delete what killed writers left."""
-        for left in path.parent.glob(f".{path.name}.*.part"):
+        for left in path.parent.glob(f".{path.name}.*.part*"):
             with contextlib.suppress(OSError):  # deleted meanwhile
                 if time.time() - left.stat().st_mtime > CLEAN_UP_SECONDS:
                     left.unlink()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from harness.commands import glue_submission
 from harness.commands.glue_submission import write_submissions
 from harness.errors import UserError
-from harness.paths import new_folder
+from harness.paths import new_folder, replace_file
 
 
 @pytest.mark.parametrize("where", ["new", "a/b/new", "empty", ".", "link", "../empty"])
@@ -52,3 +54,27 @@ def test_rows_that_would_be_one_folder_are_refused_before_anything_is_trained(
     view: Any = None
     with pytest.raises(UserError, match=r"rows A \(x\) and A \[x\] would be one folder, A_x; name one .* --methods"):
         write_submissions(prepared, tmp_path / "out", view)
+
+
+def test_what_is_no_file_of_its_own_is_written_into(tmp_path: Path) -> None:
+    """A device, and what another program has opened, which may hold more than this."""
+    device, kept = tmp_path / "null", tmp_path / "kept"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except PermissionError:
+        device.symlink_to("/dev/null")
+    replace_file(device, "text")
+    assert device.is_char_device()
+    with kept.open("w+") as file:
+        file.write("before\n")
+        file.flush()
+        replace_file(Path(f"/dev/fd/{file.fileno()}"), "text\n")
+        assert kept.read_text() == "before\ntext\n"
+
+
+def test_a_full_disk_names_what_the_user_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match=r"No space left on device: .*/out'$"),
+        new_folder(tmp_path / "out"),
+    ):
+        raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")

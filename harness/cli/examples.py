@@ -13,7 +13,7 @@ from harness.cli.terminal import columns, escaped, print_lines, print_table, wra
 from harness.commands.prepare import prepare_recorded
 from harness.commands.recorded import misclassified
 from harness.commands.report import examples_of
-from harness.commands.row_files import kind_of, writer
+from harness.commands.row_files import check_new, writer
 from harness.errors import UserError
 from harness.planning.request import FIELDS
 from harness.report.document import written
@@ -29,9 +29,7 @@ def errors(args: argparse.Namespace) -> int:
     """Of a key the examples that its run got wrong; of a table its test examples over all runs."""
     out = Path(args.output) if args.output else None
     if out:
-        kind_of(out, "--output")
-        if out.exists():
-            raise UserError(f"--output {args.output}: exists already; name a new file, or delete that one.")
+        check_new(out)
     if not args.key:
         return _of_table(args, out)
     if given := given_flags(args, "with_files", "table", "set", *FIELDS, "last"):

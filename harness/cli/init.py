@@ -7,7 +7,7 @@ import shlex
 
 from harness.cli.terminal import print_lines
 from harness.errors import UserError
-from harness.paths import named_path
+from harness.paths import named_path, replace_file
 from harness.planning.request import LABELLED, YAML, has_rows
 from harness.tasks.inferred import Description, infer_task, task_yaml
 from harness.tasks.user_task import load_user_task
@@ -34,7 +34,7 @@ def init(args: argparse.Namespace) -> int:
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}.")
     text = f"# harness bench --tasks {shlex.quote(out.name)}\n{dumped(task_yaml(task, out.parent))}"
-    out.write_text(text, encoding="utf-8")
+    replace_file(out, text)
     load_user_task(out)  # what was written is what is read
     print(text, end="")
     print_lines([f"Written to {out}. Next: harness plan --tasks {shlex.quote(str(out))}"])

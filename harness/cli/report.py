@@ -255,10 +255,7 @@ def deliver(made: Made, args: argparse.Namespace) -> int:
         content = latex_document(content)
     if args.out:
         path = Path(args.out).expanduser()
-        try:
-            replace_file(path, content.encode() if isinstance(content, str) else content)
-        except OSError as error:
-            raise UserError(f"--out {args.out}: cannot be written ({error.strerror}); name another file.") from None
+        replace_file(path, content)
         print_lines([f"Written: {path}"])
     elif isinstance(content, bytes):
         cast(Stream, sys.stdout).write_bytes(content)

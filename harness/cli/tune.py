@@ -133,19 +133,16 @@ def _report(opened: Opened, format: str, test: bool) -> int:
     whole = replace(study, trials=(*study.trials, *opened.proposals.history.repeated))
     tested: list[str] = []
     best_text = ""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for kind, suffix in FILES.items():
-            (folder / f"points.{suffix}").write_text(points_table(study, kind), encoding="utf-8")
-            if margins := marginal_tables(whole, kind):
-                (folder / f"marginals.{suffix}").write_text(margins, encoding="utf-8")
-        if best is not None:
-            best_text = best_yaml(_best(opened, study, best))
-            (folder / BEST).write_text(best_text, encoding="utf-8")
-            tested = _final_test(opened, study, best) if test else []
-        notes = _write_page(opened, study, whole, best, best_text)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error.strerror}); name another folder with --out.") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, suffix in FILES.items():
+        replace_file(folder / f"points.{suffix}", points_table(study, kind))
+        if margins := marginal_tables(whole, kind):
+            replace_file(folder / f"marginals.{suffix}", margins)
+    if best is not None:
+        best_text = best_yaml(_best(opened, study, best))
+        replace_file(folder / BEST, best_text)
+        tested = _final_test(opened, study, best) if test else []
+    notes = _write_page(opened, study, whole, best, best_text)
     shown = points_table(study, format)
     if format == "text":
         print_table(shown + (f"\n{marginal_tables(whole, 'text')}" if study.grid else ""), sys.stdout)
@@ -189,7 +186,7 @@ def _write_page(opened: Opened, study: Study, whole: Study, best: Trial | None, 
     keys, records = runs_recorded(opened)
     commands = [tune_command(opened.study.request), *([_bench_command(opened)] if best else [])]
     results = StudyResults(study, whole, best_text, tested, plots, notes, keys, records, commands)
-    replace_file(folder / PAGE, study_page(results).encode())
+    replace_file(folder / PAGE, study_page(results))
     return notes
 
 
@@ -249,5 +246,5 @@ def _final_test(opened: Opened, study: Study, best: Trial) -> list[str]:
     scored = {"trial": best.number, "set": dict(best.point), **asdict(result), "lines": lines.copy()}
     opened.home.mkdir(parents=True, exist_ok=True)
     for folder in {opened.home, opened.folder}:  # beside the store whatever --out says: a later test counts this one
-        (folder / FINAL_TEST).write_text(json.dumps([*others, scored], indent=1), encoding="utf-8")
+        replace_file(folder / FINAL_TEST, json.dumps([*others, scored], indent=1))
     return [*lines, f"Budget: {budget(study).replicates} replicates on dev."]

@@ -17,7 +17,7 @@ from harness.commands.train import View
 from harness.commands.trained import trained_model
 from harness.errors import UserError
 from harness.hub import Repository
-from harness.paths import new_folder
+from harness.paths import new_folder, replace_file
 from harness.planning.waves import best_run
 from harness.specs import Run
 from harness.tasks import TASKS, Task
@@ -109,7 +109,7 @@ def write_submissions(prepared: Prepared, out: Path, view: View) -> list[str]:
             zipped = shutil.make_archive(str(place), "zip", place)  # the files at its root, as the server wants them
             if archive:
                 out.parent.mkdir(parents=True, exist_ok=True)
-                shutil.move(zipped, out)
+                replace_file(out, Path(zipped).read_bytes())
     constant = [sheet.file for sheet in SHEETS if sheet.file not in tests]
     sentences.append(
         f"Constant, because the server takes whole sets only: {', '.join(constant)}. Their scores, and the overall score, say nothing of "

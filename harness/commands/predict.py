@@ -14,7 +14,7 @@ from harness.answers import SpanReading
 from harness.commands.execution import storage_of
 from harness.commands.export import SETTINGS
 from harness.commands.recorded import recorded
-from harness.commands.row_files import STANDARD_INPUT, Part, parts, printer, writer
+from harness.commands.row_files import STANDARD_INPUT, Part, check_new, parts, printer, writer
 from harness.commands.row_files import kind_of as kind_of_file
 from harness.commands.train import unshown
 from harness.commands.trained import TrainedModel, trained_model
@@ -242,9 +242,7 @@ def predict_file(
     if source != STANDARD_INPUT:
         kind_of_file(source, "--input")
     if target:
-        kind_of_file(target, "--output")
-        if target.exists():
-            raise UserError(f"--output {target} exists already; name a new file, or delete that one.")
+        check_new(target)
     wanted = columns or model.columns
     if not wanted:
         raise UserError(

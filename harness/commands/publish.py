@@ -76,8 +76,8 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
         folder.mkdir(parents=True, exist_ok=True)
         values = _without_folders(prepared.named.kept.values)
         count = publish_records(store, table, plan.stages, values, folder, prepared.snapshot, gold)
-        replace_file(folder / RESULTS_FILE, render(grid, caption, "csv").encode())
-        replace_file(folder / TABLE_FILE, (render(grid, caption, "md") + "\n" + "\n".join(made) + "\n").encode())
+        replace_file(folder / RESULTS_FILE, render(grid, caption, "csv"))
+        replace_file(folder / TABLE_FILE, "\n".join([render(grid, caption, "md"), *made, ""]))
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}).") from None
     return Published(folder, count, len(grid.results), grid.complete)

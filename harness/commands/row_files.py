@@ -17,6 +17,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from harness.errors import UserError
+from harness.paths import replacing
 from harness.tasks.reading import FileColumns, ending_of, filled_texts, objects, opened, require, unit_of, whole_rows
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -70,6 +71,14 @@ def kind_of(path: Path, flag: str) -> str:
 
 # -------------------------------------------------------------------------------------------------------------- writing
 
+
+def check_new(path: Path) -> None:
+    """Raises UserError for an --output of another format, and for one that is there, unless it is a device or pipe."""
+    kind_of(path, "--output")
+    if path.is_file() or path.is_dir():
+        raise UserError(f"--output {path} exists already; name a new file, or delete that one.")
+
+
 Write = Callable[[list[dict[str, Any]]], None]
 
 
@@ -89,22 +98,18 @@ def printer() -> Iterator[Write]:
 
 @contextmanager
 def writer(path: Path) -> Iterator[Write]:
-    """Writes rows to a new file, by its ending; it is there once it is whole. Rows may have different fields, and a field values of several types: in
+    """Writes rows to a new file, by its ending, as `replacing` does. Rows may have different fields, and a field values of several types: in
     columns a missing field is empty, and values that have no type in common are text, as in JSON."""
     kind = kind_of(path, "--output")
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part{'.gz' if path.suffix == '.gz' else ''}")
-    try:
+    with replacing(path) as part:
         if kind == ".jsonl":
             with opened(part, "w") as file:
                 yield lambda rows: file.writelines(map(_json_line, rows))
         else:
-            with TemporaryFile(dir=path.parent) as spool:  # the columns are those of all rows, and known after the last
+            with TemporaryFile(dir=part.parent) as spool:  # the columns are those of all rows, and known after the last
                 yield lambda rows: pickle.dump(rows, spool)
                 (_write_parquet if kind == ".parquet" else _write_separated)(spool, part, kind)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _spooled(spool: IO[bytes]) -> Iterator[list[dict[str, Any]]]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partialmethod
 from pathlib import Path
 from typing import cast
 
 import pytest
 from cli.command import MOVIES, TrainingStartedError
+from cli.conftest import Benched
 
 from harness.cli import main
 from harness.cli.terminal import OutputError, Stream, standard_streams
+from harness.errors import KEPT
 
 COMMANDS = (["list", "spaces"], ["plan", *MOVIES.split()], ["--help"])
 
@@ -171,3 +176,48 @@ def test_bytes_that_are_not_written_are_no_success(
                 stream.write_bytes(b"PAR1")
         assert caught.value.left is left
         out.flush()  # Python's own flush at the end prints nothing more
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "report --format md",
+        "report --format html",
+        "report --format parquet",
+        "report --figure variance --format csv",
+        "compare --format svg",
+        "compare --ranks --format json",
+        "errors --split test --output",
+    ],
+)
+def test_a_file_that_the_user_named(
+    words: str, benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is behind a link is replaced whole, or not at all where the disk is full, and keeps its permissions. A pipe stays a pipe and gets the same."""
+    monkeypatch.chdir(benched.folder)
+    command, new = f"{words} --out".replace("--output --out", "--output").split(), words.endswith("--output")
+    command[1:1] = [benched.keys["FT", 31]] if new else []
+    file, link, pipe = (tmp_path / name for name in ("file.jsonl", "link.jsonl", "pipe.jsonl"))
+    link.symlink_to(file.name)
+    if not new:
+        file.write_text("before")
+        file.chmod(0o640)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_bytes", partialmethod(fails_with, errno.ENOSPC))
+            assert main([*command, str(link)]) == 2
+        said = capsys.readouterr().err
+        assert said.endswith(f"harness: {link}: cannot be used (No space left on device); {KEPT}.\n")
+        assert file.read_text() == "before"
+        assert main([*command, str(tmp_path)]) == 2
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as readers:
+        got = readers.submit(pipe.read_bytes)
+        assert main([*command, str(pipe)]) == main([*command, str(link)]) == 0
+    assert file.read_bytes() == got.result() != b"before"
+    assert new or file.stat().st_mode & 0o777 == 0o640
+    assert (link.is_symlink(), pipe.is_fifo()) == (True, True)
+    assert sorted(tmp_path.iterdir()) == [file, link, pipe]
+
+
+def fails_with(path: Path, number: int, *_: object) -> None:
+    raise OSError(number, os.strerror(number))

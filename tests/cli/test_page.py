@@ -196,24 +196,3 @@ def test_wrong_words_say_what_to_do(
     assert said.status == 2
     assert says in said.err
     assert said.out == ""
-
-
-def test_a_file_is_written_whole_or_not_at_all(
-    benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(benched.folder)
-    path = tmp_path / "x.md"
-    path.write_text("before")
-
-    def full(self: Path, content: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
-        said = command(capsys, f"report --out {path}")
-    assert said.status == 2
-    assert "cannot be written (No space left on device)" in said.err
-    assert path.read_text() == "before"
-    assert command(capsys, f"report --out {path}").status == 0
-    assert path.read_text() == command(capsys, "report --format md").out
-    assert [*tmp_path.iterdir()] == [path]

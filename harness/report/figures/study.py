@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.paths import replace_file
 from harness.report.document import Picture, Table
 from harness.report.figures.panels import INK, SERIES, file_of, panels_of
 from harness.report.figures.picture import picture
@@ -79,7 +80,7 @@ def importances_of(trials: Sequence[FrozenTrial], paths: Sequence[str]) -> dict[
 
 
 def _saved(make: Callable[[], Any], path: Path, title: str, described: str, data: Table) -> Picture:
-    path.write_bytes(file_of(make, "png"))
+    replace_file(path, file_of(make, "png"))
     return Picture(picture(make, path.stem.replace("_", "-"), title, f"{described}."), title, data)
 
 
