@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partialmethod
 from pathlib import Path
 from typing import cast
@@ -210,10 +209,9 @@ def test_a_file_that_the_user_named(
         assert file.read_text() == "before"
         assert main([*command, str(tmp_path)]) == 2
     os.mkfifo(pipe)
-    with ThreadPoolExecutor() as readers:
-        got = readers.submit(pipe.read_bytes)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
         assert main([*command, str(pipe)]) == main([*command, str(link)]) == 0
-    assert file.read_bytes() == got.result() != b"before"
+        assert file.read_bytes() == reader.communicate(timeout=60)[0] != b"before"
     assert new or file.stat().st_mode & 0o777 == 0o640
     assert (link.is_symlink(), pipe.is_fifo()) == (True, True)
     assert sorted(tmp_path.iterdir()) == [file, link, pipe]
