@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
@@ -13,8 +14,36 @@ KEPT = "recorded stages are kept, and the same command resumes"
 """What every command that ends early says last."""
 
 
+_LOGIN = re.compile(
+    r"""(?<![\w+.-])(?:
+    (?P<bucket>(?:s3|gs):/{1,2})(?:\S*@|[^\s/]*:[^\s/]*)
+    | (?P<user>postgresql[\w+]*:/{1,2}[^\s:/?\#@]*:)\S*@
+    | (?P<hub>hub:)[^\s/]*@(?=[^\s/@]+/)
+    | (?P<other>(?!postgresql)[a-z][\w+.-]+:/{1,2})(?:[^\s:/?\#@]*:(?!\d+(?:[/?\#\s]|$))\S*|[^\s/?\#]*)@
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What stands before the host of a URL, whole where a '/' or '@' in a password was not quoted; a port is none."""
+_SECRET = re.compile(
+    r"([?&][^\s=&]*(?:password|passwd|pwd|secret|token|credential|signature|access_?key|api_?key)[^\s=&]*=)[^\s&'\"]+",
+    re.IGNORECASE,
+)
+
+
+def masked(text: str) -> str:
+    """A text without the passwords of the URLs in it, which every error, sentence, command line and page shows so."""
+
+    def hidden(found: re.Match[str]) -> str:
+        return f"{next(filter(None, found.groups()))}***{'@' * found[0].endswith('@')}"
+
+    return _SECRET.sub(r"\1***", _LOGIN.sub(hidden, text)) if ":/" in text or "hub:" in text else text
+
+
 class UserError(Exception):
-    """Something the user wrote, or the machine lacks, with the fix in the message. The command exits with status 2."""
+    """Something the user wrote, or the machine lacks, with the fix in the message, which shows no password. The command exits with status 2."""
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*(masked(part) if isinstance(part, str) else part for part in parts))
 
 
 class NotAtHand(UserError):  # noqa: N818 - a state of the data that a plan shows, not only an error

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from harness.errors import KEPT, UserError
+from harness.errors import KEPT, UserError, masked
 from harness.paths import named_path, replace_file
 from harness.retry import TransientError, retried
 
@@ -71,7 +71,7 @@ class Storage:
     @property
     def shown(self) -> str:
         """The URI without credentials, for messages and records."""
-        return _masked(self.uri)
+        return masked(self.uri)
 
     @property
     def folder(self) -> Path | None:
@@ -157,21 +157,9 @@ def _here() -> str:
     return platform.node() or "this machine"
 
 
-def _masked(uri: str) -> str:
-    """A URI without anything that may be a secret: all before an '@', a bucket with a colon, unknown options."""
-    if "://" not in uri or uri.startswith("file:"):
-        return uri
-    scheme, _, rest = uri.partition("://")
-    rest, _, query = rest.partition("?")
-    _, at, rest = rest.rpartition("@")
-    bucket, slash, prefix = rest.partition("/")
-    known = "&".join(o for o in query.split("&") if o.partition("=")[0] in OPTIONS.get(scheme, ()) and "@" not in o)
-    return f"{scheme}://{'***@' if at else ''}{'***' if ':' in bucket else bucket}{slash}{prefix}{'?' if known else ''}{known}"
-
-
 def _parts(uri: str) -> SplitResult:
     """Parse the URI of a storage. Raises UserError."""
-    shown = f"storage {_masked(uri)}"
+    shown = f"storage {masked(uri)}"
     parts = urlsplit(uri, allow_fragments=False)
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path:

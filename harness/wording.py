@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 SHOWN_MEMBERS = 6
 MAX_REASON = 200
+_UNSEEN = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_IN_LINES, _IN_LINE = re.compile(f"[{_UNSEEN}]"), re.compile(f"[{_UNSEEN}\t\n]")
+
+
+def escaped(text: str, lines: bool = False) -> str:
+    """A text of a record, a file or a user, as it may be shown: control characters, a terminal's escapes among them, marks of direction
+    and lone surrogates as \\u001b or \\u202e, which JSON reads back. `lines`: it has lines and tabs of its own."""
+    return (_IN_LINES if lines else _IN_LINE).sub(_as_json, text)
+
+
+def _as_json(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode().replace("\\x", "\\u00")
 
 
 def shortened(reason: str) -> str:

@@ -6,9 +6,12 @@ from collections.abc import Iterable
 
 import pytest
 
+from harness.cli.terminal import print_lines
+from harness.commands.stored import command
 from harness.encoders.families import FAMILIES
-from harness.errors import hint, unknown, unknown_names
+from harness.errors import UserError, hint, masked, unknown, unknown_names
 from harness.methods import METHODS
+from harness.planning.request import Request
 from harness.tasks import METRICS, TASKS
 
 KNOWN = (*FAMILIES, *METHODS, *TASKS, *METRICS)
@@ -69,3 +72,28 @@ def test_several_unknown_names_are_named_at_once_each_with_the_nearest() -> None
     said = str(unknown_names("methods", ["ftt", "x", "SCLL"], METHODS, "--methods"))
     assert said.startswith("--methods: unknown methods 'ftt' (did you mean 'ft'?), 'x', 'SCLL' (did")
     assert str(unknown_names("methods", ["ftt"], METHODS)) == str(unknown("method", "ftt", METHODS))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    {
+        "ray://me:hush@host:10001": "ray://***@host:10001",
+        "https://hush@host/x": "https://***@host/x",
+        "https:/me:hu/sh@host/x": "https:/***@host/x",  # as a path spells it
+        "hub:me:hush@owner/name": "hub:***@owner/name",
+        "postgresql+psycopg://me:hu@sh@host/x": "postgresql+psycopg://me:***@host/x",
+        "postgresql://me@host/x?password=hush&y=1": "postgresql://me@host/x?password=***&y=1",
+        "s3://me:hu/sh@bucket/x": "s3://***@bucket/x",
+        "https://host/x?X-Amz-Signature=hush": "https://host/x?X-Amz-Signature=***",
+    }.items(),
+)
+def test_no_password_of_a_url_is_shown_and_nothing_else_is_hidden(
+    url: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In an error, a sentence and a command line; shown again it stays."""
+    others = "file:///home/a@b/x http://host:8080/x@v1 hub:owner/name:main@refs/pr/1 wmt19:de@T=0.7 a@b.c /home/a@b:c/x"
+    said = f"Names {shown} and {others}."
+    print_lines([f"Names {url} and {others}."])
+    assert (str(UserError(f"Names {url} and {others}.")), capsys.readouterr().err) == (said, f"{said}\n")
+    assert shown in command(Request("few_shot", corpus=url), store=url).replace("'", "")
+    assert masked(shown) == shown

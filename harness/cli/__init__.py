@@ -10,7 +10,7 @@ from importlib import import_module
 from traceback import walk_tb
 
 from harness.cli.parser import COMMANDS, build_parser
-from harness.cli.terminal import BROKEN_PIPE, OutputError, Received, interruptible, standard_streams
+from harness.cli.terminal import BROKEN_PIPE, OutputError, Received, interruptible, printable, standard_streams
 from harness.errors import KEPT, UserError, unknown
 from harness.paths import PYTHON
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OSError as error:
             if error.filename is None:
                 raise
-            print(f"harness: {error.filename}: cannot be used ({error.strerror}); {KEPT}.", file=sys.stderr)
+            print(printable(f"harness: {error.filename}: cannot be used ({error.strerror}); {KEPT}."), file=sys.stderr)
             return EXIT_USER
         except MemoryError:
             print(f"harness: the memory that this process may use is full; {KEPT}.", file=sys.stderr)
@@ -91,5 +91,5 @@ def _ended(error: UserError | KeyboardInterrupt, received: Received) -> int:
     wrong = isinstance(error, UserError) and not received.number  # a signal may have ended what we need first
     reason = str(error) if wrong or isinstance(error, KeyboardInterrupt) else ""
     with suppress(OSError):
-        print(f"harness: {reason or received.sentence}", file=sys.stderr, flush=True)
+        print(printable(f"harness: {reason or received.sentence}"), file=sys.stderr, flush=True)
     return EXIT_USER if wrong else received.status

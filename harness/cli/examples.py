@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.request import given_flags, recalled
-from harness.cli.terminal import columns, escaped, print_lines, print_table, wrapped
+from harness.cli.terminal import print_lines, print_table
 from harness.commands.prepare import prepare_recorded
 from harness.commands.recorded import misclassified
 from harness.commands.report import examples_of
@@ -44,7 +44,7 @@ def _of_table(args: argparse.Namespace, out: Path | None) -> int:
             "errors: --split is for one run (errors KEY --split test); a table's runs are compared on its test sets."
         )
     prepared = prepare_recorded(recalled(args))
-    print_lines([escaped(prepared.note)] if prepared.note else [])
+    print_lines([prepared.note] if prepared.note else [])
     found = examples_of(prepared)
     if not len(found.rows):
         raise UserError(" ".join(["errors: no finished run of this table predicts classes.", *found.skipped]))
@@ -87,11 +87,10 @@ def _print_lists(frame: pd.DataFrame, limit: int) -> None:
         for row in rows.head(limit).to_dict("records"):
             flips = "" if row["flips"] != row["flips"] else f", flips {100 * row['flips']:.0f} %"
             print(
-                f"\nexample {row['example']}: label {escaped(row['gold'])}, which {100 * row['right']:.0f} % of {row['runs']} runs predict, most "
-                f"{escaped(row['consensus'])}{flips}"
+                f"\nexample {row['example']}: label {row['gold']}, which {100 * row['right']:.0f} % of {row['runs']} runs predict, most "
+                f"{row['consensus']}{flips}"
             )
-            for name in texts:
-                print("\n".join(wrapped(f"  {escaped(' '.join(row[name].split()))}", columns(sys.stdout), 2)))
+            print_lines((f"  {' '.join(row[name].split())}" for name in texts), sys.stdout)
 
 
 def _write(frame: pd.DataFrame, out: Path) -> None:
@@ -118,9 +117,7 @@ def _of_run(args: argparse.Namespace, out: Path | None) -> int:
         end = ":" if len(shown) else "."
     print_lines([f"{what}{end}"], sys.stdout)
     if textless := frame.attrs["textless"]:
-        print_lines(
-            [escaped(f"Texts are missing ({textless}): rows are numbered in the split's own order.")], sys.stdout
-        )
+        print_lines([f"Texts are missing ({textless}): rows are numbered in the split's own order."], sys.stdout)
     for _, row in shown.iterrows():
         _print_example(row, frame.attrs["measure"], f"row {row['row']}: " if textless else "")
     return 0
@@ -139,7 +136,6 @@ def _print_example(row: pd.Series[Any], measure: str, place: str) -> None:
     given, predicted = values.pop("gold"), values.pop("predicted")
     sure = f" ({_MEASURES[measure][2](values.pop(measure))})"
     texts = [value for name, value in values.items() if isinstance(value, str) and name != "split"]
-    gold, answer = (escaped(str(value)) or "no answer" for value in (given, predicted))
+    gold, answer = (str(value) or "no answer" for value in (given, predicted))
     print(f"\n{place}{gold} predicted as {answer}{sure}")
-    for text in texts:
-        print("\n".join(wrapped(f"  {escaped(' '.join(text.split()))}", columns(sys.stdout), 2)))
+    print_lines((f"  {' '.join(text.split())}" for text in texts), sys.stdout)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import harness
-from harness.errors import UserError, unknown
+from harness.errors import UserError, masked, unknown
 from harness.planning.fields import BY_NAME, names_of
 
 FORMATS = ("text", "md", "latex", "csv", "json")
@@ -56,10 +56,7 @@ class Parser(argparse.ArgumentParser):
                 next(words, None)  # its value
 
     def error(self, message: str) -> NoReturn:
-        from harness.store import masked
-
-        shown = " ".join(masked(word) for word in message.split(" "))  # a URL without its flag is among them
-        raise UserError(f"{self._place}{': ' if self._place else ''}{shown}; see '{self.prog} --help'.")
+        raise UserError(f"{self._place}{': ' if self._place else ''}{message}; see '{self.prog} --help'.")
 
 
 class Completion(argparse.Action):
@@ -122,9 +119,7 @@ def number(expected: str, *, above_zero: bool = False) -> Callable[[str], float]
 
 def store(text: str) -> str:
     """The URL of a store, without a password: every user of the machine sees the words of a command."""
-    from harness.store import has_password
-
-    if has_password(text):
+    if masked(text) != text:
         raise UserError(
             "--store: a password in the URL can be seen by every user of this machine; put it into PGPASSWORD or ~/.pgpass."
         )

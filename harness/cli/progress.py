@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from harness.cli.terminal import duration, escaped, print_lines, time_range
+from harness.cli.terminal import duration, print_lines, printable, time_range
 from harness.commands.bench import Callbacks
 from harness.commands.prepare import Prepared
 from harness.commands.track import sentences
@@ -114,7 +114,7 @@ class _ProgressView:
 
     def _update(self) -> None:
         if self._progress:
-            self._progress.below = escaped(self._now_running())
+            self._progress.below = printable(self._now_running())
             self._progress.update(self._task, completed=self._ended, description=self._state())
         elif time.monotonic() - self._last_printed > LINE_EVERY_SECONDS:
             self._last_printed = time.monotonic()
@@ -126,11 +126,10 @@ class _ProgressView:
         return f"{count} {self._what}{when}{': ' if state else ''}{state}"
 
     def _line(self, text: str) -> None:
-        text = escaped(text)
         if self._progress:
-            self._progress.console.print(Text(text))
+            self._progress.console.print(Text(printable(text)))
         else:
-            print(text, file=sys.stderr, flush=True)
+            print_lines([text])
 
 
 class StageProgress(_ProgressView):
@@ -308,7 +307,7 @@ def show_trials(opened: Opened, dashboard: str) -> TrialProgress:
 
 
 def _warn(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    print_lines([sentence])
 
 
 def _say_empty(number: int) -> None:

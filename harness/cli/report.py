@@ -13,7 +13,7 @@ from harness.cli import EXIT_INCOMPLETE
 from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_FORMATS, SUBMISSION
 from harness.cli.progress import print_tracked, show_stages
 from harness.cli.request import given_flags, recalled
-from harness.cli.terminal import Stream, escaped, print_lines, print_table
+from harness.cli.terminal import Stream, print_lines, print_table
 from harness.commands.compare import comparisons_of, costs_of, counted_grid, variance_of
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
@@ -81,7 +81,7 @@ def report(args: argparse.Namespace) -> int:
 def _recorded(request: Request, other_system: str | None = None) -> Prepared:
     """The request prepared for its records, with the rows of a file beside; says on standard error where its data are not at hand, or changed."""
     prepared = prepare_recorded(request)
-    print_lines([escaped(prepared.note)] if prepared.note else [])
+    print_lines([prepared.note] if prepared.note else [])
     return with_other_system(prepared, named_path(other_system, "--other-system")) if other_system else prepared
 
 
@@ -257,8 +257,8 @@ def deliver(made: Made, args: argparse.Namespace) -> int:
         path = Path(args.out).expanduser()
         replace_file(path, content)
         print_lines([f"Written: {path}"])
-    elif isinstance(content, bytes):
-        cast(Stream, sys.stdout).write_bytes(content)
+    elif isinstance(content, bytes) or (args.format == "csv" and not sys.stdout.isatty()):  # data, whatever is in them
+        cast(Stream, sys.stdout).write_bytes(content if isinstance(content, bytes) else content.encode())
     elif args.format == "text":
         print_table(content, sys.stdout)
     else:

@@ -13,7 +13,7 @@ from typing import Any
 from tabulate import tabulate
 
 from harness.cli.parser import LISTED
-from harness.cli.terminal import duration, escaped, print_lines, timestamp
+from harness.cli.terminal import duration, print_lines, timestamp
 from harness.commands.execution import storage_of
 from harness.commands.recorded import class_names, learning_curve, recorded_runs, requests_needing
 from harness.commands.stored import command, find_key, of_run
@@ -50,7 +50,7 @@ def listing(args: argparse.Namespace) -> int:
         )
     rows = [*(_benches(args.store) if args.what == "benches" else MAKERS[args.what]())]
     width = max(len(name) for name, _ in rows)
-    print_lines([escaped(f"{name:<{width}}  {text}") for name, text in rows], sys.stdout, indent=width + 2)
+    print_lines([f"{name:<{width}}  {text}" for name, text in rows], sys.stdout, indent=width + 2)
     return 0
 
 
@@ -185,7 +185,7 @@ def _print_runs(args: argparse.Namespace) -> int:
     lines = [
         (
             run["key"][:KEY],
-            *(escaped(run[name]) for name in ("table", "row", "task")),
+            *(run[name] for name in ("table", "row", "task")),
             run["size"] or "full",
             *(run[name] for name in ("subset", "seed", "status")),
             f"{in_points(run['dev'])} {run['metric']}" if run["dev"] is not None else "",
@@ -212,9 +212,9 @@ def _print_studies(url: str | None) -> int:
         )
     lines = [
         (
-            escaped(study["study"]),
-            escaped(study["table"]),
-            escaped(study["row"]),
+            study["study"],
+            study["table"],
+            study["row"],
             *(study[state] for state in states),
             "" if study["best"] is None else f"{in_points(study['best'])} {study['metric']}",
             f"{duration((time.time() - study['started_at']) / 3600)} ago" if study["started_at"] else "",
@@ -247,7 +247,7 @@ def show(args: argparse.Namespace) -> int:
         *_parent_lines(store, storage, stage),
         *_run_lines(store, key, args.store),
     ]
-    print_lines(map(escaped, lines), sys.stdout, indent=LABEL)
+    print_lines(lines, sys.stdout, indent=LABEL)
     return 0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from harness.analysis.published import where
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.request import recalled
-from harness.cli.terminal import escaped, print_lines
+from harness.cli.terminal import print_lines
 from harness.commands.prepare import prepare
 from harness.commands.publish import open_other
 from harness.commands.publish import publish as write
@@ -36,7 +36,7 @@ def publish(args: argparse.Namespace) -> int:
         if args.without_labels
         else f"'harness report --store {typed}' prints it, 'harness verify {typed}' checks it, 'harness merge {typed}' takes it over.",
     ]
-    print_lines(map(escaped, lines), sys.stdout)
+    print_lines(lines, sys.stdout)
     return 0 if published.complete else EXIT_INCOMPLETE
 
 
@@ -47,7 +47,7 @@ def merge(args: argparse.Namespace) -> int:
     for other in others:
         merged = take_over(store, other.store, other.labels)
         agree = agree and merged.agrees
-        print_lines(map(escaped, _lines(merged, other.shown, store.shown)), sys.stdout)
+        print_lines(_lines(merged, other.shown, store.shown), sys.stdout)
     return 0 if agree else EXIT_INCOMPLETE
 
 

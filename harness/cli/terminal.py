@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from harness.errors import KEPT
+from harness.errors import KEPT, masked
+from harness.wording import escaped
 
 if TYPE_CHECKING:
     from harness.planning.estimate import Estimate
@@ -31,8 +32,6 @@ MIN_WIDTH = 40
 """Columns of a terminal below which lines are not wrapped here."""
 YEAR = 365.25 * 24
 """Hours."""
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, among them a terminal's escapes, marks that reverse the direction of a line, and lone surrogates."""
 _RULE = re.compile(r"-+(  -+)+|-+")
 
 
@@ -84,9 +83,14 @@ class Stream:
 
 
 class _StandardOutput(Stream):
-    """Standard output. Raises OutputError again at each flush, so that nobody takes an unwritten table for a success."""
+    """Standard output, which takes text `escaped` and bytes as they are. Raises OutputError again at each flush, so that nobody takes an
+    unwritten table for a success."""
 
     _error: OSError | None = None
+
+    def write(self, text: str) -> int:
+        super().write(escaped(text, lines=True))
+        return len(text)
 
     def flush(self) -> None:
         super().flush()
@@ -204,9 +208,9 @@ def interruptible() -> Iterator[Received]:
 # --------------------------------------------------------------------------------------------------------------- lines
 
 
-def escaped(text: str) -> str:
-    """A text of a record or a user, safe to print: characters that control a terminal are shown as \\x1b or \\u202e."""
-    return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+def printable(line: str) -> str:
+    """A line as a terminal gets it: nothing in it steers the terminal, and no password is readable."""
+    return masked(escaped(line))
 
 
 def columns(stream: TextIO) -> int | None:
@@ -237,22 +241,20 @@ def wrapped(line: str, width: int | None, indent: int = 2) -> list[str]:
 
 
 def print_lines(lines: Iterable[str], stream: TextIO | None = None, indent: int = 2) -> None:
-    """Print sentences, wrapped where the stream (standard error) is a terminal; nothing where there are none."""
+    """Print sentences, `printable` and wrapped where the stream (standard error) is a terminal; nothing where there are none."""
     stream = stream or sys.stderr
     width = columns(stream)
-    print(
-        "".join(f"{part}\n" for line in lines for part in wrapped(line, width, indent)), end="", file=stream, flush=True
-    )
+    parts = (part for line in lines for part in wrapped(printable(line), width, indent))
+    print("".join(f"{part}\n" for part in parts), end="", file=stream, flush=True)
 
 
 def print_table(text: str, stream: TextIO) -> None:
-    """Print plain text with tables: rows are not wrapped, sentences are. Ends with one newline. Rows may be named by somebody else's file, so characters
-    that control a terminal are escaped.
+    """Print plain text with tables: rows are not wrapped, sentences are. Ends with one newline.
 
     A table is a header, a rule below it, and rows up to an empty line.
     """
     width, in_table, parts = columns(stream), False, []
-    lines = [escaped(line) for line in text.rstrip("\n").split("\n")]
+    lines = [printable(line) for line in text.rstrip("\n").split("\n")]
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         in_table = bool(line) and (in_table or _RULE.fullmatch(following) is not None)
         parts += [line] if in_table else wrapped(line, width)

@@ -16,7 +16,7 @@ from harness.cli import EXIT_INCOMPLETE
 from harness.cli.plan import preset_line
 from harness.cli.progress import ON_TERMINAL, confirm, print_tracked, show_trials
 from harness.cli.request import read_tune
-from harness.cli.terminal import print_lines, print_table, time_range
+from harness.cli.terminal import print_lines, print_table, printable, time_range
 from harness.commands.stored import tune_command
 from harness.commands.study import (
     Opened,
@@ -27,7 +27,7 @@ from harness.commands.study import (
     searched,
     study_of,
 )
-from harness.errors import UserError, first_line
+from harness.errors import UserError, first_line, masked
 from harness.paths import replace_file
 from harness.planning.estimate import estimated
 from harness.planning.point import PointFile
@@ -37,7 +37,6 @@ from harness.report.notes import overlap_sentences
 from harness.report.study import points_table, rule, test_lines
 from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test
 from harness.search.trials import Trial
-from harness.store import masked
 from harness.wording import counted
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
@@ -155,7 +154,7 @@ def _report(opened: Opened, format: str, test: bool) -> int:
     files = opened.study.request.base.methods
     tuned = study.row if study.row in {row.name for row in opened.points.base.table.rows} else study.method
     methods = "" if study.method == "ft" else f" --methods {shlex.quote(f'ft,{files[0] if files else tuned}')}"
-    print(f"Next: {_bench_command(opened, methods)}", file=sys.stderr)
+    print(printable(f"Next: {_bench_command(opened, methods)}"), file=sys.stderr)
     if test:
         stream = sys.stdout if format in ("text", "md") else sys.stderr  # the other formats are read by programs
         print_lines(["", *tested], stream)

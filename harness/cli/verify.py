@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.progress import show_stages
-from harness.cli.terminal import escaped, print_lines
+from harness.cli.terminal import print_lines
 from harness.commands.rerun import Rerun, rerun
 from harness.commands.stored import command
 from harness.commands.verify import Verification
@@ -47,7 +47,7 @@ def _verdict(wrong: bool, unchecked: Mapping[str, Sequence[str]]) -> int:
 
 
 def _print(lines: Iterable[str]) -> None:
-    print_lines(map(escaped, lines), sys.stdout)
+    print_lines(lines, sys.stdout)
 
 
 def _report(verification: Verification) -> Iterator[str]:

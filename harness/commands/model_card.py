@@ -9,19 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 import harness
 from harness.analysis.cells import counted_scores
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import Recorded
 from harness.commands.report import grid_of
+from harness.errors import masked
 from harness.hub import is_id
 from harness.methods import methods_named
 from harness.paths import without_folders
+from harness.report.document import MARKDOWN
 from harness.specs import Run, Stage
 from harness.tasks import Task
 from harness.tasks.hub_data import HUB
 from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
-from harness.wording import counted, in_points, per_class, value_text
+from harness.wording import counted, escaped, in_points, per_class, value_text
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
@@ -99,15 +103,18 @@ def card(
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=False,
+        finalize=lambda value: value if isinstance(value, Markup) else MARKDOWN.escape(str(value)),
         keep_trailing_newline=True,
     )
-    environment.filters |= {"counted": counted, "in_points": in_points, "markdown": markdown}
+    environment.filters |= {"counted": counted, "in_points": in_points}
     body = environment.get_template("model_card.jinja").render(
-        title=markdown(title),
+        title=title,
         form=form,
-        name=json.dumps(hub_name or folder, ensure_ascii=False),
+        name=Markup(json.dumps(hub_name or folder, ensure_ascii=False)),
         hub=bool(hub_name),
-        place=f"snapshot_download({json.dumps(hub_name)})" if hub_name else json.dumps(folder, ensure_ascii=False),
+        place=Markup(
+            f"snapshot_download({json.dumps(hub_name)})" if hub_name else json.dumps(folder, ensure_ascii=False)
+        ),
         onnx=onnx,
         task=task,
         spans=task.spans if task else None,
@@ -118,24 +125,25 @@ def card(
         run=run,
         stage=stage,
         stages=[*map(_stage, stage.chain)],
-        encoder=resolved.encoder.replace("`", "'"),
+        encoder=_code(resolved.encoder),
         encoder_license=encoder_license(plan.located.folder),
-        source=markdown(plan.source),
+        source=plan.source,
         notes=[resolved.table.title]
-        + [markdown(data.note) for data in plan.tasks.values() if data.note]
-        + [markdown(f"{data.task.title}: {data.origin}") for data in plan.tasks.values() if data.origin],
+        + [data.note for data in plan.tasks.values() if data.note]
+        + [f"{data.task.title}: {data.origin}" for data in plan.tasks.values() if data.origin],
         origin=dict.fromkeys(("device", "torch", "transformers", "harness")) | recorded.record.provenance,
         version=harness.__version__,
         recorded=recorded,
+        again=Markup(escaped(recorded.again)),
         methods=[method for name in names for method in methods_named(name)],
         checks=checked.sentences,
     )
-    return f"---\n{data.to_yaml()}\n---\n\n" + without_folders(body)
+    return escaped(masked(f"---\n{data.to_yaml()}\n---\n\n" + without_folders(body)), lines=True)
 
 
-def markdown(text: str) -> str:
-    """A name that stands in Markdown as it is, in a table too: nothing in it is markup, HTML or a line end."""
-    return re.sub(r"[\\`*\[\]<>|]", r"\\\g<0>", " ".join(text.split()))
+def _code(text: str) -> Markup:
+    """A name in the quotes of code."""
+    return Markup("`" + text.replace("`", "'") + "`")
 
 
 def _title(prepared: Prepared, stage: Stage, run: Run, task: Task | None) -> str:
@@ -215,23 +223,23 @@ def _objective(stage: Stage) -> str:
     return kind.loss if kind and stage.objective.name == "cross_entropy" else stage.objective.name
 
 
-def _stage(stage: Stage) -> str:
+def _stage(stage: Stage) -> Markup:
     """One stage in a sentence."""
     params = ", ".join(f"{name} {format_value(value)}" for name, value in sorted(stage.objective.params.items()))
     if stage.data.standardised:
         mean, spread = stage.data.standardised
-        params = f"of scores less {mean:g} and divided by {spread:g}"
+        params = f"of scores less {value_text(mean)} and divided by {value_text(spread)}"
     optim = stage.optim
     selection = (
-        f"; best checkpoint by {stage.selection.metric} on {markdown(stage.data.dev.name)} ({counted(stage.data.dev.rows, 'row')}), scored "
+        f"; best checkpoint by {stage.selection.metric} on {MARKDOWN.escape(stage.data.dev.name)} ({counted(stage.data.dev.rows, 'row')}), scored "
         f"every {counted(stage.selection.every, 'update')}"
         if stage.selection and stage.data.dev
         else ""
     )
-    return (
-        f"**{stage.phase}**: objective `{_objective(stage)}`{f' ({params})' if params else ''} on {markdown(stage.data.train.name)} "
+    return Markup(
+        f"**{stage.phase}**: objective {_code(_objective(stage))}{f' ({params})' if params else ''} on {MARKDOWN.escape(stage.data.train.name)} "
         f"({counted(stage.data.train.rows, 'row')}, digest {stage.data.train.digest[:10]}); {counted(optim.steps, 'update')} of "
-        f"{optim.batch_size}, AdamW, lr {value_text(optim.lr)} ({optim.schedule}, warm-up {optim.warmup:g}), weight decay "
-        f"{optim.weight_decay:g}{' (biases and norms too)' if optim.decay_biases_and_norms else ''}, clip {optim.clip:g}, dropout {optim.dropout:g}, at most {stage.data.max_length} tokens, "
+        f"{optim.batch_size}, AdamW, lr {value_text(optim.lr)} ({optim.schedule}, warm-up {value_text(optim.warmup)}), weight decay "
+        f"{value_text(optim.weight_decay)}{' (biases and norms too)' if optim.decay_biases_and_norms else ''}, clip {value_text(optim.clip)}, dropout {value_text(optim.dropout)}, at most {stage.data.max_length} tokens, "
         f"{optim.precision}, seed {stage.seed}{selection}."
     )

@@ -20,7 +20,7 @@ from harness.report.provenance import COST_LINES, VERSIONS, cost_table
 from harness.report.table import render
 from harness.specs import Record
 from harness.store import Store
-from harness.store.database import masked, sqlite_url
+from harness.store.database import sqlite_url
 from harness.store.exchange import Labels, publish_records
 from harness.store.published import (
     RECORDS_FILE,
@@ -125,8 +125,8 @@ def open_other(name: str, data: str | None = None) -> Other:
     it predicts."""
     records = str(Path(name) / UNLABELLED_FILE) if is_published(name, UNLABELLED_FILE) else name
     if is_records(records):
-        store, shown = Store(sqlite_url(unpacked_from(records, masked(name))), create=False), masked(name)
-        return Other(store, None if has_labels(records) else _labels_of(store, shown, data), shown)
+        store = Store(sqlite_url(unpacked_from(records, name)), create=False)
+        return Other(store, None if has_labels(records) else _labels_of(store, name, data), name)
     store = Store(name, create=False)
     check_exists(store)
     return Other(store, None, store.shown)

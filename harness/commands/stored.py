@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.commands.prepare import name_of_task
-from harness.errors import UserError, unknown
+from harness.errors import UserError, masked, unknown
 from harness.methods import METHODS, methods_named
 from harness.paths import PYTHON
 from harness.planning.request import (
@@ -23,7 +23,7 @@ from harness.planning.request import (
 )
 from harness.planning.table import load_table
 from harness.search.request import TuneRequest
-from harness.store import Store, StoredRequest, masked
+from harness.store import Store, StoredRequest
 from harness.tasks import TASKS
 
 
@@ -157,18 +157,17 @@ def tune_command(request: TuneRequest) -> str:
     words += [f"--{request.mode}"] if request.mode else []
     for name, value in given:
         words += [f"--{name}", str(value)] if value not in (None, "", 0) else []
-    return shlex.join(
-        [*words, *_words(replace(request.base, methods=None, preset=None)), *_store_words(request.base.store)]
-    )
+    words += _words(replace(request.base, methods=None, preset=None))
+    return masked(shlex.join([*words, *_store_words(request.base.store)]))
 
 
 def command(request: Request, verb: str = "bench", store: str | None = None) -> str:
     """The command line of a request, for a shell."""
-    return shlex.join(["harness", verb, "--table", request.table, *_words(request), *_store_words(store)])
+    return masked(shlex.join(["harness", verb, "--table", request.table, *_words(request), *_store_words(store)]))
 
 
 def _store_words(store: str | None) -> list[str]:
-    return ["--store", masked(store)] if store else []
+    return ["--store", store] if store else []
 
 
 def _words(request: Request) -> list[str]:

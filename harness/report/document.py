@@ -14,8 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.cells import cell_len
+
 from harness.analysis.schema import csv_text, records
 from harness.errors import unknown
+from harness.wording import escaped
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -139,7 +142,8 @@ class Style:
     """How plain text marks a cell; the other formats escape and mark in their own way. All but `escape` take escaped text."""
 
     def escape(self, text: str) -> str:
-        return " ".join(text.split())
+        """A text from a record, a file or a user as this format shows it; every writer asks this first."""
+        return escaped(" ".join(text.split()))
 
     def best(self, text: str) -> str:
         return f"{text}*"
@@ -156,7 +160,7 @@ class Style:
 
 class Markdown(Style):
     def escape(self, text: str) -> str:
-        return "".join(f"\\{c}" if c in "\\|*_<>`[]~" else c for c in " ".join(text.split()))
+        return re.sub(r"[\\|*_<>`\[\]~]", r"\\\g<0>", super().escape(text))
 
     def best(self, text: str) -> str:
         return f"**{text}**"
@@ -167,7 +171,7 @@ class Markdown(Style):
 
 class Latex(Style):
     def escape(self, text: str) -> str:
-        return escape_latex(text)
+        return escape_latex(super().escape(text))
 
     def best(self, text: str) -> str:
         return f"\\textbf{{{text}}}"
@@ -178,7 +182,7 @@ class Latex(Style):
 
 class Html(Style):
     def escape(self, text: str) -> str:
-        return html.escape(" ".join(text.split()))
+        return html.escape(super().escape(text))
 
     def best(self, text: str) -> str:
         return f"<b>{text}</b>"
@@ -257,14 +261,13 @@ def _justified(table: Table, style: Style, body: Sequence[Sequence[str]]) -> tup
     """Head and rows with all cells of a column of one width, and the widths. (tabulate makes each column two letters wider than its
     head, and a table of GLUE wider than a terminal.)"""
     rows = [[*map(style.escape, table.head)], *body]
-    widths = [min(WIDEST, max(map(len, column))) for column in zip(*rows, strict=True)]
-    return [
-        [
-            cell.ljust(w) if i in table.left else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        for row in rows
-    ], widths
+    widths = [min(WIDEST, max(map(cell_len, column))) for column in zip(*rows, strict=True)]
+
+    def justified(cell: str, i: int) -> str:
+        space = " " * (widths[i] - cell_len(cell))  # an ideograph takes two columns
+        return cell + space if i in table.left else space + cell
+
+    return [[justified(cell, i) for i, cell in enumerate(row)] for row in rows], widths
 
 
 def _aligned(cells: Sequence[str | Entry], left: bool) -> list[str]:
@@ -302,9 +305,9 @@ def _latex(document: Document) -> str:
     left = f"p{{{0.6 / max(1, len(long)):.2f}\\linewidth}}"
     columns = "".join((left if i in long else "l") if i in first.left else "r" for i in range(len(first.head)))
     out = ["% \\usepackage{booktabs}", "\\begin{table}", "\\centering", "\\small"]
-    out += [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", " & ".join(map(escape_latex, first.head)) + " \\\\"]
+    out += [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", " & ".join(map(LATEX.escape, first.head)) + " \\\\"]
     for table in document.tables:
-        title = escape_latex(table.title)
+        title = LATEX.escape(table.title)
         out += ["\\midrule", f"\\multicolumn{{{len(first.head)}}}{{c}}{{{title}}} \\\\"] if title else []
         out += ["\\midrule"]
         for row in table.rows:
@@ -314,15 +317,16 @@ def _latex(document: Document) -> str:
             out.append(" & ".join(cut) + " \\\\")
     out += ["\\bottomrule", "\\end{tabular}"]
     if document.notes:
-        notes = "\\\\\n".join(map(escape_latex, document.notes))
+        notes = "\\\\\n".join(map(LATEX.escape, document.notes))
         out += ["\\par\\smallskip", "{\\footnotesize " + notes + "\\par}"]
     label = "".join(c for c in document.name if c.isascii() and (c.isalnum() or c in "-_"))
-    out += [f"\\caption{{{' '.join(map(escape_latex, document.caption))}}}", f"\\label{{tab:{label}}}", "\\end{table}"]
-    return "\n".join([*out, *comments]) + "\n"
+    out += [f"\\caption{{{' '.join(map(LATEX.escape, document.caption))}}}", f"\\label{{tab:{label}}}", "\\end{table}"]
+    beyond = [f"% {BEYOND_LATIN}"] if any(ord(c) >= LATIN for line in out for c in line) else []
+    return "\n".join([*beyond, *out, *comments]) + "\n"
 
 
 def _comments(lines: Iterable[str]) -> list[str]:
-    return [f"% {' '.join(line.split())}" for line in lines]
+    return [f"% {TEXT.escape(line)}" for line in lines]
 
 
 def _with_minus(cell: str | Entry) -> str | Entry:
@@ -356,23 +360,27 @@ _LATEX = {
 }
 
 
+LATIN = 0x180
+"""From this character on pdflatex knows hardly a letter."""
+BEYOND_LATIN = "Letters beyond Latin: compile with LuaLaTeX or XeLaTeX and \\setmainfont{a font that has them}."
+
+
 def escape_latex(text: str) -> str:
-    """Text that LaTeX prints as it stands; characters that plain pdflatex cannot print become '?'."""
+    """Text that LaTeX prints as it stands."""
     out = []
-    for before, c in itertools.pairwise(f" {' '.join(text.split())}"):
+    for before, c in itertools.pairwise(f" {text}"):
         if before in "-`',?!" and c in "-`',":  # LaTeX would draw the two as one, as -- and ?`
             out.append("{}")
-        printable = c.isascii() and c.isprintable()
-        out.append(_LATEX.get(c, c if printable or (ord(c) < 0x180 and c.isalpha()) else "?"))
+        out.append(_LATEX.get(c, c))
     return "".join(out)
 
 
 def latex_document(tables: str) -> str:
-    """Tables in LaTeX as a whole document, which pdflatex compiles."""
+    """Tables in LaTeX as a whole document, which pdflatex compiles, and LuaLaTeX and XeLaTeX with letters that it has not."""
     lines = [
         "\\documentclass{article}",
-        "\\usepackage[T1]{fontenc}",
-        "\\usepackage[utf8]{inputenc}",
+        "\\usepackage{iftex}",
+        "\\ifPDFTeX\\usepackage[T1]{fontenc}\\usepackage[utf8]{inputenc}\\else\\usepackage{fontspec}\\fi",
         "\\usepackage[a4paper,landscape,margin=15mm]{geometry}",
         "\\usepackage{booktabs}",
         "\\begin{document}",

@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from harness.report import document
 from harness.report.document import Entry, Section
+from harness.wording import escaped
 
 MANY = 8
 """From so many rows on, a table has a filter."""
@@ -45,7 +46,7 @@ def page(title: str, subtitle: str, sections: Sequence[Section], lead: str) -> s
         script=Markup(script),
         policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'",
     )
-    return text
+    return escaped(text, lines=True)  # sentences too, which the template makes HTML of
 
 
 def _digest(text: str) -> str:

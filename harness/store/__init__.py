@@ -1,6 +1,6 @@
 """Records of finished stages in one SQL database; their weights are files in the artifact storage. No torch."""
 
-from harness.store.database import DEFAULT_URL, SCHEMA_VERSION, has_password, masked
+from harness.store.database import DEFAULT_URL, SCHEMA_VERSION
 from harness.store.exchange import merge
 from harness.store.kept import StoredRequest, StoredSeal
 from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner
@@ -17,7 +17,5 @@ __all__ = [
     "Store",
     "StoredRequest",
     "StoredSeal",
-    "has_password",
-    "masked",
     "merge",
 ]

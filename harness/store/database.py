@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
-from harness.errors import KEPT, UserError, first_line, quoted
+from harness.errors import KEPT, UserError, first_line, masked, quoted
 from harness.retry import TransientError
 from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, check_schema, connected, is_published, unpacked
 from harness.store.tables import META, metadata
@@ -217,8 +216,9 @@ def parsed(url: str) -> sa.engine.URL:
     try:
         made = sa.engine.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
+        shown = url if ":/" in url else url.rpartition("@")[2]
         raise UserError(
-            f"store '{masked(url)}' is not a database URL; write for example sqlite:///results/harness.db or "
+            f"store '{shown}' is not a database URL; write for example sqlite:///results/harness.db or "
             "postgresql+psycopg://user@host/name, or the folder of a published table."
         ) from None
     if made.drivername == "sqlite":
@@ -231,11 +231,11 @@ def parsed(url: str) -> sa.engine.URL:
         return made
     if made.drivername not in ("postgresql", "postgresql+psycopg"):
         raise UserError(
-            f"store '{masked(url)}' names an unknown kind of database; use sqlite:///FILE or "
+            f"store '{url}' names an unknown kind of database; use sqlite:///FILE or "
             "postgresql+psycopg://USER@HOST/NAME (pip install 'glue-harness[postgresql]')."
         )
     if made.host and "@" in made.host:
-        raise UserError(f"store '{masked(url)}' has an @ in its password; write %40 for it, or set PGPASSWORD.")
+        raise UserError(f"store '{url}' has an @ in its password; write %40 for it, or set PGPASSWORD.")
     if made.password is None and "password" not in made.query:
         # A ledger on another node does not have this environment.
         made = made.set(password=os.environ.get("PGPASSWORD"))
@@ -270,19 +270,6 @@ def _engine(url: sa.engine.URL, mode: str = "rw") -> Engine:
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     return engine
-
-
-_PASSWORD = re.compile(r"://[^@]*:.*@|[?&][^=&]*(?:password|passwd|pwd|secret|token|access_key)[^=&]*=", re.IGNORECASE)
-
-
-def has_password(text: str) -> bool:
-    """Whether a text is a URL with a password, before its host or in its query."""
-    return _PASSWORD.search(text) is not None
-
-
-def masked(url: str) -> str:
-    """A URL, or what was meant as one, without its password: between ':' and the last '@', or in the query."""
-    return re.sub(r"(?i)((?:password|passwd|pwd)=)[^&]*", r"\1***", re.sub(r":(?!/).*@", ":***@", url))
 
 
 def parts(keys: Iterable[str]) -> Iterator[list[str]]:

@@ -23,7 +23,7 @@ from harness.planning.aggregation import Aggregation
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import table_names
 from harness.report.caption import Caption
-from harness.report.document import FORMATS, escape_latex
+from harness.report.document import FORMATS, LATEX, escape_latex
 from harness.report.ranks import rendered_ranks
 from harness.report.table import render
 
@@ -280,7 +280,7 @@ def test_latex_escapes() -> None:
     assert escape_latex("a_b & 5% #1 $x {y}") == r"a\_b \& 5\% \#1 \$x \{y\}"
     assert escape_latex("\\~^±") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}$\pm$"
     assert escape_latex("--set a ?`b` '' –") == "-{}-set a ?{}`b` '{}' --"
-    assert escape_latex("é 漢\n\tx") == "é ? x"
+    assert LATEX.escape("é 漢\n\tx\x1b") == r"é 漢 x\textbackslash{}u001b"
     text = render(grid_with_specials(), CAPTION, "latex")
     assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")
     body = text[text.index("\\begin{table}") : text.index("\\end{table}")]

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from cli.command import SST2, Said, data_folder
 
-from harness.cli.request import command, read_words
+from harness.cli.request import read_words
 from harness.commands.prepare import Prepared, prepare
 from harness.kinds import Predictions
 from harness.planning.estimate import Calibration
-from harness.planning.request import Request
 from harness.specs import Record, Stage
 from harness.store import Owner, Store
 from harness.yaml_files import packaged_files
@@ -208,7 +207,3 @@ def test_the_presets_name_for_its_data_is_no_folder(harness: Harness) -> None:
     """Captions and plans print 'data packaged': given as --data, it is the preset's own."""
     words = "plan --table few_shot --tasks movies --sizes 100 --subsets 0 --methods ft"
     assert harness(f"{words} --data packaged").out == harness(words).out
-
-
-def test_no_password_is_printed() -> None:
-    assert "hush" not in command(Request(table="few_shot"), store="postgresql+psycopg://someone:hush@host/x")

@@ -212,7 +212,9 @@ def test_names_break_neither_the_code_nor_the_table_of_a_card(
     assert out.name in [node.value for node in names if isinstance(node, ast.Constant)]
     found = recorded(None, benched.keys["FT", 31])
     task = replace(TASKS["sst2"], title="A | B\n<b>`x`")
-    text = card(found, found.prepare(), "classifier", Checked((), 1, task), "out")
+    found.record.provenance["device"] = "<img onerror=x>\x1b[2J"
+    text = card(found, found.prepare(), "classifier", Checked(("<b>",), 1, task), "out")
+    assert text.replace("\n", "").isprintable()
     (row,) = (line for line in text.splitlines() if line.startswith("| A "))
     assert len(re.findall(r"(?<!\\)\|", row)) == 5
     body = re.sub(r"(?s)```.*?```", "", text.split("---\n", 2)[2])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +14,21 @@ import pytest
 from cli.command import Said
 from store.samples import record, stage
 
-from harness.cli.terminal import duration, escaped, print_lines, print_table, time_range, timestamp, wrapped
+from harness.cli import main
+from harness.cli.terminal import (
+    duration,
+    print_lines,
+    print_table,
+    standard_streams,
+    time_range,
+    timestamp,
+    wrapped,
+)
 from harness.planning.estimate import Estimate
+from harness.report.document import Document, Entry, Lines, Section, Table, fragment, written
+from harness.report.page import page
 from harness.store import Owner, Store
+from harness.wording import escaped
 
 TABLE = """100 training examples
 Method        Movies (acc)  Another rather long title of a column (acc)
@@ -61,7 +75,7 @@ def test_elsewhere_a_sentence_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_row_of_somebody_elses_file_steers_no_terminal() -> None:
     out = io.StringIO()
     print_table(TABLE.replace("w/ SimCLR", "\x1b[2J\x07FT"), out)
-    assert out.getvalue() == TABLE.replace("w/ SimCLR", r"\x1b[2J\x07FT")
+    assert out.getvalue() == TABLE.replace("w/ SimCLR", r"\u001b[2J\u0007FT")
 
 
 def test_tables_are_not_wrapped(narrow: Terminal) -> None:
@@ -77,14 +91,24 @@ def test_a_tiny_terminal_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\rb", "a\nb", "\x9b2J", "\u202egnp.exe", "\udcff"]
+    "text", ["\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\rb", "a\nb", "\x9b2J", "\u202egnp.exe", "\u200fa", "\udcff"]
 )
-def test_nothing_steers_a_terminal(text: str) -> None:
-    shown = escaped(text)
-    assert shown.isprintable()
-    assert "\\" in shown
-    assert shown.encode().decode() == shown
+def test_nothing_steers_a_terminal_whatever_prints_it(text: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A sentence, a table, an error, a plain print and each format of a document; JSON still says the same."""
     assert escaped("Größe 3 × ½, 数据, 🙂") == "Größe 3 × ½, 数据, 🙂"
+    table = Table(text, [text, "x"], [[text, Entry("1", marks="a")]])
+    document = Document(text, [table], [text], [text], [text], [table])
+    with standard_streams():
+        print_lines([text])
+        print_table(text, sys.stdout)
+        print(json.dumps(text, ensure_ascii=False))
+        for format in ("text", "md", "latex"):
+            sys.stdout.write_bytes(written(document, format).encode())  # type: ignore[attr-defined]
+        print(page(text, text, [Section("x", text, [table, Lines([text])])], text), fragment(document))
+    main(["show", text.encode(errors="replace").decode()])
+    out, err = capfd.readouterr()
+    assert (out + err).replace("\n", "").isprintable()
+    assert json.dumps(text) in out.splitlines()
 
 
 def test_show_prints_no_escapes_of_a_record(
@@ -100,7 +124,7 @@ def test_show_prints_no_escapes_of_a_record(
     said = harness(f"show {of.key} --store sqlite:///x.db")
     assert said.status == 0
     assert all(line.isprintable() for line in said.out.splitlines())
-    assert r"loss is \x1b[2J\x1b]0;owned\x07 nan\nand more" in said.out
+    assert r"loss is \u001b[2J\u001b]0;owned\u0007 nan\nand more" in said.out
 
 
 def test_show_prints_no_unix_time(workdir: Path, harness: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ def test_a_failed_stage_is_told_without_its_escapes(clock: Clock, capsys: pytest
     with StageProgress([item], 0, "") as view:
         view(Event("started", item))
         view(Event("failed", item, "no \x1b[31mmemory"))
-    assert r"failed: FT/toy/n20/subset0/seed0: no \x1b[31mmemory" in lines(capsys)
+    assert r"failed: FT/toy/n20/subset0/seed0: no \u001b[31mmemory" in lines(capsys)
 
 
 def test_a_terminal_names_what_runs(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
