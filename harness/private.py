@@ -7,7 +7,11 @@ that nothing else imports it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from harness.errors import masked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +25,19 @@ def draining_nodes() -> dict[str, int]:
 
     deadlines: dict[str, int] = ray._private.state.state.get_draining_nodes()
     return deadlines
+
+
+@contextmanager
+def command_line_masked() -> Iterator[None]:
+    """Inside, a driver that starts or joins Ray tells its dashboard the command line without passwords."""
+    from ray._private import utils
+
+    whole = utils.get_entrypoint_name
+    utils.get_entrypoint_name = lambda: masked(whole())
+    try:
+        yield
+    finally:
+        utils.get_entrypoint_name = whole
 
 
 def worker_process_died(error: Exception) -> bool:

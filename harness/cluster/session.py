@@ -24,6 +24,7 @@ from harness.cluster import set_environment
 from harness.devices import cores
 from harness.errors import UserError, first_line
 from harness.execution import Execution
+from harness.private import command_line_masked
 from harness.processes import few_arenas
 
 LONGEST_FOLDER = 24
@@ -80,7 +81,7 @@ def _started(execution: Execution, options: dict[str, Any]) -> Iterator[str]:
     slots = execution.num_workers * (execution.slots or max(1, cores() // execution.num_workers))
     folder = _new_folder()
     try:
-        with _own_handlers(), _temporary_files_in(folder):
+        with _own_handlers(), _temporary_files_in(folder), command_line_masked():
             context = ray.init(
                 address="local",
                 num_cpus=max(1, round(slots * execution.cpus_per_run)),
@@ -117,7 +118,7 @@ def _joined(execution: Execution, options: dict[str, Any]) -> Iterator[str]:
     import ray
 
     try:
-        with _own_handlers():
+        with _own_handlers(), command_line_masked():
             context = ray.init(address=execution.address, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         if "AuthToken" in f"{error.__cause__}":

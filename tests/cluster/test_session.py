@@ -131,14 +131,20 @@ for address in ("local", "auto"):
         print(error)
 print(before <= {child.pid for child in psutil.Process().children()}, ray.get(ray.put(7)))
 ray.shutdown()
+with session(Execution("local", slots=1), {}):
+    print(*(job["Entrypoint"] for job in ray._private.state.jobs()))
 """
 
 
 @pytest.mark.ray
 def test_a_ray_of_the_callers_is_left_alone_and_named(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", OWN_RAY], cwd=tmp_path, capture_output=True, text=True, check=False)
+    """And the dashboard of an own one shows no password of the command line."""
+    words = [sys.executable, "-c", OWN_RAY, "s3://me:hush@bucket/x"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     *errors, alive = done.stdout.splitlines()
+    assert "s3://***@bucket/x" in done.stderr
+    assert "hush" not in done.stderr
     assert len(errors) == 2
     assert all("Ray runs in this process already" in error and "ray.shutdown()" in error for error in errors)
     assert alive == "True 7"
