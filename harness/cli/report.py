@@ -121,9 +121,9 @@ def compare(args: argparse.Namespace) -> int:
         flag = "--against" if args.against else "--items" if args.items else "--region"
         raise UserError(f"{flag} is for comparisons, and --{view} prints none; leave one of them out.")
     settle_output(args, COMPARE_FORMATS)
-    if args.format in FIGURE_FORMATS and (view or not args.out):
-        how = f"take another format for --{view}" if view else "name a file with --out"
-        raise UserError(f"--format {args.format}: comparisons are drawn, into a file; {how}.")
+    if args.format in FIGURE_FORMATS and view:
+        raise UserError(f"--format {args.format}: comparisons are drawn; take another format for --{view}.")
+    _check_printed(args.format, args.out, "compare", "comparisons")
     if args.other_system and (args.items or args.cost):
         flag = "--items" if args.items else "--cost"
         raise UserError(
@@ -239,11 +239,15 @@ def check_format(format: str, figure: str | None = None, out: str | None = None)
         raise UserError(f"--figure {figure}: a figure is png, svg, pdf or csv; add --format png, for example.")
     if format in FIGURE_FORMATS and not figure:
         raise UserError(f"--format {format}: a table has no picture; name a figure with --figure NAME.")
+    _check_printed(format, out, *(f"report --figure {figure}", figure) if figure else ("report", "results"))
+
+
+def _check_printed(format: str, out: str | None, command: str, name: str) -> None:
+    """Raises UserError for a file that no terminal shows."""
     if format in LONG and not out and sys.stdout.isatty():
-        what, name = (f"--figure {figure} ", figure) if figure else ("", "results")
         why = "the file is binary" if format in BINARY else "a page is for a browser"
         raise UserError(
-            f"--format {format}: {why} and standard output is a terminal; redirect it, as in harness report {what}--format "
+            f"--format {format}: {why} and standard output is a terminal; redirect it, as in harness {command} --format "
             f"{format} > {name}.{format}."
         )
 

@@ -77,7 +77,7 @@ def test_formats_agree(harness: Harness) -> None:
         ("--format parquet", "--format: unknown format 'parquet'"),
         ("--variance --region 2", "--region is for comparisons"),
         ("--cost --variance", "--variance: not allowed with --cost"),
-        ("--format png", "--format png: comparisons are drawn, into a file; name a file with --out"),
+        ("--ranks --format png", "--format png: comparisons are drawn; take another format for --ranks"),
     ],
 )
 def test_wrong_words_say_what_to_do(words: str, says: str, harness: Harness) -> None:
