@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from harness.contract.law import BrokenLawError, require
 from harness.contract.methods import OF_HYPERPARAMETER, OF_METHOD, alternatives, chain, effective_with
 from harness.contract.objectives import OF_OBJECTIVE, bert_config, made, unread, write_bert
-from harness.errors import first_line
+from harness.errors import UserError, first_line
 from harness.methods import Method
 from harness.objectives import definition_of
 from harness.specs import Objective, Stage
@@ -27,6 +28,10 @@ class Outcome(NamedTuple):
 
 def check(method: Method, source: str) -> Iterator[Outcome]:
     """The laws of a method, of its hyperparameters, and of the objectives that the file with this digest defines."""
+    made = _held(its_stages_are_made, f"method {method.name}", method)
+    if made.broken:
+        yield made  # what every other law would say
+        return
     for law in OF_METHOD:
         yield _held(law, f"method {method.name}", method)
     for name in method.Hyperparameters.model_fields:
@@ -45,6 +50,10 @@ def check(method: Method, source: str) -> Iterator[Outcome]:
             yield _held(all_its_parameters_are_read, f"objective {spec.name}", make, spec)
 
 
+def its_stages_are_made(method: Method) -> None:
+    chain(method)
+
+
 def all_its_parameters_are_read(make: Any, spec: Objective) -> None:
     names = unread(make, spec)
     require(
@@ -61,29 +70,26 @@ def _made(folder: Path, spec: Objective, views: int, *, p_m: float | None = None
 
 def _stages(method: Method) -> Iterator[Stage]:
     """One stage for each objective at the defaults and at each value of a switch or a named choice: another number is the same code."""
-    found: set[str] = set()
+    found: dict[str, Stage] = {}
     settings: list[dict[str, Any]] = [{}]
-    try:
+    with suppress(BrokenLawError, UserError):  # the laws of this hyperparameter have told it
         for name, info in method.Hyperparameters.model_fields.items():
-            if info.annotation in (int, float):
-                continue
-            beside = effective_with(method, name)
-            settings += [{**beside, name: value} for value in alternatives(method, name)]
-    except BrokenLawError:
-        pass  # the laws of this hyperparameter have told it
+            if info.annotation not in (int, float):
+                beside = effective_with(method, name)
+                settings += [{**beside, name: value} for value in alternatives(method, name)]
     for setting in settings:
-        for stage in chain(method, **setting):
-            if repr(stage.objective) not in found:
-                found.add(repr(stage.objective))
-                yield stage
+        with suppress(UserError):  # so have they this one
+            for stage in chain(method, **setting):
+                found.setdefault(repr(stage.objective), stage)
+    return iter(found.values())
 
 
 def _held(law: Callable[..., None], subject: str, *arguments: Any) -> Outcome:
     broken = ""
     try:
         law(*arguments)
-    except BrokenLawError as error:
-        broken = str(error)
+    except (BrokenLawError, UserError) as error:
+        broken = str(error).rstrip(".")
     except (Exception, SystemExit) as error:  # whatever the file's code raises
         broken = f"{type(error).__name__}: {first_line(error)}"
     return Outcome(law.__name__.replace("_", " ").replace("context s", "context's"), subject, broken)

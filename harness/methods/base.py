@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from harness.errors import UserError
+from harness.errors import UserError, first_line
 from harness.kinds import Classes, Kind, Scores, Spans
 from harness.objectives import definition_of, objective
 from harness.objectives.definitions import HEAD
@@ -129,13 +130,15 @@ def chain(steps: Sequence[Step], context: RunContext, start: Encoder | Parent | 
     for method, values in steps:
         if method.train is None:
             continue
-        stages += method.train(values, _post_training(method, context, base))
+        with _in_its_file(method):
+            stages += method.train(values, _post_training(method, context, base))
         base = Parent(stages[-1])
     spec = objective("cross_entropy")
     for method, values in steps:
         if method.classify is not None:
-            context = method.adapt(values, context)
-            spec = method.classify(values, context)
+            with _in_its_file(method):
+                context = method.adapt(values, context)
+                spec = method.classify(values, context)
     init = _for_classifier(spec, base, context)
     if (stages or start) and init == NO_ENCODER:
         raise UserError(
@@ -143,6 +146,18 @@ def chain(steps: Sequence[Step], context: RunContext, start: Encoder | Parent | 
         )
     fine_tuned = Stage(spec, context.data, context.fine_tune, context.seed, init, context.selection, "fine-tune")
     return (*stages, fine_tuned)
+
+
+@contextmanager
+def _in_its_file(method: Method) -> Iterator[None]:
+    """Raises UserError for what the code of a method from outside raises."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, UserError) or not method.source:
+            raise
+        file = method.source.partition(",")[0]
+        raise UserError(f"{file}: {type(error).__name__}: {first_line(error)}.") from None
 
 
 def _post_training(method: Method, context: RunContext, base: Encoder | Parent) -> UnlabelledPhase:
@@ -210,7 +225,11 @@ def contrast_words(h: Any) -> list[str]:
     """How a method contrasts views, in a caption (docs/papers.md C1-C3)."""
     if h.contrast == "simsiam":
         return ["the printed exponential of SimSiam's loss", "its predictor initialised as the encoder"]
-    return [f"temperature {h.temperature:g}", "one direction with view 0 as the anchor", group_words(h.contrast_group)]
+    return [
+        f"temperature {h.temperature:.15g}",
+        "one direction with view 0 as the anchor",
+        group_words(h.contrast_group),
+    ]
 
 
 def contrast_params(h: Any, batch_size: int, method: str) -> dict[str, Any]:

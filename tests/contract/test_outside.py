@@ -74,6 +74,8 @@ BREAKS = [
     ('objective("focal", gamma=h.gamma)', 'objective("focal", gamma=2.0)', "changes no key"),
     ("surprise).mean()", "surprise).detach().mean()", "RuntimeError"),
     ("        surprise =", "        raise SystemExit(0)\n        surprise =", "SystemExit: 0"),
+    ('objective("focal", gamma=h.gamma)', 'objective("focal", gamam=h.gamma)', "argument 'gamam'"),
+    ("gamma=h.gamma)", "gamma=h.gamam)", "no attribute 'gamam'"),
 ]
 
 
@@ -83,7 +85,11 @@ def test_a_broken_law_is_named(text: str, wrong: str, broken: str, focal: Path, 
     focal.write_text(EXAMPLE.replace(text, wrong))
     said = harness("check focal.py")
     assert said.status == 1
-    assert any(broken in line for line in said.out.splitlines() if line.startswith("BROKEN  ")), said.out
+    told = [line for line in said.out.splitlines() if line.startswith("BROKEN  ")]
+    assert any(broken in line for line in told), said.out
+    if "gamam" in broken:  # and no other command says more
+        assert len(told) == 1
+        assert harness("plan --table few_shot --tasks movies --methods focal.py").err.startswith("harness: focal.py: ")
 
 
 def test_the_source_is_part_of_the_key_and_of_nothing_else(focal: Path, workdir: Path) -> None:
