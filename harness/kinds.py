@@ -189,7 +189,7 @@ class Kind(ABC):
 
     def overview(self, summary: tuple[float, ...]) -> str:
         """What a `summary` says, for people."""
-        return f"a {self.description}, {summary[0]:g} to {summary[1]:g}"
+        return f"a {self.description}, {summary[0]:.15g} to {summary[1]:.15g}"
 
     def frame(self, predictions: Predictions) -> dict[str, Any]:
         """Gold and predicted label of each example as people read them, and the logit of each class, by column."""
@@ -300,7 +300,7 @@ class Scores(Kind):
 
     @property
     def allowed(self) -> str:
-        return f"a number from {self.bounds[0]:g} to {self.bounds[1]:g}" if self.bounds else "a number"
+        return f"a number from {self.bounds[0]:.15g} to {self.bounds[1]:.15g}" if self.bounds else "a number"
 
     def read(self, value: Any) -> float | None:
         low, high = self.bounds or (-math.inf, math.inf)
@@ -311,7 +311,7 @@ class Scores(Kind):
     def sampled_groups(self, labels: Array) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         """Scores below the middle of the bounds, without bounds below the median, and the others."""
         middle = sum(self.bounds) / 2 if self.bounds else float(np.median(labels))
-        return (labels >= middle).astype(np.int64), (f"scores below {middle:g}", f"scores from {middle:g} on")
+        return (labels >= middle).astype(np.int64), (f"scores below {middle:.15g}", f"scores from {middle:.15g} on")
 
     def word_targets(self, labels: Array) -> Array:
         assert self.bounds is not None

@@ -38,6 +38,11 @@ def in_points(value: float, sign: bool = False) -> str:
     return text.replace("-", "") if float(text) == 0 else text
 
 
+def two_digits(value: float) -> str:
+    """A number of 0 or more in two digits or as a whole one, without an exponent."""
+    return f"{value:,.0f}" if value >= 9.95 or not value else f"{value:.2g}" if value >= 0.001 else "less than 0.001"
+
+
 def letter(index: int) -> str:
     """a, b, ..., z, aa, ab, ..."""
     text = chr(ord("a") + index % 26)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -73,7 +74,9 @@ class Completion(argparse.Action):
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names between commas; one that holds a comma stands in double quotes."""
+    """Names between commas; one that holds a comma is a file, or stands in double quotes."""
+    if "," in text and os.path.exists(os.path.expanduser(text)):
+        return (text,)
     parts = tuple(part.strip() for part in next(csv.reader([text], skipinitialspace=True), []) if part.strip())
     if not parts:
         raise argparse.ArgumentTypeError(f"'{text}' has no name; leave the flag out for all")

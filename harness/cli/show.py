@@ -266,9 +266,9 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
     if definition_of(objective).fitted:
         yield _labelled("fitted", f"by scikit-learn; {counted(optim.steps, 'candidate')}, each a step of the history")
         return
-    decay = f"decay {optim.weight_decay:g}{', biases and norms too' if optim.decay_biases_and_norms else ''}"
-    steps = f"batch {optim.batch_size}, {optim.steps} steps, {optim.schedule}, warm-up {optim.warmup:g}"
-    rest = f"clip {optim.clip:g}, dropout {optim.dropout:g}, {optim.precision}"
+    decay = f"decay {value_text(optim.weight_decay)}{', biases and norms too' if optim.decay_biases_and_norms else ''}"
+    steps = f"batch {optim.batch_size}, {optim.steps} steps, {optim.schedule}, warm-up {value_text(optim.warmup)}"
+    rest = f"clip {value_text(optim.clip)}, dropout {value_text(optim.dropout)}, {optim.precision}"
     yield _labelled("optimizer", f"AdamW lr {value_text(optim.lr)}, {steps}, {decay}, {rest}")
     yield _labelled("seed", str(stage.seed))
 

@@ -72,7 +72,7 @@ def choices(h: Hyperparameters) -> tuple[str, ...]:
         return (*found, loss_words())
     found += [f"{loss_words()} of view 0 alone"] if h.mlm else []
     found.append(f"the other views masked {'by the mask alone' if h.mask_only else '80/10/10'}")
-    found += [f"independent masks with probability {h.p_c:g}"] if h.masking == "independent" else []
+    found += [f"independent masks with probability {h.p_c:.15g}"] if h.masking == "independent" else []
     return (*found, *contrast_words(h))
 
 

@@ -133,7 +133,7 @@ def choices(h: Hyperparameters) -> tuple[str, ...]:
     if h.contrast:
         found.append(group_words(h.contrast_group))
         found.append(f"first tokens contrasted {'after the released' if h.projection else 'without a'} projection")
-        kept = f"the first token and {100 * h.crop_ratio:g} % of the others" if h.crop_ratio < 1 else "all"
+        kept = f"the first token and {100 * h.crop_ratio:.15g} % of the others" if h.crop_ratio < 1 else "all"
         found.append(f"a crop keeps {kept} of the original text")
     return tuple(found)
 

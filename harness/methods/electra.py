@@ -56,7 +56,7 @@ def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
 
 def masking_words(p_m: float) -> list[str]:
     """How the auxiliary network's text is masked, in a caption (docs/papers.md L7, L8)."""
-    masked = f"the masked {100 * p_m:g} % a fixed count of each sequence"
+    masked = f"the masked {100 * p_m:.15g} % a fixed count of each sequence"
     return [
         masked,
         "special tokens masked too (COCO-LM, appendix D) except the first",

@@ -55,7 +55,7 @@ def masking_words(p_m: float, *, special: bool = False) -> list[str]:
     which = (
         "special tokens masked too (COCO-LM, appendix D) except the first" if special else "special tokens never masked"
     )
-    return [f"the masked {100 * p_m:g} % a draw for each token, 80/10/10", which]
+    return [f"the masked {100 * p_m:.15g} % a draw for each token, 80/10/10", which]
 
 
 def loss_words(token_prediction: bool = False) -> str:

@@ -18,7 +18,7 @@ from harness.objectives.definitions.fitted import STRENGTHS, FittedDefinition
 from harness.specs import Objective, Optim
 from harness.yaml_files import Strict
 
-SELECTED = f"C of {', '.join(f'{each:g}' for each in STRENGTHS)} selected on dev"
+SELECTED = f"C of {', '.join(f'{each:.15g}' for each in STRENGTHS)} selected on dev"
 
 
 class Hyperparameters(Strict):

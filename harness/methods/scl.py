@@ -56,8 +56,8 @@ def choices(h: Hyperparameters) -> tuple[str, ...]:
     if h.lam == 0:
         return ft.choices(ft.Hyperparameters())
     return (
-        f"lambda {h.lam:g}",
-        f"temperature {h.temperature:g}",
+        f"lambda {h.lam:.15g}",
+        f"temperature {h.temperature:.15g}",
         group_words(h.contrast_group),
         f"{state} with dropout active",
         reduction[h.reduction],

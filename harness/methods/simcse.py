@@ -37,7 +37,7 @@ def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
 
 def choices(h: Hyperparameters) -> tuple[str, ...]:
     return (
-        f"temperature {h.temperature:g}",
+        f"temperature {h.temperature:.15g}",
         "one direction with pass 0 as the anchor",
         group_words(h.contrast_group),
         f"first tokens contrasted {'after a dense layer with tanh' if h.projection else 'without a projection'}",

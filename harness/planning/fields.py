@@ -122,7 +122,9 @@ REQUEST_FIELDS = (
         "artifact storage (weights, checkpoints): a folder, s3://... or gs://... (default: beside the store)",
         metavar="URI",
     ),
-    Field("slots", int, "execution", "runs at the same time (default: one per CPU core or GPU share)", default=0),
+    Field(
+        "slots", int, "execution", "runs at the same time (default: one per CPU core or GPU share)", default=0, least=1
+    ),
     Field(
         "gpus_per_run", float, "execution", "GPUs reserved by each run, such as 1 or 0.5 (default: 1 if there is a GPU)"
     ),
@@ -134,6 +136,7 @@ REQUEST_FIELDS = (
         "execution",
         "sequences per forward pass on a worker; the batch size is unchanged",
         default=0,
+        least=1,
     ),
     Field(
         "dev_points",

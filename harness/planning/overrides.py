@@ -156,7 +156,8 @@ def table_wide(path: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class Unreached:
-    """An override of `value` that some `rows` replace by a value of their own; `all`: there are no others that it concerns."""
+    """An override of `value` that some `rows` replace by a value of their own, or (none) that no row reads; `all`: there are no others that it
+    concerns."""
 
     override: Override
     value: str
@@ -166,6 +167,8 @@ class Unreached:
     @property
     def sentence(self) -> str:
         one = len(self.rows) == 1
+        if not self.rows:
+            return f"{self.override.place} has no effect: no chosen row reads it"
         return (
             f"{self.override.place} has no effect on {listed(self.rows)}, which set{'s' * one} {self.value} "
             f"{'itself' if one else 'themselves'}"
@@ -175,8 +178,14 @@ class Unreached:
 def unreached(resolved: ResolvedTable, overrides: Iterable[Override]) -> list[Unreached]:
     """The overrides of all rows that do not reach each row that they concern; of several of one key the last one counts."""
     found = []
-    for override in {override.key: override for override in overrides if not override.row}.values():
+    for override in {(override.row, override.key): override for override in overrides}.values():
         group, name, value = override.path[0], ".".join(override.path[1:]), override.value
+        others = group in PHASES and group not in resolved.phases
+        others = others or (group in resolved.settings and not any(group in row.parts for row in resolved.rows))
+        if others or (override.row and not rows_named(resolved.rows, override.row)):
+            found.append(Unreached(override, override.key, (), False))
+        if override.row:
+            continue
         rows = list(resolved.rows)
         parts: dict[str, list[Row]] = {}
         if group in resolved.settings:

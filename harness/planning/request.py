@@ -5,6 +5,7 @@ Values keep their types, and each knows its origin, so that an error names the f
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -148,7 +149,9 @@ class Request:
 
 
 def encoder_names(text: str) -> tuple[str, ...]:
-    """Encoders that are written comma-separated, each once."""
+    """Encoders that are written comma-separated, each once; a folder may hold a comma."""
+    if "," in text and os.path.exists(os.path.expanduser(text)):
+        return (text,)
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 

@@ -8,7 +8,7 @@ from harness.analysis.cells import Grid
 from harness.analysis.cost import CellCost, cost_frame
 from harness.report.document import DASH, Document, Entry, Table, in_format
 from harness.report.table import column_name, size_name
-from harness.wording import in_points
+from harness.wording import in_points, two_digits
 
 
 def notes(costs: Sequence[CellCost]) -> list[str]:
@@ -52,7 +52,7 @@ def _row(grid: Grid, cell: CellCost, first: float, searched: bool, sized: bool) 
     search = [f"{cell.search.flops:.2g}"] if searched else []
     values = [f"{cell.fine_tuning.flops:.2g}", f"{cell.earlier.flops:.2g}", *search, f"{cell.total.flops:.2g}"]
     times = f"{cell.total.flops / first:.2f}" if first else DASH
-    hours = f"{cell.total.seconds / 3600:.2g}"
+    hours = two_digits(cell.total.seconds / 3600)
     return [
         column_name(grid, cell.column),
         cell.row,

@@ -13,7 +13,7 @@ from harness.planning.runs import COMPARED_TEXTS, Plan
 from harness.planning.task_reader import UNLABELLED
 from harness.report.caption import shares
 from harness.specs import Parent, Record, starts_elsewhere
-from harness.wording import counted, listed, some_of
+from harness.wording import counted, listed, some_of, two_digits
 from harness.yaml_files import format_value
 
 BUDGET = ("batch_size", "epochs", "steps", "min_steps", "schedule", "warmup", "warmup_steps")
@@ -172,7 +172,7 @@ def truncation_sentences(plan: Plan) -> list[str]:
             if found.cut:
                 share, about = 100 * found.cut / found.rows, "" if found.counted else "about "
                 sentences.append(
-                    f"{plan.tasks[name].task.title}: {about}{found.cut:,} of {found.rows:,} texts ({share:.2g} %) are longer than {part.resolved.max_length} "
+                    f"{plan.tasks[name].task.title}: {about}{found.cut:,} of {found.rows:,} texts ({two_digits(share)} %) are longer than {part.resolved.max_length} "
                     f"tokens{where} (max_length) and are cut."
                 )
     return sentences

@@ -211,7 +211,7 @@ def _own_figure(grid: Grid) -> list[Section]:
             [
                 p.row,
                 f"{p.size:,}" if p.size else "full",
-                "" if p.x is None else f"{p.x:g}",
+                "" if p.x is None else f"{p.x:.15g}",
                 *map(_number, (p.value, p.spread)),
             ]
             for p in drawn

@@ -267,7 +267,7 @@ def _own(row: Row) -> dict[str, str]:
     found |= {"pre_train.fraction": value_text(row.pre_train_fraction)} if row.pre_train_fraction else {}
     found |= {name: value_text(value) for name, value in row.set.items() if name.startswith(ENCODER)}
     if row.augment:
-        temperature = "" if row.augment.temperature is None else f", sampled at T = {row.augment.temperature:g}"
+        temperature = "" if row.augment.temperature is None else f", sampled at T = {row.augment.temperature:.15g}"
         copies = "back-translation" if row.augment.copies == 1 else "back-translations"
         found["augment"] = f"{row.augment.copies} {copies} of each labelled row{temperature}"
     return found

@@ -65,19 +65,22 @@ class Distribution(Strict):
             missing = "low" if self.low is None else "high"
             raise MisplacedError([], f"needs {'choice, or low and high' if not given else missing}")
         if self.low >= self.high:
-            raise MisplacedError(["low"], f"low {self.low:g} should be less than high {self.high:g}")
+            raise MisplacedError(["low"], f"low {self.low:.15g} should be less than high {self.high:.15g}")
         if self.log and self.low <= 0:
-            raise MisplacedError(["low"], f"low {self.low:g} has no logarithm; take more than 0, or leave log out")
+            raise MisplacedError(["low"], f"low {self.low:.15g} has no logarithm; take more than 0, or leave log out")
         if self.step is None:
             return self
         if self.log:
             raise MisplacedError(["step"], "log and step are both given; keep one")
         if not 0 < self.step <= self.high - self.low + 1e-12:
             raise MisplacedError(
-                ["step"], f"step {self.step:g} should be more than 0 and at most high - low, {self.high - self.low:g}"
+                ["step"],
+                f"step {self.step:.15g} should be more than 0 and at most high - low, {self.high - self.low:.15g}",
             )
         if (last := stepped(self.low, self.step, steps_in(self.low, self.high, self.step))) != self.high:
-            raise MisplacedError(["high"], f"high {self.high:g} is not on a step of {self.step:g}; set it to {last:g}")
+            raise MisplacedError(
+                ["high"], f"high {self.high:.15g} is not on a step of {self.step:.15g}; set it to {last:.15g}"
+            )
         return self
 
 
@@ -151,8 +154,8 @@ class Parameter:
         """For a reader: '0.1, 0.3, 0.5' or '0.01 to 2 (log)'."""
         if self.choices:
             return ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in self.choices)
-        how = " (log)" if self.log else f" in steps of {self.step:g}" if self.step is not None else ""
-        return f"{self.low:g} to {self.high:g}{how}"
+        how = " (log)" if self.log else f" in steps of {self.step:.15g}" if self.step is not None else ""
+        return f"{self.low:.15g} to {self.high:.15g}{how}"
 
 
 # ------------------------------------------------------------------------------------------------------------- paths
@@ -215,7 +218,7 @@ class Tunable:
         for name, end in (("low", spec.low), ("high", spec.high), ("step", spec.step or 1.0)):
             with placed(name):
                 if self.kind is int and not end.is_integer():
-                    raise ValueError(f"{self.path} is a whole number, and {end:g} is not")
+                    raise ValueError(f"{self.path} is a whole number, and {end:.15g} is not")
                 if name != "step":
                     self.value(self.kind(end))
         integer = self.kind is int

@@ -333,7 +333,7 @@ def _classes(name: str, counts: _Counts, kind: str, label: str, option: Option) 
             found = [number for number in numbers.values() if number is not None]
             low, high = min(found), max(found)
             raise UserError(
-                f"{name}: column '{label}' holds {len(counts):,} different whole numbers from {low:g} to {high:g}; say with {flag} "
+                f"{name}: column '{label}' holds {len(counts):,} different whole numbers from {low:.15g} to {high:.15g}; say with {flag} "
                 f"regression that they are scores, or with {flag} classes that they are classes."
             )
     if not kind:

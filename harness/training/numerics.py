@@ -41,7 +41,7 @@ def loss_scale(scaler: GradScaler, optimizer: torch.optim.Optimizer, step: int, 
     scale, skipped = scaler.get_scale(), step - int(made)
     if scale < LEAST_SCALE or skipped == steps:
         raise DivergedError(
-            f"the gradients overflow fp16: {skipped} of {step} updates were skipped, down to a loss scale of {scale:g}; "
+            f"the gradients overflow fp16: {skipped} of {step} updates were skipped, down to a loss scale of {scale:.15g}; "
             "train in bf16 or fp32"
         )
     return {"loss_scale": scale, "skipped_updates": float(skipped)}

@@ -140,6 +140,8 @@ def test_the_card_of_a_regression_names_the_loss_that_it_minimises(harness: Harn
         (True, False),
         (False, True),
     ]
+    digits = replace(found.stage, optim=replace(found.stage.optim, weight_decay=0.0123456789))
+    assert "weight decay 0.0123456789," in _stage(digits)
 
 
 def test_nothing_that_is_published_holds_a_local_path(

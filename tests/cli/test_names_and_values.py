@@ -60,7 +60,10 @@ def test_where_nothing_is_close_all_are_named(refused: Refused, line: str, known
         ("bench --table few_shot --seeds -1", ["--seeds: -1 is out of range; allowed are 0 to 4294967295"]),
         ("bench --table few_shot --methods ,", ["--methods", "',' has no name"]),
         ("bench --table few_shot --slots two", ["--slots", "'two' is not a whole number"]),
-        ("bench --table few_shot --num-workers 0", ["--num-workers", "'0' is not a whole number of 1 or more"]),
+        *(
+            (f"bench --table few_shot {flag} 0", [flag, "'0' is not a whole number of 1 or more"])
+            for flag in ("--num-workers", "--slots", "--micro-batch")
+        ),
         ("bench --table few_shot --gpus-per-run nan", ["--gpus-per-run", "'nan' is not a number of GPUs"]),
         (f"bench {MOVIES} --set fine_tune.lr=fast", ["--set fine_tune.lr=fast", "valid number", "not 'fast'"]),
         (f"bench {MOVIES} --set fine_tune.lr=-1", ["--set fine_tune.lr=-1", "greater than 0", "not -1"]),

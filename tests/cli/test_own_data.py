@@ -74,9 +74,9 @@ def test_a_plan_shows_the_files_shares_and_warns_of_a_rare_class(harness: Harnes
     """Of 100 rows 64 are 'a', 30 'b' and 6 'c', whatever the first subset of 10 holds."""
     labels = "a" * 64 + "b" * 30 + "c" * 6
     write_csv(
-        workdir / "intents.csv", [(f"Sentence {i}.", label) for i, label in enumerate(labels)], ("text", "intent")
+        workdir / "my,intents.csv", [(f"Sentence {i}.", label) for i, label in enumerate(labels)], ("text", "intent")
     )
-    words = f"--tasks intents.csv --label intent --sizes 10 {ENCODER}"
+    words = f"--tasks my,intents.csv --label intent --sizes 10 {ENCODER}"
     said = harness(*f"plan {words}".split()).out
     assert "3 classes (a 64 %, b 30 %, c 6 %)" in said
     warning = next(line for line in said.replace("\n  ", " ").splitlines() if "intents: warning" in line)

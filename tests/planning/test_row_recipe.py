@@ -10,7 +10,7 @@ import pytest
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.planning.overrides import unreached
-from harness.planning.request import Override, Request
+from harness.planning.request import Override, Request, parse_override
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
@@ -128,6 +128,14 @@ def test_a_hyperparameter_that_rows_set_names_them() -> None:
         row.name for row in table.rows if table.settings_of(row).get("cmlm", {"alpha": 0.3})["alpha"] != 0.3
     }
     assert found.sentence.endswith("w/o CL, which sets cmlm.alpha itself")
+
+
+@pytest.mark.parametrize("text", ["scl.lam=0.5", "post_train.lr=1e-5", "scl:fine_tune.lr=1e-5"])
+def test_a_setting_that_no_chosen_row_reads_is_told(text: str) -> None:
+    override = parse_override(text, "--set")
+    for methods, told in ((("ft",), [f"--set {override.text} has no effect: no chosen row reads it"]), (None, [])):
+        table = resolve(load_table("few_shot"), Request("few_shot", methods=methods, overrides=(override,)))
+        assert [each.sentence for each in unreached(table, [override])] == told
 
 
 def test_a_row_changes_the_recipe_for_itself(tmp_path: Path) -> None:

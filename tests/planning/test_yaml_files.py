@@ -9,7 +9,7 @@ import pytest
 from pydantic import model_validator
 
 from harness.errors import UserError
-from harness.wording import value_text
+from harness.wording import two_digits, value_text
 from harness.yaml_files import MisplacedError, Strict, load_yaml, parse_value, parse_yaml
 
 
@@ -150,3 +150,10 @@ def test_a_printed_setting_that_is_set_again_is_the_same(value: float) -> None:
     assert parse_value(value_text(value)) == value
     assert value_text({20: value}) == f"{value_text(value)} at 20"
     assert len(value_text(value)) <= len(repr(value)), "in the fewest digits"
+
+
+@pytest.mark.parametrize("value", [0, 1e-9, 0.004, 9.94, 9.96, 99.6, 100, 1234.5, 1e7])
+def test_a_share_and_hours_have_no_exponent(value: float) -> None:
+    shown = two_digits(value)
+    assert "e" not in shown.removeprefix("less")
+    assert float(shown.removeprefix("less than ").replace(",", "")) == pytest.approx(value, rel=0.06, abs=0.001)
