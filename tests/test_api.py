@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import optuna
@@ -31,8 +32,10 @@ from transformers.utils.logging import get_verbosity, is_progress_bar_enabled
 
 import harness
 from harness import api
+from harness.analysis.scores import results_of
 from harness.api.arguments import request_from
 from harness.api.caller import undisturbed
+from harness.api.data_frames import BenchResult
 from harness.cli import main
 from harness.cli.request import command, read_words
 from harness.commands.prepare import prepare
@@ -225,7 +228,9 @@ class _SameButForNumbers(doctest.OutputChecker):
 
 
 @pytest.mark.usefixtures("packaged", "workdir")
-def test_the_session_on_results_runs_and_every_format_has_them(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_the_session_on_results_runs_and_every_format_has_them(
+    capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The session of docs/results.md, on made-up records of the same table."""
     prepared = prepare(Request(table="few_shot", methods=("ft", "scl", "tapt", "cmlm")), train=False)
     store = Store(DEFAULT_URL)
@@ -250,6 +255,12 @@ def test_the_session_on_results_runs_and_every_format_has_them(capsysbinary: pyt
     assert_same(pd.read_parquet(printed["parquet"]), ours)
     assert_same(pd.read_csv(printed["csv"], dtype=dtypes, keep_default_na=False, na_values=""), ours)
     assert_same(pd.DataFrame(json.load(printed["json"])["results"]).astype(dtypes), ours)
+    done, read = BenchResult(replace(prepared, store=store)), Mock(wraps=results_of)
+    monkeypatch.setattr("harness.commands.report.results_of", read)
+    assert_same(done.results, ours)
+    assert (repr(done), done.complete) == (done.table("text"), True)
+    assert "<table>" in done._repr_html_()
+    assert read.call_count == 1, "the records of a bench are read once"
 
 
 @pytest.mark.ray

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from harness.analysis.cells import Grid
 from harness.analysis.comparison import Comparisons
 from harness.analysis.examples import ExampleFrames
-from harness.analysis.scores import results_of
+from harness.analysis.variance import CellVariance
 from harness.api.arguments import checked
 from harness.commands.compare import detections_of, variance_of
 from harness.commands.prepare import Prepared
@@ -18,6 +19,7 @@ from harness.commands.seal import seal
 from harness.errors import UserError
 from harness.planning.data import TableData
 from harness.planning.recipe import Value
+from harness.report.caption import Caption
 from harness.report.comparison import (
     comparison_document,
     comparison_frame,
@@ -140,24 +142,28 @@ class BenchResult:
     _prepared: Prepared
 
     @cached_property
+    def _read(self) -> tuple[Grid, Caption]:
+        return grid_of(self._prepared)
+
+    @cached_property
     def results(self) -> pd.DataFrame:
         """As `harness.results`."""
-        return results_of(self._prepared.plan, self._prepared.store)
+        return self._read[0].results.copy()
 
     @property
     def complete(self) -> bool:
         """Every cell that can be filled is."""
-        return grid_of(self._prepared)[0].complete
+        return self._read[0].complete
 
     def table(self, format: str = "text") -> str:
         """The rendered table; `format`: text, md, latex, csv or json."""
-        return render(*grid_of(self._prepared), format)
+        return render(*self._read, format)
 
     def __repr__(self) -> str:
         return self.table()
 
     def _repr_html_(self) -> str:
-        return fragment(results_document(*grid_of(self._prepared)))
+        return fragment(results_document(*self._read))
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,9 +179,13 @@ class CompareResult:
         return comparison_frame(self._comparisons)
 
     @cached_property
+    def _variances(self) -> tuple[Grid, list[CellVariance]]:
+        return variance_of(self._prepared)
+
+    @cached_property
     def variance(self) -> pd.DataFrame:
         """One row a cell and source of variance."""
-        return variance_frame(variance_of(self._prepared)[1])
+        return variance_frame(self._variances[1])
 
     @cached_property
     def ranks(self) -> pd.DataFrame:
@@ -193,7 +203,7 @@ class CompareResult:
 
     def variance_table(self, format: str = "text") -> str:
         """The variances; `format`: text, md, latex, csv or json."""
-        grid, variances = variance_of(self._prepared)
+        grid, variances = self._variances
         return rendered_variance(variances, grid, format)
 
     def __repr__(self) -> str:
