@@ -35,7 +35,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'harness' has no attribute '{name}'")
-    return getattr(import_module("harness.api"), name)
+    from harness.errors import naming_arguments
+
+    found = getattr(import_module("harness.api"), name)
+    return naming_arguments(found) if callable(found) else found
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -191,6 +192,27 @@ def test_numbers_of_numpy_and_paths_are_the_same_request() -> None:
     request = request_from("few_shot", None, "", {**given, "data": Path("data"), "encoder": None, "gpus_per_run": 1})
     assert json.loads(json.dumps(to_json(request))) == to_json(request)
     assert (request.data, request.encoder, request.gpus_per_run) == ("data", None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: harness.export(best=True), "best: the store"),
+        (lambda: harness.export("abc", update=3), "There is no store"),
+        (lambda: harness.predict("nowhere/", ["a"], calibrated=True), "name one that 'harness export' wrote"),
+        (lambda: harness.compare("few_shot", methods="ft", data="nowhere"), "data takes 'hub'"),
+        (lambda: harness.plan(**MOVIES, set={"fine_tune.lrr": 1}, table="few_shot"), "fine_tune.lrr"),
+        (lambda: harness.plan("few_shot", **MOVIES).seal(against="TAPT"), "against: unknown row"),
+        (lambda: harness.publish("x", "few_shot", **MOVIES), "is recorded"),
+        (lambda: harness.record("abc", store="sqlite:///none.db"), "name another one with store"),
+    ],
+)
+@pytest.mark.usefixtures("packaged")
+def test_an_error_in_python_names_no_flag(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        call()
+    assert said in str(caught.value)
+    assert "--" not in re.sub("'harness [^']*'", "", str(caught.value))
 
 
 def test_the_package_is_light_until_it_is_used() -> None:
