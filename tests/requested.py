@@ -15,7 +15,7 @@ from harness.tasks import Task
 def request(preset: str | None = None, *, set: Iterable[str] = (), **fields: Any) -> Request:
     """`set`: KEY=VALUE texts; errors name the flags."""
     overrides = tuple(parse_override(text, "--set") for text in set)
-    return Request(preset=preset, overrides=overrides, flags=True, **fields)
+    return Request(preset=preset, overrides=overrides, **fields)
 
 
 def resolve_table(

@@ -136,8 +136,8 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None
     ("method", "arguments", "said"),
     [
         ("mlm", {}, "tune mlm: no packaged space varies this method; write one and name it with space."),
-        ("taco_fine_tune", {}, "tune the method ft with space='taco_fine_tune'."),
-        ("cmlm", {"space": "scl"}, "space='scl': the space scl is for the method scl, and not for cmlm"),
+        ("taco_fine_tune", {}, "tune the method ft with space taco_fine_tune."),
+        ("cmlm", {"space": "scl"}, "space scl: the space scl is for the method scl, and not for cmlm"),
         ("cmlm", {"trials": 0}, "trials: should be a whole number of 1 or more, not 0."),
         ("cmlm", {"mode": "gird"}, "mode: unknown mode 'gird'. Did you mean 'grid'?"),
         ("cmlm", {"mode": "grid", "trials": 5}, "trials: a grid ends by itself; leave it out"),
@@ -164,9 +164,9 @@ def test_a_value_of_the_last_bench_is_named_as_its_own() -> None:
     )
     last = from_json(to_json(recorded))
     with pytest.raises(UserError, match=r"^recorded bench, tasks: unknown task 'movis'"):
-        prepare(like_last(Request(flags=True), last), train=False)
+        prepare(like_last(Request(), last), train=False)
     with pytest.raises(UserError, match=r"^--tasks: unknown task 'movvis'"):
-        prepare(like_last(Request(tasks=("movvis",), flags=True), last), train=False)
+        prepare(like_last(Request(tasks=("movvis",)), last), train=False)
     with pytest.raises(UserError, match=r"^recorded bench, set fine_tune\.lrr=1: unknown key"):
         prepare(like_last(Request(tasks=("movies",)), last), train=False)
 

@@ -38,9 +38,7 @@ def export(args: argparse.Namespace) -> int:
         remote.check_writable()
     key, said = args.key, list[str]()
     if args.best:
-        key, said = best_key(
-            Request(methods=args.methods, tasks=args.tasks, sizes=args.sizes, store=args.store, flags=True)
-        )
+        key, said = best_key(Request(methods=args.methods, tasks=args.tasks, sizes=args.sizes, store=args.store))
     found = recorded(args.store, key, args.update)
     done = write(
         found,

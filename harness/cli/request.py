@@ -66,7 +66,7 @@ def read_tune(args: argparse.Namespace) -> TuneRequest:
 def _flags(args: argparse.Namespace) -> Request:
     values = {name: value for name in BY_NAME if (value := getattr(args, name, None)) is not None}
     overrides = tuple(parse_override(text, "--set") for text in args.set)
-    return Request(getattr(args, "table", None) or "", **values, overrides=overrides, flags=True)
+    return Request(getattr(args, "table", None) or "", **values, overrides=overrides)
 
 
 # ------------------------------------------------------------------------------------------------------------ recalling

@@ -40,13 +40,13 @@ def comparisons_of(
         and (grouped := [c.title for c in prepared.resolved.columns.values() if _unit(prepared, c)])
     ):
         raise UserError(
-            f"{prepared.request.option('items')}: the texts that say which examples of {listed(grouped)} go together are missing ({prepared.unread})."
+            f"--items: the texts that say which examples of {listed(grouped)} go together are missing ({prepared.unread})."
         )
     found = answers(prepared.plan, prepared.store, grid.results) if items else None
     absent = "missing or failed" if collapsed else "missing, failed or collapsed"
     runs, store = prepared.plan.runs, prepared.store
     seals = store.seals(prepared.named.table.name)
-    comparisons = compared(grid, against, region, found, prepared.request.option, absent)
+    comparisons = compared(grid, against, region, found, absent=absent)
     comparisons = replace(comparisons, left_out=tuple(left_out), unit=_test_item(prepared))
     recorded = ends_of(store, runs) if seals else {}
     return against_the_plan(comparisons, collapsed, runs, seals, recorded)

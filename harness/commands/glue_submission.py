@@ -88,14 +88,14 @@ def write_submissions(prepared: Prepared, out: Path, view: View) -> list[str]:
     if archive and len(selected) > 1:
         raise UserError(
             f"--out {out}: the table has {counted(len(selected), 'row')} ({', '.join(selected)}), and a submission is one; name a "
-            f"folder, or one row with {prepared.request.option('methods')}."
+            f"folder, or one row with --methods."
         )
     if out.exists() and (archive or not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} exists already; name a new one, or delete that one.")
     places = {row: _name(row) for row in selected}
     if twins := [row for row, place in places.items() if [*places.values()].count(place) > 1]:
         raise UserError(
-            f"--out {out}: rows {listed(twins)} would be one folder, {places[twins[0]]}; name one of them with {prepared.request.option('methods')}."
+            f"--out {out}: rows {listed(twins)} would be one folder, {places[twins[0]]}; name one of them with --methods."
         )
     tasks = dict.fromkeys(task for runs in selected.values() for task in runs)
     files = {sheet: path for sheet in SHEETS if sheet.task in tasks and (path := _file(prepared, sheet))}
@@ -125,12 +125,12 @@ def _selected(prepared: Prepared) -> dict[str, dict[str, Selected]]:
     if others := [task for task in resolved.tasks if task not in known]:
         raise UserError(
             f"--format {FORMAT}: {', '.join(others)} is no task of GLUE's server; name some of {', '.join(sorted(known))} with "
-            f"{prepared.request.option('tasks')}."
+            f"--tasks."
         )
     if len(resolved.sizes) > 1:
         raise UserError(
             f"--format {FORMAT}: a submission is of one size, and these are {', '.join(map(str, resolved.sizes))}; name one with "
-            f"{prepared.request.option('sizes')}."
+            f"--sizes."
         )
     records = prepared.store.records([run.stage.key for run in plan.runs])
     titles = resolved.titles
@@ -143,7 +143,7 @@ def _selected(prepared: Prepared) -> dict[str, dict[str, Selected]]:
         if best is None or best.stage.selection is None:
             raise UserError(
                 f"--format {FORMAT}: no run of {row} on {task} has finished; run 'harness bench' with the same values first, or leave it "
-                f"out with {prepared.request.option('tasks')}."
+                f"out with --tasks."
             )
         done = sum(run.stage.key in records and records[run.stage.key].status == "done" for run in runs)
         dev = records[best.stage.key].dev_scores[best.stage.selection.metric]
@@ -168,7 +168,7 @@ def _file(prepared: Prepared, sheet: Sheet) -> Path | None:
     if found is None and sheet.file != OPTIONAL:
         raise UserError(
             f"{place}: there is no {sheet.split}.parquet, .csv or .jsonl, GLUE's test set for {sheet.file}; add it, or leave the task out "
-            f"with {prepared.request.option('tasks')}."
+            f"with --tasks."
         )
     return found
 

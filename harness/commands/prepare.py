@@ -218,7 +218,7 @@ def _description(request: Request, files: Sequence[str]) -> Description:
         )
     if said.get("remove_overlap") and "unlabelled" not in said:
         raise UserError(
-            f"{request.origin('remove_overlap')}: there are no unlabelled texts; name them with {request.option('unlabelled')}."
+            f"{request.origin('remove_overlap')}: there are no unlabelled texts; name them with --unlabelled."
         )
     return Description(**said)
 
@@ -445,8 +445,8 @@ def _check_studies(named: Named, resolved: ResolvedTable, source: TextSource) ->
             if shared:
                 raise UserError(
                     f"{study.file}: its point was selected under protocol {theirs.name} on rows of {name} of which {shared:,} are test rows "
-                    f"under protocol {ours.name}; take the study's with {named.request.option('protocol', theirs.name)}, or tune again with "
-                    f"{named.request.option('protocol', ours.name)}."
+                    f"under protocol {ours.name}; take the study's with --protocol {theirs.name}, or tune again with "
+                    f"--protocol {ours.name}."
                 )
 
 
@@ -463,7 +463,7 @@ def _check_cores(request: Request, resolved: ResolvedTable) -> None:
         place = request.origin("num_workers") if named else f"table {resolved.table.name}, num_workers"
         raise UserError(
             f"{place} {resolved.num_workers}: {counted(cores(), 'CPU core')} may be used here; take {cores()} workers or fewer, or "
-            f"name a cluster with {request.option('address')}."
+            "name a cluster with --address."
         )
 
 

@@ -22,10 +22,10 @@ def seal(
 
     Raises UserError where a run is recorded, where data are missing, and where there is nothing to compare.
     """
-    plan, option = prepared.plan, prepared.request.option
+    plan = prepared.plan
     if missing := lacking(plan):
         raise UserError(
-            f"plan --seal: {some_of(missing, 3)} is not at hand, so that the runs have no keys to seal; name the data with {option('data')}."
+            f"plan --seal: {some_of(missing, 3)} is not at hand, so that the runs have no keys to seal; name the data with --data."
         )
     grid, _ = grid_of(prepared)
     provisional = {*plan.waiting, *(run.stage.key for run in plan.runs if run.stage.unresolved)}
@@ -37,7 +37,7 @@ def seal(
         fresh = ",".join(str(first + k) for k in range(len(prepared.resolved.subsets)))
         raise UserError(
             f"plan --seal: {len(recorded):,} of its {counted(len(keys), 'run')} are recorded in {store.shown}, and a plan is made before its runs; seal one of "
-            f"subsets that no run has used, such as {option('subsets')} {fresh}."
+            f"subsets that no run has used, such as --subsets {fresh}."
         )
     kept = next((each for each in store.seals(planned["table"]) if each.intact and each.plan == planned), None)
     if kept is None:

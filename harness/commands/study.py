@@ -192,7 +192,7 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
             f"{request.base.origin('encoder')} {request.base.encoder}: a study is of one encoder; tune each by itself."
         )
     if request.out:
-        _check_folder(request.out, request.base.option("out"))
+        _check_folder(request.out, "--out")
     request = request.read()
     space = requested_space(request)
     check_overrides((*space.set, *request.base.overrides), space)
@@ -232,7 +232,7 @@ def open_study(study: PreparedStudy, *, read: bool = False) -> Iterator[Opened]:
     lock = f"study {name}"[-64:]
     held = store.lease(lock, owner) == "held"
     if held and not read:
-        fix = f"wait for it, or take another {request.base.option('seed')}"
+        fix = "wait for it, or take another --seed"
         raise UserError(f"The study {name} is run by another command now; {fix}.")
     watchers: list[Watcher] = []
     try:

@@ -27,9 +27,8 @@ def writer_of(request: Request, url: str, warn: Callable[[str], None]) -> Writer
     """What writes to the trackers of a request beside a command that trains. `warn`: one sentence for each that cannot be written."""
 
     def say(name: str, why: str) -> None:
-        again = request.option("track", name)
         warn(
-            f"Tracker {name} cannot be written ({why}); training goes on. The same command with {again} writes what is missing later."
+            f"Tracker {name} cannot be written ({why}); training goes on. The same command with --track {name} writes what is missing later."
         )
 
     return Writer(url, request.track, request.origin("track"), say)

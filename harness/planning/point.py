@@ -127,7 +127,7 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
             for name, value in taken.items():
                 if name != "methods" and getattr(request, name) not in (None, value):
                     raise UserError(
-                        f"{places('target', name)}: differs from {request.origin(name)}; say which holds with {request.option(name)}."
+                        f"{places('target', name)}: differs from {request.origin(name)}; say which holds with --{name.replace('_', '-')}."
                     )
             request = _taking(request, taken, places)
         if target:

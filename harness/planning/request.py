@@ -87,7 +87,7 @@ class Request:
     labelled rows, which `text`, `label`, `kind`, `dev`, `test`, `unlabelled`, `remove_overlap` and `skip_bad_rows` describe. `protocol`: another than
     the table's. `encoder`: one, or several comma-separated, whose rows make one table.
     `studies`: those of the points that it takes. `subsets`: indices from 0. `gpus_per_run` and `num_workers` None: what the cluster and the table say. `origins`: where the
-    fields were set that a file or a store gave. `flags`: the others were flags of a command, else they are keyword arguments.
+    fields were set that a file or a store gave.
     """
 
     table: str = ""
@@ -128,24 +128,15 @@ class Request:
     track: tuple[str, ...] = ()
     studies: tuple[Study, ...] = field(default=(), compare=False)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
-    flags: bool = field(default=False, compare=False)
 
     def origin(self, name: str) -> str:
         """Where a field was set, as errors name it."""
-        return self.origins.get(name) or self.option(name)
+        return self.origins.get(name) or f"--{name.replace('_', '-')}"
 
     @property
     def encoders(self) -> tuple[str, ...]:
         """The encoders that it names, comma-separated; none where it leaves them to the preset."""
         return encoder_names(self.encoder or "")
-
-    def option(self, name: str, value: object = None) -> str:
-        """How the user of this request sets a field: '--num-workers 2' in a command, 'num_workers=2' in Python."""
-        if not self.flags:
-            return name if value is None else f"{name}={value!r}"
-        if name == "mode":
-            return f"--{value}"
-        return f"--{name.replace('_', '-')}" + ("" if value is None else f" {value}")
 
 
 def encoder_names(text: str) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     if not chosen_tasks:
         raise UserError(
             f"table {table.name} has no task of its own; name a file of labelled rows, a task's YAML file or a task with "
-            f"{request.option('tasks')}."
+            f"--tasks."
         )
     columns = _columns(table, preset, request, chosen_tasks, tasks)
     shared = tuple(override for override in request.overrides if not override.row)
@@ -217,9 +217,7 @@ def _columns(
     for key, spec in columns.items():
         if known is not None and spec.task not in known:
             wrong = unknown("task", spec.task, known, f"table {table.name}, key columns.{key}.task")
-            raise UserError(
-                f"{str(wrong).rstrip('.')}; name the YAML file of a task of your own in {request.option('tasks')}."
-            )
+            raise UserError(f"{str(wrong).rstrip('.')}; name the YAML file of a task of your own in --tasks.")
         try:
             spec.check((known or {}).get(spec.task))
         except MisplacedError as error:
@@ -265,7 +263,6 @@ def _earlier(resolved: ResolvedTable, request: Request, tasks: Mapping[str, Task
         data=request.data,
         overrides=request.overrides,
         origins=dict.fromkeys(("table", "preset", "methods", "tasks", "sizes"), place),
-        flags=request.flags,
     )
     return resolve(load_table(start.table, place), earlier, tasks)
 

@@ -127,19 +127,19 @@ class ResolvedSpace:
 def requested_space(request: TuneRequest) -> ResolvedSpace:
     """The space that a request names, as it is explored. Raises UserError for an unknown name, and where the space is for
     another method."""
-    method, option = request.method.lower(), request.base.option
+    method = request.method.lower()
     if method in space_names() and not set(method.split("+")) <= METHODS.keys():
-        fix = f"tune the method {load_space(method).method} with {option('space', method)}"
+        fix = f"tune the method {load_space(method).method} with --space {method}"
         raise UserError(f"tune {method}: is a space and no method; {fix}.")
     methods_named(method, "tune")
     if not request.space and method not in space_names():
-        fix = f"write one and name it with {option('space')}"
+        fix = "write one and name it with --space"
         raise UserError(f"tune {method}: no packaged space varies this method; {fix}.")
     named = request.space or method
     space = load_space(named, request.base.origin("space"))
     if method != space.method:
         raise UserError(
-            f"{option('space', named)}: the space {space.name} is for the method {space.method}, and not for {method}; tune "
+            f"--space {named}: the space {space.name} is for the method {space.method}, and not for {method}; tune "
             f"{space.method}, or name a space for {method}."
         )
     return resolve_space(space, request)
@@ -152,20 +152,19 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
     without racing unless a sampler or a rule is asked for; another sampler draws from the grid's values.
     Raises UserError for an unknown word and for fields that exclude each other.
     """
-    option, mode, sampler, racing = request.base.option, request.mode, request.sampler, request.racing
+    mode, sampler, racing = request.mode, request.sampler, request.racing
     view = _view(space, request)
     shown = view.space
     for word, known, what in ((sampler, SAMPLERS, "sampler"), (racing, RACINGS, "racing"), (mode, MODES, "mode")):
         if word is not None and word not in known:
-            raise unknown(what, word, known, option(what))
+            raise unknown(what, word, known, f"--{what}")
     if mode is None:
         mode = "grid" if shown.grid and (sampler == "grid" or not shown.search) else "search"
     if sampler == "grid" and mode == "search":
-        raise UserError(f"{option('sampler', 'grid')}: {_no_grid(view, option('mode', 'grid'))}")
+        raise UserError(f"--sampler grid: {_no_grid(view, '--grid')}")
     if not getattr(shown, mode):
-        other = option("mode", "search" if mode == "grid" else "grid")
-        where = option("mode", mode)
-        raise UserError(f"{where}: the space {space.name} has no {mode} under preset {view.preset}; take {other}.")
+        other = "search" if mode == "grid" else "grid"
+        raise UserError(f"--{mode}: the space {space.name} has no {mode} under preset {view.preset}; take --{other}.")
     parameters = view.parameters(mode)
     defaults = view.point(parameters, mode)
     if mode == "grid":
@@ -173,12 +172,11 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
         parameters = tuple(replace(p, extra=off.get(p.path, ())) for p in parameters)
     chosen = sampler or ("grid" if mode == "grid" else shown.sampler)
     if request.trials is not None and chosen == "grid":
-        drawn = option("sampler", "random")
-        raise UserError(f"{option('trials')}: a grid ends by itself; leave it out, or draw from the grid with {drawn}.")
+        raise UserError("--trials: a grid ends by itself; leave it out, or draw from the grid with --sampler random.")
     try:
         metric = shown.metric if request.metric is None else known_metric(request.metric)
     except ValueError as error:
-        raise UserError(f"{option('metric')}: {error}") from None
+        raise UserError(f"--metric: {error}") from None
     resolved = ResolvedSpace(
         space=space,
         preset=view.preset,
@@ -207,7 +205,7 @@ def _view(space: Space, request: TuneRequest) -> View:
     """The space under the request's preset; one without presets of its own accepts any preset of its table."""
     preset = request.preset or space.default_preset
     if space.presets and preset not in space.presets:
-        raise unknown("preset", preset, space.presets, f"{request.base.option('preset')} of space {space.name}")
+        raise unknown("preset", preset, space.presets, f"--preset of space {space.name}")
     view = space.under(preset)
     if not space.presets:
         try:
@@ -247,7 +245,7 @@ def check_overrides(overrides: Iterable[Override], space: ResolvedSpace) -> None
 
 def check_metric(resolved: ResolvedSpace, tasks: Mapping[str, Task], request: TuneRequest) -> None:
     """Raises UserError for a metric that a task does not have. `tasks`: those of the search by name."""
-    where = request.base.option("metric") if request.metric else f"space {resolved.space.name}, metric"
+    where = "--metric" if request.metric else f"space {resolved.space.name}, metric"
     for name, task in tasks.items() if resolved.metric else ():
         if resolved.metric not in task.metrics:
             known = ", ".join(task.metrics)

@@ -38,9 +38,9 @@ def small_space(folder: Path, text: str = SPACE, **wishes: Any) -> ResolvedSpace
     return explored(_LOADED[text], **wishes)
 
 
-def request(space: Space, *, flags: bool = True, **wishes: Any) -> TuneRequest:
-    """`wishes`: fields of the request, by default as flags of a command."""
-    return TuneRequest(space.method, base=Request(flags=flags), **wishes)
+def request(space: Space, **wishes: Any) -> TuneRequest:
+    """`wishes`: fields of the request."""
+    return TuneRequest(space.method, base=Request(), **wishes)
 
 
 def explored(space: Space, **wishes: Any) -> ResolvedSpace:
