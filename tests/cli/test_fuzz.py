@@ -9,6 +9,7 @@ and then change: values, keys and parts of YAML and JSON by their structure, any
 - the status is 0, 1 or 2, and 0 or 1 come without an error;
 - status 2 comes with one message on standard error, which begins with 'harness: ' and has at most four lines;
 - it takes less than 10 s of this process's time, and five minutes by the clock, and 4 GiB more than the process has;
+- no control character of a name and no password of a URL reaches standard error;
 - no FLOPs of a plan are negative, infinite or no number.
 
 Each case depends on the seed, its kind and its number alone. The failure names the folder of a case that fails, which is kept.
@@ -37,6 +38,7 @@ from fuzz.inputs import prepare, published, record
 from ruamel.yaml import YAML
 
 from harness import cli, retry
+from harness.wording import escaped
 from harness.yaml_files import packaged_files
 
 CPU_SECONDS, WALL_SECONDS, MEMORY = 10.0, 300.0, 4 << 30
@@ -145,6 +147,8 @@ def verdict(status: int | str | None, out: str, err: str) -> str:
         return f"status {status} with {'a' if message else 'no'} message: {message[:200]}"
     if message.rstrip("\n").count("\n") > 3:
         return f"a message of {message.count(chr(10))} lines: {message[:200]}"
+    if escaped(err, lines=True) != err or "hush" in err:
+        return "raw control characters, or a password, on standard error"
     if "this process may use is full" in err:
         return "memory"
     flops = re.search(r"stages, (\S+) FLOPs", out + err)

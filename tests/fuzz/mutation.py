@@ -20,6 +20,7 @@ NASTY: list[Any] = [
     *(0.0, 0.5, -0.5, 1.5, 1e-320, 1e-12, 1e6, 1e300, -1e300, math.inf, -math.inf, math.nan),
     *(None, True, False, [], {}, [[]], [None], [{}], {"": 1}, {"a": {"b": []}}, [1, 2, 3], ["a", "b"]),
     *("", " ", "a", "x" * 300, "x" * 5000, "~nobody_x", "~nobody_x/a.yaml", "\0", "\ud800", "é", "\u202e", "a\nb", "%s", "{}", "{0}"),
+    *("\x1b[2J\x07", "a\u202eb", "<img onerror=x>", "https://me:hush@host/x", "hub:me:hush@a/b", "a,b", "=1+1"),
     *("../..", ".", "..", "/dev/null", "/dev/zero", "null", "[", "0", "1e5", "1e-5", "true", "no", "hub", "hub:a/b", "${HOME}", "a:b"),
     *("ft", "scl", "cmlm", "tapt", "mlm", "taco", "coco_lm", "cssl", "electra", "cmlm+scl", "scl+scl", "cmlm+", "+", "cmlm.alpha"),
     *("accuracy", "mcc", "f1", "spearman", "flops", "sst2", "movies", "stsb", "mnli", "quick", "paper", "test", "new:tiny", "few_shot"),
