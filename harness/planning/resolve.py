@@ -42,7 +42,7 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     encoder = encoders[0]
     rows = _rows(table, preset, request)
     sizes, subsets, seeds = _design(table, preset, request)
-    chosen_tasks = tuple(base.tasks or table.tasks) if request.tasks is None else tuple(dict.fromkeys(request.tasks))
+    chosen_tasks = tuple(dict.fromkeys((base.tasks or table.tasks) if request.tasks is None else request.tasks))
     if not chosen_tasks:
         raise UserError(
             f"table {table.name} has no task of its own; name a file of labelled rows, a task's YAML file or a task with "
@@ -174,7 +174,7 @@ def _design(table: Table, preset: str, request: Request) -> tuple[tuple[int, ...
         for size in request.sizes if table.sizes else ():
             if size not in table.sizes:
                 raise unknown("size", str(size), map(str, table.sizes), request.origin("sizes"))
-        sizes = tuple(dict.fromkeys(request.sizes))
+        sizes = request.sizes
     fixed = protocol_named(request.protocol or table.protocol).num_subsets
     subsets: Sequence[int] = range(fixed or base.subsets or table.subsets)
     if request.subsets is not None:
@@ -182,14 +182,14 @@ def _design(table: Table, preset: str, request: Request) -> tuple[tuple[int, ...
     seeds = base.seeds or table.seeds
     if request.seeds is not None:
         seeds = _in_range(request.seeds, 2**32, request.origin("seeds"))
-    return tuple(sizes) or (0,), tuple(subsets), tuple(seeds)
+    return tuple(dict.fromkeys(sizes)) or (0,), tuple(dict.fromkeys(subsets)), tuple(dict.fromkeys(seeds))
 
 
 def _in_range(values: Iterable[int], stop: int, where: str) -> tuple[int, ...]:
     for value in values:
         if not 0 <= value < stop:
             raise UserError(f"{where}: {value} is out of range; allowed are 0 to {stop - 1}.")
-    return tuple(dict.fromkeys(values))
+    return tuple(values)
 
 
 def _pick_rows(rows: Sequence[Row], names: Iterable[str], where: str) -> tuple[Row, ...]:

@@ -120,6 +120,15 @@ def test_rows_that_keep_a_value_of_their_own_are_named(key: str, value: float, s
     assert not any(each.all for each in found)
 
 
+def test_what_a_table_lists_twice_is_there_once(tmp_path: Path) -> None:
+    text = TABLE
+    for listed in ("100", "1", "movies"):
+        text = text.replace(f"[{listed}]", f"[{listed}, {listed}]")
+    (tmp_path / "mine.yaml").write_text(text)
+    r = resolved(str(tmp_path / "mine.yaml"), "quick")
+    assert (r.sizes, r.seeds, r.tasks) == ((100,), (1,), ("movies",))
+
+
 def test_a_hyperparameter_that_rows_set_names_them() -> None:
     override = Override(("cmlm", "alpha"), 0.3, "--set")
     table = resolve(load_table("ablation"), Request("ablation", overrides=(override,)))
