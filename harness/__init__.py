@@ -35,10 +35,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'harness' has no attribute '{name}'")
-    from harness.errors import naming_arguments
-
-    found = getattr(import_module("harness.api"), name)
-    return naming_arguments(found) if callable(found) else found
+    return getattr(import_module("harness.api"), name)
 
 
 def __dir__() -> list[str]:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import wraps
-from typing import ParamSpec, TypeVar
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 CLOSE = 0.65
 """The similarity (`difflib`) from which a name is taken for a misspelling of another."""
@@ -63,18 +59,14 @@ _FLAG = re.compile(r"('harness [^']*')|--([a-z][a-z-]+)")
 """A flag where it is no part of a whole command."""
 
 
-def naming_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """A function of the Python API, whose errors name an argument where the command's name its flag: accept_difference for --accept-difference."""
-
-    @wraps(function)
-    def call(*arguments: P.args, **named: P.kwargs) -> T:
-        try:
-            return function(*arguments, **named)
-        except UserError as error:
-            error.args = (_FLAG.sub(lambda found: found[1] or found[2].replace("-", "_"), str(error)),)
-            raise
-
-    return call
+@contextmanager
+def naming_arguments() -> Iterator[None]:
+    """Errors name an argument of the Python API where the command's name its flag: accept_difference for --accept-difference."""
+    try:
+        yield
+    except UserError as error:
+        error.args = (_FLAG.sub(lambda found: found[1] or found[2].replace("-", "_"), str(error)),)
+        raise
 
 
 class DivergedError(Exception):

@@ -12,6 +12,8 @@ from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from harness.errors import naming_arguments
+
 if TYPE_CHECKING:
     from harness.planning.lifecycle import Event
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 @contextmanager
 def undisturbed(*libraries: str) -> Iterator[None]:
     """Afterwards the environment, random generators, warning filters, log levels, the hook for exceptions, and the settings of torch and
-    transformers are as before. `libraries`: those that the call imports and sets."""
+    transformers are as before; errors name arguments. `libraries`: those that the call imports and sets."""
     loaded: dict[str, Any] = {name: import_module(name) for name in libraries}
     environment, generator, hook = dict(os.environ), random.getstate(), sys.excepthook
     loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
@@ -30,7 +32,7 @@ def undisturbed(*libraries: str) -> Iterator[None]:
     threads, precision = (torch.get_num_threads(), torch.get_float32_matmul_precision()) if torch else (0, "")
     gpus = range(torch.cuda.device_count()) if torch and torch.cuda.is_initialized() else ()
     try:
-        with warnings.catch_warnings(), torch.random.fork_rng(gpus) if torch else nullcontext():
+        with naming_arguments(), warnings.catch_warnings(), torch.random.fork_rng(gpus) if torch else nullcontext():
             yield
     finally:
         if torch:

@@ -101,7 +101,7 @@ class PlanSummary:
         """The estimated hours of what is left, on this machine."""
         return self._prepared.hours
 
-    @naming_arguments
+    @naming_arguments()
     def detect(self, points: float = 1.0) -> pd.DataFrame:
         """What the plan detects with 80 % power, and the cheapest design for a difference of `points`: one row a size and column, with
         scores on the metric's own scale. `docs/statistics.md` has the columns."""
@@ -109,7 +109,7 @@ class PlanSummary:
 
         return pd.DataFrame(detection_rows(detections_of(self._prepared, checked("points", points) / 100)))
 
-    @naming_arguments
+    @naming_arguments()
     def seal(self, against: str = "", region: float = 1.0, items: bool = False, points: float | None = None) -> str:
         """Seal the comparison in the store, before its first run, and give the digest to publish. `against`, `region`, `items`: as of `compare`; `points`: the
         difference that is looked for. Raises UserError where runs are recorded already."""
