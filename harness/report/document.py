@@ -92,7 +92,7 @@ class Lines:
 class Picture:
     """`data`: what it shows, as a table; a legend has none."""
 
-    svg: Markup
+    image: Markup
     caption: str
     data: Table | None = None
     kind: ClassVar[str] = "picture"

@@ -44,7 +44,7 @@ def page(title: str, subtitle: str, sections: Sequence[Section], lead: str) -> s
         sections=sections,
         style=Markup(style),  # ours, from the package
         script=Markup(script),
-        policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'",
+        policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; base-uri 'none'; form-action 'none'",
     )
     return escaped(text, lines=True)  # sentences too, which the template makes HTML of
 

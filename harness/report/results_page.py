@@ -26,7 +26,7 @@ from harness.report.document import Block, Commands, Document, Entry, Folded, Li
 from harness.report.examples import AGREEMENT, agreement_tables, label_sentences
 from harness.report.figures import curves, forest
 from harness.report.figures.figure import canvas_of, points_of
-from harness.report.figures.picture import picture
+from harness.report.figures.panels import picture
 from harness.report.page import page
 from harness.report.provenance import COST_LINES, cost_table, runs_folded
 from harness.report.settings import settings_folded
@@ -205,7 +205,7 @@ def _own_figure(grid: Grid) -> list[Section]:
     if all(point.value is None for point in points):
         return [Section("figure", "Figure", [Lines(["No point of the figure has all its runs done."])])]
     pictures = []
-    for number, column in enumerate(dict.fromkeys(point.column for point in points)):
+    for column in dict.fromkeys(point.column for point in points):
         drawn = [point for point in points if point.column == column]
         rows = [
             [
@@ -220,8 +220,8 @@ def _own_figure(grid: Grid) -> list[Section]:
         data = Table(f"{column} over {shown.label}", ["Row", "Size", shown.label, "Score", "Spread"], rows)
         missing = f" of {len(drawn)} points; the others' runs are not all done" if len(rows) < len(drawn) else " points"
         described = f"{column}, scores over {shown.label}: {len(rows)}{missing}."
-        svg = picture(partial(canvas_of, drawn, shown), f"own{number}", f"{column} over {shown.label}", described)
-        pictures.append(Picture(svg, described, data))
+        made = picture(partial(canvas_of, drawn, shown), f"{column} over {shown.label}", described)
+        pictures.append(Picture(made, described, data))
     return [Section("figure", "Figure", [Pictures(pictures)])]
 
 

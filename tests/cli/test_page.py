@@ -16,7 +16,6 @@ from harness.cli import main
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
-EVERY_LINE = "<svg id='all'>" + "".join(f'<path class="s{number}"/>' for number in range(8)) + "</svg>"
 """A line of each colour, whichever of them the table has."""
 CONTRAST = """
 (() => {
@@ -34,21 +33,16 @@ CONTRAST = """
     return [255, 255, 255];
   };
   const weak = [];
-  const seen = new Set(), colours = new Set();
+  const seen = new Set();
   for (const element of document.querySelectorAll("body *")) {
     const style = getComputedStyle(element), name = element.tagName;
     const text = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-    if (["SCRIPT", "STYLE", "title", "desc"].includes(name)) continue;
-    const svg = element instanceof SVGElement;
-    const lines = svg && /\\bs\\d/.test(element.getAttribute("class") || "");
-    const colour = lines ? style.stroke : svg ? style.fill : style.color;
-    if (!text && !lines) continue;
-    const found = ratio(numbers(colour), behind(element));
+    if (["SCRIPT", "STYLE"].includes(name) || !text) continue;
+    const found = ratio(numbers(style.color), behind(element));
     seen.add(name);
-    if (lines) colours.add(colour);
-    if (found < (lines ? 3 : 4.5)) weak.push([name, element.textContent.slice(0, 30), colour, found]);
+    if (found < 4.5) weak.push([name, element.textContent.slice(0, 30), style.color, found]);
   }
-  return { weak, seen: [...seen], lines: colours.size };
+  return { weak, seen: [...seen] };
 })()
 """
 
@@ -134,13 +128,9 @@ def test_everything_is_there_without_scripts(page: Path, chromium: Browser) -> N
 def test_everything_has_a_name_and_is_seen(dark: bool, page: Path, chromium: Browser) -> None:
     chromium.open(page, dark=dark)
     chromium.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    found = chromium.value(
-        f"document.querySelector('figure').insertAdjacentHTML('beforeend', `{EVERY_LINE}`); {CONTRAST}"
-    )
-    chromium.value("document.querySelector('#all').remove()")
+    found = chromium.value(CONTRAST)
     assert found["weak"] == []
-    assert found["lines"] == 8
-    assert {"TD", "TH", "SMALL", "SUMMARY", "BUTTON", "text", "path"} <= set(found["seen"])
+    assert {"TD", "TH", "SMALL", "SUMMARY", "BUTTON"} <= set(found["seen"])
     named = (
         "button",
         "link",
@@ -169,10 +159,7 @@ def test_a_narrow_screen_and_paper_hold_it(page: Path, chromium: Browser) -> Non
     width = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
     most, there = chromium.value(width)
     assert most <= there
-    small = chromium.value(
-        "Math.min(...[...document.querySelectorAll('svg text')].map((each) => each.getBoundingClientRect().height))"
-    )
-    assert small > 7
+    assert chromium.value("Math.min(...[...document.images].map((each) => each.naturalWidth))") > 0, "it is admitted"
     chromium.call("Emulation.setEmulatedMedia", media="print")
     assert chromium.value("getComputedStyle(document.querySelector('nav')).display") == "none"
 

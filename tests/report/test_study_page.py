@@ -128,8 +128,7 @@ def test_optunas_plots_stand_on_the_page_with_their_data(tmp_path: Path) -> None
     assert sum(float(row[1]) for row in importances.data.rows) == 1.0  # type: ignore[union-attr]
     assert [row[-1] for row in parallel.data.rows] == ["55", "75", "45", "30"]  # type: ignore[union-attr]
     text = made(FULL, (*plots,))
-    assert text.count("<svg") == 2
-    assert "#ffffff" not in text.partition("<main>")[2], "no picture is white in the dark"
+    assert text.count("<img ") == 2
     assert "style=" not in text
     ids = re.findall(r' id="([^"]+)"', text)
     assert len(ids) == len(set(ids))

@@ -11,8 +11,7 @@ import numpy as np
 from harness.analysis.cells import Grid, counted_scores
 from harness.objectives import definition_of
 from harness.report.document import Block, Picture, Pictures, Table
-from harness.report.figures.panels import columns_of, handles_of, legend_below, look, panels_of
-from harness.report.figures.picture import picture
+from harness.report.figures.panels import columns_of, handles_of, legend_below, look, panels_of, picture
 from harness.report.table import size_name
 from harness.specs import Run
 from harness.tasks.metrics import METRICS
@@ -99,7 +98,7 @@ def blocks_of(panels: Sequence[Panel]) -> list[Block]:
     lines = {line.place: line for panel in panels for line in panel.lines}
     every = [lines[place] for place in sorted(lines)]
     shared = len(every) > MOST_IN_PANEL and len(panels) > 1
-    pictures = [_picture(number, panel, legend=not shared) for number, panel in enumerate(panels)]
+    pictures = [_picture(panel, legend=not shared) for panel in panels]
     return [*([_legend(every)] if shared else []), Pictures(pictures)]
 
 
@@ -116,10 +115,10 @@ def _legend(lines: Sequence[Line]) -> Picture:
         return canvas
 
     described = f"The lines of {', '.join(line.row for line in lines)}."
-    return Picture(picture(figure, "legend", "Legend of the learning curves", described), "Lines of all panels")
+    return Picture(picture(figure, "Legend of the learning curves", described), "Lines of all panels")
 
 
-def _picture(number: int, panel: Panel, legend: bool) -> Picture:
+def _picture(panel: Panel, legend: bool) -> Picture:
     title = f"{panel.title}, {size_name(panel.size, panel.size_unit).lower()}"
     metric = METRICS[panel.metric].short
     ends = "; ".join(f"{line.row} ends at {in_points(line.points[-1][1])}" for line in panel.lines)
@@ -135,8 +134,8 @@ def _picture(number: int, panel: Panel, legend: bool) -> Picture:
     head = ["Update", *(line.row for line in panel.lines)]
     data = Table(f"Dev {metric} (x100) by update: {title}", head, rows, frozenset())
     description = f"Mean dev {metric} over updates. {ends}."
-    svg = picture(lambda: _figure(panel, metric, legend), f"curve{number}", f"Learning curves: {title}", description)
-    return Picture(svg, f"{title}: {caption}", data)
+    made = picture(lambda: _figure(panel, metric, legend), f"Learning curves: {title}", description)
+    return Picture(made, f"{title}: {caption}", data)
 
 
 def _figure(panel: Panel, metric: str, legend: bool) -> Any:

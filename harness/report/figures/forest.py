@@ -7,8 +7,7 @@ from typing import Any
 
 from harness.analysis.comparison import Comparison, Comparisons
 from harness.report.document import Picture, Table
-from harness.report.figures.panels import FAINT, INK, file_of, look, panels_of
-from harness.report.figures.picture import picture
+from harness.report.figures.panels import FAINT, INK, file_of, look, panels_of, picture
 from harness.report.table import column_name, size_name
 from harness.wording import in_points
 
@@ -27,10 +26,7 @@ def drawn(comparisons: Comparisons, format: str) -> bytes:
 def pictures_of(comparisons: Comparisons) -> list[Picture]:
     """A picture for each size, with the comparisons that have an interval; of too many, those of the last columns, Avg among them."""
     panels = _panels(comparisons)
-    return [
-        _picture(number, size, shown, comparisons, count)
-        for number, (size, (shown, count)) in enumerate(panels.items())
-    ]
+    return [_picture(size, shown, comparisons, count) for size, (shown, count) in panels.items()]
 
 
 def _panels(comparisons: Comparisons) -> dict[int, tuple[list[Comparison], int]]:
@@ -46,7 +42,7 @@ def _panels(comparisons: Comparisons) -> dict[int, tuple[list[Comparison], int]]
     return panels
 
 
-def _picture(number: int, size: int, shown: Sequence[Comparison], comparisons: Comparisons, count: int) -> Picture:
+def _picture(size: int, shown: Sequence[Comparison], comparisons: Comparisons, count: int) -> Picture:
     where, against = size_name(size, comparisons.grid.resolved.size_unit).lower(), comparisons.against
     rows = [
         [column_name(comparisons.grid, c.column), c.row, *(in_points(value, sign=True) for value in _values(c))]
@@ -54,15 +50,14 @@ def _picture(number: int, size: int, shown: Sequence[Comparison], comparisons: C
     ]
     head = ["Column", "Row", "Points", "Low", "High"]
     data = Table(f"Difference from {against} in points: {where}", head, rows, frozenset({0, 1}))
-    svg = picture(
+    made = picture(
         lambda: _figure([shown], comparisons),
-        f"forest{number}",
         f"Differences from {against}: {where}",
         f"Points and unadjusted 95 % intervals of {len(shown)} differences.",
     )
     some = f" ({len(shown)} of {count}: the table below has all)" if len(shown) < count else ""
     caption = f"Minus {against}, {where}: difference and unadjusted 95 % interval{some}; dotted: ±{in_points(comparisons.region)} points"
-    return Picture(svg, caption, data)
+    return Picture(made, caption, data)
 
 
 def _values(comparison: Comparison) -> tuple[float, float, float]:

@@ -1,16 +1,19 @@
 """The panels that all figures are drawn on: sizes, colours, marks, legends, and figures as files.
 
-Text and axes have the colour INK, series those of `SERIES`: the style sheet of a page knows each of them and has another for the dark. Series
+Text and axes have the colour INK, series those of `SERIES`. Series
 differ in marker and stroke too, never in colour alone.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from markupsafe import Markup
 
 FORMATS = ("png", "svg", "pdf")
 PANEL = (3.4, 2.6)
@@ -18,8 +21,7 @@ PANEL = (3.4, 2.6)
 INK, MUTED, FAINT = "#000000", "#57606a", "#d0d7de"
 """Colours of text and axes, of lines of reference, and of the grid."""
 SERIES = ("#0b6bb5", "#660000", "#ff5500", "#994433", "#401070", "#1a8cff", "#8c8c8c", "#0000cc")
-"""Colours of series, in light and as `page.css` has them in the dark at least 0.11 apart in OKLab for full and for red-, green- and
-blue-blind sight (Machado et al. 2009)."""
+"""Colours of series, at least 0.11 apart in OKLab for full and for red-, green- and blue-blind sight (Machado et al. 2009)."""
 MARKERS, STROKES = "osD^vPX*", ("-", "--", ":", "-.")
 LETTER, SAMPLE = 0.066, 0.6
 """Inches of a letter of a legend, and of a line's sample with the space around it."""
@@ -100,6 +102,12 @@ def file_of(make: Callable[[], Any], format: str, **settings: Any) -> bytes:
         warnings.simplefilter("ignore")
         make().savefig(file, format=format, metadata=no_date.get(format), dpi=200)
     return of_xml(file.getvalue().decode()).encode() if format == "svg" else file.getvalue()
+
+
+def picture(make: Callable[[], Any], title: str, description: str) -> Markup:
+    """The figure that `make` returns, as an element of a page: an SVG in its address, whose text is text."""
+    svg = base64.b64encode(file_of(make, "svg", **{"svg.fonttype": "none"})).decode()
+    return Markup('<img alt="{}. {}" src="data:image/svg+xml;base64,{}">').format(title, description, svg)
 
 
 def of_xml(text: str) -> str:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.paths import replace_file
 from harness.report.document import Picture, Table
-from harness.report.figures.panels import INK, SERIES, file_of, panels_of
-from harness.report.figures.picture import picture
+from harness.report.figures.panels import INK, SERIES, file_of, panels_of, picture
 from harness.report.study import shown_value
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def importances_of(trials: Sequence[FrozenTrial], paths: Sequence[str]) -> dict[
 
 def _saved(make: Callable[[], Any], path: Path, title: str, described: str, data: Table) -> Picture:
     replace_file(path, file_of(make, "png"))
-    return Picture(picture(make, path.stem.replace("_", "-"), title, f"{described}."), title, data)
+    return Picture(picture(make, title, described), title, data)
 
 
 def _bars(importances: Mapping[str, float], title: str) -> Any:
