@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
@@ -33,30 +32,23 @@ def complete(parser: argparse.ArgumentParser) -> None:
     argcomplete.autocomplete(parser, always_complete_options=flags, default_completer=SuppressCompleter())
 
 
-def attach(parser: argparse.ArgumentParser) -> set[str]:
-    """Give each argument its completer, by its name or by its metavar; the names that have one of their own."""
-    named: set[str] = set()
+def attach(parser: argparse.ArgumentParser) -> None:
+    """Give each argument its completer, by its name or by its metavar."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
-                named |= attach(command)
-        name = (action.option_strings or [action.dest])[-1]
-        named |= {name} & COMPLETERS.keys()
-        metavar = str(action.metavar)
-        by_metavar = _choices if "|" in metavar else METAVARS.get(metavar)
-        if completer := COMPLETERS.get(name, by_metavar):
+                attach(command)
+        name, metavar = (action.option_strings or [action.dest])[-1], str(action.metavar)
+        if completer := _choices if "|" in metavar else COMPLETERS.get(name, METAVARS.get(metavar)):
             action.completer = completer  # type: ignore[attr-defined]
-    return named
 
 
-def _words(names: Callable[[], Iterable[str]], *, separators: str = "", files: Any = None) -> Completer:
+def _words(names: Callable[[], Iterable[str]], separators: str = "", files: Any = None) -> Completer:
     """Completes a name. `separators`: characters between several of them; `files`: a completer of paths, offered too."""
 
     def completer(prefix: str, **_: Any) -> list[str]:
         start = max((prefix.rfind(mark) for mark in separators), default=-1) + 1
-        given = set(re.split(f"[{re.escape(separators)}]", prefix[:start])) if separators else set()
-        offered = [prefix[:start] + name for name in names() if name not in given]
-        return offered + ([] if files is None or start else [*files(prefix)])
+        return [prefix[:start] + name for name in names()] + ([] if files is None or start else [*files(prefix)])
 
     return completer
 
@@ -66,59 +58,19 @@ def _in(module: str, name: str) -> Callable[[], Iterable[str]]:
     return lambda: getattr(import_module(module), name)
 
 
-def _packaged(folder: str) -> Callable[[], Iterable[str]]:
-    return lambda: import_module("harness.yaml_files").packaged_files(folder)
-
-
-def _presets(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """The presets of the table that the line names; without one, those of all packaged tables."""
-    from harness.planning.table import load_table
-
-    named = getattr(parsed_args, "table", None)
-    return sorted(
-        {preset for name in ([named] if named else _packaged("benchmarks")()) for preset in load_table(name).presets}
-    )
-
-
 def _choices(action: argparse.Action, **_: Any) -> list[str]:
     """Those that the argument's help lists."""
     return str(action.metavar).split("|")
 
 
-def _encoders() -> Iterable[str]:
-    from harness.encoders import PACKAGED, SIZES
+_YAML, _FOLDERS = FilesCompleter(("yaml", "yml")), DirectoriesCompleter()
 
-    return [*PACKAGED, *(f"new:{size}" for size in SIZES)]
-
-
-def _settings() -> Iterable[str]:
-    """The keys of --set, with the '=' that follows: each phase's recipe and each method's hyperparameters."""
-    from harness.methods import METHODS
-    from harness.specs import Optim
-
-    for phase in ("optim", "pre_train", "post_train", "fine_tune"):
-        yield from (f"{phase}.{field.name}=" for field in fields(Optim))
-    for name, method in METHODS.items():
-        yield from (f"{name}.{key}=" for key in method.Hyperparameters.model_fields)
-
-
-_YAML, _FOLDERS, _FILES = FilesCompleter(("yaml", "yml")), DirectoriesCompleter(), FilesCompleter()
-
-METAVARS: dict[str, Completer] = {"FILE": _FILES, "FOLDER": _FOLDERS, "URI": _FOLDERS}
+METAVARS: dict[str, Completer] = {"FILE": FilesCompleter(), "FOLDER": _FOLDERS, "URI": _FOLDERS}
 COMPLETERS: dict[str, Completer] = {
-    "--table": _words(_packaged("benchmarks"), files=_YAML),
-    "--preset": _presets,
+    "--table": _words(lambda: import_module("harness.yaml_files").packaged_files("benchmarks"), files=_YAML),
     "--methods": _words(_in("harness.methods", "METHODS"), separators=",+"),
     "method": _words(_in("harness.methods", "METHODS"), separators="+"),
     "--tasks": _words(_in("harness.tasks", "TASKS"), separators=",", files=_YAML),
-    "--space": _words(_packaged("search_spaces"), files=_YAML),
-    "--encoder": _words(_encoders, separators=",", files=_FOLDERS),
-    "--corpus": _words(_in("harness.tasks", "CORPORA"), files=_FILES),
-    "--data": _words(lambda: ["hub"], files=_FOLDERS),
-    "--set": _words(_settings),
-    "--metric": _words(_in("harness.tasks", "METRICS")),
-    "--sampler": _words(_in("harness.search.space", "SAMPLERS")),
-    "--racing": _words(_in("harness.search.space", "RACINGS")),
     "--with": _YAML,
     "model": _FOLDERS,
 }
