@@ -1,4 +1,4 @@
-"""Every private interface of Ray, torch and Optuna that the harness uses, and nothing else. `pyproject.toml` caps their versions
+"""Every private interface of Ray and torch that the harness uses, and nothing else. `pyproject.toml` caps their versions
 to the minor ones that were tested; `tests/test_private.py` fails for each use whose name or meaning changes.
 
 The libraries are imported inside the functions: only harness/cluster calls those of Ray, which is the one exception to the law
@@ -107,11 +107,6 @@ def forgive(trial: Any) -> None:
     trial.run_metadata.num_failures -= 1
 
 
-def forget_stopped(scheduler: Any, trial: Any) -> None:
-    """Let Tune's `MedianStoppingRule` take a trial that it stopped for one that it has not."""
-    scheduler._stopped_trials.discard(trial)
-
-
 # ----------------------------------------------------------------------------------------------------------------- torch
 
 
@@ -148,20 +143,3 @@ def layer_norm_backward(
         gradient, x, shape, mean, rstd, weight, bias, (True, True, True)
     )
     return gradients
-
-
-# ---------------------------------------------------------------------------------------------------------------- Optuna
-
-
-def study_id(study: Any) -> int:
-    """The study's number in Optuna's storage."""
-    return int(study._study_id)
-
-
-def trial_id(trial: Any) -> int:
-    """The number in Optuna's storage of a trial that was stored."""
-    return int(trial._trial_id)
-
-
-def set_trial_id(trial: Any, number: int) -> None:
-    trial._trial_id = number

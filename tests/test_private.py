@@ -1,4 +1,4 @@
-"""One test for each private interface of Ray, torch and Optuna in `harness/private.py`: its name, and what it does."""
+"""One test for each private interface of Ray and torch in `harness/private.py`: its name, and what it does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import optuna
 import pytest
 import torch
 from packaging.requirements import Requirement
@@ -19,7 +18,7 @@ from harness import private
 PROJECT = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())["project"]
 
 
-@pytest.mark.parametrize("name", ["ray", "torch", "optuna"])
+@pytest.mark.parametrize("name", ["ray", "torch"])
 def test_versions_are_capped_to_the_tested_minor(name: str) -> None:
     (declared,) = (each for text in PROJECT["dependencies"] if (each := Requirement(text)).name == name)
     major, minor = version(name).split(".")[:2]
@@ -78,23 +77,6 @@ class TestRay:
         with server.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             assert text.find(f"The actor died because {private.NODE_DIED}.".encode()) >= 0
 
-    def test_stopped_trials_of_the_median_rule(self) -> None:
-        from ray.tune.experiment import Trial as TuneTrial
-        from ray.tune.schedulers import MedianStoppingRule
-
-        rule = MedianStoppingRule(
-            time_attr="t", metric="m", mode="max", grace_period=0, min_samples_required=1, hard_stop=True
-        )
-        good, better, worst = (TuneTrial("none", stub=True, trial_id=str(k)) for k in range(3))
-        controller: Any = None
-        rule.on_trial_complete(controller, good, {"t": 1, "m": 2.0})
-        rule.on_trial_complete(controller, better, {"t": 1, "m": 3.0})
-        assert rule.on_trial_result(controller, worst, {"t": 1, "m": 0.0}) == "STOP"
-        with pytest.raises(AssertionError):
-            rule.on_trial_result(controller, worst, {"t": 1, "m": 9.0})
-        private.forget_stopped(rule, worst)
-        assert rule.on_trial_result(controller, worst, {"t": 1, "m": 9.0}) == "CONTINUE"
-
 
 class TestTorch:
     def test_linear_pointwise(self) -> None:
@@ -125,13 +107,3 @@ class TestTorch:
         found = private.layer_norm_backward(given, x, (7,), mean, rstd, weight, bias)
         for one, leaf in zip(found, leaves, strict=True):
             torch.testing.assert_close(one, leaf.grad)
-
-
-def test_optuna_numbers_of_studies_and_trials() -> None:
-    storage = optuna.storages.InMemoryStorage()
-    study = optuna.create_study(storage=storage)
-    trial = optuna.trial.create_trial(value=1.0)
-    number = storage.create_new_trial(private.study_id(study), trial)
-    private.set_trial_id(trial, number)
-    assert storage.get_trial(private.trial_id(trial)).value == 1.0
-    assert [private.trial_id(each) for each in study.trials] == [number]

@@ -155,6 +155,15 @@ def dev_scores(store: Store, record: Record, metrics: Iterable[str]) -> dict[str
     return record.dev_scores | {metric: value for metric, value in found.items() if value is not None}
 
 
+def counted_records(store: Store, metrics: Mapping[str, str]) -> dict[str, Record]:
+    """The records of these keys without their history, each with its dev score in the metric ('': in none)."""
+    found = store.records(metrics)
+    return {
+        key: replace(record, history=[], dev_scores=dev_scores(store, record, [metrics[key]] if metrics[key] else []))
+        for key, record in found.items()
+    }
+
+
 def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Iterator[Record]:
     """The record of a run that an earlier, failed stage of its chain blocks."""
     for ancestor in stage.chain[:-1]:

@@ -235,7 +235,6 @@ class TrialProgress(_ProgressView):
         super().__init__("trials", trials, dashboard)
         self._replicates = replicates
         self._trials = {trial.number: trial for trial in seen}
-        self._trained = self._reused = 0
         self._count()
 
     def _count(self) -> None:
@@ -247,8 +246,6 @@ class TrialProgress(_ProgressView):
         self._count()
         if kind == "replicate":
             outcome = trial.outcomes[-1]
-            self._trained += outcome.trained
-            self._reused += outcome.stages - outcome.trained
             if outcome.status != "done":
                 self._line(f"{outcome.status}: trial {trial.number}: {outcome.reason}")
         elif kind == "ended" and trial.state == "failed":
@@ -261,7 +258,6 @@ class TrialProgress(_ProgressView):
         parts = [f"{states['complete']} complete", f"{states['running']} running"]
         parts += [f"{states[state]} {state}" for state in ("dropped", "failed") if states[state]]
         parts.append(f"{done}/{self._total * self._replicates} replicates")
-        parts.append(f"{self._trained} stages trained by this command, {self._reused} recorded before")
         best = best_trial(self._trials.values())
         if best is not None:
             parts.append(f"best {in_points(best.mean() or 0.0)} (trial {best.number})")
@@ -302,7 +298,7 @@ def show_stages(prepared: Prepared, dashboard: str) -> StageProgress:
 
 
 def show_trials(opened: Opened, dashboard: str) -> TrialProgress:
-    space, trials = opened.points.space, opened.proposals.history.trials
+    space, trials = opened.points.space, opened.trials
     return TrialProgress(space.trials, len(opened.points.replicates), trials, dashboard)
 
 

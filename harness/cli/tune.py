@@ -36,6 +36,7 @@ from harness.report.margins import marginal_tables
 from harness.report.notes import overlap_sentences
 from harness.report.study import points_table, rule, test_lines
 from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test
+from harness.search.study import told
 from harness.search.trials import Trial
 from harness.wording import counted
 
@@ -62,7 +63,7 @@ def tune(args: argparse.Namespace) -> int:
 
     with searched(read_tune(args), ON_TERMINAL, show_trials, agree, begin) as (opened, track):
         status = _report(opened, args.format, args.final_test)
-        if opened.over and (left := opened.proposals.remaining()):
+        if opened.over and (left := opened.remaining):
             status = EXIT_INCOMPLETE
             print_lines(
                 [f"Ended because {opened.over}: {counted(left, 'point')} left at most; the same command goes on."]
@@ -129,7 +130,7 @@ def _report(opened: Opened, format: str, test: bool) -> int:
     study, folder = study_of(opened), opened.folder
     best = best_point(study)
     # Every cell of a grid counts in the marginals, also where two cells are one computation.
-    whole = replace(study, trials=(*study.trials, *opened.proposals.history.repeated))
+    whole = replace(study, trials=(*study.trials, *opened.repeated))
     tested: list[str] = []
     best_text = ""
     folder.mkdir(parents=True, exist_ok=True)
@@ -173,12 +174,12 @@ def _write_page(opened: Opened, study: Study, whole: Study, best: Trial | None, 
     from harness.report.figures.study import save_plots
     from harness.report.study_page import StudyResults, study_page
 
-    folder = opened.folder
+    folder, eligible = opened.folder, {trial.number for trial in study.trials if study.eligible(trial)}
     plots, notes = save_plots(
-        opened.mirror.study,
+        opened.optuna,
         folder,
         study.paths,
-        {trial.number for trial in study.trials if study.eligible(trial)},
+        {number: shown for number, shown in told(opened.optuna, opened.points.space).items() if shown in eligible},
     )
     scored = [point for point in _scored_points(opened.home) if best and point["trial"] == best.number]
     tested = [line for point in scored for line in point.get("lines", [])]

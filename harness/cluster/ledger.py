@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import ray
 from ray.exceptions import RayActorError
@@ -20,12 +20,9 @@ from harness.cluster.worker import WorkerResult, answer, death_reason, died_with
 from harness.errors import KEPT, StoppedError, UserError
 from harness.planning.lifecycle import DiscardWeights, Event, Lifecycle, Output, RecordFailure, ReleaseLease, Running
 from harness.planning.work import Item
-from harness.specs import Parent, Record, Stage, Status
+from harness.specs import Parent, Record, Stage, Status, trained_again
 from harness.storage import Storage, weights_of
 from harness.store import RENEW_SECONDS, Grant, Owner, Store
-
-if TYPE_CHECKING:
-    from harness.search.points import StageResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 LOOK_SECONDS = 3.0
@@ -83,19 +80,19 @@ class Ledger:
     def status(self, key: str) -> tuple[Status, int] | None:
         return self._store.statuses([key]).get(key)
 
-    def look(self, key: str, retry: bool, metrics: tuple[str, ...] = ()) -> tuple[int, StageResult | None]:
-        """Attempts at a stage so far, and how it ended, with its dev scores in at least `metrics`; None where it is still to
-        be trained: without a record, and after a failure (with `retry` a divergence) that an earlier command recorded."""
-        from harness.analysis.scores import dev_scores  # half of what a ledger would import, and a bench does not ask
-        from harness.search.points import StageResult
-
+    def look(self, key: str, retry: bool) -> tuple[int, Status | None]:
+        """Attempts at a stage so far, and how it ended; None where it is still to be trained: without a record, and after a failure (with `retry` a
+        divergence) that an earlier command recorded."""
         status, attempt = self._store.statuses([key]).get(key, (None, 0))
-        again = status == "failed" or (retry and status == "diverged")
-        if status is None or (again and key not in self._tried):
-            return attempt, None
-        record = self._store.records([key])[key]
-        scores = dev_scores(self._store, record, metrics)
-        return attempt, StageResult(record.status, record.reason, scores, record.flops, record.seconds)
+        return attempt, None if status in trained_again(retry) and key not in self._tried else status
+
+    def records(self, metrics: dict[str, str]) -> dict[str, Record]:
+        """As `counted_records` of the store."""
+        from harness.analysis.scores import (
+            counted_records,
+        )  # half of what a ledger would import, and a bench does not ask
+
+        return counted_records(self._store, metrics)
 
     def hold(self, key: str, user: str) -> None:
         """Keep the weights of a stage: `user` needs them."""

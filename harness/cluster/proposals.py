@@ -1,29 +1,28 @@
-"""What a study proposes and when it stops a trial: Ray's OptunaSearch and schedulers, and the study's history."""
+"""What a study proposes and when it stops a trial: Ray's OptunaSearch over the study in the store's database, and Ray's schedulers."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from ray.tune.experiment import Trial as TuneTrial
+import optuna
+from optuna.trial import TrialState
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 from ray.tune.stopper import NoopStopper, Stopper
 
-from harness import private
 from harness.errors import UserError
 from harness.search.points import Points
 from harness.search.racing import failed_replicate, paired, projected
-from harness.search.study import DIED, Entry, History, sampler_of
-from harness.search.trials import ReplicateOutcome, Trial, best_trial
+from harness.search.study import DIED, NOTES, REPEATS, asked, limit_of, notes_of, sampler_of, trials_of
+from harness.search.trials import Point, State, Trial, best_trial
+from harness.store import Store
+from harness.store.studies import database_errors, storage_of
 
-REPEATS = 100
-"""The space counts as exhausted after this many proposals in a row that were tried before."""
 GRACE = 2
 """Replicates that ASHA and median stopping grant each point."""
 FACTOR = 2
@@ -34,197 +33,131 @@ Watch = Callable[[str, Trial], None]
 """Told 'started', 'replicate' and 'ended' with the trial as it is then."""
 
 
-def search_of(points: Points, seed: int) -> OptunaSearch:
-    """Optuna with its study in memory and the default point enqueued, or every point of a grid."""
-    space = points.space
-    return OptunaSearch(
-        space=space.define,
-        metric="value",
-        mode="max",
-        points_to_evaluate=[dict(p) for p in (space.grid_points() if space.sampler == "grid" else (space.defaults,))],
-        sampler=sampler_of(space, seed),
-    )
+class Proposals(OptunaSearch):
+    """Gives Tune one point of the `study` after another, up to as many distinct ones as its space asks for. A point that is the same computation as an
+    earlier one is not run. `seed`: of the sampler; a study that goes on takes another, lest it draws the same points again."""
 
-
-class Proposals(Searcher):
-    """Gives Tune one point after another: first those that an interrupted command left unfinished, then new ones, up to `limit`
-    distinct ones in total. A point that is the same computation as an earlier one is not run. `retry`: diverged replicates of
-    ended trials are run again too. `proposes`: False where the study is only read, and its sampler need not be as it was."""
-
-    def __init__(
-        self,
-        points: Points,
-        history: History,
-        search: OptunaSearch,
-        limit: int,
-        watch: Watch,
-        retry: bool = False,
-        *,
-        proposes: bool = True,
-    ) -> None:
-        super().__init__()
-        self.points, self.history = points, history
-        self._search, self._watch = search, watch
-        self._limit = int(min(limit, points.space.num_points))
+    def __init__(self, study: optuna.Study, points: Points, store: Store, watch: Watch, seed: int) -> None:
+        self.points, self.study = points, study
+        self.trials = {trial.number: trial for trial in trials_of(study, points, store)[0]}
         self.fatal: Exception | None = None
         self.over = False
         self.reasons: dict[int, str] = {}
-        self._numbers: dict[str, int] = {}
-        self._followers: dict[int, list[int]] = {}
+        self._store, self._watch = store, watch
+        self._drawn: tuple[Any, Point]
+        self._running: dict[str, tuple[str, Any, int]] = {}
+        """By Tune's name of a trial: its name in OptunaSearch, Optuna's trial, and the number of the first one of this point."""
         self._known: dict[tuple[str, ...], int] = {}
-        self._waiting: deque[int] = deque()
-        if proposes:
-            self._rehearse(retry)
+        for trial in self.trials.values():
+            with suppress(UserError):  # it could not be run then either
+                self._known.setdefault(points.identity(trial.point), trial.number)
+        super().__init__(
+            space=self._define,
+            metric="score",
+            mode="max",
+            sampler=sampler_of(points.space, seed + len(asked(study, points.space))),
+            study_name=study.study_name,
+            storage=storage_of(store),
+        )
+
+    save = Searcher.save  # Tune would pickle its searcher into a folder that is never read
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tune pickles its searcher into a folder that is never read: a study resumes from its history."""
         return (Searcher, ())
 
-    # ------------------------------------------------------------------------------------------------- resuming
-
-    def _rehearse(self, retry: bool) -> None:
-        """Bring the sampler to the state of the last command: the same asks and tells in the same order."""
-        entries = self.history.entries
-        tells = deque(sorted((e for e in entries.values() if e.ended), key=lambda e: e.order))
-        for number, entry in sorted(entries.items()):
-            while tells and tells[0].after <= number:
-                self._tell(tells[0].trial.number, tells.popleft().told)
-            point = self._search.suggest(str(number))
-            if point != dict(entry.trial.point):
-                raise UserError(
-                    f"The study {self.history.name} was begun by other versions of Optuna or of this harness: proposal "
-                    f"{number} would be {point} now. Take another --seed to begin a new study; recorded runs are used again."
-                )
-            if entry.same_as is None:
-                self._remember(entry)
-            elif not entry.ended:
-                self._followers.setdefault(entry.same_as, []).append(number)
-        while tells:
-            self._tell(tells[0].trial.number, tells.popleft().told)
-        self._waiting.extend(trial.number for trial in self.history.unfinished(retry))
-
-    def _remember(self, entry: Entry) -> None:
-        with suppress(UserError):  # it could not be run then either, and its end says why
-            self._known.setdefault(self.points.identity(entry.trial.point), entry.trial.number)
-
-    def remaining(self) -> int:
-        """How many trials have not ended or may still be proposed."""
-        last = list(self.history.entries.values())[-REPEATS:]
-        exhausted = len(last) == REPEATS and all(entry.same_as is not None for entry in last)
-        unended = {trial.number for trial in self.history.trials if trial.state == "running"} | {*self._waiting}
-        return len(unended) + (0 if exhausted else self._more())
-
-    def _more(self) -> int:
-        """How many points may still be proposed. A grid ends with its list, even if two of its points are one computation."""
-        if self.points.space.sampler == "grid":
-            return max(0, self._limit - len(self.history.entries))
-        return max(0, self._limit - len(self.history.trials))
-
-    # ------------------------------------------------------------------------------------------------- Tune's calls
-
-    def suggest(self, trial_id: str) -> Any:
-        return self._guarded(self._suggest, trial_id) or Searcher.FINISHED
-
-    def _suggest(self, trial_id: str) -> dict[str, Any] | None:
-        number: int | None
-        if self._waiting:
-            number = self._waiting.popleft()
-            self.history.restart(number)
-        elif (number := self._ask()) is None:
-            return None
-        self._numbers[trial_id] = number
-        trial = self.history.entries[number].trial
-        self._watch("started", trial)
-        return {"number": number, "point": dict(trial.point)}
+    def _define(self, trial: Any) -> None:
+        self._drawn = trial, self.points.space.define(trial)
 
     def _guarded(self, act: Callable[..., T], *arguments: Any) -> T | None:
         """Tune swallows or wraps exceptions of its searcher; an error of the store must end the study."""
         if self.fatal or self.over:
             return None
         try:
-            return act(*arguments)
+            with database_errors(self._store):
+                return act(*arguments)
         except UserError as error:
             self.fatal = error
             return None
 
-    def _ask(self) -> int | None:
-        for _ in range(REPEATS):
-            if not self._more():
-                return None
-            point = self._search.suggest(str(len(self.history.entries)))
-            try:
-                identity = self.points.identity(point)
-            except UserError as error:
-                number = self.history.propose(point)
-                self._tell(number, None)
-                self.history.finish(number, "failed", str(error), None)
-                self._watch("ended", self.history.entries[number].trial)
-                continue
-            first = self._known.get(identity)
-            number = self.history.propose(point, first)
-            if first is None:
-                self._known[identity] = number
-                return number
-            self._followers.setdefault(first, []).append(number)
-            if self.history.entries[first].ended:
-                self._end_followers(first)
-        return None
+    # ------------------------------------------------------------------------------------------------- Tune's calls
+
+    def suggest(self, trial_id: str) -> Any:
+        return self._guarded(self._next, trial_id) or Searcher.FINISHED
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        self.heard(self._numbers[trial_id], result)
+        self.heard(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        self._guarded(self._complete, self._numbers.pop(trial_id), result, error)
+        self._guarded(self._complete, trial_id, result, error)
 
-    def heard(self, number: int, result: dict[str, Any]) -> Trial | None:
-        """The trial with the replicate that it reported; None if the study must end."""
-        return self._guarded(self._take, number, result)
-
-    def _complete(self, number: int, result: dict[str, Any] | None, error: bool) -> None:
-        if result:
-            self._take(number, result)
-        trial = self.history.entries[number].trial
-        failure = str((result or {}).get("error", "")) or (DIED if error else "")
-        if failure:
-            self._end(number, "failed", failure, None)
-        elif len(trial.outcomes) == len(self.points.replicates):
-            self._end(number, "complete", "", trial.mean())
-        else:
-            self._end(number, "dropped", self.reasons.get(number, ""), self._projected(trial))
+    def heard(self, trial_id: str, result: dict[str, Any]) -> Trial | None:
+        """The trial with the replicates that it reported; None if the study must end."""
+        return self._guarded(self._take, trial_id, result)
 
     # ------------------------------------------------------------------------------------------------- what they do
 
-    def _take(self, number: int, result: dict[str, Any]) -> Trial:
-        """Add a reported replicate to the history. Scheduler and searcher both report it, in either order."""
+    def _next(self, trial_id: str) -> dict[str, Any] | None:
+        space = self.points.space
+        for attempt in range(REPEATS):
+            waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+            if not waiting and (space.sampler == "grid" or len(self.trials) >= limit_of(space)):
+                return None
+            name = f"{trial_id} {attempt}"
+            super().suggest(name)
+            trial, point = self._drawn
+            notes = notes_of(trial)
+            number = int(notes.get("same as", trial.number))
+            try:
+                number = self._known.setdefault(self.points.identity(point), number)
+            except UserError as error:
+                self._end(name, trial, Trial(number, point, state="failed", reason=str(error)))
+                continue
+            if number == trial.number or notes.get("again"):
+                self._running[trial_id] = name, trial, number
+                self.trials[number] = Trial(number, point)
+                self._watch("started", self.trials[number])
+                return {"number": number, "point": dict(point)}
+            trial.set_user_attr(NOTES, {"same as": number})
+            self._tell(name, self.trials[number])
+        return None
+
+    def _take(self, trial_id: str, result: dict[str, Any]) -> Trial:
+        """Scheduler and searcher both report a replicate, in either order, and a trial whose process died reports it again."""
         if result.get("fatal"):
             raise UserError(str(result["error"]))
-        if "outcome" in result:
-            outcome = ReplicateOutcome(**json.loads(result["outcome"]))
-            if self.history.add_outcome(number, int(result["replicates_done"]), outcome):
-                self._watch("replicate", self.history.entries[number].trial)
-        return self.history.entries[number].trial
+        _, trial, number = self._running[trial_id]
+        outcomes = tuple(result.get("outcomes", ()))
+        if len(outcomes) > len(self.trials[number].outcomes):
+            self.trials[number] = replace(self.trials[number], outcomes=outcomes)
+            trial.report(self.trials[number].mean(), len(outcomes))
+            self._watch("replicate", self.trials[number])
+        return self.trials[number]
 
-    def _projected(self, trial: Trial) -> float:
-        """The value of a stopped trial for the sampler: its running mean, corrected for which subsets came first."""
-        return projected(trial.values, [other.values for other in self.history.trials if other.eligible])
+    def _complete(self, trial_id: str, result: dict[str, Any] | None, error: bool) -> None:
+        ended = self._take(trial_id, result or {})
+        name, trial, number = self._running.pop(trial_id)
+        state: State = "dropped"
+        reason = self.reasons.get(number, "")
+        if failure := str((result or {}).get("error", "")) or (DIED if error else ""):
+            state, reason = "failed", failure
+        elif len(ended.outcomes) == len(self.points.replicates):
+            state, reason = "complete", ""
+        self._end(name, trial, replace(ended, state=state, reason=reason))
 
-    def _end(self, number: int, state: Any, reason: str, told: float | None) -> None:
-        first_time = not self.history.entries[number].ended
-        self.history.finish(number, state, reason, told)
-        if first_time:
-            self._tell(number, told)
-        self._watch("ended", self.history.entries[number].trial)
-        self._end_followers(number)
+    def _end(self, name: str, trial: Any, ended: Trial) -> None:
+        broken = [outcome.reason for outcome in ended.outcomes if outcome.status != "done"]
+        notes = {"state": ended.state, "reason": ended.reason, "not done": broken}
+        trial.set_user_attr(NOTES, notes_of(trial) | {key: note for key, note in notes.items() if note})
+        self.trials[ended.number] = ended
+        self._tell(name, ended)
+        self._watch("ended", ended)
 
-    def _end_followers(self, number: int) -> None:
-        entry = self.history.entries[number]
-        for follower in self._followers.pop(number, []):
-            self.history.finish(follower, entry.trial.state, "", entry.told)
-            self._tell(follower, entry.told)
-
-    def _tell(self, number: int, told: float | None) -> None:
-        values = None if told is None else {"value": told}
-        self._search.on_trial_complete(str(number), values, error=values is None)
+    def _tell(self, name: str, ended: Trial) -> None:
+        """Tell the sampler the mean of a complete trial; of a dropped one its running mean, corrected for which subsets came first."""
+        told = ended.mean() if ended.state == "complete" else None
+        if ended.state == "dropped":
+            told = projected(ended.values, [other.values for other in self.trials.values() if other.eligible])
+        super().on_trial_complete(name, None if told is None else {"score": told}, error=told is None)
 
 
 class Ended(Stopper):
@@ -257,12 +190,12 @@ class Race(FIFOScheduler):
     def __reduce__(self) -> tuple[Any, ...]:
         return (FIFOScheduler, ())
 
-    def on_trial_result(self, tune_controller: Any, trial: TuneTrial, result: dict[str, Any]) -> str:
-        mine = self._proposals.heard(trial.config["number"], result)
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        mine = self._proposals.heard(trial.trial_id, result)
         if mine is None:
             return str(TrialScheduler.STOP)
         points = self._proposals.points
-        best = best_trial(self._proposals.history.trials)
+        best = best_trial(self._proposals.trials.values())
         verdict = failed_replicate(mine.outcomes, points.replicates)
         if not verdict.drop and best is not None:
             verdict = paired(mine.values, best.values, points.replicates, name=f"trial {best.number}")
@@ -273,36 +206,19 @@ class Race(FIFOScheduler):
 
 
 def scheduler_of(proposals: Proposals) -> TrialScheduler | None:
-    """The racing rule as Tune's scheduler, which knows the trials that ended in earlier commands."""
+    """The racing rule as Tune's scheduler. The paired rule knows the trials that ended in earlier commands, Ray's own know those of this one."""
     points = proposals.points
     rule, full = points.space.racing, len(points.replicates)
     if rule == "none" or full < 2:
         return None
     if rule == "paired":
         return Race(proposals)
-    grace = min(GRACE, full - 1)
-    common = {"time_attr": "replicates_done", "metric": "score", "mode": "max"}
-    scheduler = (
-        ASHAScheduler(max_t=full, grace_period=grace, reduction_factor=FACTOR, **common)
-        if rule == "asha"
-        else MedianStoppingRule(grace_period=grace, hard_stop=True, min_time_slice=math.inf, **common)  # never pauses
-    )
-    _rehearse(scheduler, proposals.history.trials)
-    return scheduler
-
-
-def _rehearse(scheduler: TrialScheduler, trials: Iterable[Trial]) -> None:
-    """Show a scheduler of Ray the trials that ended before; its decisions about them are ignored."""
-    for trial in trials:
-        if trial.state not in ("complete", "dropped"):
-            continue
-        stub = TuneTrial("harness-ended", stub=True, config={"number": trial.number}, trial_id=f"ended{trial.number}")
-        scheduler.on_trial_add(None, stub)
-        result: dict[str, Any] = {}
-        for done in range(1, len(trial.outcomes) + 1):
-            score = math.fsum(trial.values[:done]) / done
-            result = {"score": score, "replicates_done": done, "training_iteration": done}
-            scheduler.on_trial_result(None, stub, result)
-            if isinstance(scheduler, MedianStoppingRule):  # which admits no result of a trial that it stopped
-                private.forget_stopped(scheduler, stub)
-        scheduler.on_trial_complete(None, stub, result)
+    common = {
+        "time_attr": "replicates_done",
+        "metric": "score",
+        "mode": "max",
+        "grace_period": min(GRACE, full - 1),
+    }
+    if rule == "asha":
+        return ASHAScheduler(max_t=full, reduction_factor=FACTOR, **common)
+    return MedianStoppingRule(hard_stop=True, min_time_slice=math.inf, **common)  # never pauses

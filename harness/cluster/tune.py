@@ -3,7 +3,6 @@ bench. Of the stages of a run what is recorded is taken as it is, the rest is tr
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -14,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,9 +35,9 @@ from harness.methods import read_methods
 from harness.planning.lifecycle import Event, Lifecycle
 from harness.planning.work import Item
 from harness.processes import end_with_parent
-from harness.search.points import Points, StageResult
+from harness.search.points import Points
 from harness.search.trials import Point, ReplicateOutcome
-from harness.specs import SHARED_PHASES, Parent, Run, Stage
+from harness.specs import SHARED_PHASES, Parent, Record, Run, Stage
 from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
 
@@ -89,13 +88,14 @@ def explore(
     proposals: Proposals,
     make_evaluator: Callable[[], Evaluator],
     *,
+    count: int,
     study: str,
     folder: Path,
     execution: Execution,
     concurrent: int,
     stop_requests: StopRequests,
 ) -> None:
-    """Run the remaining trials, until `stop_requests` ends them. `folder`: for Tune's own files, which are deleted at the end.
+    """Run `count` trials, until `stop_requests` ends them. `folder`: for Tune's own files, which are deleted at the end.
 
     Raises an error that ends the study (a worker group that does not start); an error of one trial stands in its row.
     """
@@ -114,7 +114,7 @@ def explore(
             tune_config=tune.TuneConfig(
                 search_alg=proposals,
                 scheduler=scheduler_of(proposals),
-                num_samples=proposals.remaining(),
+                num_samples=count,
                 max_concurrent_trials=concurrent,
                 reuse_actors=True,
                 trial_name_creator=name,
@@ -226,7 +226,7 @@ class HarnessTrial(tune.Trainable):
         return {
             "score": sum(outcome.value for outcome in self._outcomes) / done,
             "replicates_done": done,
-            "outcome": json.dumps(asdict(outcome)),
+            "outcomes": tuple(self._outcomes),
             "done": done >= self._evaluator.replicates,
         }
 
@@ -269,9 +269,12 @@ class TrainingEvaluator:
                 self._chain_runner.let_go(run)
             for run in chain(*self._runs):
                 self._chain_runner.hold(run)
-        points, runs = self._points, self._runs[index]
-        chains = [self._chain_runner.run(run, points.scored(run), f"trial {self._number}: {run.name}") for run in runs]
-        return points.outcome(runs, chains)
+        points, runs, failed = self._points, self._runs[index], dict[str, Record]()
+        for run in runs:
+            failed |= self._chain_runner.run(run, points.scored(run), f"trial {self._number}: {run.name}")
+        outcome = points.outcome(runs, failed | ask(self._ledger, "records", points.counted(runs)))
+        assert outcome is not None, "each of its runs has ended"
+        return outcome
 
     def _train(self, item: Item, owner: Owner) -> WorkerResult:
         if self._worker is None:
@@ -333,20 +336,12 @@ class ChainRunner:
         for key in starts_from(run):
             ask(self.ledger, "let_go", key, run.stage.key)
 
-    def run(self, run: Run, metrics: tuple[str, ...], name: str) -> list[StageResult]:
-        """How the stages of a run ended, from the root to the leaf or to the first one that did not finish."""
+    def run(self, run: Run, metrics: tuple[str, ...], name: str) -> dict[str, Record]:
+        """Train what is not recorded of a run. Returns how those stages ended that failed, some of them without a record."""
         self.hold(run)
-        trained, failed = self._trained(self._items(run.stage, metrics, name))
+        failed = self._trained(self._items(run.stage, metrics, name))
         self.let_go(run)
-        results = []
-        for stage in run.stage.chain:
-            ended: StageResult = (
-                ask(self.ledger, "look", stage.key, False, metrics)[1] or failed.get(stage.key) or StageResult("done")
-            )
-            results.append(replace(ended, trained=stage.key in trained))
-            if ended.status != "done":
-                break
-        return results
+        return failed
 
     def _items(self, leaf: Stage, metrics: tuple[str, ...], name: str) -> list[Item]:
         """What must be trained before the leaf is recorded, from the leaf upwards; nothing where an ancestor ended without
@@ -355,9 +350,9 @@ class ChainRunner:
         start: Parent | None = None  # of the stage after the one looked at
         for stage in reversed(leaf.chain):
             attempt: int
-            ended: StageResult | None
+            ended: str | None
             attempt, ended = ask(self.ledger, "look", stage.key, self.retry)
-            if ended and ended.status != "done":
+            if ended and ended != "done":
                 return []
             if ended and (start is None or self.setup.storage.exists(weights_of(stage.key, start.step))):
                 break
@@ -369,10 +364,9 @@ class ChainRunner:
             start = stage.init if isinstance(stage.init, Parent) else None
         return items
 
-    def _trained(self, items: Iterable[Item]) -> tuple[set[str], dict[str, StageResult]]:
-        """Train items to their end. Returns the keys of those that were trained here, and how those ended that failed."""
+    def _trained(self, items: Iterable[Item]) -> dict[str, Record]:
+        """Train items to their end. Returns how those ended that failed."""
         stages = LeasedStages(Lifecycle(items), self.ledger, self.setup.storage, self.owner, lambda _: None)
-        trained: set[str] = set()
         events: list[Event] = []
         while stages.life.unfinished:
             item = stages.life.next_item()
@@ -392,9 +386,8 @@ class ChainRunner:
                 events += stages.lost(item, error)
             else:
                 events += stages.trained(item, result)
-                trained |= {item.stage.key} if result.ours else set()
-        failed: dict[str, StageResult] = {}
-        for event in events:
-            if event.kind == "failed" or event.kind == "diverged":
-                failed[event.item.stage.key] = StageResult(event.kind, event.reason)
-        return trained, failed
+        return {
+            event.item.stage.key: Record(event.item.stage.key, event.kind, event.reason)
+            for event in events
+            if event.kind == "failed" or event.kind == "diverged"
+        }

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from harness.analysis.cells import own_scores
 from harness.analysis.scores import results_of
@@ -30,11 +29,16 @@ from harness.search.points import Points
 from harness.search.request import TuneRequest
 from harness.search.results import Study
 from harness.search.space import check_metric, check_overrides, requested_space
-from harness.search.study import History, OptunaMirror, study_name
-from harness.search.trials import State, Trial, best_trial
+from harness.search.study import limit_of, remaining, study_name, summaries, trials_of, unfinished
+from harness.search.study import opened as opened_study
+from harness.search.trials import State, Trial
 from harness.specs import SHARED_PHASES, Record, Stage, trained_again
 from harness.store import DEFAULT_URL, Owner, Store, StoredRequest
+from harness.store.studies import begun_study
 from harness.tracking import Outcome, Projection, Writer, member_of, size_name
+
+if TYPE_CHECKING:
+    import optuna
 
 Watcher = Callable[[str, Trial], None]
 """Called with what happened ('started', 'replicate', 'ended') and the trial as it is now."""
@@ -69,13 +73,12 @@ class PreparedStudy:
         space, runs = self.points.space, self.points.identity(self.points.space.defaults)
         return study_name(space, self.request.seed, runs, (*space.set, *self.request.base.overrides))
 
-    def work_left(self, history: History) -> tuple[int, int, float]:
+    def work_left(self, trials: Iterable[Trial]) -> tuple[int, int, float]:
         """Distinct stages of the study, how many of them are still to be trained, and their FLOPs. Exact for a grid; for a
         search the default point is counted for those that are not proposed yet, and no point is dropped."""
         space, retry = self.points.space, self.request.base.retry
-        known, again = history.trials, {trial.number for trial in history.unfinished(retry)}
-        ended = [dict(trial.point) for trial in known if trial.number not in again]
-        rest = [dict(trial.point) for trial in known if trial.number in again]
+        known, rest = [dict(trial.point) for trial in trials], [dict(t.point) for t in trials if unfinished(t, retry)]
+        ended = [point for point in known if point not in rest]
         if space.sampler == "grid":
             rest = [point for point in space.grid_points() if point not in ended]
         elif not known:
@@ -88,19 +91,19 @@ class PreparedStudy:
         if space.sampler == "grid":
             return len(every), len(to_train), flops
         own = [stage for stage in self._stages([space.defaults]).values() if stage.phase not in SHARED_PHASES]
-        new = max(0, int(min(space.trials, space.num_points)) - max(1, len(known)))
+        new = max(0, limit_of(space) - max(1, len(known)))
         flops += new * sum(self.prepared.plan.stage_flops(stage) for stage in own)
         return len(every) + len(own) * new, len(to_train) + len(own) * new, flops
 
     def plan(self) -> StudyPlan:
         """What is left, as `StudyPlan` says it; nothing is trained or written."""
-        space, history = self.points.space, History(self.name, self.prepared.store, None)
-        left = history.unfinished(self.request.base.retry)
-        stages, to_train, flops = self.work_left(history)
+        store = self.prepared.store
+        trials, _ = trials_of(begun_study(store, self.name), self.points, store)
+        stages, to_train, flops = self.work_left(trials)
         return StudyPlan(
             name=self.name,
-            points=space.trials,
-            ended=len(history.trials) - len(left),
+            points=self.points.space.trials,
+            ended=sum(not unfinished(trial, self.request.base.retry) for trial in trials),
             stages=stages,
             to_train=to_train,
             flops=flops,
@@ -124,20 +127,30 @@ class Opened:
     study: PreparedStudy
     owner: Owner
     store: Store
-    mirror: OptunaMirror
-    proposals: Any
-    watchers: list[Watcher]
+    optuna: optuna.Study
+    watchers: list[Watcher] = field(default_factory=list)
     over: str = ""
     running: bool = False
+
+    def __post_init__(self) -> None:
+        self.read()
+
+    def read(self) -> None:
+        """Read the trials, and those that repeat one."""
+        self.trials, self.repeated = trials_of(self.optuna, self.points, self.store)
 
     @property
     def points(self) -> Points:
         return self.study.points
 
     @property
+    def remaining(self) -> int:
+        return remaining(self.optuna, self.points.space)
+
+    @property
     def failed(self) -> int:
         """Points that have ended with replicates that failed, which the same command tries again."""
-        return sum(trial.state != "running" for trial in self.proposals.history.unfinished())
+        return sum(trial.state != "running" and unfinished(trial) for trial in self.trials)
 
     @property
     def home(self) -> Path:
@@ -176,7 +189,7 @@ class Opened:
 def runs_recorded(opened: Opened) -> tuple[dict[int, list[list[str]]], dict[str, Record]]:
     """The keys of the runs of each replicate, by trial, and the records of these runs; of a point that cannot be run there are none."""
     keys: dict[int, list[list[str]]] = {}
-    for trial in opened.proposals.history.trials:
+    for trial in opened.trials:
         with suppress(UserError):
             keys[trial.number] = [[run.stage.key for run in runs] for runs in opened.points.runs(trial.point)]
     every = dict.fromkeys(key for trial in keys.values() for runs in trial for key in runs)
@@ -225,8 +238,6 @@ def _check_folder(out: str, where: str) -> None:
 @contextmanager
 def open_study(study: PreparedStudy, *, read: bool = False) -> Iterator[Opened]:
     """The study of a request, which no other process may hold at the same time but to `read` it."""
-    from harness.cluster.proposals import Proposals, search_of
-
     points, request, name = study.points, study.request, study.name
     store, owner = Store(study.prepared.store.url), Owner.current()
     lock = f"study {name}"[-64:]
@@ -234,20 +245,10 @@ def open_study(study: PreparedStudy, *, read: bool = False) -> Iterator[Opened]:
     if held and not read:
         fix = "wait for it, or take another --seed"
         raise UserError(f"The study {name} is run by another command now; {fix}.")
-    watchers: list[Watcher] = []
     try:
-        mirror = OptunaMirror(points.space, name, store, points.metric)
-        history = History(name, store, mirror)
-        if not held:
-            mirror.sync(history.entries)
-
-        def watch(kind: str, trial: Trial) -> None:
-            for watcher in watchers:
-                watcher(kind, trial)
-
-        search, retry = search_of(points, request.seed), request.base.retry
-        proposals = Proposals(points, history, search, points.space.trials, watch, retry, proposes=not read)
-        yield Opened(name, study, owner, store, mirror, proposals, watchers, running=held)
+        found = begun_study(store, name) if read else opened_study(store, name, points, request.base.retry)
+        assert found is not None
+        yield Opened(name, study, owner, store, found, running=held)
     finally:
         store.release(owner)
 
@@ -275,23 +276,23 @@ def searched(
         writer = writer_of(request.base, opened.store.url, callbacks.warn)
         if writer.outcomes:
             opened.watchers.append(partial(track_trial, opened, writer))
-        if opened.proposals.remaining():
+        if opened.remaining:
             run_trials(opened, view, deadline)
-        opened.mirror.sync(opened.proposals.history.entries)
+            opened.read()
         yield opened, lambda: writer.finish(study_projection(opened)) if writer.outcomes else {}
 
 
 def study_of(opened: Opened) -> Study:
     """All that the study knows now."""
     points, space = opened.points, opened.points.space
-    base, history = points.base, opened.proposals.history
+    base, repeated = points.base, len(opened.repeated)
     notes = [
         f"Each point was run as row {base.rows[0].name} of table {base.table.name}, protocol {base.protocol}, encoder "
         f"{base.encoder}, preset {base.preset}, data {opened.study.prepared.plan.source}: {', '.join(base.tasks)}, "
         f"{', '.join(f'N={size}' if size else 'full size' for size in base.sizes)}.",
         *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),
         *space.space.notes,
-        *([f"Proposals that repeated a point, at no cost: {len(history.repeated)}."] if history.repeated else []),
+        *([f"Proposals that repeated a point, at no cost: {repeated}."] if repeated else []),
     ]
     return Study(
         name=opened.name,
@@ -300,7 +301,7 @@ def study_of(opened: Opened) -> Study:
         paths=tuple(parameter.path for parameter in space.parameters),
         metric=points.metric,
         replicates=points.replicates,
-        trials=history.trials,
+        trials=opened.trials,
         grid={p.path: p.choices for p in space.parameters} if space.mode == "grid" else None,
         default=space.defaults,
         mode=space.mode,
@@ -325,6 +326,7 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
     metadata = {"study": opened.name, "space": points.space.space.name, "encoder": located.name}
     with session(execution_of(request, points.base), metadata) as (dashboard, settled):
         from harness.cluster.ledger import StopRequests, ask, start_ledger
+        from harness.cluster.proposals import Proposals
         from harness.cluster.tune import TrainingEvaluator, explore, starts_from
         from harness.cluster.worker import TokenCache, slots_of
 
@@ -357,9 +359,15 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
         )
         with view(opened, dashboard) as show:
             opened.watchers[:0] = [show, partial(_remember, opened)]
+
+            def watch(kind: str, trial: Trial) -> None:
+                for watcher in opened.watchers:
+                    watcher(kind, trial)
+
             explore(
-                opened.proposals,
+                Proposals(opened.optuna, points, store, watch, opened.study.request.seed),
                 evaluator,
+                count=opened.remaining,
                 study=opened.name,
                 folder=store.artifacts.parent / "tune",
                 execution=settled,
@@ -417,18 +425,16 @@ def recorded_studies(store: Store) -> list[dict[str, Any]]:
     for stored in store.requests():
         asked.setdefault(stored.study, stored)
     found = []
-    for name in store.studies():
-        stored, trials = asked.get(name, StoredRequest("", {})), History(name, store, None).trials
-        search, states = _search(stored), Counter(trial.state for trial in trials)
-        best = best_trial(trials)
+    for name, (states, best) in summaries(store).items():
+        stored = asked.get(name, StoredRequest("", {}))
         found.append(
             {
                 "study": name,
                 "table": stored.table,
                 "row": without_folders(", ".join((stored.values and from_json(stored.values).methods) or ())),
                 **{state: states[state] for state in get_args(State)},
-                "metric": search.get("metric", ""),
-                "best": best.mean() if best else None,
+                "metric": _search(stored).get("metric", ""),
+                "best": best,
                 "started_at": stored.asked_at,
             }
         )
@@ -474,7 +480,7 @@ def recalled_study(url: str | None, beginning: str, where: str) -> Iterator[Open
 
 def study_projection(opened: Opened) -> Projection:
     """A study as trackers show it: a group a trial, without test scores, which the study does not look at."""
-    return _projection(opened, opened.proposals.history.trials)
+    return _projection(opened, opened.trials)
 
 
 def track_trial(opened: Opened, writer: Writer, kind: str, trial: Trial) -> None:

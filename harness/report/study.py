@@ -90,7 +90,7 @@ def caption(study: Study, bold: bool) -> list[str]:
     counts = ", ".join(f"{number} {state}" for state, number in states.items() if number)
     lines += [
         f"{counted(spent.trials, 'point')}{f' ({counts})' if counts else ''}; {spent.replicates} of {spent.full} replicates "
-        f"ended; {counted(spent.trained_stages, 'stage')} trained for this study, {spent.reused_stages} reused; "
+        f"ended; {counted(spent.stages, 'stage')}, "
         f"{spent.flops:.2e} FLOPs and {spent.hours:.2f} hours of training, a stage of several points counted with each, without MLM heads and pre-training.",
         *study.notes,
     ]
@@ -204,7 +204,7 @@ def _points_csv(study: Study) -> str:
     is empty."""
     names = ["kind", "number", *(f"set.{path}" for path in study.paths), "subset", "seed"]
     names += ["value", "spread", "state", "default", "best", "eligible", "done", "expected"]
-    names += ["status", "reason", "flops", "seconds", "trained", "stages"]
+    names += ["status", "reason", "flops", "seconds", "stages"]
     rows, replicates = [], []
     for record in _records(study):
         same = {"number": record["number"], **{f"set.{path}": record["point"].get(path) for path in study.paths}}

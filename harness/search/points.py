@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from harness.errors import UserError
@@ -16,20 +16,8 @@ from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
 from harness.search.space import ResolvedSpace
 from harness.search.trials import Point, ReplicateOutcome
-from harness.specs import SHARED_PHASES, Run, Status
+from harness.specs import SHARED_PHASES, Record, Run
 from harness.tasks import METRICS, Task
-
-
-@dataclass(frozen=True)
-class StageResult:
-    """How one stage ended: what a score needs of its record. `trained`: by this command."""
-
-    status: Status
-    reason: str = ""
-    dev_scores: Mapping[str, float] = field(default_factory=dict)
-    flops: float = 0.0
-    seconds: float = 0.0
-    trained: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,39 +87,37 @@ class Points:
             dict.fromkeys((self.base.selection_metric(run.task), *self.table_data.tasks[run.task].task.metrics))
         )
 
-    def outcome(self, runs: Sequence[Run], chains: Sequence[Sequence[StageResult]]) -> ReplicateOutcome:
-        """One replicate: means over its runs. `chains`: how the stages of each run ended, up to the last one that did.
+    def counted(self, runs: Iterable[Run]) -> dict[str, str]:
+        """The stages of runs by key, each with the metric that its dev score counts with: '' before the last one."""
+        keys = {stage.key: "" for run in runs for stage in run.stage.chain}
+        return keys | {run.stage.key: self.metric_of(run.task) for run in runs}
+
+    def outcome(self, runs: Sequence[Run], records: Mapping[str, Record]) -> ReplicateOutcome | None:
+        """One replicate: means over its runs; None while one of them has not ended.
 
         A run that failed or diverged, or whose score is not finite, counts with its metric's worst value.
         """
-        ended_runs = [
-            (run, [*chain[:-1], self._scorable(run, chain[-1])]) for run, chain in zip(runs, chains, strict=True)
-        ]
-        broken = [(run, chain[-1]) for run, chain in ended_runs if chain[-1].status != "done"]
+        values, broken, own = [], [], []
+        for run in runs:
+            known = [records[stage.key] for stage in run.stage.chain if stage.key in records]
+            leaf = records.get(run.stage.key) or next((each for each in known if each.status != "done"), None)
+            if leaf is None:
+                return None
+            name = self.metric_of(run.task)
+            score = leaf.dev_scores.get(name, math.nan) if leaf.status == "done" else math.nan
+            if leaf.status == "done" and not math.isfinite(score):
+                leaf = replace(leaf, status="diverged", reason=f"its {name} on dev is not a finite number")
+            if leaf.status != "done":
+                broken.append((run, leaf))
+            values.append(score if leaf.status == "done" else METRICS[name].worst)
+            stages = [stage for stage in run.stage.chain if stage.phase not in SHARED_PHASES]
+            own += [records[stage.key] for stage in stages if stage.key in records]
         statuses = {leaf.status for _, leaf in broken}
-        own = [
-            ended
-            for run, chain in ended_runs
-            for stage, ended in zip(run.stage.chain, chain, strict=False)
-            if stage.phase not in SHARED_PHASES
-        ]
         return ReplicateOutcome(
-            mean([self._value(run, chain[-1]) for run, chain in ended_runs]),
+            mean(values),
             next((status for status in ("failed", "diverged") if status in statuses), "done"),
             next((f"{run.name} {leaf.status}: {leaf.reason}" for run, leaf in broken), ""),
-            math.fsum(ended.flops for ended in own),
-            math.fsum(ended.seconds for ended in own),
-            sum(ended.trained for ended in own),
+            math.fsum(record.flops for record in own),
+            math.fsum(record.seconds for record in own),
             len(own),
         )
-
-    def _value(self, run: Run, leaf: StageResult) -> float:
-        name = self.metric_of(run.task)
-        return leaf.dev_scores[name] if leaf.status == "done" else METRICS[name].worst
-
-    def _scorable(self, run: Run, leaf: StageResult) -> StageResult:
-        """A run whose scores are not finite has diverged, whatever its record says."""
-        name = self.metric_of(run.task)
-        if leaf.status != "done" or math.isfinite(leaf.dev_scores.get(name, math.nan)):
-            return leaf
-        return replace(leaf, status="diverged", reason=f"its {name} on dev is not a finite number")

@@ -94,8 +94,7 @@ class Budget:
     failed: int
     replicates: int
     full: int
-    trained_stages: int
-    reused_stages: int
+    stages: int
     flops: float
     seconds: float
 
@@ -114,8 +113,7 @@ def budget(study: Study) -> Budget:
         failed=states.count("failed"),
         replicates=len(outcomes),
         full=len(study.trials) * len(study.replicates),
-        trained_stages=sum(outcome.trained for outcome in outcomes),
-        reused_stages=sum(outcome.stages - outcome.trained for outcome in outcomes),
+        stages=sum(outcome.stages for outcome in outcomes),
         flops=math.fsum(outcome.flops for outcome in outcomes),
         seconds=math.fsum(outcome.seconds for outcome in outcomes),
     )

@@ -1,41 +1,39 @@
-"""The record of a study: every proposal and its result in the store, so that a command resumes where it stopped, and a copy
-in Optuna's own tables, for `optuna-dashboard`. No ray."""
+"""A study is Optuna's own, in the database of the runs: which points it asked for, and how each ended. What they scored is read from the records of
+their runs. No ray."""
 
 from __future__ import annotations
 
 import re
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
+from typing import Any
 
 import optuna
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import TrialState
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from optuna.trial import FrozenTrial, TrialState
 
-from harness import private
-from harness.errors import UserError, first_line
+from harness.analysis.scores import counted_records
+from harness.errors import UserError
 from harness.planning.request import Override
-from harness.retry import retried
-from harness.search.parameters import Parameter
+from harness.search.points import Points
 from harness.search.space import ResolvedSpace
-from harness.search.trials import Point, ReplicateOutcome, State, Trial, first_value
+from harness.search.trials import Point, ReplicateOutcome, State, Trial
 from harness.specs import digest_of, trained_again
 from harness.store import Store
+from harness.store.studies import begun_study, database_errors, storage_of
 
-T = TypeVar("T")
-
+NOTES = "harness"
+"""The attribute of Optuna's trials for what Optuna has no field for: 'state' and 'reason'; 'same as', the trial that this one repeats, with 'again' where
+it is run once more; 'not done', why replicates failed or diverged."""
 DIED = "its process died too often"
 """Reason of a failed trial that the next command retries."""
+REPEATS = 100
+"""The space counts as exhausted after this many proposals in a row that were tried before."""
 STARTUP = 5
 """Random points before TPE starts to model; Optuna's default of 10 would be most of a small search."""
-TRIES = 4
-"""Attempts at creating Optuna's tables in a new database, which several commands may do at once."""
 
 
 def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
@@ -63,271 +61,141 @@ def study_name(
     return f"{words}-{identity[:8]}"
 
 
-# ----------------------------------------------------------------------------------------------------------- history
+def opened(store: Store, name: str, points: Points, retry: bool) -> optuna.Study:
+    """The study of a command that holds it. What an earlier command left `unfinished` is enqueued once more, and so is the default point, or every
+    point of a grid, that was not asked for."""
+    with database_errors(store):
+        study = optuna.create_study(
+            study_name=name, storage=storage_of(store), direction="maximize", load_if_exists=True
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.set_metric_names([points.metric])
+        for each in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            study.tell(each.number, state=TrialState.FAIL)  # its command was killed
+        waiting = {notes_of(each).get("same as") for each in _waiting(study)}
+        for trial in trials_of(study, points, store)[0]:
+            if unfinished(trial, retry) and trial.number not in waiting:
+                again = {"same as": trial.number, "again": True}
+                study.enqueue_trial(dict(trial.point), user_attrs={NOTES: again})
+        for point in points.space.grid_points() if points.space.sampler == "grid" else (points.space.defaults,):
+            study.enqueue_trial(dict(point), skip_if_exists=True)
+    return study
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One proposal. `same_as`: the earlier one that is the same computation. `told`: the value that the sampler was told, as
-    the `order`th value, after it had been asked `after` times: enough to restore the sampler's state."""
-
-    trial: Trial
-    same_as: int | None = None
-    told: Annotated[float | None, BeforeValidator(first_value)] = None
-    after: int = -1
-    order: int = -1
-
-    @property
-    def ended(self) -> bool:
-        return self.order >= 0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> Entry:
-        """Raises ValueError, in a few words, for JSON of another shape."""
-        try:
-            return TypeAdapter(cls).validate_python(body)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+# ------------------------------------------------------------------------------------------------------------ trials
 
 
-def unfinished(entry: Entry, retry: bool = False) -> bool:
+def notes_of(trial: FrozenTrial) -> dict[str, Any]:
+    return dict(trial.user_attrs.get(NOTES, {}))
+
+
+def _waiting(study: optuna.Study) -> list[FrozenTrial]:
+    return list(study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+
+
+def asked(study: optuna.Study, space: ResolvedSpace) -> list[tuple[FrozenTrial, dict[str, Any], Point]]:
+    """The trials that have a point, with their notes: not those that wait, nor one whose command was killed while it drew."""
+    found: list[tuple[FrozenTrial, dict[str, Any], Point]] = []
+    for each in study.get_trials(deepcopy=False):
+        with suppress(ValueError):
+            found.append((each, notes_of(each), space.define(each)))
+    return found
+
+
+def trials_of(study: optuna.Study | None, points: Points, store: Store) -> tuple[tuple[Trial, ...], tuple[Trial, ...]]:
+    """The trials by number, one for each point, and those that repeat one of them, with its outcomes. A trial whose replicates are all recorded is
+    complete, whoever trained them."""
+    trials: dict[int, Trial] = {}
+    repeats: list[tuple[int, Trial]] = []
+    for each, notes, point in asked(study, points.space) if study else ():
+        number = int(notes.get("same as", each.number))
+        if number in trials and not notes.get("again"):
+            repeats.append((number, Trial(each.number, point)))
+            continue
+        trial = trials.get(number) or Trial(number, point, outcomes_of(points, store, point))
+        state, reason = state_of(notes), str(notes.get("reason", ""))
+        if len(trial.outcomes) == len(points.replicates):
+            state, reason = "complete", ""
+        elif state == "complete":  # the records of its replicates are gone
+            state = "running"
+        trials[number] = replace(trial, state=state, reason=reason)
+    repeated = (replace(trials[number], number=trial.number, point=trial.point) for number, trial in repeats)
+    return tuple(trials.values()), tuple(repeated)
+
+
+def state_of(notes: dict[str, Any]) -> State:
+    """How a trial ended, by its notes; an older harness excluded some points for their cost."""
+    state: State = {"excluded": "failed"}.get(notes.get("state", ""), notes.get("state", "running"))
+    return state
+
+
+def told(study: optuna.Study, space: ResolvedSpace) -> dict[int, int]:
+    """The trials whose mean or projected mean the sampler was told last, by Optuna's number of it."""
+    last = {
+        int(notes.get("same as", each.number)): each.number
+        for each, notes, _ in asked(study, space)
+        if each.state == TrialState.COMPLETE and (notes.get("again") or "same as" not in notes)
+    }
+    return {number: trial for trial, number in last.items()}
+
+
+def outcomes_of(points: Points, store: Store, point: Point) -> tuple[ReplicateOutcome, ...]:
+    """The replicates of a point whose runs have ended, up to the first one that has not."""
+    outcomes: list[ReplicateOutcome] = []
+    with suppress(UserError):  # it cannot be run, and its notes say why
+        runs = points.runs(point)
+        records = counted_records(store, points.counted(chain.from_iterable(runs)))
+        for of_replicate in runs:
+            outcome = points.outcome(of_replicate, records)
+            if outcome is None:
+                break
+            outcomes.append(outcome)
+    return tuple(outcomes)
+
+
+def unfinished(trial: Trial, retry: bool = False) -> bool:
     """Whether the next command runs a trial (again): it has not ended, or one of its replicates failed or, with `retry`,
     diverged. A point that cannot be run at all is not run again."""
-    trial, again = entry.trial, trained_again(retry)
+    again = trained_again(retry)
     return (
-        not entry.ended
+        trial.state == "running"
         or any(outcome.status in again for outcome in trial.outcomes)
         or (trial.state == "failed" and (bool(trial.outcomes) or trial.reason == DIED))
     )
 
 
-class History:
-    """All proposals of a study by number, also of earlier commands. Each change is stored before the method returns, except
-    the outcomes of a running trial, which the ledger has."""
-
-    def __init__(self, name: str, store: Store, mirror: OptunaMirror | None) -> None:
-        self.name, self._store, self._mirror = name, store, mirror
-        self.entries: dict[int, Entry] = {}
-        for number, body in store.trials(name).items():
-            try:
-                self.entries[number] = Entry.from_json(body)
-            except ValueError as error:
-                raise UserError(
-                    f"The store {store.shown} has a damaged trial {number} of the study {name} ({error}); restore the store "
-                    "from a copy, or take another sampler seed to begin a new study."
-                ) from None
-        if sorted(self.entries) != list(range(len(self.entries))):
-            raise UserError(
-                f"The study {name} misses trials in the store; take another sampler seed to begin a new one."
-            )
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """One for each point, by number."""
-        return tuple(entry.trial for entry in self.entries.values() if entry.same_as is None)
-
-    def unfinished(self, retry: bool = False) -> list[Trial]:
-        """Those that the next command runs (again)."""
-        return [e.trial for e in self.entries.values() if e.same_as is None and unfinished(e, retry)]
-
-    @property
-    def repeated(self) -> tuple[Trial, ...]:
-        """Points that are the same computation as an earlier one, with its outcomes."""
-        pairs = [
-            (entry.trial, self.entries[entry.same_as].trial)
-            for entry in self.entries.values()
-            if entry.same_as is not None
-        ]
-        return tuple(replace(first, number=trial.number, point=trial.point) for trial, first in pairs)
-
-    def propose(self, point: Point, same_as: int | None = None) -> int:
-        number = len(self.entries)
-        self._keep(Entry(Trial(number, dict(point)), same_as))
-        return number
-
-    def restart(self, number: int) -> None:
-        """Run a trial again from its first replicate; recorded stages are reused."""
-        entry = self.entries[number]
-        trial = replace(entry.trial, outcomes=(), state="running", reason="")
-        self.entries[number] = replace(entry, trial=trial)
-
-    def add_outcome(self, number: int, done: int, outcome: ReplicateOutcome) -> bool:
-        """Add a trial's `done`th replicate. False when it is known: a trial whose process died reports it again."""
-        entry = self.entries[number]
-        if done <= len(entry.trial.outcomes):
-            return False
-        trial = replace(entry.trial, outcomes=(*entry.trial.outcomes, outcome))
-        self.entries[number] = replace(entry, trial=trial)
-        if self._mirror:
-            self._mirror.report(number, done, trial.mean() or 0.0)
-        return True
-
-    def finish(self, number: int, state: State, reason: str, told: float | None) -> None:
-        entry = self.entries[number]
-        trial = replace(entry.trial, state=state, reason=reason)
-        if not entry.ended:
-            entry = replace(
-                entry, told=told, after=len(self.entries), order=sum(e.ended for e in self.entries.values())
-            )
-        self._keep(replace(entry, trial=trial))
-        if self._mirror:
-            self._mirror.end(self.entries[number])
-
-    def _keep(self, entry: Entry) -> None:
-        number = entry.trial.number
-        new = number not in self.entries
-        self.entries[number] = entry
-        self._store.keep_trial(self.name, number, entry.to_json())
-        if new and self._mirror:
-            self._mirror.begin(entry)
+def remaining(study: optuna.Study, space: ResolvedSpace) -> int:
+    """How many trials run, wait, or may still be proposed. A grid ends with its list, even if two of its points are one computation."""
+    every, waiting = asked(study, space), _waiting(study)
+    running = len(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
+    if space.sampler == "grid":
+        return running + len(waiting)
+    again = sum("same as" in notes_of(each) for each in waiting)
+    distinct = sum("same as" not in notes for _, notes, _ in every)
+    tail = [notes for _, notes, _ in every[-REPEATS:]]
+    exhausted = len(tail) == REPEATS and all("same as" in notes and not notes.get("again") for notes in tail)
+    return running + again + (0 if exhausted else max(0, limit_of(space) - distinct))
 
 
-# ------------------------------------------------------------------------------------------------------------ mirror
+def limit_of(space: ResolvedSpace) -> int:
+    """How many distinct points are tried."""
+    limit: float = min(space.trials, space.num_points)
+    return int(limit)
 
 
-class OptunaMirror:
-    """A copy of the study in Optuna's tables of the store's database, for Optuna's own tools. Nothing is resumed from it;
-    what differs from the history is written again."""
-
-    def __init__(self, space: ResolvedSpace, name: str, store: Store, metric: str) -> None:
-        self._space, self._name, self._metric = space, name, metric
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._store = store
-        for _ in range(TRIES):
-            with suppress(UserError):  # another command is creating the tables: the next attempt finds them
-                self._storage = self._tables()
-                break
-            time.sleep(0.5)
-        else:
-            self._storage = self._tables()
-        self._open()
-
-    def _tables(self) -> optuna.storages.RDBStorage:
-        options = {"connect_args": {"timeout": 30.0}} if self._store.path else {"pool_pre_ping": True}
-        url = self._store.url.replace("{", "{{").replace("}", "}}")  # Optuna formats it
-        with _database_errors(self._store):
-            return optuna.storages.RDBStorage(url, engine_kwargs=options, skip_compatibility_check=True)
-
-    def _open(self) -> None:
-        with _database_errors(self._store):
-            self.study = optuna.create_study(
-                study_name=self._name,
-                storage=self._storage,
-                direction="maximize",
-                load_if_exists=True,
-            )
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                self.study.set_metric_names([self._metric])
-            self._trials = {trial.number: trial for trial in self.study.get_trials(deepcopy=False)}
-
-    def sync(self, entries: Mapping[int, Entry]) -> None:
-        """Make the copy equal to the history."""
-        shown = {n: _shown(entry) for n, entry in entries.items()}
-        there = {n: (trial.state, trial.values) for n, trial in self._trials.items()}
-        if all(shown.get(n) == seen for n, seen in there.items()) and len(there) <= len(shown):
-            missing = [entry for n, entry in sorted(entries.items()) if n not in there]
-        else:
-            with _database_errors(self._store):
-                optuna.delete_study(study_name=self._name, storage=self._storage)
-            self._open()
-            missing = [entry for _, entry in sorted(entries.items())]
-        for entry in missing:
-            self.begin(entry)
-
-    def begin(self, entry: Entry) -> None:
-        trial = self._frozen(entry)
-        self._trials[entry.trial.number] = trial
-        number = self._retried(self._storage.create_new_trial, private.study_id(self.study), trial)
-        private.set_trial_id(trial, number)
-
-    def report(self, number: int, done: int, value: float) -> None:
-        trial = self._trials[number]
-        if not trial.state.is_finished():
-            self._retried(self._storage.set_trial_intermediate_value, private.trial_id(trial), done, value)
-
-    def end(self, entry: Entry) -> None:
-        trial = self._trials[entry.trial.number]
-        if trial.state.is_finished():
-            return  # it failed in an earlier command and was run again: the next sync writes it
-        state, values = _shown(entry)
-        self._retried(self._storage.set_trial_user_attr, private.trial_id(trial), "harness", _notes(entry))
-        self._retried(self._storage.set_trial_state_values, private.trial_id(trial), state, values)
-        trial.state, trial.values = state, values
-
-    @retried
-    def _retried(self, act: Callable[..., T], *arguments: Any) -> T:
-        """A write of Optuna's."""
-        with _database_errors(self._store):
-            return act(*arguments)
-
-    def _frozen(self, entry: Entry) -> optuna.trial.FrozenTrial:
-        state, values = _shown(entry)
-        point = entry.trial.point
-        distributions = {p.path: _distribution(p) for p in self._space.parameters if p.path in point}
-        outcomes = entry.trial.values
-        means = {k + 1: sum(outcomes[: k + 1]) / (k + 1) for k in range(len(outcomes))}
-        now = datetime.now()
-        return optuna.trial.FrozenTrial(
-            number=entry.trial.number,
-            trial_id=-1,
-            state=state,
-            value=None,
-            values=values,
-            datetime_start=now,
-            datetime_complete=now if state.is_finished() else None,
-            params=dict(point),
-            distributions=distributions,
-            user_attrs={"harness": _notes(entry)},
-            system_attrs={},
-            intermediate_values=means,
-        )
-
-
-def _shown(entry: Entry) -> tuple[TrialState, list[float] | None]:
-    if entry.trial.state == "running" and not entry.ended:
-        return TrialState.RUNNING, None
-    if entry.trial.state == "complete" and entry.same_as is None:
-        return TrialState.COMPLETE, [entry.trial.mean() or 0.0]
-    if (
-        entry.trial.state in ("complete", "running") and entry.told is not None
-    ):  # it repeats one that ended, or was run again
-        return TrialState.COMPLETE, [entry.told]
-    if entry.trial.state == "dropped":
-        return TrialState.PRUNED, None if entry.told is None else [entry.told]
-    return TrialState.FAIL, None
-
-
-def _notes(entry: Entry) -> dict[str, Any]:
-    """A trial's attributes in Optuna's dashboard. They hold dev results only."""
-    trial = entry.trial
-    notes = {"state": trial.state, "reason": trial.reason, "replicates": len(trial.outcomes), "same as": entry.same_as}
-    reasons = [outcome.reason for outcome in trial.outcomes if outcome.reason]
-    return {key: value for key, value in (notes | {"not done": reasons}).items() if value not in ("", None, [])}
-
-
-def _distribution(parameter: Parameter) -> optuna.distributions.BaseDistribution:
-    if parameter.choices:
-        return CategoricalDistribution(parameter.offered)
-    if parameter.integer:
-        return IntDistribution(int(parameter.low), int(parameter.high), parameter.log, int(parameter.step or 1))
-    return FloatDistribution(parameter.low, parameter.high, parameter.log, parameter.step)
-
-
-@contextmanager
-def _database_errors(store: Store) -> Iterator[None]:
-    """Optuna's database errors as one sentence."""
-    try:
-        yield
-    except (optuna.exceptions.StorageInternalError, optuna.exceptions.DuplicatedStudyError, SQLAlchemyError) as error:
-        cause = error.__cause__ or error
-        if isinstance(cause, DBAPIError):
-            with store.as_user_error():
-                raise cause from None
-        raise UserError(
-            f"The store {store.shown} refused the study ({first_line(cause)}); recorded stages are kept."
-        ) from None
+def summaries(store: Store) -> dict[str, tuple[Counter[State], float | None]]:
+    """The studies of a store that have trials: how many are in each state, and the mean of the best one, as the study itself says it; nothing is planned."""
+    found = {}
+    for name in store.studies():
+        study, ends = begun_study(store, name), dict[int, tuple[State, float | None]]()
+        for each in study.get_trials(deepcopy=False) if study else ():
+            notes = notes_of(each)
+            fresh = each.state == TrialState.WAITING or (each.state == TrialState.FAIL and "state" not in notes)
+            if notes.get("again") or not ("same as" in notes or fresh):
+                sound = each.values is not None and notes.get("state") == "complete" and "not done" not in notes
+                ends[notes.get("same as", each.number)] = (state_of(notes), each.values[0] if sound else None)
+        if ends:
+            best = max((mean for _, mean in ends.values() if mean is not None), default=None)
+            found[name] = (Counter(state for state, _ in ends.values()), best)
+    return found

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
-
-from pydantic import AliasChoices, BeforeValidator, Field
+from typing import Literal
 
 from harness.planning.aggregation import mean, subset_std
 from harness.planning.recipe import Value
@@ -19,26 +17,20 @@ Mode = Literal["grid", "search"]
 State = Literal["running", "complete", "dropped", "failed"]
 
 
-def first_value(value: Any) -> Any:
-    """Of what a store of an earlier version holds as a list, one number a metric."""
-    return value[0] if isinstance(value, (list, tuple)) and value else value
-
-
 @dataclass(frozen=True)
 class ReplicateOutcome:
     """One replicate of a trial.
 
     `value`: always finite: a failed or diverged replicate has the metric's worst value. `flops` and
     `seconds`: recorded cost of its stages, without those that many replicates share (an MLM head, pre-training).
-    `trained`: how many of its `stages` were trained for this study.
+    `stages`: how many those are.
     """
 
-    value: Annotated[float, Field(validation_alias=AliasChoices("value", "values")), BeforeValidator(first_value)]
+    value: float
     status: Status = "done"
     reason: str = ""
     flops: float = 0.0
     seconds: float = 0.0
-    trained: int = 0
     stages: int = 0
 
     def __post_init__(self) -> None:
@@ -56,7 +48,7 @@ class Trial:
     number: int
     point: Point
     outcomes: tuple[ReplicateOutcome, ...] = ()
-    state: Annotated[State, BeforeValidator(lambda state: "failed" if state == "excluded" else state)] = "running"
+    state: State = "running"
     reason: str = ""
 
     @property

@@ -22,6 +22,7 @@ from harness.store.kept import StoredRequest
 from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, write_packed
 from harness.store.records import Store
 from harness.store.rows import packed, record_of, unpacked
+from harness.store.studies import take_studies
 from harness.store.tables import (
     RECORDS,
     REQUEST_STAGES,
@@ -30,7 +31,6 @@ from harness.store.tables import (
     SEALS,
     SNAPSHOTS,
     TRANSLATIONS,
-    TUNE_TRIALS,
 )
 
 CHUNK = 100
@@ -71,7 +71,7 @@ class Merged:
 
 
 def merge(target: Store, source: Store, gold: Labels | None = None) -> Merged:
-    """Take over every record, label, request, seal, back-translation and trial of `source` that `target` lacks. Merging again changes nothing.
+    """Take over every record, label, request, seal, back-translation and study of `source` that `target` lacks. Merging again changes nothing.
     `gold`: for records that have none."""
     merged = take_records(target, source, sorted(source.keys()), gold)
     requests = [dict(row) for row in source._select(sa.select(REQUESTS))]
@@ -81,7 +81,7 @@ def merge(target: Store, source: Store, gold: Labels | None = None) -> Merged:
     take_rows(target, REQUESTS, requests)
     for table in (RUNS, REQUEST_STAGES, SNAPSHOTS, TRANSLATIONS, SEALS):
         take_rows(target, table, source._select(sa.select(table)))
-    _take_trials(target, source, merged)
+    merged.studies = take_studies(target, source)
     return merged
 
 
@@ -154,19 +154,6 @@ def take_rows(target: Store, table: sa.Table, rows: Iterable[Mapping[Any, Any]])
     for start in range(0, len(taken), 500):
         with target._write() as connection:
             target._insert(connection, table, taken[start : start + 500])
-
-
-def _take_trials(target: Store, source: Store, merged: Merged) -> None:
-    """A study is taken whole or not at all: trials of two courses of one study would be none that its sampler proposed."""
-    rows = source._select(sa.select(TUNE_TRIALS).order_by(TUNE_TRIALS.c.study, TUNE_TRIALS.c.number))
-    for study in dict.fromkeys(row["study"] for row in rows):
-        trials = {row["number"]: row["body"] for row in rows if row["study"] == study}
-        query = sa.select(TUNE_TRIALS).where(TUNE_TRIALS.c.study == study)
-        kept = {row["number"]: row["body"] for row in target._select(query)}
-        if all(trials.get(number, body) == body for number, body in kept.items()):
-            take_rows(target, TUNE_TRIALS, [row for row in rows if row["study"] == study])
-        else:
-            merged.studies.append(study)
 
 
 # ---------------------------------------------------------------- one table, published

@@ -1,4 +1,4 @@
-"""What the store keeps besides records: requests, sealed plans, back-translations and trials of studies."""
+"""What the store keeps besides records: requests, sealed plans and back-translations."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from harness.store.tables import (
     REQUESTS,
     SEALS,
     SNAPSHOTS,
+    STUDIES,
     TRANSLATIONS,
-    TUNE_TRIALS,
 )
 
 
@@ -54,8 +54,7 @@ class StoredSeal:
 
 
 class Kept(Database):
-    """Small things by key. The first translation is final; the last request comes first; a
-    later write of a trial's number replaces the earlier one."""
+    """Small things by key. The first translation is final; the last request comes first."""
 
     # ---------------------------------------------------------------- requests of benches and studies, with their stages
 
@@ -182,21 +181,13 @@ class Kept(Database):
             with self._write() as connection:
                 self._insert(connection, TRANSLATIONS, [{"digest": key, "text": text} for key, text in texts.items()])
 
-    # ---------------------------------------------------------------- trials: a resumed study continues from them
-
-    @retried
-    def trials(self, study: str) -> dict[int, dict[str, Any]]:
-        """The trials of a study, by number."""
-        query = sa.select(TUNE_TRIALS).where(TUNE_TRIALS.c.study == study).order_by(TUNE_TRIALS.c.number)
-        return {row["number"]: self._object(row["body"], "a trial") for row in self._select(query)}
+    # ---------------------------------------------------------------- studies, which are Optuna's
 
     @retried
     def studies(self) -> list[str]:
-        """The names of the studies that have trials."""
-        return [row["study"] for row in self._select(sa.select(TUNE_TRIALS.c.study).distinct())]
-
-    @retried
-    def keep_trial(self, study: str, number: int, body: dict[str, Any]) -> None:
-        row = {"study": study, "number": number, "body": json.dumps(body, allow_nan=False)}
-        with self._write() as connection:
-            self._insert(connection, TUNE_TRIALS, [row], replacing=["body"])
+        """The names of Optuna's studies, in its own table."""
+        if not self.exists:
+            return []
+        with self._read() as connection:
+            there = sa.inspect(connection).has_table(STUDIES.name)
+        return [row["study_name"] for row in self._select(sa.select(STUDIES.c.study_name))] if there else []

@@ -64,13 +64,6 @@ TRANSLATIONS = sa.Table(
     sa.Column("digest", sa.String(64), primary_key=True),
     sa.Column("text", _AnyText, nullable=False),
 )
-TUNE_TRIALS = sa.Table(
-    "tune_trials",  # 'trials' is Optuna's, in the same database
-    metadata,
-    sa.Column("study", sa.Text, primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("body", sa.Text, nullable=False),
-)
 REQUESTS = sa.Table(
     "requests",
     metadata,
@@ -100,3 +93,5 @@ SEALS = sa.Table(
     sa.Column("table", sa.Text, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
 )
+STUDIES = sa.table("studies", sa.column("study_name"))
+"""Optuna's, in the same database."""

@@ -12,15 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 from cli.command import Said, TrainingStartedError
+from search.small import ran
 
 import harness as api
 from harness.cli.parser import build_parser
 from harness.commands import study as study_commands
-from harness.commands.study import _remember, open_study, prepare_study
+from harness.commands.study import open_study, prepare_study
 from harness.planning.request import Request
 from harness.processes import started_at
 from harness.search.request import TuneRequest
-from harness.search.trials import ReplicateOutcome
 from harness.specs import Status
 from harness.store import Owner, Store
 
@@ -216,11 +216,7 @@ def study(workdir: Path, packaged: object) -> str:
     """A study with its first trial, as a command that was interrupted leaves it; its name."""
     base = Request(tasks=("movies",), sizes=(20,), subsets=(0,), seeds=(31,))
     with open_study(prepare_study(TuneRequest("ft", base, racing="none"))) as opened:
-        history = opened.proposals.history
-        number = history.propose(opened.points.space.defaults)
-        _remember(opened, "started", history.entries[number].trial)
-        history.add_outcome(number, 1, ReplicateOutcome(0.75, flops=1e9, seconds=2.0, trained=1, stages=1))
-        history.finish(number, "complete", "", 0.75)
+        ran(opened, opened.points.space.defaults, 0.75)
     return opened.name
 
 
@@ -242,26 +238,18 @@ def test_the_studies_of_a_store_are_listed_and_reported(study: str, harness: Har
     assert api.study(study).best is not None
 
 
-def test_a_study_is_reported_whatever_its_sampler_would_propose_now(
+def test_a_study_of_a_space_in_a_file_is_reported_from_any_folder(
     workdir: Path, packaged: object, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another version of Optuna draws otherwise, and the space's file is named from the folder of its command."""
     own_space()
     with open_study(prepare_study(TuneRequest("cmlm", Request(tasks=("movies",)), space="mine.yaml"))) as opened:
-        history = opened.proposals.history
-        for point in ({**opened.points.space.defaults}, {**opened.points.space.defaults, "alpha": 1.25}):
-            number = history.propose(point)
-            _remember(opened, "started", history.entries[number].trial)
-            for done in (1, 2):
-                history.add_outcome(number, done, ReplicateOutcome(0.5, flops=1e9))
-            history.finish(number, "complete", "", 0.5)
+        for point in (opened.points.space.defaults, {**opened.points.space.defaults, "alpha": 1.25}):
+            ran(opened, point, 0.5, 0.5)
     (workdir / "other").mkdir()
     monkeypatch.chdir(workdir / "other")
     said = harness(f"report --study mine --store sqlite:///{workdir}/.harness/harness.db")
     assert said.status == 0, said.err
     assert "1.25" in said.out
-    monkeypatch.chdir(workdir)
-    assert "was begun by other versions of Optuna" in harness("tune cmlm --space mine.yaml --tasks movies --yes").err
 
 
 def test_a_trial_that_will_be_run_again_has_not_ended(study: str) -> None:
@@ -269,11 +257,9 @@ def test_a_trial_that_will_be_run_again_has_not_ended(study: str) -> None:
     request = TuneRequest("ft", base, racing="none")
     prepared = prepare_study(request)
     with open_study(prepared) as opened:
-        history = opened.proposals.history
-        for status in ("failed", "diverged"):
-            number = history.propose(opened.points.space.defaults | {"fine_tune.lr": 1e-5 * len(history.entries)})
-            history.add_outcome(number, 1, ReplicateOutcome(0.0, flops=1e9, trained=1, stages=1, status=status))
-            history.finish(number, "complete", "", 0.0)
+        statuses: tuple[Status, ...] = ("failed", "diverged")
+        for lr, status in zip((2e-4, 3e-4), statuses, strict=True):
+            ran(opened, opened.points.space.defaults | {"fine_tune.lr": lr}, 0.0, status=status)
     assert (prepared.name, prepared.plan().ended) == (study, 2), "the failed one is tried again"
     assert prepare_study(replace(request, base=replace(base, retry=True))).plan().ended == 1
 
@@ -286,13 +272,9 @@ def test_failed_replicates_are_said_in_the_exit_status(
     own_space()
     request = TuneRequest("cmlm", Request(tasks=("movies",)), space="mine.yaml", mode="grid", racing="none")
     with open_study(prepare_study(request)) as opened:
-        history = opened.proposals.history
-        for point, second in zip(opened.points.space.grid_points(), ("done", last), strict=True):
-            number = history.propose(point)
-            _remember(opened, "started", history.entries[number].trial)
-            for done, ended in ((1, "done"), (2, second)):
-                history.add_outcome(number, done, ReplicateOutcome(0.5, flops=1e9, status=ended))
-            history.finish(number, "complete", "", 0.5)
+        statuses: tuple[Status, ...] = ("done", last)
+        for point, second in zip(opened.points.space.grid_points(), statuses, strict=True):
+            ran(opened, point, 0.5, 0.5, status=second)
     monkeypatch.setattr(study_commands, "run_trials", lambda *_: None)  # the replicate fails once more
     said = harness("tune cmlm --space mine.yaml --grid --racing none --tasks movies --yes")
     assert said.status == status, said.err

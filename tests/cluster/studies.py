@@ -12,8 +12,6 @@ import psutil
 from harness.cli.request import read_words
 from harness.commands.prepare import prepare
 from harness.planning.point import load_point
-from harness.search.study import Entry
-from harness.store import Store
 
 SPACE = """
 name: little
@@ -44,17 +42,6 @@ NOISE = ("Traceback", "WARNING", "Warning", "INFO", "(raylet)", "pid=", "[I 2", 
 def space_in(folder: Path) -> Path:
     (folder / "space.yaml").write_text(SPACE, encoding="utf-8")
     return folder
-
-
-def entries(folder: Path, mode: str) -> dict[int, Entry]:
-    """The proposals of the folder's study of a mode, by number."""
-    store = Store(f"sqlite:///{folder / '.harness' / 'harness.db'}", create=False)
-    with store._read() as connection:
-        names = {row[0] for row in connection.exec_driver_sql("SELECT study FROM tune_trials")}
-    (name,) = (name for name in names if f"-{mode}-" in name)
-    kept = {number: Entry.from_json(body) for number, body in store.trials(name).items()}
-    store._engine.dispose()
-    return kept
 
 
 def table(folder: Path) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from harness.errors import StoppedError
 from harness.execution import WorkerSetup
 from harness.planning.lifecycle import WORKER_DEATHS
 from harness.planning.work import Item
-from harness.search.points import StageResult
 from harness.specs import Parent, Record, Run, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store
@@ -59,12 +58,12 @@ class FakeLedger:
     def status(self, key: str) -> Any:
         return self.store.statuses([key]).get(key)
 
-    def look(self, key: str, retry: bool, metrics: tuple[str, ...] = ()) -> Any:
+    def look(self, key: str, retry: bool) -> Any:
         status, attempt = self.store.statuses([key]).get(key, (None, 0))
-        if status is None or (status == "failed" and key not in self.tried):
-            return attempt, None
-        found = self.store.records([key])[key]
-        return attempt, StageResult(found.status, found.reason, found.dev_scores)
+        return attempt, None if status == "failed" and key not in self.tried else status
+
+    def records(self, metrics: dict[str, str]) -> dict[str, Record]:
+        return self.store.records(metrics)
 
     def hold(self, key: str, user: str) -> None:
         self.users.setdefault(key, set()).add(user)
@@ -98,7 +97,7 @@ class Trial:
         found = record(item.stage, status)
         return WorkerResult(status, found.reason, self.ledger.commit(item.stage, found, owner))
 
-    def run(self, run: Run = RUNS[0]) -> list[StageResult]:
+    def run(self, run: Run = RUNS[0]) -> dict[str, Record]:
         return self.runner.run(run, ("accuracy",), "trial 0")
 
 
@@ -114,9 +113,8 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
 
 def test_a_chain_is_trained_once_and_then_read(ledger: FakeLedger) -> None:
     first, second = Trial(ledger), Trial(ledger)
-    assert [(each.status, each.trained) for each in first.run()] == [("done", True)] * 3
+    assert (first.run(), second.run()) == ({}, {})
     assert first.trained == ["mlm-head", "post-train", "fine-tune"]
-    assert [(each.status, each.trained) for each in second.run()] == [("done", False)] * 3
     assert second.trained == []
     assert ledger.storage.exists(weights_of(HEAD.key)), "other runs start from them"
     assert not ledger.storage.exists(weights_of(POST.key)), "nobody starts from them any more"
@@ -145,7 +143,8 @@ def evaluator_of(trial: Trial) -> TrainingEvaluator:
         replicates=((0, 0), (0, 1)),
         runs=lambda point: tuple((run,) for run in RUNS) if point else ((),),
         scored=lambda run: ("accuracy",),
-        outcome=lambda runs, chains: chains,
+        counted=lambda runs: {},
+        outcome=lambda runs, records: records,
     )
     nothing: Any = None
     evaluator = TrainingEvaluator(
@@ -179,11 +178,7 @@ def test_a_trial_that_was_dropped_leaves_no_weights(ledger: FakeLedger) -> None:
 def test_deleted_weights_are_made_again(ledger: FakeLedger) -> None:
     Trial(ledger).run()
     other = Trial(ledger)
-    assert [(each.status, each.trained) for each in other.run(RUNS[1])] == [
-        ("done", False),
-        ("done", True),
-        ("done", True),
-    ]
+    assert other.run(RUNS[1]) == {}
     assert other.trained == ["post-train", "fine-tune"]
     assert {
         attempt for _, attempt in ledger.store.statuses([HEAD.key, POST.key, *(s.key for s in LEAVES)]).values()
@@ -192,8 +187,8 @@ def test_deleted_weights_are_made_again(ledger: FakeLedger) -> None:
 
 def test_a_chain_ends_with_the_stage_that_diverged(ledger: FakeLedger) -> None:
     trial = Trial(ledger, lambda item: "diverged" if item.stage.phase == "post-train" else "done")
-    assert [each.status for each in trial.run()] == ["done", "diverged"]
-    assert [each.status for each in trial.run()] == ["done", "diverged"], "a divergence is final"
+    assert trial.run()[POST.key].status == "diverged"
+    assert trial.run() == {}, "a divergence is final"
     assert trial.trained == ["mlm-head", "post-train"]
 
 
@@ -206,7 +201,7 @@ def test_deaths_are_retried_and_then_recorded(ledger: FakeLedger) -> None:
             raise ActorDiedError()
         return "done"
 
-    *_, leaf = Trial(ledger, dies).run()
+    (leaf,) = Trial(ledger, dies).run().values()
     assert len(deaths) == WORKER_DEATHS
     assert (leaf.status, leaf.reason) == ("failed", f"its worker process died {WORKER_DEATHS} times (ActorDiedError)")
     assert ledger.store.statuses([LEAVES[0].key]) == {LEAVES[0].key: ("failed", 1)}
@@ -218,11 +213,11 @@ def test_a_remake_that_fails_leaves_the_record_alone(ledger: FakeLedger) -> None
     def dies(item: Item) -> Status:
         raise ActorDiedError()
 
-    *_, parent, leaf = Trial(ledger, dies).run(RUNS[1])
-    assert (parent.status, leaf.status) == ("done", "failed")
+    leaf = Trial(ledger, dies).run(RUNS[1])[LEAVES[1].key]
+    assert leaf.status == "failed"
     assert leaf.reason.startswith(f"its parent stage {POST.key[:10]} failed: its worker process died")
     assert ledger.store.statuses([POST.key, LEAVES[1].key]) == {POST.key: ("done", 1)}
-    assert [each.status for each in Trial(ledger).run(RUNS[1])] == ["done"] * 3, "its lease was given back"
+    assert Trial(ledger).run(RUNS[1]) == {}, "its lease was given back"
 
 
 @pytest.mark.parametrize(

@@ -6,30 +6,35 @@ import json
 import logging
 import os
 import random
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-import optuna
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from optuna.storages import InMemoryStorage
+from optuna.trial import TrialState
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 from search.small import outcome, small_space
 
+from harness.cluster import proposals as proposals_module
 from harness.cluster import tune
-from harness.cluster.proposals import Proposals, scheduler_of, search_of
+from harness.cluster.proposals import Proposals, scheduler_of
 from harness.errors import UserError
+from harness.search import study as study_module
 from harness.search.racing import projected
 from harness.search.space import ResolvedSpace
-from harness.search.study import History
-from harness.search.trials import Point, ReplicateOutcome, best_trial
+from harness.search.study import opened, remaining, trials_of
+from harness.search.trials import Point, ReplicateOutcome, Trial, best_trial
 from harness.store import Store
+from harness.store.studies import storage_of
 
 REPLICATES = ((0, 31), (1, 31), (2, 31), (0, 42), (1, 42), (2, 42))
 Evaluator = Callable[[Point, int], ReplicateOutcome]
@@ -41,11 +46,23 @@ def whole(point: Point) -> tuple[str, ...]:
 
 @dataclass
 class FakePoints:
-    """What proposals ask of `Points`, without a table behind it."""
+    """What a study asks of `Points`, without a table behind it. `recorded`: the replicates of points that have ended, as a store has them."""
 
     space: ResolvedSpace
     replicates: tuple[tuple[int, int], ...] = REPLICATES
     identity: Callable[[Point], tuple[str, ...]] = field(default=whole)
+    metric: str = "accuracy"
+    recorded: dict[tuple[str, int], ReplicateOutcome] = field(default_factory=dict)
+
+    def runs(self, point: Point) -> tuple[Any, ...]:
+        self.identity(point)
+        return tuple(((whole(point)[0], index),) for index in range(len(self.replicates)))
+
+    def counted(self, runs: Any) -> dict[str, str]:
+        return {}
+
+    def outcome(self, runs: Any, records: Any) -> ReplicateOutcome | None:
+        return self.recorded.get(runs[0])
 
 
 def noisy(point: Point, index: int) -> ReplicateOutcome:
@@ -67,32 +84,27 @@ class Controller:
 
 
 class Tune:
-    """Calls searcher and scheduler as Tune's controller does, with an evaluator in place of training."""
+    """A command: it opens a study and calls searcher and scheduler as Tune's controller does, with an evaluator in place of training."""
 
     def __init__(
-        self,
-        points: FakePoints,
-        store: Store | Kept,
-        evaluator: Evaluator = noisy,
-        limit: int | None = None,
-        retry: bool = False,
-        seed: int = 7,
+        self, points: FakePoints, store: Store, evaluator: Evaluator = noisy, retry: bool = False, seed: int = 7
     ) -> None:
-        self.points, self.evaluator = points, evaluator
-        self.history = History("mine", store, None)  # type: ignore[arg-type]
-        self.search = search_of(points, seed)  # type: ignore[arg-type]
+        self.points, self.evaluator, self.store = points, evaluator, store
+        self.study = opened(store, "mine", points, retry)  # type: ignore[arg-type]
         self.watched: list[tuple[str, int]] = []
-        self.proposals = Proposals(
-            points,  # type: ignore[arg-type]
-            self.history,
-            self.search,
-            limit or points.space.trials,
-            lambda kind, trial: self.watched.append((kind, trial.number)),
-            retry,
-        )
+        watch = lambda kind, trial: self.watched.append((kind, trial.number))  # noqa: E731
+        self.proposals = Proposals(self.study, points, store, watch, seed)  # type: ignore[arg-type]
         self.scheduler = scheduler_of(self.proposals)
-        self.running: dict[str, tuple[int, dict[str, Any], int, TuneTrial]] = {}
+        self.running: dict[str, tuple[dict[str, Any], list[ReplicateOutcome], TuneTrial]] = {}
         self.started: list[int] = []
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        return trials_of(self.study, self.points, self.store)[0]  # type: ignore[arg-type]
+
+    @property
+    def told(self) -> dict[int, float | None]:
+        return {trial.number: trial.value for trial in self.study.trials}
 
     def start(self) -> str | None:
         name = f"t{len(self.started)}"
@@ -103,20 +115,20 @@ class Tune:
         if self.scheduler:
             self.scheduler.on_trial_add(Controller(), stub)
         self.started.append(config["number"])
-        self.running[name] = (config["number"], config["point"], 0, stub)
+        self.running[name] = (config["point"], [], stub)
         return name
 
     def step(self, name: str) -> bool:
         """The next replicate of a trial; True when it was its last."""
-        number, point, done, stub = self.running[name]
-        found, done = self.evaluator(point, done), done + 1
-        self.running[name] = (number, point, done, stub)
-        scores = [self.evaluator(point, k).value for k in range(done)]
+        point, outcomes, stub = self.running[name]
+        outcomes.append(self.evaluator(point, len(outcomes)))
+        done = len(outcomes)
+        self.points.recorded[whole(point)[0], done - 1] = outcomes[-1]
         result = {
-            "score": sum(scores) / done,
+            "score": sum(each.value for each in outcomes) / done,
             "replicates_done": done,
             "training_iteration": done,
-            "outcome": json.dumps(asdict(found)),
+            "outcomes": tuple(outcomes),
             "done": done == len(self.points.replicates),
         }
         decision = TrialScheduler.STOP if result["done"] else TrialScheduler.CONTINUE
@@ -148,35 +160,37 @@ class Tune:
         return self
 
 
-def as_told(history: History) -> list[tuple[Any, ...]]:
-    """All that decides what is proposed next, and what is found."""
-    return [
-        (dict(e.trial.point), e.same_as, e.told, e.after, e.order, e.trial.state, e.trial.values)
-        for _, e in sorted(history.entries.items())
-    ]
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with our tables and Optuna's, which takes a second to make."""
+    store = Store(f"sqlite:///{tmp_path_factory.mktemp('prepared')}/harness.db")
+    storage_of(store)
+    assert store.path
+    return store.path
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(f"sqlite:///{tmp_path / 'harness.db'}")
+def new_store(tmp_path: Path, prepared: Path) -> Callable[[], Store]:
+    def make() -> Store:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.db"
+        shutil.copy(prepared, path)
+        return Store(f"sqlite:///{path}")
+
+    return make
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Forgets all studies. They are in memory: hundreds are begun here, and a database would take a minute."""
+    kept: list[InMemoryStorage] = []
+    for module in (study_module, proposals_module):
+        monkeypatch.setattr(module, "storage_of", lambda _: kept[-1])
+    return lambda: kept.append(InMemoryStorage())
 
 
-class Kept:
-    """What a history asks of a store, in memory: hundreds of studies are begun here. `tests/search` has the real one."""
-
-    def __init__(self) -> None:
-        self.bodies: dict[int, str] = {}
-
-    def trials(self, study: str) -> dict[int, dict[str, Any]]:
-        return {number: json.loads(body) for number, body in sorted(self.bodies.items())}
-
-    def keep_trial(self, study: str, number: int, body: dict[str, Any]) -> None:
-        self.bodies[number] = json.dumps(body, allow_nan=False)
+@pytest.fixture
+def store(new_store: Callable[[], Store]) -> Store:
+    return new_store()
 
 
 def points_of(folder: Path, **wishes: Any) -> FakePoints:
@@ -190,31 +204,53 @@ several = settings(
 STOPS = st.lists(st.integers(0, 25), max_size=3)
 
 
-@pytest.mark.parametrize(("sampler", "racing"), [("tpe", "paired"), ("random", "asha"), ("random", "median")])
-def test_an_interrupted_study_proposes_what_an_undisturbed_one_does(tmp_path: Path, sampler: str, racing: str) -> None:
-    """One slot, killed after any events: the same points in the same order, told and dropped alike."""
+@pytest.mark.parametrize(("sampler", "racing"), [("tpe", "paired"), ("random", "asha"), ("gp", "median")])
+def test_an_interrupted_study_goes_on(
+    tmp_path: Path, store: Store, memory: Callable[[], None], sampler: str, racing: str
+) -> None:
+    """Killed after any events, on any slots: as many distinct points as an undisturbed one, none of them lost, and nothing that is known proposed anew."""
     points = points_of(tmp_path, sampler=sampler, racing=racing)
-    undisturbed = as_told(Tune(points, Kept()).all().history)
 
     @several
-    @given(STOPS)
-    def law(stops: list[int]) -> None:
-        store = Kept()
+    @given(STOPS, st.integers(1, 3))
+    def law(stops: list[int], slots: int) -> None:
+        memory()
+        of_study = replace(points, recorded={})
         for events in stops:
-            for _, _ in zip(range(events), Tune(points, store).events(), strict=False):
+            for _, _ in zip(range(events), Tune(of_study, store).events(slots), strict=False):
                 pass
-        assert as_told(Tune(points, store).all().history) == undisturbed
+        last = Tune(of_study, store)
+        before = {trial.number: trial for trial in last.trials}
+        for _ in last.events(slots):
+            pass
+        trials = {trial.number: trial for trial in last.trials}
+        assert len({whole(trial.point) for trial in trials.values()}) == len(trials) == points.space.trials
+        assert {trial.state for trial in trials.values()} <= {"complete", "dropped"}
+        assert remaining(last.study, points.space) == 0
+        assert all(trials[number].point == trial.point for number, trial in before.items())
+        ended = {number for number, trial in before.items() if trial.state != "running"}
+        assert ended.isdisjoint(last.started)
+        assert Tune(of_study, store).start() is None
 
     law()
 
 
-def test_the_default_point_is_tried_first_and_a_grid_is_run_in_its_order(tmp_path: Path, store: Store) -> None:
+def test_a_study_that_goes_on_draws_other_points(tmp_path: Path, store: Store) -> None:
+    first = Tune(points_of(tmp_path, sampler="random", trials=3), store).all()
+    second = Tune(replace(points_of(tmp_path, sampler="random", trials=6), recorded=first.points.recorded), store).all()
+    assert second.started == [3, 4, 5], "of other points, none of which repeats one"
+
+
+def test_the_default_point_is_tried_first_and_a_grid_is_run_in_its_order(
+    tmp_path: Path, store: Store, new_store: Callable[[], Store]
+) -> None:
     points = points_of(tmp_path, mode="grid", trials=None)
     done = Tune(points, store).all()
-    assert [dict(trial.point) for trial in done.history.trials] == list(points.space.grid_points())
-    assert [trial.state for trial in done.history.trials] == ["complete"] * 4
+    assert [dict(trial.point) for trial in done.trials] == list(points.space.grid_points())
+    assert [trial.state for trial in done.trials] == ["complete"] * 4
     search = points_of(tmp_path, trials=1)
-    assert Tune(search, Kept()).all().history.entries[0].trial.point == search.space.defaults
+    (trial,) = Tune(search, new_store()).all().trials
+    assert trial.point == search.space.defaults
 
 
 def test_a_trial_whose_replicate_failed_is_run_again_and_a_diverged_one_is_not(tmp_path: Path, store: Store) -> None:
@@ -226,23 +262,32 @@ def test_a_trial_whose_replicate_failed_is_run_again_and_a_diverged_one_is_not(t
         return outcome(0.0, status=bad, reason="so") if index == 2 else noisy(point, index)
 
     first = Tune(points, store, breaking).all()
-    assert [trial.eligible for trial in first.history.trials] == [False] * 3
-    told = [entry.told for entry in first.history.entries.values()]
-    second = Tune(points, store)
-    assert second.history.trials == first.history.trials, (
-        "until they start again, as they ended: whoever only reads sees that"
-    )
-    assert second.all().started == [1, 2]
-    assert [trial.eligible for trial in second.history.trials] == [False, True, True]
-    assert [entry.told for entry in second.history.entries.values()] == told, "the sampler's past does not change"
+    assert [trial.eligible for trial in first.trials] == [False] * 3
+    assert Tune(points, store).trials == first.trials, "until they start again, as they ended"
+    second = Tune(points, store).all()
+    assert second.started == [1, 2]
+    assert [trial.eligible for trial in second.trials] == [False, True, True]
+    assert second.told.items() >= first.told.items(), "the sampler's past does not change"
     assert Tune(points, store).all().started == []
     retried = Tune(points, store, retry=True).all()
     assert retried.started == [0], "a divergence is final, unless --retry"
-    assert [trial.eligible for trial in retried.history.trials] == [True] * 3
+    assert [trial.eligible for trial in retried.trials] == [True] * 3
 
 
-def told_values(tune: Tune) -> list[Any]:
-    return [trial.values for trial in tune.search._ot_study.trials]
+def test_a_point_that_repeats_one_costs_nothing(tmp_path: Path, store: Store) -> None:
+    """As a grid has it whose cells are one computation, and a sampler that draws a point twice."""
+    points = replace(points_of(tmp_path, mode="grid", trials=None), identity=lambda point: (str(point["alpha"]),))
+    tune = Tune(points, store)
+    for _ in tune.events(slots=2):
+        pass
+    trials, repeated = trials_of(tune.study, points, store)  # type: ignore[arg-type]
+    assert tune.started == [trial.number for trial in trials]
+    assert (len(trials), len(repeated)) == (2, 2)
+    assert [dict(trial.point) for trial in sorted((*trials, *repeated), key=lambda t: t.number)] == [
+        *points.space.grid_points()
+    ]
+    by_alpha = {trial.point["alpha"]: trial for trial in trials}
+    assert all(each.values == by_alpha[each.point["alpha"]].values for each in repeated)
 
 
 def test_a_point_that_cannot_be_run_is_failed_with_its_reason_and_does_not_stop(tmp_path: Path, store: Store) -> None:
@@ -253,19 +298,16 @@ def test_a_point_that_cannot_be_run_is_failed_with_its_reason_and_does_not_stop(
 
     points = replace(points_of(tmp_path, sampler="random"), identity=choosy)
     tune = Tune(points, store).all()
-    failed = [trial for trial in tune.history.trials if trial.point["contrast"] == "simclr"]
+    failed = [trial for trial in tune.trials if trial.point["contrast"] == "simclr"]
     assert failed
-    assert len(tune.history.trials) == 8
+    assert len(tune.trials) == 8
     assert {(trial.state, trial.reason) for trial in failed} == {("failed", "simclr needs two texts a batch.")}
-    assert {trial.state for trial in tune.history.trials if trial not in failed} == {"complete"}
+    assert {trial.state for trial in tune.trials if trial not in failed} == {"complete"}
     assert set(tune.started).isdisjoint(trial.number for trial in failed)
     ended = [number for kind, number in tune.watched if kind == "ended"]
     assert {trial.number for trial in failed} <= set(ended), "it is said"
-    states = [trial.state for trial in tune.search._ot_study.trials]
-    assert [s == optuna.trial.TrialState.FAIL for s in states] == [t in failed for t in tune.history.trials]
-    again = Tune(points, store)
-    assert again.start() is None, "nor is it tried again"
-    assert as_told(again.history) == as_told(tune.history)
+    assert {trial.number for trial in tune.study.trials if trial.state == TrialState.FAIL} == {t.number for t in failed}
+    assert Tune(points, store).start() is None, "nor is it tried again"
 
 
 def steady(point: Point, index: int) -> ReplicateOutcome:
@@ -278,25 +320,25 @@ def steady(point: Point, index: int) -> ReplicateOutcome:
 def test_a_race_drops_what_is_worse_and_never_the_best(tmp_path: Path, store: Store) -> None:
     points = points_of(tmp_path, racing="paired", sampler="random")
     tune = Tune(points, store, steady).all()
-    trials = tune.history.trials
+    trials = tune.trials
     assert [trial.state for trial in trials] == ["complete"] + ["dropped"] * 7
     assert {len(trial.outcomes) for trial in trials[1:]} == {3}, "the first look is after the third subset"
     assert all("paired t" in trial.reason and "against trial 0" in trial.reason for trial in trials[1:])
+    assert tune.told[0] == trials[0].mean()
     for trial in trials[1:]:
-        told = tune.history.entries[trial.number].told
-        assert told == pytest.approx(projected(trial.values, [trials[0].values]))
-        assert told != trial.mean(), "the subsets that it saw are not the mean of all"
-    assert told_values(tune) == [[e.told] for e in tune.history.entries.values()]
+        assert tune.told[trial.number] == pytest.approx(projected(trial.values, [trials[0].values]))
+        assert tune.told[trial.number] != trial.mean(), "the subsets that it saw are not the mean of all"
 
 
-def test_a_race_keeps_the_best_whatever_comes(tmp_path: Path) -> None:
+def test_a_race_keeps_the_best_whatever_comes(tmp_path: Path, store: Store, memory: Callable[[], None]) -> None:
     """With gaps between points far above the noise, the best of all is complete, whenever it comes and on any slots."""
     points = points_of(tmp_path, racing="paired", sampler="random", trials=6)
 
     @several
     @given(st.permutations(range(6)), st.integers(1, 3), st.integers(0, 99))
     def law(ranks: list[int], slots: int, seed: int) -> None:
-        tune = Tune(points, Kept())
+        memory()
+        tune = Tune(replace(points, recorded={}), store)
         order: dict[tuple[str, ...], int] = {}
 
         def evaluator(point: Point, index: int) -> ReplicateOutcome:
@@ -307,14 +349,11 @@ def test_a_race_keeps_the_best_whatever_comes(tmp_path: Path) -> None:
         tune.evaluator = evaluator
         for _ in tune.events(slots, random.Random(seed)):
             pass
-        best = best_trial(tune.history.trials)
+        best = best_trial(tune.trials)
         assert best
         assert ranks[order[whole(best.point)]] == 5
 
     law()
-
-
-# ---------------------------------------------------------------------------------------------------- several metrics
 
 
 def test_a_study_leaves_its_process_as_it_was(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,6 +380,7 @@ def test_a_study_leaves_its_process_as_it_was(tmp_path: Path, store: Store, monk
             folder=tmp_path / "tune",
             execution=MagicMock(num_workers=1),
             concurrent=1,
+            count=1,
             stop_requests=MagicMock(over=""),
         )
     assert seen() == before

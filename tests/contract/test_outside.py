@@ -20,9 +20,10 @@ from cli.command import Said, command
 from fuzz.inputs import prepare as prepare_inputs
 from fuzz.inputs import published as published_inputs
 from fuzz.inputs import record as record_inputs
+from search.small import ran
 
 from harness.commands.prepare import prepare
-from harness.commands.study import _remember, open_study, prepare_study
+from harness.commands.study import open_study, prepare_study
 from harness.contract.methods import CONTEXT, chain
 from harness.errors import UserError
 from harness.methods import METHODS, read_method, read_methods
@@ -33,7 +34,6 @@ from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.table import load_table
 from harness.search.request import TuneRequest
-from harness.search.trials import ReplicateOutcome
 from harness.specs import Stage, digest_of
 from harness.store import Store
 
@@ -237,11 +237,7 @@ def test_a_method_is_tuned_by_its_file_and_its_point_benched(
     assert planned.status == 0, planned.err
     assert "2 points, sampler grid, racing none, seed 0; first the default point, gamma=4.0." in planned.out
     with open_study(prepare_study(TuneRequest("focal.py", Request(), "space.yaml"))) as opened:
-        history = opened.proposals.history
-        number = history.propose({"gamma": 4.0})
-        _remember(opened, "started", history.entries[number].trial)
-        history.add_outcome(number, 1, ReplicateOutcome(0.75, flops=1e9, seconds=2.0, trained=1, stages=1))
-        history.finish(number, "complete", "", 0.75)
+        ran(opened, {"gamma": 4.0}, 0.75)
         (stage,) = [run.stage for runs in opened.points.runs({"gamma": 4.0}) for run in runs]
     del METHODS["focal"]
     refused = harness("report --study gamma")

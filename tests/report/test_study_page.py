@@ -27,7 +27,7 @@ GRID = {"alpha": (0.1, 0.5), "contrast": ("simclr", "<b>")}
 
 def trial(number: int, *scores: float, **others: Any) -> Trial:
     point = {"alpha": GRID["alpha"][number % 2], "contrast": GRID["contrast"][number // 2]}
-    outcomes = tuple(ReplicateOutcome(score, flops=1e9, seconds=36.0, trained=1, stages=1) for score in scores)
+    outcomes = tuple(ReplicateOutcome(score, flops=1e9, seconds=36.0, stages=1) for score in scores)
     return Trial(number, point, outcomes, "complete" if len(scores) == 2 else "running", **others)
 
 
@@ -120,7 +120,7 @@ def test_optunas_plots_stand_on_the_page_with_their_data(tmp_path: Path) -> None
     choices = {path: CategoricalDistribution(values) for path, values in GRID.items()}
     for each in FULL.trials:
         known.add_trial(create_trial(params=dict(each.point), distributions=choices, value=each.mean()))
-    plots, notes = save_plots(known, tmp_path, FULL.paths, range(1000))
+    plots, notes = save_plots(known, tmp_path, FULL.paths, {number: number for number in range(9)})
     assert len([*tmp_path.iterdir()]) == len(plots) == 2
     assert ".png" not in " ".join(notes), "a mailed page lacks the files"
     importances, parallel = plots

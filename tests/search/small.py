@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from harness.commands.study import Opened, _remember
 from harness.planning.request import Request
 from harness.search.request import TuneRequest
 from harness.search.space import ResolvedSpace, load_space, resolve_space
 from harness.search.space_file import Space
-from harness.search.trials import ReplicateOutcome
+from harness.search.study import NOTES
+from harness.search.trials import Point, ReplicateOutcome, Trial
+from harness.specs import Record, Status
 
 SPACE = """
 name: mine
@@ -49,4 +52,24 @@ def explored(space: Space, **wishes: Any) -> ResolvedSpace:
 
 
 def outcome(value: float, **others: Any) -> ReplicateOutcome:
-    return ReplicateOutcome(value, **{"flops": 1e9, "seconds": 0.5, "trained": 2, "stages": 2, **others})
+    return ReplicateOutcome(value, **{"flops": 1e9, "seconds": 0.5, "stages": 2, **others})
+
+
+def ran(opened: Opened, point: Point, *values: float, status: Status = "done") -> None:
+    """A trial of the next point that waits, or of a new one, as the command that ran it leaves it. `status`: of the last replicate."""
+    study, store = opened.optuna, opened.store
+    study.enqueue_trial(dict(point), skip_if_exists=True)
+    trial = study.ask()
+    assert opened.points.space.define(trial) == point
+    ends: list[Status] = ["done"] * (len(values) - 1) + [status]
+    replicates = opened.points.runs(point)
+    stages = {run.stage.key: run.stage for runs in replicates for run in runs}
+    for runs, value, end in zip(replicates, values, ends, strict=True):
+        for stage in (stage for run in runs for stage in run.stage.chain):
+            if store.lease(stage.key, opened.owner) == "granted":
+                how = end if stage.key in stages else "done"
+                scores = {"accuracy": value} if how == "done" and stage.key in stages else {}
+                store.commit(stage, Record(stage.key, how, dev_scores=scores, flops=1e9, seconds=2.0), opened.owner)
+    _remember(opened, "started", Trial(trial.number, point))
+    trial.set_user_attr(NOTES, {"state": "complete"} | ({} if status == "done" else {"not done": [status]}))
+    study.tell(trial, sum(values) / len(values))

@@ -18,6 +18,7 @@ from harness.report.figures import study as plots
 from harness.report.figures.panels import SERIES
 from harness.report.figures.study import IMPORTANCES, PARALLEL, save_plots
 
+ALL = {number: number for number in range(1000)}
 PATHS = ("post_train.lr", "k", "contrast", "tau")
 
 
@@ -58,7 +59,7 @@ def size(path: Path) -> tuple[int, int]:
 
 
 def test_both_pictures_are_written(tmp_path: Path) -> None:
-    pictures, missing = save_plots(search(20), tmp_path / "new", PATHS, range(1000))
+    pictures, missing = save_plots(search(20), tmp_path / "new", PATHS, ALL)
     assert len(pictures) == 2
     assert missing == []
     for name in (IMPORTANCES, PARALLEL):
@@ -83,7 +84,7 @@ def test_scores_are_in_the_unit_of_the_tables_and_the_best_line_has_a_colour() -
 
 def test_importances_of_few_points_are_said_to_be_chance(tmp_path: Path) -> None:
     for count, few in ((19, True), (20, False)):
-        _, notes = save_plots(search(count), tmp_path / str(count), PATHS, range(1000))
+        _, notes = save_plots(search(count), tmp_path / str(count), PATHS, ALL)
         assert bool(notes) == few
         assert all(f"Importances rest on {count} points" in note for note in notes)
 
@@ -92,12 +93,12 @@ def test_only_the_points_that_count_are_drawn(tmp_path: Path) -> None:
     """A repeated proposal, and a point with a replicate that failed, are complete trials for Optuna."""
     study = search(25)
     best = max(study.trials, key=lambda trial: trial.value or 0.0)
-    counted = {trial.number for trial in study.trials} - {best.number}
+    counted = {trial.number: 100 + trial.number for trial in study.trials if trial.number != best.number}
     (importances, lines), _ = save_plots(study, tmp_path, PATHS, counted)
     assert "24 points" in importances.caption
     assert lines.caption == "24 points as lines over their parameters"
     assert lines.data is not None
-    assert {int(row[0]) for row in lines.data.rows} == counted
+    assert {int(row[0]) for row in lines.data.rows} == {*counted.values()}
 
 
 def test_a_sentence_says_why_there_is_no_picture(tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_a_sentence_says_why_there_is_no_picture(tmp_path: Path) -> None:
         (search(5, constant=True), PATHS, "all complete points have one score"),
         (search(5), (), "no parameter takes two values among the complete points"),
     ):
-        pictures, (missing,) = save_plots(study, tmp_path, paths, range(1000))
+        pictures, (missing,) = save_plots(study, tmp_path, paths, ALL)
         assert pictures == []
         assert part in missing
     assert list(tmp_path.iterdir()) == []
@@ -124,7 +125,7 @@ def test_nothing_global_changes(tmp_path: Path) -> None:
     values = [trial.values for trial in study.trials]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        save_plots(study, tmp_path, PATHS, range(1000))
+        save_plots(study, tmp_path, PATHS, ALL)
     assert [w for w in caught if issubclass(w.category, optuna.exceptions.ExperimentalWarning)] == []
     assert (matplotlib.get_backend(), dict(matplotlib.rcParams), list(warnings.filters)) == before
     assert optuna.logging.get_verbosity() == optuna.logging.INFO

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ from harness.planning.request import Override, Request
 from harness.planning.resolve import resolve
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import load_table
-from harness.search.points import Points, StageResult
+from harness.search.points import Points
 from harness.search.space import ResolvedSpace, load_space
-from harness.specs import SHARED_PHASES, Run
+from harness.specs import SHARED_PHASES, Record, Run
 from harness.tasks import METRICS, TextSource, open_source
 
 
@@ -173,27 +172,31 @@ def test_points_travel_small_and_without_texts(grid: Points, source: TextSource)
 # ---------------------------------------------------------------------------------------------------------- outcomes
 
 
-def done(score: float = 0.8, **others: Any) -> StageResult:
-    return StageResult("done", "", {"accuracy": score}, flops=10.0, seconds=2.0, **others)
-
-
-def chain(run: Run, leaf: StageResult, earlier: StageResult | None = None) -> list[StageResult]:
-    """How a run's stages ended, the leaf last."""
-    before = earlier or StageResult("done", flops=100.0, seconds=20.0)
-    return [before for _ in run.stage.chain[:-1]] + [leaf]
-
-
 @pytest.fixture(scope="module")
 def two(grid: Points) -> tuple[Run, Run]:
     """One replicate with two runs, as a search over two sizes has them."""
     (run,) = grid.runs(grid.space.defaults)[0]
-    return run, replace(run, size=20)
+    return run, replace(run, size=20, stage=replace(run.stage, seed=run.stage.seed + 1))
 
 
-def test_an_outcome_is_the_mean_over_its_runs(grid: Points, two: tuple[Run, Run]) -> None:
-    found = grid.outcome(two, [chain(two[0], done(0.6)), chain(two[1], done(0.9))])
+def records_of(run: Run, status: Any = "done", score: float | None = 0.8, *, early: bool = False) -> dict[str, Record]:
+    """Of a run's stages, the last one or, `early`, the one before it with this status."""
+    *before, leaf = run.stage.chain
+    found = {stage.key: Record(stage.key, "done", flops=100.0, seconds=20.0) for stage in before}
+    ended = Record(leaf.key, status, flops=10.0, seconds=2.0, dev_scores={} if score is None else {"accuracy": score})
+    if status != "done":
+        ended = Record(before[-1].key if early else leaf.key, status, "the loss is not finite at step 3", flops=1.0)
+    return found | {ended.key: ended}
+
+
+def test_an_outcome_is_the_mean_over_its_runs_once_all_have_ended(grid: Points, two: tuple[Run, Run]) -> None:
+    records = records_of(two[0], score=0.6) | records_of(two[1], score=0.9)
+    found = grid.outcome(two, records)
+    assert found is not None
     assert found.value == pytest.approx(0.75)
     assert (found.status, found.reason) == ("done", "")
+    for run in two:
+        assert grid.outcome(two, {key: record for key, record in records.items() if key != run.stage.key}) is None
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged"])
@@ -201,37 +204,38 @@ def test_an_outcome_is_the_mean_over_its_runs(grid: Points, two: tuple[Run, Run]
 def test_a_broken_run_counts_with_the_metrics_worst_value(
     grid: Points, two: tuple[Run, Run], status: Any, early: bool
 ) -> None:
-    broken = StageResult(status, "the loss is not finite at step 3", flops=1.0)
-    ended = [broken] if early else chain(two[0], broken)
-    found = grid.outcome(two, [ended, chain(two[1], done(0.9))])
+    found = grid.outcome(two, records_of(two[1], score=0.9) | records_of(two[0], status, early=early))
+    assert found is not None
     assert found.value == pytest.approx((METRICS["accuracy"].worst + 0.9) / 2)
     assert found.status == status
     assert found.reason == f"{two[0].name} {status}: the loss is not finite at step 3"
-    assert json.loads(json.dumps(asdict(found), allow_nan=False))
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, None])
 def test_a_score_that_is_not_finite_is_a_divergence(grid: Points, two: tuple[Run, Run], score: float | None) -> None:
-    leaf = StageResult("done", dev_scores={} if score is None else {"accuracy": score})
-    found = grid.outcome(two[:1], [chain(two[0], leaf)])
+    found = grid.outcome(two[:1], records_of(two[0], score=score))
+    assert found is not None
     assert (found.value, found.status) == (METRICS["accuracy"].worst, "diverged")
     assert "its accuracy on dev is not a finite number" in found.reason
 
 
 def test_stages_that_many_replicates_share_are_no_replicates_cost(grid: Points, two: tuple[Run, Run]) -> None:
-    phases = [stage.phase for stage in two[0].stage.chain]
-    assert set(phases) & set(SHARED_PHASES), "post-training of bert-tiny starts from a trained MLM head"
-    ends = [StageResult("done", "", {"accuracy": 0.5}, 10.0**k, 2.0**k, trained=True) for k in range(len(phases))]
-    own = [end for phase, end in zip(phases, ends, strict=True) if phase not in SHARED_PHASES]
-    found = grid.outcome(two[:1], [ends])
+    chain = two[0].stage.chain
+    assert {stage.phase for stage in chain} & set(SHARED_PHASES), "post-training of bert-tiny starts from an MLM head"
+    records = {
+        stage.key: Record(stage.key, "done", flops=10.0**k, seconds=2.0**k, dev_scores={"accuracy": 0.5})
+        for k, stage in enumerate(chain)
+    }
+    own = [records[stage.key] for stage in chain if stage.phase not in SHARED_PHASES]
+    found = grid.outcome(two[:1], records)
+    assert found is not None
     assert (found.flops, found.seconds) == (sum(end.flops for end in own), sum(end.seconds for end in own))
-    assert (found.trained, found.stages) == (len(own), len(own))
-    reused = grid.outcome(two[:1], [[replace(end, trained=False) for end in ends]])
-    assert (reused.trained, reused.stages) == (0, len(own))
+    assert found.stages == len(own)
 
 
 def test_a_run_is_scored_by_what_selects_its_checkpoint_first(grid: Points, two: tuple[Run, Run]) -> None:
     scored = grid.scored(two[0])
+    assert grid.counted(two)[two[0].stage.key] == scored[0]
     assert scored[0] == grid.base.selection_metric(two[0].task)
     assert set(scored) == set(grid.table_data.tasks[two[0].task].task.metrics)
     assert grid.metric == scored[0]

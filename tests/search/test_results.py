@@ -32,7 +32,7 @@ POINTS = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*
 
 def trial(number: int, scores: list[float], point: dict[str, Any] | None = None, **others: Any) -> Trial:
     state = others.pop("state", "complete" if len(scores) == len(REPLICATES) else "running")
-    outcomes = tuple(ReplicateOutcome(score, flops=1e9, seconds=36.0, trained=1, stages=3) for score in scores)
+    outcomes = tuple(ReplicateOutcome(score, flops=1e9, seconds=36.0, stages=3) for score in scores)
     return Trial(number, POINTS[number] if point is None else point, outcomes, state, **others)
 
 
@@ -114,7 +114,7 @@ def test_the_budget_counts_every_replicate() -> None:
     spent = budget(mixed())
     assert (spent.trials, spent.complete, spent.dropped, spent.failed) == (6, 3, 1, 1)
     assert (spent.replicates, spent.full) == (23, 36)
-    assert (spent.trained_stages, spent.reused_stages) == (23, 46)
+    assert spent.stages == 69
     assert (spent.flops, spent.hours) == (23e9, pytest.approx(0.23))
 
 

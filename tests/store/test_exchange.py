@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
 import sqlalchemy as sa
 from store.samples import committed, record, run, same, stage
@@ -24,6 +25,8 @@ from harness.store import Owner, Store, StoredRequest, exchange, merge
 from harness.store.exchange import publish_records
 from harness.store.published import HEADER, RECORDS_FILE
 from harness.store.rows import predicted_by
+from harness.store.published import RECORDS_FILE
+from harness.store.studies import begun_study, storage_of
 from harness.store.tables import RECORDS
 
 
@@ -142,7 +145,7 @@ def test_a_merge_that_stopped_is_finished_by_the_next(
     assert rows(store) == rows(other)
 
 
-def test_labels_requests_translations_and_trials_come_along(store: Store, other: Store) -> None:
+def test_labels_requests_and_translations_come_along(store: Store, other: Store) -> None:
     of = stage()
     committed(other, of)
     other.label("toy", [run(of)])
@@ -150,7 +153,6 @@ def test_labels_requests_translations_and_trials_come_along(store: Store, other:
     other.keep_request(request, [of.key])
     other.keep_translations({"a": "theirs", "b": "theirs"})
     store.keep_translations({"a": "ours"})
-    other.keep_trial("study", 0, {"value": 1})
     own = StoredRequest("own", {"table": "own"})
     store.keep_request(own, [])
     other.keep_request(request, [stage(1).key])
@@ -159,19 +161,41 @@ def test_labels_requests_translations_and_trials_come_along(store: Store, other:
     assert store.labels(of.key) == other.labels(of.key)
     assert [r.values for r in store.requests(of.key)] == [request.values]
     assert store.translations(["a", "b"]) == {"a": "ours", "b": "theirs"}
-    assert store.trials("study") == {0: {"value": 1}}
+
+
+def begun(store: Store, name: str, values: list[float]) -> None:
+    study = optuna.create_study(study_name=name, storage=storage_of(store), direction="maximize")
+    for value in values:
+        trial = study.ask({"alpha": optuna.distributions.FloatDistribution(0.0, 1.0)})
+        trial.set_user_attr("harness", {"state": "complete"})
+        study.tell(trial, value)
+        study.enqueue_trial({"alpha": value})
+
+
+def told(store: Store, name: str) -> list[tuple[object, ...]]:
+    study = begun_study(store, name)
+    return [(t.number, t.params, t.state, t.values, t.user_attrs) for t in study.trials] if study else []
 
 
 def test_a_study_is_taken_whole_or_not_at_all(store: Store, other: Store) -> None:
-    for number in range(3):
-        other.keep_trial("longer", number, {"value": number})
-        other.keep_trial("another", number, {"value": number})
-    store.keep_trial("longer", 0, {"value": 0})
-    store.keep_trial("another", 0, {"value": 7})
+    """Trials of two courses of one study would be none that its sampler proposed."""
+    for name in ("new", "longer", "another"):
+        begun(other, name, [0.1, 0.2, 0.3])
+    optuna.copy_study(from_study_name="longer", from_storage=storage_of(other), to_storage=storage_of(store))
+    begun(other, "mine", [])
+    begun(store, "mine", [0.1])
+    begun(store, "another", [0.7])
+    study = begun_study(other, "longer")
+    assert study is not None
+    study.tell(study.ask(), 0.5)
+    kept = told(store, "mine"), told(store, "another")
     merged = merge(store, other)
     assert merged.studies == ["another"]
-    assert store.trials("longer") == other.trials("longer")
-    assert store.trials("another") == {0: {"value": 7}}
+    assert (told(store, "mine"), told(store, "another")) == kept
+    assert all(told(store, name) == told(other, name) for name in ("new", "longer"))
+    before = [told(store, name) for name in store.studies()]
+    assert merge(store, other).studies == ["another"]
+    assert [told(store, name) for name in store.studies()] == before
 
 
 # ---------------------------------------------------------------- published
@@ -232,7 +256,6 @@ def test_a_published_table_is_taken_over_and_never_written(several: Store, other
     for writes in (
         lambda: Store(str(tmp_path / "results")),
         lambda: made.lease("0" * 32, Owner.current()),
-        lambda: made.keep_trial("study", 0, {}),
         lambda: Store(made.url, create=False).keep_translations({"b": "text"}),
     ):
         with pytest.raises(UserError, match="is a published table, which no command writes; take it over"):

@@ -40,9 +40,7 @@ def opened(tmp_path: Path) -> Any:
     tasks = {name: found.task for name, found in plan.tasks.items()}
     points = Points(space, base, request, tasks, plan.table_data)
     trials = [Trial(number, {**space.defaults, "alpha": alpha}) for number, alpha in enumerate((0.5, 0.25))]
-    return SimpleNamespace(
-        name="mine", points=points, proposals=SimpleNamespace(history=SimpleNamespace(trials=trials))
-    )
+    return SimpleNamespace(name="mine", points=points, trials=trials)
 
 
 def test_trials_are_groups_and_written_as_their_replicates_end(
@@ -53,7 +51,7 @@ def test_trials_are_groups_and_written_as_their_replicates_end(
     said: list[Any] = []
     recorded_in(monkeypatch, recording=Recording(kept))
     writer = Writer(store.url, ["recording"], warn=lambda *why: said.append(why))
-    for trial in opened.proposals.history.trials:
+    for trial in opened.trials:
         track_trial(opened, writer, "started", trial)
         runs = [run for runs in opened.points.runs(trial.point) for run in runs]
         stages = {stage.key: stage for run in runs for stage in run.stage.chain}

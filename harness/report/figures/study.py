@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,9 @@ FEW = 20
 
 
 def save_plots(
-    study: optuna.study.Study, folder: Path, paths: Sequence[str], counted: Collection[int]
+    study: optuna.study.Study, folder: Path, paths: Sequence[str], counted: Mapping[int, int]
 ) -> tuple[list[Picture], list[str]]:
-    """Writes importances.png and parallel_coordinate.png of the trials whose number is in `counted` into `folder`.
+    """Writes importances.png and parallel_coordinate.png of the trials in `counted`, Optuna's number to the one that is shown, into `folder`.
 
     Scores are in points (x100), as in the tables. Returns the plots as pictures of a page, and a sentence for each that could not be
     drawn or that rests on few points.
@@ -58,7 +58,11 @@ def save_plots(
         )
     heading = f"{len(trials)} points as lines over their parameters"
     rows = [
-        [str(trial.number), *(shown_value(trial.params.get(path)) for path in shown), f"{100 * trial.values[0]:.4g}"]
+        [
+            str(counted[trial.number]),
+            *(shown_value(trial.params.get(path)) for path in shown),
+            f"{100 * trial.values[0]:.4g}",
+        ]
         for trial in trials
     ]
     data = Table("Complete points", ["Trial", *shown, title], rows)
