@@ -94,19 +94,6 @@ NODE_DIED = "its node has died"
 """What Ray says of a process whose node left: it has no type for that."""
 
 
-def last_failure(trial: Any) -> Any:
-    """The exception with which an attempt at a trial of Tune ended. `Trial.get_pickled_error` looks where it is copied to later."""
-    import pickle
-
-    with open(trial.pickled_error_file, "rb") as file:
-        return pickle.load(file)
-
-
-def forgive(trial: Any) -> None:
-    """Let Tune not count the last failure of a trial that it starts again."""
-    trial.run_metadata.num_failures -= 1
-
-
 # ----------------------------------------------------------------------------------------------------------------- torch
 
 

@@ -6,8 +6,6 @@ import mmap
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -50,20 +48,6 @@ def test_only_this_module_knows_private_names() -> None:
 
 
 class TestRay:
-    def test_failures_of_a_trial(self, tmp_path: Path) -> None:
-        from ray.exceptions import ActorDiedError, RayTaskError
-        from ray.tune.experiment import Trial as TuneTrial
-
-        storage: Any = SimpleNamespace(trial_driver_staging_path=str(tmp_path))
-        trial = TuneTrial("none", stub=True, trial_id="0", max_failures=0, storage=storage)
-        for error in (ActorDiedError(), RayTaskError("step", "a trace", ValueError("it stopped"))):
-            trial.handle_error(error)
-            assert not trial.should_recover()
-            assert type(private.last_failure(trial)) is type(error)
-            private.forgive(trial)
-            assert trial.should_recover()
-        assert str(private.last_failure(trial).cause) == "it stopped"
-
     def test_death_of_a_train_worker(self) -> None:
         from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 

@@ -16,17 +16,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray import tune
-from ray.exceptions import RayTaskError
 
-from harness import private
 from harness.cluster.ledger import LeasedStages, StopRequests, ask
 from harness.cluster.proposals import Ended, Proposals, scheduler_of
 from harness.cluster.stop import ASK_SECONDS
-from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, died_with_node, submit
+from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, submit
 from harness.cluster.worker_group import start_worker
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError, first_line
@@ -36,7 +34,7 @@ from harness.planning.lifecycle import Event, Lifecycle
 from harness.planning.work import Item
 from harness.processes import end_with_parent
 from harness.search.points import Points
-from harness.search.trials import Point, ReplicateOutcome
+from harness.search.trials import ReplicateOutcome
 from harness.specs import SHARED_PHASES, Parent, Record, Run, Stage
 from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
@@ -44,6 +42,8 @@ from harness.store import RENEW_SECONDS, Owner
 POLL_SECONDS = 0.5
 STOP_SECONDS = 1.5 * ASK_SECONDS
 """The time in which all workers hear that they are to stop."""
+LOSSES = 100
+"""How often a trial starts again: as its process trains nothing, what ends it is a node that leaves."""
 NO_CPU = {"memory": 1.0}
 """One byte: the resources of a trial that only drives a worker group. It must take none that the ranks need."""
 
@@ -86,7 +86,7 @@ def _quiet() -> Iterator[None]:
 @_quiet()
 def explore(
     proposals: Proposals,
-    make_evaluator: Callable[[], Evaluator],
+    parameters: Mapping[str, Any],
     *,
     count: int,
     study: str,
@@ -95,7 +95,7 @@ def explore(
     concurrent: int,
     stop_requests: StopRequests,
 ) -> None:
-    """Run `count` trials, until `stop_requests` ends them. `folder`: for Tune's own files, which are deleted at the end.
+    """Run `count` trials, until `stop_requests` ends them. `parameters`: of `HarnessTrial`; `folder`: for Tune's own files, which are deleted at the end.
 
     Raises an error that ends the study (a worker group that does not start); an error of one trial stands in its row.
     """
@@ -108,9 +108,7 @@ def explore(
     threading.Thread(target=watch, args=(stop_requests, proposals, ended), daemon=True).start()
     try:
         tune.Tuner(
-            tune.with_resources(
-                tune.with_parameters(HarnessTrial, make_evaluator=make_evaluator), _resources(execution)
-            ),
+            tune.with_resources(tune.with_parameters(HarnessTrial, **parameters), _resources(execution)),
             tune_config=tune.TuneConfig(
                 search_alg=proposals,
                 scheduler=scheduler_of(proposals),
@@ -125,8 +123,7 @@ def explore(
                 storage_path=str(folder.resolve()),
                 verbose=0,
                 stop=Ended(proposals),
-                failure_config=tune.FailureConfig(max_failures=2),
-                callbacks=[Forgiving()],
+                failure_config=tune.FailureConfig(max_failures=LOSSES),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         ).fit()
@@ -170,79 +167,16 @@ def _resources(execution: Execution) -> Any:
 # -------------------------------------------------------------------------------------------------------------- trials
 
 
-class Forgiving(tune.Callback):
-    """A trial that lost its node, with or without notice, starts again as often as that happens: it says nothing of the trial."""
-
-    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        error = private.last_failure(trial)
-        cause = error.cause if isinstance(error, RayTaskError) else error
-        if isinstance(cause, StoppedError) or died_with_node(error):
-            private.forgive(trial)
-
-
-class Evaluator(Protocol):
-    """Gives the outcomes of a point's replicates, one after another in the order of all trials."""
-
-    replicates: int
-
-    def begin(self, number: int, point: Point) -> None: ...
-    def outcome(self, index: int) -> ReplicateOutcome: ...
-    def close(self) -> None: ...
-
-
 class HarnessTrial(tune.Trainable):
-    """`step` runs the next replicate and reports the point's scores so far. An actor serves one trial after another with the same
-    evaluator."""
+    """`step` runs the next replicate, each a run along its chains, by a worker in the trial's placement group, and reports the point's scores so far. An
+    actor serves one trial after another with the same worker; a new one starts after its death. `references`: to tokens, as of `TokenCache`;
+    `retry`: diverged stages of earlier commands are trained again."""
 
-    def setup(self, config: dict[str, Any], make_evaluator: Callable[[], Evaluator]) -> None:
-        end_with_parent()
-        self._evaluator = make_evaluator()
-        self._begin(config)
-
-    def __repr__(self) -> str:
-        return "harness-trial"
-
-    def _begin(self, config: dict[str, Any]) -> None:
-        self._outcomes: list[ReplicateOutcome] = []
-        self._evaluator.begin(config["number"], config["point"])
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._begin(new_config)
-        return True
-
-    def step(self) -> dict[str, Any]:
-        try:
-            outcome = self._evaluator.outcome(len(self._outcomes))
-        except StoppedError:  # Tune starts the trial again elsewhere, where the study goes on
-            self._evaluator.close()
-            raise
-        except Exception as error:  # a failed trial does not stop the study; a cluster that cannot run any trial does
-            fatal = isinstance(error, UserError)
-            reason = str(error) if fatal else f"{type(error).__name__}: {first_line(error)}"
-            done = len(self._outcomes)
-            return {"error": reason, "fatal": fatal, "score": math.nan, "replicates_done": done, "done": True}
-        self._outcomes.append(outcome)
-        done = len(self._outcomes)
-        return {
-            "score": sum(outcome.value for outcome in self._outcomes) / done,
-            "replicates_done": done,
-            "outcomes": tuple(self._outcomes),
-            "done": done >= self._evaluator.replicates,
-        }
-
-    def cleanup(self) -> None:
-        self._evaluator.close()
-
-
-class TrainingEvaluator:
-    """The evaluator that trains: a point's replicates one after another, each a run along its chains, by a worker in the trial's
-    placement group. A new one starts after its death. `references`: to tokens, as of `TokenCache`; `retry`: diverged stages of earlier
-    commands are trained again."""
-
-    def __init__(
+    def setup(
         self,
+        config: dict[str, Any],
         points: Points,
-        setup: WorkerSetup,
+        worker_setup: WorkerSetup,
         vocabulary: Vocabulary,
         references: Mapping[tuple[Any, ...], Any],
         ledger: Any,
@@ -250,20 +184,44 @@ class TrainingEvaluator:
         execution: Execution,
         retry: bool,
     ) -> None:
+        end_with_parent()
         for name in points.request.methods or ():
             read_methods(name)  # as the command that sent them has
-        self.replicates = len(points.replicates)
-        self._points, self._setup, self._vocabulary, self._execution = points, setup, vocabulary, execution
+        self._points, self._setup, self._vocabulary, self._execution = points, worker_setup, vocabulary, execution
         self._token_cache, self._ledger = TokenCache(references=references), ledger
         self._worker: Any = None
         self._runs: tuple[tuple[Run, ...], ...] = ()
-        self._chain_runner = ChainRunner(ledger, driver.here(), setup, self._train, retry)
+        self._chain_runner = ChainRunner(ledger, driver.here(), worker_setup, self._train, retry)
+        self.reset_config(config)
 
-    def begin(self, number: int, point: Point) -> None:
-        self._number, self._left = number, self._runs
-        self._runs = self._points.runs(point)
+    def __repr__(self) -> str:
+        return "harness-trial"
 
-    def outcome(self, index: int) -> ReplicateOutcome:
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._number, self._left, self._outcomes = new_config["number"], self._runs, list[ReplicateOutcome]()
+        self._runs = self._points.runs(new_config["point"])
+        return True
+
+    def step(self) -> dict[str, Any]:
+        try:
+            self._outcomes.append(self._outcome(len(self._outcomes)))
+        except StoppedError:  # Tune starts the trial again elsewhere, where the study goes on
+            self.cleanup()
+            raise
+        except Exception as error:  # a failed trial does not stop the study; a cluster that cannot run any trial does
+            fatal = isinstance(error, UserError)
+            reason = str(error) if fatal else f"{type(error).__name__}: {first_line(error)}"
+            done = len(self._outcomes)
+            return {"error": reason, "fatal": fatal, "score": math.nan, "replicates_done": done, "done": True}
+        done = len(self._outcomes)
+        return {
+            "score": sum(outcome.value for outcome in self._outcomes) / done,
+            "replicates_done": done,
+            "outcomes": tuple(self._outcomes),
+            "done": done >= len(self._points.replicates),
+        }
+
+    def _outcome(self, index: int) -> ReplicateOutcome:
         if index == 0:
             for run in chain(*self._left):  # some were not run where the trial before was dropped
                 self._chain_runner.let_go(run)
@@ -282,11 +240,11 @@ class TrainingEvaluator:
         try:
             result: WorkerResult = answer(submit(self._worker, item, self._vocabulary, self._token_cache, owner))
         except WORKER_LOST:
-            self.close()
+            self.cleanup()
             raise
         return result
 
-    def close(self) -> None:
+    def cleanup(self) -> None:
         if self._worker is not None:
             ray.kill(self._worker)
             self._worker = None

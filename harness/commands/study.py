@@ -327,7 +327,7 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
     with session(execution_of(request, points.base), metadata) as (dashboard, settled):
         from harness.cluster.ledger import StopRequests, ask, start_ledger
         from harness.cluster.proposals import Proposals
-        from harness.cluster.tune import TrainingEvaluator, explore, starts_from
+        from harness.cluster.tune import explore, starts_from
         from harness.cluster.worker import TokenCache, slots_of
 
         storage = storage_of(request, store)
@@ -346,17 +346,16 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
             for key in starts_from(run) if run.stage.key not in recorded else ():
                 ask(ledger, "hold", key, run.stage.key)
         setup = worker_setup_of(request, [located], storage, settled)
-        evaluator = partial(
-            TrainingEvaluator,
-            points,
-            setup,
-            tokeniser.vocabulary,
-            token_cache.made,
-            ledger,
-            opened.owner,
-            settled,
-            request.retry,
-        )
+        parameters = {
+            "points": points,
+            "worker_setup": setup,
+            "vocabulary": tokeniser.vocabulary,
+            "references": token_cache.made,
+            "ledger": ledger,
+            "driver": opened.owner,
+            "execution": settled,
+            "retry": request.retry,
+        }
         with view(opened, dashboard) as show:
             opened.watchers[:0] = [show, partial(_remember, opened)]
 
@@ -366,7 +365,7 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
 
             explore(
                 Proposals(opened.optuna, points, store, watch, opened.study.request.seed),
-                evaluator,
+                parameters,
                 count=opened.remaining,
                 study=opened.name,
                 folder=store.artifacts.parent / "tune",

@@ -9,19 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
-from ray.tune.experiment import Trial as TuneTrial
+from ray.exceptions import ActorDiedError
 from store.samples import record, stage
 
-from harness import private
 from harness.cluster import ledger as ledger_module
 from harness.cluster import tune as tune_module
-from harness.cluster.tune import ChainRunner, Forgiving, TrainingEvaluator
+from harness.cluster.tune import ChainRunner, HarnessTrial
 from harness.cluster.worker import WorkerResult
-from harness.errors import StoppedError
 from harness.execution import WorkerSetup
 from harness.planning.lifecycle import WORKER_DEATHS
 from harness.planning.work import Item
+from harness.search.trials import ReplicateOutcome
 from harness.specs import Parent, Record, Run, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store
@@ -137,41 +135,43 @@ def test_runs_to_come_share_what_they_start_from(ledger: FakeLedger) -> None:
     assert not ledger.storage.exists(weights_of(POST.key)), "nobody starts from them any more"
 
 
-def evaluator_of(trial: Trial) -> TrainingEvaluator:
-    """That of two replicates with a run each, and of a point whose replicate has none."""
-    points: Any = SimpleNamespace(
-        replicates=((0, 0), (0, 1)),
-        runs=lambda point: tuple((run,) for run in RUNS) if point else ((),),
-        scored=lambda run: ("accuracy",),
-        counted=lambda runs: {},
-        outcome=lambda runs, records: records,
-    )
-    nothing: Any = None
-    evaluator = TrainingEvaluator(
-        points, trial.runner.setup, nothing, {}, trial.ledger, Owner.current(), nothing, retry=False
-    )
-    evaluator._chain_runner = trial.runner
-    return evaluator
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[Trial], HarnessTrial]:
+    """Tune's trial of two replicates with a run each; another point has a replicate without one."""
+
+    def make(trial: Trial) -> HarnessTrial:
+        points: Any = SimpleNamespace(
+            replicates=((0, 0), (0, 1)),
+            runs=lambda point: tuple((run,) for run in RUNS) if point else ((),),
+            scored=lambda run: ("accuracy",),
+            counted=lambda runs: {},
+            outcome=lambda runs, records: ReplicateOutcome(0.5),
+        )
+        nothing: Any = None
+        made = HarnessTrial.__new__(HarnessTrial)
+        config = {"number": 0, "point": {"lr": 1}}
+        made.setup(config, points, trial.runner.setup, nothing, {}, trial.ledger, Owner.current(), nothing, retry=False)
+        made._chain_runner = trial.runner
+        return made
+
+    monkeypatch.setattr(tune_module, "end_with_parent", lambda: None)
+    return make
 
 
-def test_the_replicates_of_a_trial_share_what_they_start_from(ledger: FakeLedger) -> None:
+def test_the_replicates_of_a_trial_share_what_they_start_from(ledger: FakeLedger, started: Any) -> None:
     trial = Trial(ledger)
-    evaluator = evaluator_of(trial)
-    evaluator.begin(0, {"lr": 1})
-    for index in range(2):
-        evaluator.outcome(index)
+    of_tune = started(trial)
+    assert [of_tune.step()["done"] for _ in range(2)] == [False, True]
     assert trial.trained == ["mlm-head", "post-train", "fine-tune", "fine-tune"]
     assert not ledger.storage.exists(weights_of(POST.key))
 
 
-def test_a_trial_that_was_dropped_leaves_no_weights(ledger: FakeLedger) -> None:
-    trial = Trial(ledger)
-    evaluator = evaluator_of(trial)
-    evaluator.begin(0, {"lr": 1})
-    evaluator.outcome(0)
+def test_a_trial_that_was_dropped_leaves_no_weights(ledger: FakeLedger, started: Any) -> None:
+    of_tune = started(Trial(ledger))
+    of_tune.step()
     assert ledger.storage.exists(weights_of(POST.key)), "for the replicates that follow"
-    evaluator.begin(1, {})
-    evaluator.outcome(0)
+    of_tune.reset_config({"number": 1, "point": {}})
+    of_tune.step()
     assert not ledger.storage.exists(weights_of(POST.key))
 
 
@@ -218,27 +218,3 @@ def test_a_remake_that_fails_leaves_the_record_alone(ledger: FakeLedger) -> None
     assert leaf.reason.startswith(f"its parent stage {POST.key[:10]} failed: its worker process died")
     assert ledger.store.statuses([POST.key, LEAVES[1].key]) == {POST.key: ("done", 1)}
     assert Trial(ledger).run(RUNS[1]) == {}, "its lease was given back"
-
-
-@pytest.mark.parametrize(
-    ("error", "times"),
-    [
-        (RayTaskError("step", "a trace", StoppedError("stopped after update 3 of 9; it goes on from there")), 9),
-        (RayActorError(error_msg=f"The actor died because {private.NODE_DIED}."), 9),
-        (RayActorError(error_msg="The worker died unexpectedly."), 2),
-    ],
-    ids=["notice", "node", "process"],
-)
-def test_a_trial_that_lost_its_node_starts_again_as_often_as_that_happens(
-    error: Exception, times: int, tmp_path: Path
-) -> None:
-    storage: Any = SimpleNamespace(trial_driver_staging_path=str(tmp_path))
-    trial = TuneTrial("none", stub=True, trial_id="0", max_failures=2, storage=storage)
-    again = 0
-    while again < 9:
-        trial.handle_error(error)
-        if not trial.should_recover():
-            break
-        Forgiving().on_trial_recover(0, [trial], trial)
-        again += 1
-    assert again == times
