@@ -17,7 +17,7 @@ from ray.tune.stopper import NoopStopper, Stopper
 
 from harness.errors import UserError
 from harness.search.points import Points
-from harness.search.racing import failed_replicate, paired, projected
+from harness.search.racing import paired, projected
 from harness.search.study import DIED, NOTES, REPEATS, asked, limit_of, notes_of, sampler_of, trials_of
 from harness.search.trials import Point, State, Trial, best_trial
 from harness.store import Store
@@ -194,14 +194,16 @@ class Race(FIFOScheduler):
         mine = self._proposals.heard(trial.trial_id, result)
         if mine is None:
             return str(TrialScheduler.STOP)
-        points = self._proposals.points
-        best = best_trial(self._proposals.trials.values())
-        verdict = failed_replicate(mine.outcomes, points.replicates)
-        if not verdict.drop and best is not None:
-            verdict = paired(mine.values, best.values, points.replicates, name=f"trial {best.number}")
-        if not verdict.drop:
+        replicates, best = self._proposals.points.replicates, best_trial(self._proposals.trials.values())
+        reason = ""
+        if mine.outcomes[-1].status != "done":
+            (subset, seed), status = replicates[len(mine.outcomes) - 1], mine.outcomes[-1].status
+            reason = f"subset {subset}, seed {seed} {status}: such a point cannot be the best"
+        elif best is not None:
+            reason = paired(mine.values, best.values, replicates, f"trial {best.number}")
+        if not reason:
             return str(TrialScheduler.CONTINUE)
-        self._proposals.reasons[mine.number] = verdict.reason
+        self._proposals.reasons[mine.number] = reason
         return str(TrialScheduler.STOP)
 
 
