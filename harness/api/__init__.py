@@ -60,7 +60,6 @@ from harness.commands.study import (
 from harness.commands.train import unshown
 from harness.errors import UserError
 from harness.planning.request import Request
-from harness.search.results import best_point
 from harness.search.trials import Mode
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as merge_stores
@@ -283,7 +282,7 @@ def study(name: str, *, store: str = DEFAULT_URL) -> TuneResult:
 
 def _result_of(opened: Opened) -> TuneResult:
     found = study_of(opened)
-    best = best_point(found)
+    best = found.best
     overrides = () if best is None else opened.points.space.overrides(best.point)
     return TuneResult(opened.name, found, None if best is None else {o.key: o.value for o in overrides})
 

@@ -35,7 +35,7 @@ from harness.planning.request import LABELLED
 from harness.report.margins import marginal_tables
 from harness.report.notes import overlap_sentences
 from harness.report.study import points_table, rule, test_lines
-from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test
+from harness.search.results import Study, best_yaml, budget, chosen, final_test
 from harness.search.study import told
 from harness.search.trials import Trial
 from harness.wording import counted
@@ -128,7 +128,7 @@ def _when(conditions: Mapping[str, Sequence[Any]]) -> str:
 def _report(opened: Opened, format: str, test: bool) -> int:
     """Print all points. Write tables, marginals, plots, best.yaml and the page into the study's folder. Returns the exit status."""
     study, folder = study_of(opened), opened.folder
-    best = best_point(study)
+    best = study.best
     # Every cell of a grid counts in the marginals, also where two cells are one computation.
     whole = replace(study, trials=(*study.trials, *opened.repeated))
     tested: list[str] = []
@@ -174,7 +174,7 @@ def _write_page(opened: Opened, study: Study, whole: Study, best: Trial | None, 
     from harness.report.figures.study import save_plots
     from harness.report.study_page import StudyResults, study_page
 
-    folder, eligible = opened.folder, {trial.number for trial in study.trials if study.eligible(trial)}
+    folder, eligible = opened.folder, {trial.number for trial in study.trials if trial.eligible}
     plots, notes = save_plots(
         opened.optuna,
         folder,
@@ -238,7 +238,7 @@ def _scored_points(folder: Path) -> list[dict[str, Any]]:
 def _final_test(opened: Opened, study: Study, best: Trial) -> list[str]:
     """The chosen point's test scores, beside the default point's, from the predictions that their runs kept."""
     first = study.default_trial
-    default = opened.test_scores(first) if first and first is not best and study.eligible(first) else None
+    default = opened.test_scores(first) if first and first is not best and first.eligible else None
     scores = opened.test_scores(best)
     result = final_test(best.values, scores, study.replicates, default, compares=opened.test_compares)
     others = [point for point in _scored_points(opened.home) if point["trial"] != best.number]
@@ -247,4 +247,4 @@ def _final_test(opened: Opened, study: Study, best: Trial) -> list[str]:
     opened.home.mkdir(parents=True, exist_ok=True)
     for folder in {opened.home, opened.folder}:  # beside the store whatever --out says: a later test counts this one
         replace_file(folder / FINAL_TEST, json.dumps([*others, scored], indent=1))
-    return [*lines, f"Budget: {budget(study).replicates} replicates on dev."]
+    return [*lines, f"Budget: {budget(study)['replicates']} replicates on dev."]

@@ -47,13 +47,13 @@ def trials_by_point(study: Study) -> dict[tuple[Value, ...], Trial]:
         if all(path in trial.point and trial.point[path] in values for path, values in grid.items()):
             place = tuple(trial.point[path] for path in paths)
             old = found.get(place)
-            if old is None or _reached(study, trial) > _reached(study, old):
+            if old is None or _reached(trial) > _reached(old):
                 found[place] = trial
     return found
 
 
-def _reached(study: Study, trial: Trial) -> tuple[bool, bool, int]:
-    return study.eligible(trial), study.complete(trial), len(trial.outcomes)
+def _reached(trial: Trial) -> tuple[bool, bool, int]:
+    return trial.eligible, trial.state == "complete", len(trial.outcomes)
 
 
 def marginals(study: Study) -> tuple[Marginal, ...]:
@@ -71,8 +71,8 @@ def marginals(study: Study) -> tuple[Marginal, ...]:
     found = []
     for at in places:
         here = [t for t in trials.values() if all(t.point[path] == value for path, value in at.items())]
-        means = [value for t in here if study.complete(t) and (value := t.mean()) is not None]
-        best = best_trial(filter(study.eligible, here))
+        means = [value for t in here if t.state == "complete" and (value := t.mean()) is not None]
+        best = best_trial(here)
         share = size // math.prod(len(study.grid[path]) for path in at)
         center = mean(means) if means else None
         found.append(Marginal(at, center, len(means), share, best.number if best else None))
@@ -156,10 +156,10 @@ def _across(study: Study, margins: Sequence[Marginal]) -> Table:
 def _cell(study: Study, trial: Trial | None, best: int | None) -> Entry:
     if trial is None:
         return Entry(DASH)
-    if not study.complete(trial):
+    if trial.state != "complete":
         return Entry("failed" if trial.state == "failed" else f"{len(trial.outcomes)}/{len(study.replicates)}")
     entry = score_entry(study, trial, trial.number == best)
-    return entry if study.eligible(trial) or entry.text == DASH else replace(entry, marks="x")
+    return entry if trial.eligible or entry.text == DASH else replace(entry, marks="x")
 
 
 def _by_path(study: Study, margins: Sequence[Marginal]) -> Iterator[Table]:

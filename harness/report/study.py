@@ -14,7 +14,7 @@ from harness.analysis.cells import Note
 from harness.analysis.schema import csv_text
 from harness.planning.recipe import Value
 from harness.report.document import DASH, Document, Entry, Table, json_text, written
-from harness.search.results import FinalTest, Measured, Study, above_default, best_point, budget, ranked
+from harness.search.results import FinalTest, Measured, Study, above_default, budget, ranked
 from harness.search.trials import Trial
 from harness.tasks.metrics import METRICS
 from harness.wording import counted, in_points, letter, shortened, some_of
@@ -26,7 +26,7 @@ def points(study: Study) -> Table:
     """All trials, best first."""
     trials = ranked(study)
     letters, _ = _footnotes(study, trials)
-    best = best_point(study)
+    best = study.best
     head = ["#", *study.paths, title_of(study.metric), "replicates", "note"]
     rows: list[list[str | Entry]] = []
     for trial in trials:
@@ -38,7 +38,7 @@ def points(study: Study) -> Table:
                 *(shown_value(trial.point.get(path)) for path in study.paths),
                 score_entry(study, trial, first),
                 f"{len(trial.outcomes)}/{len(study.replicates)}",
-                Entry(", ".join(_words(study, trial, first)), marks=marks),
+                Entry(", ".join(_words(trial, first)), marks=marks),
             ]
         )
     return Table("", head, rows, frozenset({0, len(head) - 1}))
@@ -69,9 +69,9 @@ def caption(study: Study, bold: bool) -> list[str]:
         "no part in them.",
         f"{'Bold' if bold else 'Star'}: the best point, among those with all replicates done.",
     ]
-    if sum(study.eligible(trial) for trial in study.trials) > 1:
+    if sum(trial.eligible for trial in study.trials) > 1:
         lines.append("The best of several dev means is biased upwards, because it was selected.")
-    if any(trial.outcomes and not study.complete(trial) for trial in study.trials):
+    if any(trial.outcomes and trial.state != "complete" for trial in study.trials):
         lines.append(
             "In parentheses: the mean so far of a point whose replicates are not all done; this is not a result."
         )
@@ -79,19 +79,19 @@ def caption(study: Study, bold: bool) -> list[str]:
         lines.append(WORST)
     lines.append(f"default: the point of trial 0 ({_point(study.default)}).")
     difference = above_default(study)
-    if difference is not None and best_point(study) is not study.default_trial:
+    if difference is not None and study.best is not study.default_trial:
         spread = "" if difference.spread is None else f" ± {in_points(difference.spread)}"
         lines.append(
             f"The best point is {in_points(difference.mean)}{spread} above the default one: mean and standard deviation"
             f"{', between subsets,' if len({subset for subset, _ in study.replicates}) > 1 else ''} of the differences on the same replicates."
         )
-    states = {"complete": spent.complete, "dropped": spent.dropped, "failed": spent.failed}
-    states["not finished"] = spent.trials - sum(states.values())
+    states = {state: spent[state] for state in ("complete", "dropped", "failed")}
+    states["not finished"] = spent["trials"] - sum(states.values())
     counts = ", ".join(f"{number} {state}" for state, number in states.items() if number)
     lines += [
-        f"{counted(spent.trials, 'point')}{f' ({counts})' if counts else ''}; {spent.replicates} of {spent.full} replicates "
-        f"ended; {counted(spent.stages, 'stage')}, "
-        f"{spent.flops:.2e} FLOPs and {spent.hours:.2f} hours of training, a stage of several points counted with each, without MLM heads and pre-training.",
+        f"{counted(spent['trials'], 'point')}{f' ({counts})' if counts else ''}; {spent['replicates']} of {spent['full']} replicates "
+        f"ended; {counted(spent['stages'], 'stage')}, "
+        f"{spent['flops']:.2e} FLOPs and {spent['seconds'] / 3600:.2f} hours of training, a stage of several points counted with each, without MLM heads and pre-training.",
         *study.notes,
     ]
     return lines
@@ -128,19 +128,19 @@ def score_entry(study: Study, trial: Trial, best: bool) -> Entry:
     center, spread = trial.mean(), trial.spread(study.replicates)
     if center is None:
         return Entry(DASH)
-    complete = study.complete(trial)
+    complete = trial.state == "complete"
     return Entry(
         in_points(center), "" if spread is None else in_points(spread), best=best and complete, partial=not complete
     )
 
 
-def _words(study: Study, trial: Trial, best: bool) -> Iterator[str]:
+def _words(trial: Trial, best: bool) -> Iterator[str]:
     if best:
         yield "best"
     if trial.number == 0:
         yield "default"
-    if not study.complete(trial):
-        yield "unfinished" if trial.state == "complete" else trial.state
+    if trial.state != "complete":
+        yield trial.state
 
 
 def _notes(study: Study, trial: Trial) -> list[Note]:
@@ -178,7 +178,7 @@ def _footnotes(study: Study, trials: Iterable[Trial]) -> tuple[dict[Note, str], 
 
 def _records(study: Study) -> list[dict[str, Any]]:
     """Every trial unrounded, best first."""
-    best = best_point(study)
+    best = study.best
     return [
         {
             "number": trial.number,
@@ -187,7 +187,7 @@ def _records(study: Study) -> list[dict[str, Any]]:
             "reason": trial.reason,
             "default": trial.number == 0,
             "best": trial is best,
-            "eligible": study.eligible(trial),
+            "eligible": trial.eligible,
             "mean": trial.mean(),
             "spread": trial.spread(study.replicates),
             "replicates": [
@@ -231,7 +231,7 @@ def _points_json(study: Study) -> str:
         "default": dict(study.default),
         "grid": {path: list(values) for path, values in study.grid.items()} if study.grid else None,
         "replicates": [{"subset": subset, "seed": seed} for subset, seed in study.replicates],
-        "budget": asdict(budget(study)),
+        "budget": budget(study),
         "caption": caption(study, bold=False),
         "footnotes": footnotes(study),
         "trials": _records(study),
@@ -244,7 +244,7 @@ def _points_json(study: Study) -> str:
 
 def rule(study: Study) -> str:
     """How the best point is chosen, without a full stop."""
-    eligible = sum(study.eligible(trial) for trial in study.trials)
+    eligible = sum(trial.eligible for trial in study.trials)
     whom = f"{counted(eligible, 'point')} of {len(study.trials)} whose {counted(len(study.replicates), 'replicate')}"
     return f"the highest mean dev {study.metric} among the {whom} are done"
 
@@ -298,7 +298,7 @@ def design(replicates: Sequence[tuple[int, int]]) -> str:
 
 def conclusion(study: Study) -> str:
     """One sentence: the best point and how far it is from the default one."""
-    best, difference = best_point(study), above_default(study)
+    best, difference = study.best, above_default(study)
     if best is None:
         return "There is no best point: no point has all its replicates done."
     point = f"The best point is trial {best.number} ({_point(best.point)})"

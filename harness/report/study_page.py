@@ -11,7 +11,7 @@ from harness.report.margins import margin_lines, margin_tables
 from harness.report.page import page
 from harness.report.provenance import SHORT_KEY, machine_lines, machines_of
 from harness.report.study import caption, conclusion, footnotes, points, row_title, shown_value, title_of
-from harness.search.results import Study, best_point
+from harness.search.results import Study
 from harness.search.trials import ReplicateOutcome
 from harness.specs import Record
 from harness.wording import in_points, letter
@@ -50,7 +50,7 @@ def study_page(results: StudyResults) -> str:
 
 
 def _best(results: StudyResults) -> list[Block]:
-    study, best = results.study, best_point(results.study)
+    study, best = results.study, results.study.best
     if best is None:
         return [Lines(["There is no best point: no point has all its replicates done."])]
     values = [f"{path} = {shown_value(best.point.get(path))}" for path in study.paths]

@@ -6,6 +6,7 @@ Pure: no torch, optuna or ray, and the same trials in any order give the same re
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,30 +43,16 @@ class Study:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trials", tuple(sorted(self.trials, key=lambda trial: trial.number)))
-        numbers = [trial.number for trial in self.trials]
-        if len(set(numbers)) != len(numbers):
-            raise ValueError(f"two trials of {self.name} have one number")
-        for trial in self.trials:
-            if len(trial.outcomes) > len(self.replicates):
-                raise ValueError(f"trial {trial.number}: more outcomes than the {len(self.replicates)} replicates")
 
-    def complete(self, trial: Trial) -> bool:
-        """Every replicate ended, done or not, so the mean is final."""
-        return trial.state == "complete" and len(trial.outcomes) == len(self.replicates) > 0
-
-    def eligible(self, trial: Trial) -> bool:
-        """Every replicate is done, so the trial can be the best."""
-        return trial.eligible and self.complete(trial)
+    @property
+    def best(self) -> Trial | None:
+        """The eligible trial with the best mean."""
+        return best_trial(self.trials)
 
     @property
     def default_trial(self) -> Trial | None:
         """The trial of the default point, when it has begun."""
         return next((trial for trial in self.trials if trial.number == 0), None)
-
-
-def best_point(study: Study) -> Trial | None:
-    """The eligible trial with the best mean."""
-    return best_trial(filter(study.eligible, study.trials))
 
 
 def ranked(study: Study) -> list[Trial]:
@@ -74,56 +61,36 @@ def ranked(study: Study) -> list[Trial]:
 
     def place(trial: Trial) -> tuple[int, int, float, int]:
         center = trial.mean()
-        value = -center if center is not None else math.inf
-        if study.complete(trial):
-            return (0 if study.eligible(trial) else 1, 0, value, trial.number)
+        value = math.inf if center is None else -center
+        if trial.state == "complete":
+            return (0 if trial.eligible else 1, 0, value, trial.number)
         state = {"dropped": 2, "failed": 3}.get(trial.state, 4)
         return (state, -len(trial.outcomes), value, trial.number)
 
     return sorted(study.trials, key=place)
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What a study cost. `complete`: trials whose replicates all ended; `replicates` ended, of `full` (all of every trial);
-    `flops` and `seconds`: recorded with the stages, also of those that another command trained."""
-
-    trials: int
-    complete: int
-    dropped: int
-    failed: int
-    replicates: int
-    full: int
-    stages: int
-    flops: float
-    seconds: float
-
-    @property
-    def hours(self) -> float:
-        return self.seconds / 3600
-
-
-def budget(study: Study) -> Budget:
+def budget(study: Study) -> dict[str, Any]:
+    """What a study cost: numbers of trials in all, complete, dropped and failed; replicates that ended, of `full` (all of every trial); their stages, and
+    FLOPs and seconds recorded with these, whoever trained them."""
     outcomes = [outcome for trial in study.trials for outcome in trial.outcomes]
-    states = [trial.state for trial in study.trials]
-    return Budget(
-        trials=len(study.trials),
-        complete=sum(study.complete(trial) for trial in study.trials),
-        dropped=states.count("dropped"),
-        failed=states.count("failed"),
-        replicates=len(outcomes),
-        full=len(study.trials) * len(study.replicates),
-        stages=sum(outcome.stages for outcome in outcomes),
-        flops=math.fsum(outcome.flops for outcome in outcomes),
-        seconds=math.fsum(outcome.seconds for outcome in outcomes),
-    )
+    states = Counter(trial.state for trial in study.trials)
+    return {
+        "trials": len(study.trials),
+        **{state: states[state] for state in ("complete", "dropped", "failed")},
+        "replicates": len(outcomes),
+        "full": len(study.trials) * len(study.replicates),
+        "stages": sum(outcome.stages for outcome in outcomes),
+        "flops": math.fsum(outcome.flops for outcome in outcomes),
+        "seconds": math.fsum(outcome.seconds for outcome in outcomes),
+    }
 
 
 def above_default(study: Study) -> Measured | None:
     """The best point minus the default one on the replicates that both have; the spread is the sd of the differences between
     subsets. None unless all replicates of both are done."""
-    best, first = best_point(study), study.default_trial
-    if best is None or first is None or not study.eligible(first):
+    best, first = study.best, study.default_trial
+    if best is None or first is None or not first.eligible:
         return None
     differences = [a - b for a, b in zip(best.values, first.values, strict=True)]
     subsets = [subset for subset, _ in study.replicates]
@@ -135,7 +102,7 @@ def chosen(study: Study, rule: str) -> dict[str, Any]:
 
     Raises ValueError while no trial can be the best.
     """
-    best = best_point(study)
+    best = study.best
     if best is None:
         raise ValueError(f"no trial of the study {study.name} has all its replicates done")
     spent = budget(study)
@@ -154,19 +121,14 @@ def chosen(study: Study, rule: str) -> dict[str, Any]:
             "replicates": len(first.outcomes),
             "difference": {"mean": difference.mean, "spread": difference.spread},
         }
-    body |= {
-        "trials": spent.trials,
-        "complete": spent.complete,
-        "dropped": spent.dropped,
-        "failed": spent.failed,
-        "replicates": spent.replicates,
-        "flops": spent.flops,
-        "hours": round(spent.hours, 4),
+    counts = ("trials", "complete", "dropped", "failed", "replicates", "flops")
+    return body | {
+        **{name: spent[name] for name in counts},
+        "hours": round(spent["seconds"] / 3600, 4),
         "sampler": study.sampler,
         "racing": study.racing,
         "seed": study.seed,
     }
-    return body
 
 
 def best_yaml(point: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from harness.report.document import FORMATS
 from harness.report.margins import marginal_tables, marginals
 from harness.report.study import points_table, rule
 from harness.report.study import test_lines as final_test_lines
-from harness.search.results import Study, best_point, best_yaml, budget, chosen, final_test, ranked
+from harness.search.results import Study, best_yaml, budget, chosen, final_test, ranked
 from harness.search.trials import ReplicateOutcome, Trial
 from harness.yaml_files import Strict, load_yaml
 
@@ -94,7 +94,7 @@ def test_the_best_has_the_highest_mean_of_all_sound_trials(points: list[tuple[fl
             n, [score] * (3 if kind == "d" else 6), state={"d": "dropped", "f": "failed"}.get(kind, "complete")
         )
         made.append(broken(found, 2) if kind == "b" else found)
-    best = best_point(study(*made))
+    best = study(*made).best
     eligible = [mean([score] * 6) for score, kind in points if kind == "c"]
     assert (best.mean() if best else None) == max(eligible, default=None)
 
@@ -102,7 +102,7 @@ def test_the_best_has_the_highest_mean_of_all_sound_trials(points: list[tuple[fl
 def test_an_incomplete_study_is_shown_and_has_no_best() -> None:
     for trials in ((), (noisy(0, 0.5, 2),), (trial(0, [], state="failed", reason="x"),)):
         found = study(*trials)
-        assert best_point(found) is None
+        assert found.best is None
         with pytest.raises(ValueError, match="cmlm-quick"):
             chosen_of(found)
         for format in FORMATS:
@@ -112,10 +112,9 @@ def test_an_incomplete_study_is_shown_and_has_no_best() -> None:
 
 def test_the_budget_counts_every_replicate() -> None:
     spent = budget(mixed())
-    assert (spent.trials, spent.complete, spent.dropped, spent.failed) == (6, 3, 1, 1)
-    assert (spent.replicates, spent.full) == (23, 36)
-    assert spent.stages == 69
-    assert (spent.flops, spent.hours) == (23e9, pytest.approx(0.23))
+    assert [spent[name] for name in ("trials", "complete", "dropped", "failed")] == [6, 3, 1, 1]
+    assert (spent["replicates"], spent["full"], spent["stages"]) == (23, 36, 69)
+    assert (spent["flops"], spent["seconds"]) == (23e9, pytest.approx(23 * 36.0))
 
 
 def test_the_difference_from_the_papers_point_is_paired() -> None:
