@@ -165,8 +165,7 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
     if not getattr(shown, mode):
         other = "search" if mode == "grid" else "grid"
         raise UserError(f"--{mode}: the space {space.name} has no {mode} under preset {view.preset}; take --{other}.")
-    parameters = view.parameters(mode)
-    defaults = view.point(parameters, mode)
+    parameters, defaults = view.parsed[mode]
     if mode == "grid":
         off = {p.path: (defaults[p.path],) for p in parameters if defaults[p.path] not in p.choices}
         parameters = tuple(replace(p, extra=off.get(p.path, ())) for p in parameters)
@@ -187,7 +186,7 @@ def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
         row=view.row.name if view.row else "",
         parameters=parameters,
         set=overrides_of(shown.set, f"space {space.name}, key set,"),
-        fixed=view.fixed(mode, parameters),
+        fixed=view.fixed(mode),
         defaults=defaults,
         metric=metric,
         tasks=shown.tasks,
@@ -209,7 +208,7 @@ def _view(space: Space, request: TuneRequest) -> View:
     view = space.under(preset)
     if not space.presets:
         try:
-            view.check()
+            _ = view.parsed
         except MisplacedError as error:
             raise UserError(f"space {space.name} under preset {preset}: {error}") from None
     return view
@@ -217,7 +216,7 @@ def _view(space: Space, request: TuneRequest) -> View:
 
 def _no_grid(view: View, grid: str) -> str:
     """Why there is no grid over the search's distributions. `grid`: the option that explores the space's own grid."""
-    ranges = [parameter for parameter in view.parameters("search") if not parameter.choices]
+    ranges = [parameter for parameter in view.parsed["search"][0] if not parameter.choices]
     fix = f"take {grid}" if view.space.grid else "list values under grid in the space"
     if not ranges:
         return f"a search draws its points; {fix}."

@@ -88,7 +88,8 @@ class Space(Settings):
             methods_named(self.method)
         if self.presets and self.default_preset not in self.presets:
             raise MisplacedError(["default_preset"], str(unknown("preset", self.default_preset, self.presets)))
-        varied = {path for name in self.presets or [self.default_preset] for path in self.under(name).check()}
+        parsed = [each for name in self.presets or [self.default_preset] for each in self.under(name).parsed.values()]
+        varied = {parameter.path for parameters, _ in parsed for parameter in parameters}
         for path in self.defaults:
             with placed("defaults", path):
                 if tunable_at(path, self.parts).path not in varied:
@@ -144,8 +145,25 @@ class View:
                 raise ValueError(f"the row {name} trains {' and '.join(chosen.parts)}, and not {self.space.method}")
         return chosen
 
-    def parameters(self, mode: Mode) -> tuple[Parameter, ...]:
-        """What is varied, in the order of the file, parents before children."""
+    @cached_property
+    def parsed(self) -> dict[Mode, tuple[tuple[Parameter, ...], dict[str, Value]]]:
+        """By mode what is varied, parents before children, and the default point. Raises MisplacedError for what cannot be."""
+        space = self.space
+        self._check_table()
+        if not space.grid and not space.search:
+            raise MisplacedError(self.place("search"), "there is neither a grid nor a search; give one of them")
+        found = {mode: self._parameters(mode) for mode in MODES}
+        parsed = {mode: (parameters, self._point(parameters, mode)) for mode, parameters in found.items()}
+        varied = {parameter.path for parameters in found.values() for parameter in parameters}
+        for key in space.set:
+            if key in varied or key.removeprefix(f"{space.method}.") in varied:
+                raise MisplacedError(self.place("set", key), "the space varies it; leave one of them out")
+        for key in self.changes.defaults:
+            if tunable_at(key, space.parts).path not in varied:
+                raise MisplacedError(self.place("defaults", key), UNVARIED)
+        return parsed
+
+    def _parameters(self, mode: Mode) -> tuple[Parameter, ...]:
         parameters: dict[str, Parameter] = {}
         specs: Mapping[str, Any] = getattr(self.space, mode)
         for key, values in specs.items():
@@ -156,15 +174,15 @@ class View:
                     raise ValueError(f"{tunable.path} is given twice; keep one")
                 self._takes_effect(tunable, parameters)
                 parameters[tunable.path] = tunable.parameter(values, loc)
-        if mode == "grid":
+        if mode == "search":
+            return _in_order({path: self._conditional(each, parameters) for path, each in parameters.items()})
+        with placed(*self.place("grid")):
             points = math.prod(len(parameter.choices) for parameter in parameters.values())
             if points > MOST_POINTS:
-                with placed(*self.place("grid")):
-                    raise ValueError(
-                        f"has {points:,} points, and {MOST_POINTS:,} is the most; take fewer values, or search"
-                    )
-            return tuple(parameters.values())
-        return _in_order({path: self._conditional(each, parameters) for path, each in parameters.items()})
+                raise ValueError(
+                    f"has {points:,} points, and {MOST_POINTS:,} is the most; take fewer values, or search"
+                )
+        return tuple(parameters.values())
 
     def _takes_effect(self, tunable: Tunable, before: Mapping[str, Parameter]) -> None:
         """Raises ValueError for a path that changes nothing here, or whose value another one replaces."""
@@ -208,8 +226,8 @@ class View:
                     )
         return replace(parameter, when=when)
 
-    def point(self, parameters: tuple[Parameter, ...], mode: Mode) -> dict[str, Value]:
-        """The default point: a value for each parameter that is active in it, inside of what the search draws from."""
+    def _point(self, parameters: tuple[Parameter, ...], mode: Mode) -> dict[str, Value]:
+        """A value for each parameter that is active in the default point, inside of what the search draws from."""
         given: dict[str, Value] = {}
         for key, value in self.space.defaults.items():
             with placed(*self.place("defaults", key)):
@@ -228,34 +246,16 @@ class View:
                 point[parameter.path] = given[parameter.path]
         return point
 
-    def fixed(self, mode: Mode, parameters: tuple[Parameter, ...]) -> tuple[Override, ...]:
+    def fixed(self, mode: Mode) -> tuple[Override, ...]:
         """What the default point says of parameters that only the other mode varies: the same for all points."""
-        other: Mode = "search" if mode == "grid" else "grid"
-        varied, others = {parameter.path for parameter in parameters}, self.parameters(other)
-        point, origin = self.point(others, other), f"space {self.space.name}, key defaults,"
+        varied = {parameter.path for parameter in self.parsed[mode][0]}
+        others, point = self.parsed["search" if mode == "grid" else "grid"]
+        origin = f"space {self.space.name}, key defaults,"
         return tuple(
-            Override(parameter.key, point[parameter.path], origin=origin)
-            for parameter in others
-            if parameter.path in point and parameter.path not in varied
+            Override(each.key, point[each.path], origin=origin)
+            for each in others
+            if each.path in point and each.path not in varied
         )
-
-    def check(self) -> set[str]:
-        """The paths that are varied. Raises MisplacedError for what cannot be."""
-        space = self.space
-        self._check_table()
-        if not space.grid and not space.search:
-            raise MisplacedError(self.place("search"), "there is neither a grid nor a search; give one of them")
-        parameters = {mode: self.parameters(mode) for mode in MODES}
-        for mode in MODES:
-            self.point(parameters[mode], mode)
-        varied = {parameter.path for mode in MODES for parameter in parameters[mode]}
-        for key in space.set:
-            if key in varied or key.removeprefix(f"{space.method}.") in varied:
-                raise MisplacedError(self.place("set", key), "the space varies it; leave one of them out")
-        for key in self.changes.defaults:
-            if tunable_at(key, space.parts).path not in varied:
-                raise MisplacedError(self.place("defaults", key), UNVARIED)
-        return varied
 
     def _check_table(self) -> None:
         table, preset, space = self.table, self.table_preset, self.space
