@@ -6,8 +6,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-import shutil
 import signal
+import tempfile
 import threading
 import time
 import warnings
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -90,16 +89,14 @@ def explore(
     *,
     count: int,
     study: str,
-    folder: Path,
     execution: Execution,
     concurrent: int,
     stop_requests: StopRequests,
 ) -> None:
-    """Run `count` trials, until `stop_requests` ends them. `parameters`: of `HarnessTrial`; `folder`: for Tune's own files, which are deleted at the end.
+    """Run `count` trials, until `stop_requests` ends them. `parameters`: of `HarnessTrial`.
 
     Raises an error that ends the study (a worker group that does not start); an error of one trial stands in its row.
     """
-    shutil.rmtree(folder / study, ignore_errors=True)
 
     def name(trial: Any) -> str:
         return f"{study}_{trial.config['number']:05d}"
@@ -107,33 +104,32 @@ def explore(
     ended = threading.Event()
     threading.Thread(target=watch, args=(stop_requests, proposals, ended), daemon=True).start()
     try:
-        tune.Tuner(
-            tune.with_resources(tune.with_parameters(HarnessTrial, **parameters), _resources(execution)),
-            tune_config=tune.TuneConfig(
-                search_alg=proposals,
-                scheduler=scheduler_of(proposals),
-                num_samples=count,
-                max_concurrent_trials=concurrent,
-                reuse_actors=True,
-                trial_name_creator=name,
-                trial_dirname_creator=name,
-            ),
-            run_config=tune.RunConfig(
-                name=study,
-                storage_path=str(folder.resolve()),
-                verbose=0,
-                stop=Ended(proposals),
-                failure_config=tune.FailureConfig(max_failures=LOSSES),
-                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-            ),
-        ).fit()
-    except Exception as error:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Tune writes files that nobody reads
+            tune.Tuner(
+                tune.with_resources(tune.with_parameters(HarnessTrial, **parameters), _resources(execution)),
+                tune_config=tune.TuneConfig(
+                    search_alg=proposals,
+                    scheduler=scheduler_of(proposals),
+                    num_samples=count,
+                    max_concurrent_trials=concurrent,
+                    reuse_actors=True,
+                    trial_name_creator=name,
+                    trial_dirname_creator=name,
+                ),
+                run_config=tune.RunConfig(
+                    name=study,
+                    storage_path=folder,
+                    verbose=0,
+                    stop=Ended(proposals),
+                    failure_config=tune.FailureConfig(max_failures=LOSSES),
+                    checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                ),
+            ).fit()
+    except Exception:
         if proposals.fatal is None:
-            _raise_user_error(error, folder)
             raise
     finally:
         ended.set()
-        shutil.rmtree(folder / study, ignore_errors=True)
     if proposals.fatal:
         raise proposals.fatal
 
@@ -146,16 +142,6 @@ def watch(stop_requests: StopRequests, proposals: Proposals, ended: threading.Ev
             stop_requests.look()
         if stop_requests.over and not ended.wait(STOP_SECONDS):
             proposals.over = True
-
-
-def _raise_user_error(error: Exception, folder: Path) -> None:
-    """Tune writes files of its own, and wraps their errors."""
-    if isinstance(error, OSError) or "OSError" in str(error):
-        cause = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-        raise UserError(
-            f"Ray Tune cannot write below {folder} ({cause}); fix that and run the same command again: what was recorded "
-            "is kept."
-        ) from None
 
 
 def _resources(execution: Execution) -> Any:

@@ -368,7 +368,6 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
                 parameters,
                 count=opened.remaining,
                 study=opened.name,
-                folder=store.artifacts.parent / "tune",
                 execution=settled,
                 concurrent=slots_of(settled),
                 stop_requests=stop_requests,

@@ -15,7 +15,6 @@ from cli.command import Said, TrainingStartedError
 from search.small import ran
 
 import harness as api
-from harness.cli.parser import build_parser
 from harness.commands import study as study_commands
 from harness.commands.study import open_study, prepare_study
 from harness.planning.request import Request
@@ -194,21 +193,6 @@ def test_a_damaged_list_of_final_tests_is_named_before_anything_is_trained(harne
     file.write_text('[{"trial": 3, "set": {}}]', encoding="utf-8")
     with pytest.raises(TrainingStartedError):
         harness(f"{words} --final-test")
-
-
-# ---------------------------------------------------------------------------------------------------------- the help
-
-
-def test_help_names_every_flag(harness: Harness) -> None:
-    said = harness("tune --help")
-    assert (said.status, said.err) == (0, "")
-    flags = """--space --grid --search --preset --trials --sampler --racing --metric --seed --tasks --sizes --subsets --seeds
-    --encoder --data --corpus --translator --set --out --plan --final-test --format --store --slots --gpus-per-run --cpus-per-run
-    --address --retry --storage --num-workers --micro-batch --checkpoint-minutes --hours --dev-points --text --label --kind --test --dev --unlabelled --remove-overlap --skip-bad-rows --protocol --track --yes"""
-    assert [flag for flag in flags.split() if f"  {flag}" not in said.out] == []
-    (tune,) = [action.choices["tune"] for action in build_parser()._actions if action.dest == "command"]
-    known = {flag for action in tune._actions for flag in action.option_strings if flag.startswith("--")}
-    assert known == {*flags.split(), "--help"}
 
 
 @pytest.fixture

@@ -377,7 +377,6 @@ def test_a_study_leaves_its_process_as_it_was(tmp_path: Path, store: Store, monk
             proposals,
             MagicMock(),
             study="mine",
-            folder=tmp_path / "tune",
             execution=MagicMock(num_workers=1),
             concurrent=1,
             count=1,

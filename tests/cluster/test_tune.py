@@ -136,7 +136,6 @@ def test_what_is_said_and_what_is_left(study: Study) -> None:
     assert study.leases == leases(study.folder) == 0
     assert [noise for noise in NOISE if noise in study.ended.err + study.ended.out + study.last.out] == []
     assert study.names, "asked until the dashboard had one"
-    assert not list((study.folder / ".harness").rglob("tune/*"))
     assert weights(study.folder) == roots(study.folder)
 
 

@@ -130,22 +130,6 @@ class TestPaired:
         shifted = [[a + b for a, b in zip(values, common, strict=False)] for values in (candidate, incumbent)]
         assert paired(*shifted, replicates) == paired(candidate, incumbent, replicates)
 
-    @given(st.integers(2, 5), st.integers(2, 4), st.data())
-    def test_subsets_and_seeds_are_exchangeable_at_whole_rounds(
-        self, subsets: int, seeds: int, data: st.DataObject
-    ) -> None:
-        replicates = replicates_of(subsets, seeds)
-        draw = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-        candidate = draw.integers(150, 200, (seeds - 1, subsets)) / 256
-        incumbent = draw.integers(160, 210, (seeds, subsets)) / 256
-        rounds, order = draw.permutation(seeds - 1), draw.permutation(subsets)
-        moved = np.vstack([incumbent[:-1][rounds], incumbent[-1:]])[:, order]
-        verdicts = [
-            paired(c.ravel(), i.ravel(), replicates)
-            for c, i in ((candidate, incumbent), (candidate[rounds][:, order], moved))
-        ]
-        assert verdicts[0] == verdicts[1]
-
     @given(looked())
     def test_never_drops_what_is_not_worse(self, case: Any) -> None:
         candidate, incumbent, replicates = case
@@ -184,17 +168,8 @@ class TestProjected:
         done = data.draw(st.integers(1, len(replicates)))
         assert projected(values[0][:done], values[1:]) == pytest.approx(float(np.mean(values[0])))
 
-    def test_easy_subsets_first_do_not_flatter(self) -> None:
-        assert projected([0.9, 0.8], [[0.9, 0.8, 0.4]]) == pytest.approx(0.7)
-
     def test_without_a_complete_trial_the_running_mean(self) -> None:
         assert projected([0.5, 0.7], []) == pytest.approx(0.6)
-
-    @given(st.lists(st.floats(0, 1), min_size=1, max_size=9), st.data())
-    def test_of_all_replicates_is_their_mean(self, values: list[float], data: st.DataObject) -> None:
-        others = st.lists(st.floats(0, 1), min_size=len(values), max_size=len(values))
-        complete = data.draw(st.lists(others, max_size=3))
-        assert projected(values, complete) == pytest.approx(float(np.mean(values)))
 
 
 def simulated(
