@@ -73,41 +73,33 @@ class PreparedStudy:
         space, runs = self.points.space, self.points.identity(self.points.space.defaults)
         return study_name(space, self.request.seed, runs, (*space.set, *self.request.base.overrides))
 
-    def work_left(self, trials: Iterable[Trial]) -> tuple[int, int, float]:
-        """Distinct stages of the study, how many of them are still to be trained, and their FLOPs. Exact for a grid; for a
-        search the default point is counted for those that are not proposed yet, and no point is dropped."""
-        space, retry = self.points.space, self.request.base.retry
-        known, rest = [dict(trial.point) for trial in trials], [dict(t.point) for t in trials if unfinished(t, retry)]
-        ended = [point for point in known if point not in rest]
+    def plan(self) -> StudyPlan:
+        """What is left, as `StudyPlan` says it; nothing is trained or written. Exact for a grid; for a search the default point is counted for those that
+        are not proposed yet, and no point is dropped."""
+        store, space, retry = self.prepared.store, self.points.space, self.request.base.retry
+        trials, _ = trials_of(begun_study(store, self.name), self.points, store)
+        ended = [dict(trial.point) for trial in trials if not unfinished(trial, retry)]
+        rest = [dict(trial.point) for trial in trials if unfinished(trial, retry)]
         if space.sampler == "grid":
             rest = [point for point in space.grid_points() if point not in ended]
-        elif not known:
+        elif not trials:
             rest = [space.defaults]
-        every, left = self._stages([*ended, *rest]), self._stages(rest)
-        statuses = self.prepared.store.statuses(left)
-        untrained = trained_again(retry)
+        every, left, untrained = self._stages([*ended, *rest]), self._stages(rest), trained_again(retry)
+        statuses = store.statuses(left)
         to_train = [stage for key, stage in left.items() if statuses.get(key, ("failed", 0))[0] in untrained]
-        flops = sum(self.prepared.plan.stage_flops(stage) for stage in to_train)
-        if space.sampler == "grid":
-            return len(every), len(to_train), flops
         own = [stage for stage in self._stages([space.defaults]).values() if stage.phase not in SHARED_PHASES]
-        new = max(0, limit_of(space) - max(1, len(known)))
-        flops += new * sum(self.prepared.plan.stage_flops(stage) for stage in own)
-        return len(every) + len(own) * new, len(to_train) + len(own) * new, flops
-
-    def plan(self) -> StudyPlan:
-        """What is left, as `StudyPlan` says it; nothing is trained or written."""
-        store = self.prepared.store
-        trials, _ = trials_of(begun_study(store, self.name), self.points, store)
-        stages, to_train, flops = self.work_left(trials)
+        new = 0 if space.sampler == "grid" else max(0, limit_of(space) - max(1, len(trials)))
+        cost = self.prepared.plan.stage_flops
+        flops = sum(map(cost, to_train)) + new * sum(map(cost, own))
+        train = len(to_train) + len(own) * new
         return StudyPlan(
             name=self.name,
-            points=self.points.space.trials,
-            ended=sum(not unfinished(trial, self.request.base.retry) for trial in trials),
-            stages=stages,
-            to_train=to_train,
+            points=space.trials,
+            ended=len(ended),
+            stages=len(every) + len(own) * new,
+            to_train=train,
             flops=flops,
-            hours=self.prepared.hours_of(flops, to_train or 1),
+            hours=self.prepared.hours_of(flops, train or 1),
         )
 
     def _stages(self, points: Iterable[Mapping[str, Any]]) -> dict[str, Stage]:

@@ -38,7 +38,7 @@ def points(study: Study) -> Table:
                 *(shown_value(trial.point.get(path)) for path in study.paths),
                 score_entry(study, trial, first),
                 f"{len(trial.outcomes)}/{len(study.replicates)}",
-                Entry(", ".join(_words(trial, first)), marks=marks),
+                Entry(", ".join(_words(study, trial, first)), marks=marks),
             ]
         )
     return Table("", head, rows, frozenset({0, len(head) - 1}))
@@ -77,7 +77,7 @@ def caption(study: Study, bold: bool) -> list[str]:
         )
     if any(outcome.status != "done" for trial in study.trials for outcome in trial.outcomes):
         lines.append(WORST)
-    lines.append(f"default: the point of trial 0 ({_point(study.default)}).")
+    lines.append(f"default: the point that was tried first ({_point(study.default)}).")
     difference = above_default(study)
     if difference is not None and study.best is not study.default_trial:
         spread = "" if difference.spread is None else f" ± {in_points(difference.spread)}"
@@ -134,10 +134,10 @@ def score_entry(study: Study, trial: Trial, best: bool) -> Entry:
     )
 
 
-def _words(trial: Trial, best: bool) -> Iterator[str]:
+def _words(study: Study, trial: Trial, best: bool) -> Iterator[str]:
     if best:
         yield "best"
-    if trial.number == 0:
+    if trial is study.default_trial:
         yield "default"
     if trial.state != "complete":
         yield trial.state
@@ -185,7 +185,7 @@ def _records(study: Study) -> list[dict[str, Any]]:
             "point": dict(trial.point),
             "state": trial.state,
             "reason": trial.reason,
-            "default": trial.number == 0,
+            "default": trial is study.default_trial,
             "best": trial is best,
             "eligible": trial.eligible,
             "mean": trial.mean(),

@@ -5,6 +5,6 @@ space_file  what its YAML file may say; parameters: distributions and the paths 
 points      a point to its runs, replicate by replicate, and their scores on dev
 trials      trials and the outcomes of their replicates
 racing      the paired test that drops a point before all its replicates are run
-study       Optuna: samplers, the study's history, and its mirror in the database of the runs
+study       Optuna's study in the database of the runs: its sampler, and its trials with what the records say of them
 results     what was found: budget, best point, best.yaml, the final test
 """

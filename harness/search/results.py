@@ -23,7 +23,7 @@ class Study:
 
     `method`: the method as in titles, and `row` the row of a table that it is; `paths`: what varies, in the space's order;
     `replicates`: (subset, seed) in the order they are run; `grid`: of a grid, its values by path; `default`: the paper's
-    point, always trial 0; `notes`: sentences for the caption.
+    point, tried first; `notes`: sentences for the caption.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Study:
     @property
     def default_trial(self) -> Trial | None:
         """The trial of the default point, when it has begun."""
-        return next((trial for trial in self.trials if trial.number == 0), None)
+        return next((trial for trial in self.trials if trial.point == self.default), None)
 
 
 def ranked(study: Study) -> list[Trial]:

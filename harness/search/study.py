@@ -27,7 +27,7 @@ from harness.store.studies import begun_study, database_errors, storage_of
 
 NOTES = "harness"
 """The attribute of Optuna's trials for what Optuna has no field for: 'state' and 'reason'; 'same as', the trial that this one repeats, with 'again' where
-it is run once more; 'not done', why replicates failed or diverged."""
+it is run once more; 'not done', why replicates failed or diverged; 'place', in a grid."""
 DIED = "its process died too often"
 """Reason of a failed trial that the next command retries."""
 REPEATS = 100
@@ -73,13 +73,15 @@ def opened(store: Store, name: str, points: Points, retry: bool) -> optuna.Study
             study.set_metric_names([points.metric])
         for each in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             study.tell(each.number, state=TrialState.FAIL)  # its command was killed
-        waiting = {notes_of(each).get("same as") for each in _waiting(study)}
+        waiting, space = [notes_of(each) for each in _waiting(study)], points.space
         for trial in trials_of(study, points, store)[0]:
-            if unfinished(trial, retry) and trial.number not in waiting:
+            if unfinished(trial, retry) and trial.number not in [notes.get("same as") for notes in waiting]:
                 again = {"same as": trial.number, "again": True}
                 study.enqueue_trial(dict(trial.point), user_attrs={NOTES: again})
-        for point in points.space.grid_points() if points.space.sampler == "grid" else (points.space.defaults,):
-            study.enqueue_trial(dict(point), skip_if_exists=True)
+        known = [point for _, _, point in asked(study, space)]
+        for place, point in enumerate(space.grid_points() if space.sampler == "grid" else (space.defaults,)):
+            if point not in known and place not in [notes.get("place") for notes in waiting]:
+                study.enqueue_trial(dict(point), user_attrs={NOTES: {"place": place}})
     return study
 
 

@@ -249,6 +249,8 @@ def test_the_default_point_is_tried_first_and_a_grid_is_run_in_its_order(
     assert [dict(trial.point) for trial in done.trials] == list(points.space.grid_points())
     assert [trial.state for trial in done.trials] == ["complete"] * 4
     search = points_of(tmp_path, trials=1)
+    opened(killed := new_store(), "mine", search, False).ask()  # type: ignore[arg-type]  # and it drew no parameter
+    assert [trial.point for trial in Tune(search, killed).all().trials] == [search.space.defaults]
     (trial,) = Tune(search, new_store()).all().trials
     assert trial.point == search.space.defaults
 
