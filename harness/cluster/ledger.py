@@ -48,7 +48,6 @@ class Ledger:
         self._storage = storage
         self._owner = owner
         self._tried: set[str] = set()
-        self._users: dict[str, set[str]] = {}
         self._stopping: frozenset[str] | None = frozenset()
         self._running: dict[str, Running] = {}
         threading.Thread(target=self._renew, daemon=True).start()
@@ -93,23 +92,6 @@ class Ledger:
         )  # half of what a ledger would import, and a bench does not ask
 
         return counted_records(self._store, metrics)
-
-    def hold(self, key: str, user: str) -> None:
-        """Keep the weights of a stage: `user` needs them."""
-        self._users.setdefault(key, set()).add(user)
-
-    def let_go(self, key: str, user: str) -> None:
-        """`user` needs the weights no more. Delete them if no other user does, unless another driver may use them."""
-        users = self._users.get(key, set())
-        users.discard(user)
-        if not users and not self._store.others_alive(self._owner):
-            self._storage.delete(weights_of(key))
-
-    def let_all_go(self) -> None:
-        """Nobody needs weights any more that somebody held."""
-        for key, users in self._users.items():
-            for user in [*users]:
-                self.let_go(key, user)
 
     def others_alive(self) -> bool:
         return self._store.others_alive(self._owner)

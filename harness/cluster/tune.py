@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -33,7 +33,7 @@ from harness.planning.lifecycle import Event, Lifecycle
 from harness.planning.work import Item
 from harness.processes import end_with_parent
 from harness.search.points import Points
-from harness.search.trials import ReplicateOutcome
+from harness.search.trials import ReplicateOutcome, Trial
 from harness.specs import SHARED_PHASES, Parent, Record, Run, Stage
 from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
@@ -176,7 +176,6 @@ class HarnessTrial(tune.Trainable):
         self._points, self._setup, self._vocabulary, self._execution = points, worker_setup, vocabulary, execution
         self._token_cache, self._ledger = TokenCache(references=references), ledger
         self._worker: Any = None
-        self._runs: tuple[tuple[Run, ...], ...] = ()
         self._chain_runner = ChainRunner(ledger, driver.here(), worker_setup, self._train, retry)
         self.reset_config(config)
 
@@ -184,7 +183,7 @@ class HarnessTrial(tune.Trainable):
         return "harness-trial"
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._number, self._left, self._outcomes = new_config["number"], self._runs, list[ReplicateOutcome]()
+        self._number, self._outcomes = new_config["number"], list[ReplicateOutcome]()
         self._runs = self._points.runs(new_config["point"])
         return True
 
@@ -208,11 +207,6 @@ class HarnessTrial(tune.Trainable):
         }
 
     def _outcome(self, index: int) -> ReplicateOutcome:
-        if index == 0:
-            for run in chain(*self._left):  # some were not run where the trial before was dropped
-                self._chain_runner.let_go(run)
-            for run in chain(*self._runs):
-                self._chain_runner.hold(run)
         points, runs, failed = self._points, self._runs[index], dict[str, Record]()
         for run in runs:
             failed |= self._chain_runner.run(run, points.scored(run), f"trial {self._number}: {run.name}")
@@ -242,9 +236,38 @@ Train = Callable[[Item, Owner], WorkerResult]
 """Trains an item and commits its record for an owner; raises one of WORKER_LOST when its process died or stopped the stage."""
 
 
-def starts_from(run: Run) -> list[str]:
-    """The stages whose weights a run needs, and which no other command keeps."""
-    return [stage.key for stage in run.stage.chain[:-1] if stage.phase not in SHARED_PHASES]
+@dataclass
+class SharedWeights:
+    """Told of all trials, it deletes the weights that runs start from once the last run that does has ended. MLM heads and pre-training stay."""
+
+    points: Points
+    delete: Callable[[str], None]
+    users: dict[str, set[str]] = field(default_factory=dict)
+
+    def hold(self, runs: Iterable[Run], user: str = "") -> None:
+        """Keep what runs start from until they end, or, with a `user`, until the study does."""
+        for run, key in _starts_from(runs):
+            self.users.setdefault(key, set()).add(user or run.stage.key)
+
+    def __call__(self, kind: str, trial: Trial) -> None:
+        with suppress(UserError):  # of a point that cannot be run
+            runs = self.points.runs(trial.point)
+            if kind == "started":
+                self.hold(chain(*runs))
+                return
+            for run, key in _starts_from(runs[len(trial.outcomes) - 1] if kind == "replicate" else chain(*runs)):
+                self.users[key].discard(run.stage.key)
+                if not self.users[key]:
+                    self.delete(key)
+
+    def end(self) -> None:
+        for key in self.users:
+            self.delete(key)
+
+
+def _starts_from(runs: Iterable[Run]) -> Iterator[tuple[Run, str]]:
+    """The stages whose weights runs need, and which no other command keeps."""
+    return ((run, stage.key) for run in runs for stage in run.stage.chain[:-1] if stage.phase not in SHARED_PHASES)
 
 
 @dataclass
@@ -270,22 +293,9 @@ class ChainRunner:
             except Exception:  # the ledger is unavailable for a moment, or ended with its driver
                 continue
 
-    def hold(self, run: Run) -> None:
-        """Keep the weights that a run starts from until `let_go`, also where a run before it lets them go. Whoever goes on with the run after the death of this
-        process releases them."""
-        for key in starts_from(run):
-            ask(self.ledger, "hold", key, run.stage.key)
-
-    def let_go(self, run: Run) -> None:
-        for key in starts_from(run):
-            ask(self.ledger, "let_go", key, run.stage.key)
-
     def run(self, run: Run, metrics: tuple[str, ...], name: str) -> dict[str, Record]:
         """Train what is not recorded of a run. Returns how those stages ended that failed, some of them without a record."""
-        self.hold(run)
-        failed = self._trained(self._items(run.stage, metrics, name))
-        self.let_go(run)
-        return failed
+        return self._trained(self._items(run.stage, metrics, name))
 
     def _items(self, leaf: Stage, metrics: tuple[str, ...], name: str) -> list[Item]:
         """What must be trained before the leaf is recorded, from the leaf upwards; nothing where an ancestor ended without

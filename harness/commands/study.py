@@ -33,6 +33,7 @@ from harness.search.study import limit_of, remaining, study_name, summaries, tri
 from harness.search.study import opened as opened_study
 from harness.search.trials import State, Trial
 from harness.specs import SHARED_PHASES, Record, Stage, trained_again
+from harness.storage import Storage, weights_of
 from harness.store import DEFAULT_URL, Owner, Store, StoredRequest
 from harness.store.studies import begun_study
 from harness.tracking import Outcome, Projection, Writer, member_of, size_name
@@ -317,9 +318,9 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
     check_readings(prepared.items, tokeniser, plan.library)
     metadata = {"study": opened.name, "space": points.space.space.name, "encoder": located.name}
     with session(execution_of(request, points.base), metadata) as (dashboard, settled):
-        from harness.cluster.ledger import StopRequests, ask, start_ledger
+        from harness.cluster.ledger import StopRequests, start_ledger
         from harness.cluster.proposals import Proposals
-        from harness.cluster.tune import explore, starts_from
+        from harness.cluster.tune import SharedWeights, explore
         from harness.cluster.worker import TokenCache, slots_of
 
         storage = storage_of(request, store)
@@ -329,14 +330,13 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
         token_cache = TokenCache(lambda rows, data, _: read(rows, data))
         for stage in plan.stages.values():
             token_cache.references(stage)
-        for run in plan.runs:  # weights that the default point shares with others stay until the study ends
-            for key in starts_from(run):
-                ask(ledger, "hold", key, opened.owner.token)
+        weights = SharedWeights(points, partial(_discard, opened, storage))
+        weights.hold(
+            plan.runs, opened.owner.token
+        )  # what the default point shares with others stays until the study ends
         runs = points.runs_of_grid()
         recorded = store.statuses(run.stage.key for run in runs)
-        for run in runs:  # and those of a grid until the last run that starts from them
-            for key in starts_from(run) if run.stage.key not in recorded else ():
-                ask(ledger, "hold", key, run.stage.key)
+        weights.hold(run for run in runs if run.stage.key not in recorded)
         setup = worker_setup_of(request, [located], storage, settled)
         parameters = {
             "points": points,
@@ -349,7 +349,7 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
             "retry": request.retry,
         }
         with view(opened, dashboard) as show:
-            opened.watchers[:0] = [show, partial(_remember, opened)]
+            opened.watchers[:0] = [show, partial(_remember, opened), weights]
 
             def watch(kind: str, trial: Trial) -> None:
                 for watcher in opened.watchers:
@@ -365,7 +365,13 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
                 stop_requests=stop_requests,
             )
         opened.over = stop_requests.over
-        ask(ledger, "let_all_go")
+        weights.end()
+
+
+def _discard(opened: Opened, storage: Storage, key: str) -> None:
+    """Delete the weights of a stage, unless another command may use them."""
+    if not opened.store.others_alive(opened.owner):
+        storage.delete(weights_of(key))
 
 
 def _remember(opened: Opened, kind: str, trial: Trial) -> None:

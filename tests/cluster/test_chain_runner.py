@@ -14,12 +14,13 @@ from store.samples import record, stage
 
 from harness.cluster import ledger as ledger_module
 from harness.cluster import tune as tune_module
-from harness.cluster.tune import ChainRunner, HarnessTrial
+from harness.cluster.tune import ChainRunner, SharedWeights
 from harness.cluster.worker import WorkerResult
 from harness.execution import WorkerSetup
 from harness.planning.lifecycle import WORKER_DEATHS
 from harness.planning.work import Item
 from harness.search.trials import ReplicateOutcome
+from harness.search.trials import Trial as StudyTrial
 from harness.specs import Parent, Record, Run, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store
@@ -41,7 +42,6 @@ class FakeLedger:
     store: Store
     storage: Storage
     tried: set[str] = field(default_factory=set)
-    users: dict[str, set[str]] = field(default_factory=dict)
 
     def lease(self, key: str, seen: int, remake: bool, owner: Owner) -> Any:
         return self.store.lease(key, owner, seen_attempt=seen, remake=remake)
@@ -62,14 +62,6 @@ class FakeLedger:
 
     def records(self, metrics: dict[str, str]) -> dict[str, Record]:
         return self.store.records(metrics)
-
-    def hold(self, key: str, user: str) -> None:
-        self.users.setdefault(key, set()).add(user)
-
-    def let_go(self, key: str, user: str) -> None:
-        self.users.get(key, set()).discard(user)
-        if not self.users.get(key):
-            self.storage.delete(weights_of(key))
 
 
 @dataclass
@@ -114,69 +106,33 @@ def test_a_chain_is_trained_once_and_then_read(ledger: FakeLedger) -> None:
     assert (first.run(), second.run()) == ({}, {})
     assert first.trained == ["mlm-head", "post-train", "fine-tune"]
     assert second.trained == []
-    assert ledger.storage.exists(weights_of(HEAD.key)), "other runs start from them"
-    assert not ledger.storage.exists(weights_of(POST.key)), "nobody starts from them any more"
 
 
-def test_weights_stay_as_long_as_another_run_needs_them(ledger: FakeLedger) -> None:
-    ledger.hold(POST.key, "another run")
-    Trial(ledger).run()
-    assert ledger.storage.exists(weights_of(POST.key))
-
-
-def test_runs_to_come_share_what_they_start_from(ledger: FakeLedger) -> None:
-    trial = Trial(ledger)
-    for run in RUNS:
-        trial.runner.hold(run)
-    for run in RUNS:
-        assert ledger.storage.exists(weights_of(POST.key)) == (run != RUNS[0])
-        trial.run(run)
-    assert trial.trained == ["mlm-head", "post-train", "fine-tune", "fine-tune"]
-    assert not ledger.storage.exists(weights_of(POST.key)), "nobody starts from them any more"
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[Trial], HarnessTrial]:
-    """Tune's trial of two replicates with a run each; another point has a replicate without one."""
-
-    def make(trial: Trial) -> HarnessTrial:
-        points: Any = SimpleNamespace(
-            replicates=((0, 0), (0, 1)),
-            runs=lambda point: tuple((run,) for run in RUNS) if point else ((),),
-            scored=lambda run: ("accuracy",),
-            counted=lambda runs: {},
-            outcome=lambda runs, records: ReplicateOutcome(0.5),
-        )
-        nothing: Any = None
-        made = HarnessTrial.__new__(HarnessTrial)
-        config = {"number": 0, "point": {"lr": 1}}
-        made.setup(config, points, trial.runner.setup, nothing, {}, trial.ledger, Owner.current(), nothing, retry=False)
-        made._chain_runner = trial.runner
-        return made
-
-    monkeypatch.setattr(tune_module, "end_with_parent", lambda: None)
-    return make
-
-
-def test_the_replicates_of_a_trial_share_what_they_start_from(ledger: FakeLedger, started: Any) -> None:
-    trial = Trial(ledger)
-    of_tune = started(trial)
-    assert [of_tune.step()["done"] for _ in range(2)] == [False, True]
-    assert trial.trained == ["mlm-head", "post-train", "fine-tune", "fine-tune"]
-    assert not ledger.storage.exists(weights_of(POST.key))
-
-
-def test_a_trial_that_was_dropped_leaves_no_weights(ledger: FakeLedger, started: Any) -> None:
-    of_tune = started(Trial(ledger))
-    of_tune.step()
-    assert ledger.storage.exists(weights_of(POST.key)), "for the replicates that follow"
-    of_tune.reset_config({"number": 1, "point": {}})
-    of_tune.step()
-    assert not ledger.storage.exists(weights_of(POST.key))
+def test_weights_stay_until_the_last_run_that_starts_from_them() -> None:
+    """Of a trial that ends and of one that is dropped; a head stays, and what the default point starts from until the study ends."""
+    deleted: list[str] = []
+    points: Any = SimpleNamespace(runs=lambda point: tuple((run,) for run in RUNS))
+    of_trial = StudyTrial(0, {})
+    weights = SharedWeights(points, deleted.append)
+    weights("started", of_trial)
+    weights("replicate", replace(of_trial, outcomes=(ReplicateOutcome(0.5),)))
+    assert deleted == []
+    weights("replicate", replace(of_trial, outcomes=(ReplicateOutcome(0.5),) * 2))
+    assert deleted == [POST.key]
+    weights("started", of_trial)
+    weights("ended", of_trial)
+    assert {*deleted[1:]} == {POST.key}
+    deleted.clear()
+    weights.hold(RUNS, "the study")
+    weights("ended", of_trial)
+    assert deleted == []
+    weights.end()
+    assert deleted == [POST.key]
 
 
 def test_deleted_weights_are_made_again(ledger: FakeLedger) -> None:
     Trial(ledger).run()
+    ledger.storage.delete(weights_of(POST.key))
     other = Trial(ledger)
     assert other.run(RUNS[1]) == {}
     assert other.trained == ["post-train", "fine-tune"]
@@ -209,6 +165,7 @@ def test_deaths_are_retried_and_then_recorded(ledger: FakeLedger) -> None:
 
 def test_a_remake_that_fails_leaves_the_record_alone(ledger: FakeLedger) -> None:
     Trial(ledger).run()
+    ledger.storage.delete(weights_of(POST.key))
 
     def dies(item: Item) -> Status:
         raise ActorDiedError()
