@@ -25,7 +25,6 @@ from harness.store import Owner, Store, StoredRequest, exchange, merge
 from harness.store.exchange import publish_records
 from harness.store.published import HEADER, RECORDS_FILE
 from harness.store.rows import predicted_by
-from harness.store.published import RECORDS_FILE
 from harness.store.studies import begun_study, storage_of
 from harness.store.tables import RECORDS
 
@@ -172,7 +171,7 @@ def begun(store: Store, name: str, values: list[float]) -> None:
         study.enqueue_trial({"alpha": value})
 
 
-def told(store: Store, name: str) -> list[tuple[object, ...]]:
+def trials_of(store: Store, name: str) -> list[tuple[object, ...]]:
     study = begun_study(store, name)
     return [(t.number, t.params, t.state, t.values, t.user_attrs) for t in study.trials] if study else []
 
@@ -188,14 +187,14 @@ def test_a_study_is_taken_whole_or_not_at_all(store: Store, other: Store) -> Non
     study = begun_study(other, "longer")
     assert study is not None
     study.tell(study.ask(), 0.5)
-    kept = told(store, "mine"), told(store, "another")
+    kept = trials_of(store, "mine"), trials_of(store, "another")
     merged = merge(store, other)
     assert merged.studies == ["another"]
-    assert (told(store, "mine"), told(store, "another")) == kept
-    assert all(told(store, name) == told(other, name) for name in ("new", "longer"))
-    before = [told(store, name) for name in store.studies()]
+    assert (trials_of(store, "mine"), trials_of(store, "another")) == kept
+    assert all(trials_of(store, name) == trials_of(other, name) for name in ("new", "longer"))
+    before = [trials_of(store, name) for name in store.studies()]
     assert merge(store, other).studies == ["another"]
-    assert [told(store, name) for name in store.studies()] == before
+    assert [trials_of(store, name) for name in store.studies()] == before
 
 
 # ---------------------------------------------------------------- published
