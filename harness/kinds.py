@@ -28,6 +28,14 @@ from harness.answers import (
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
+STEPS = 10_000
+"""Numbers that a type should tell apart in a standard deviation of scores."""
+
+
+def number_type(center: float, spread: float) -> Literal["float32", "float64"]:
+    """The type of scores that lie about `spread` around `center`: float32 where that tells them apart, and holds their squares."""
+    return "float32" if max(STEPS * np.spacing(np.float32(abs(center))), 1e-12) < spread < 1e12 else "float64"
+
 
 @dataclass(frozen=True)
 class Kind(ABC):
@@ -86,6 +94,11 @@ class Kind(ABC):
         return None
 
     @property
+    def output_type(self) -> Literal["float32", "float64"]:
+        """Of predictions, in NumPy and in torch."""
+        return "float32"
+
+    @property
     def word_names(self) -> tuple[str, ...]:
         """What label words stand for, in the order of the words: the classes, or the ends of the scale; none where no word can answer."""
         return self.names
@@ -110,6 +123,10 @@ class Kind(ABC):
     def moments(self, labels: Array) -> tuple[float, ...]:
         """Mean and standard deviation of scores; () of other labels."""
         return ()
+
+    def narrowed(self, labels: Array) -> Array:
+        """Labels of a file, of type `dtype`, as they are kept."""
+        return labels
 
     def named(self, labels: Array) -> list[Any] | Array:
         """Labels or decoded predictions [n] as people read them."""
@@ -270,7 +287,7 @@ class Scores(Kind):
     """One number a row, a regression. `bounds`: the lowest and the highest, where it has any. `standardised`: see `trained_in`."""
 
     answer = "score"
-    dtype = np.float32
+    dtype = np.float64
     metrics = ("spearman", "pearson")
     loss = "mean_squared_error"
     word_loss = "kl_divergence"
@@ -293,6 +310,11 @@ class Scores(Kind):
     @property
     def trained_in(self) -> tuple[float, float] | None:
         return self.standardised
+
+    @property
+    def output_type(self) -> Literal["float32", "float64"]:
+        low, high = self.bounds or (0.0, 1.0)
+        return number_type(*(self.standardised or (max(abs(low), abs(high)), high - low)))
 
     @property
     def word_names(self) -> tuple[str, ...]:
@@ -322,11 +344,18 @@ class Scores(Kind):
         return float(labels.min()), float(labels.max())
 
     def moments(self, labels: Array) -> tuple[float, ...]:
-        """Exact sums, and six digits of them: the same on every machine."""
+        """Exact sums, and six digits of them (of a mean beside which the spread is small, all): the same on every machine."""
         values = labels.astype(np.float64).tolist()
         mean = math.fsum(values) / len(values)
-        spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
-        return float(f"{mean:.6g}"), float(f"{spread:.6g}") or 1.0
+        spread = float(f"{math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)):.6g}") or 1.0
+        precise = labels.dtype == np.float64 and number_type(mean, spread) == "float64"
+        return mean if precise else float(f"{mean:.6g}"), spread
+
+    def narrowed(self, labels: Array) -> Array:
+        """As float32, where that tells them apart as well."""
+        short = labels.astype(np.float32)
+        same = len(np.unique(short)) == len(np.unique(labels))
+        return short if same and number_type(labels.mean(), labels.std() or 1.0) == "float32" else labels
 
     def decoded(self, arrays: Arrays) -> Array:
         return arrays["logits"][:, 0]

@@ -74,6 +74,12 @@ def export(
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} exists already; name a new folder, or delete that one.")
+    kind = recorded.stage.data.kind
+    if kind and kind.trained_in and kind.output_type == "float64":
+        raise UserError(
+            f"{recorded.key[:12]}: its scores ({kind.trained_in[0]:.15g} ± {kind.trained_in[1]:g}) cannot be told apart in float32, which a model's "
+            "folder holds; train on the scores less their mean, or predict with the run's key."
+        )
     if onnx:
         _check_onnx(recorded)
     model = trained_model(recorded, view, storage=storage, accept_difference=accept_difference)

@@ -52,9 +52,9 @@ class CrossEntropy(TrainingObjective):
         self.weights = {"cross_entropy": 1.0}
         assert self.kind is not None
         if self.kind.per_token:
-            self.head = TokenHead(self.encoder, self.kind.outputs, self.dropout, self.seed)
+            self.head = TokenHead(self.encoder, self.dropout, self.seed)
         else:
-            self.head = RowHead(self.encoder, self.kind.outputs, self.dropout, self.seed, self.kind.trained_in)
+            self.head = RowHead(self.encoder, self.kind, self.dropout, self.seed)
 
     def parts(self) -> dict[str, Tensor]:
         return self.head.parts()
@@ -75,7 +75,7 @@ class CrossEntropy(TrainingObjective):
     def classify(self, logits: Tensor, labels: Tensor) -> Tensor:
         assert self.kind is not None
         loss = CRITERIA[self.kind.loss](at_least_single(logits), labels)
-        return loss / self.kind.trained_in[1] ** 2 if self.kind.trained_in else loss
+        return (loss / self.kind.trained_in[1] ** 2).float() if self.kind.trained_in else loss
 
     def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
         outputs: HeadOutputs = self.head(self.encoder, batch)
@@ -162,7 +162,7 @@ class LabelWords(CrossEntropy):
             raise ValueError("the encoder's tokenizer has no mask token")
         self.uses_mlm_head = self.params.head == "mlm"
         self.embeddings_predict = not self.uses_mlm_head
-        self.head = WordHead(self.vocabulary.mask_id, not self.uses_mlm_head, self.kind.scale)
+        self.head = WordHead(self.vocabulary.mask_id, not self.uses_mlm_head, self.kind)
 
     def take_training_set(self, examples: Examples, labels: NDArray[Any] | None) -> None:
         assert isinstance(examples, ClozeExamples)

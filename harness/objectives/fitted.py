@@ -59,7 +59,7 @@ class Fitted(TrainingObjective):
         """Predictions from transformed features: scores, or the logarithms of the classes' probabilities."""
         assert self.kind is not None
         if self.kind.answer == "score":
-            return {"logits": fitted.predict(features).astype(np.float32)[:, None]}
+            return {"logits": fitted.predict(features).astype(self.kind.output_type)[:, None]}
         shares = np.zeros((features.shape[0], self.kind.outputs))
         shares[:, fitted.classes_] = fitted.predict_proba(features)
         return {"logits": np.log(np.maximum(shares, LEAST_SHARE)).astype(np.float32)}

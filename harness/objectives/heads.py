@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.encoders.models.text_encoder import Batch, TextEncoder
+from harness.kinds import Kind
 from harness.objectives.base import draw_linear
 from harness.objectives.definitions import HEAD
 
@@ -40,16 +41,16 @@ class Head(nn.Module):
 
 class WordHead(Head):
     """The encoder's MLM head at the mask of each cloze, on the label words alone; `tied`: the product with the word embeddings instead,
-    which is COCO-LM's head for its corrective language modelling. `scale`: of a regression the scores that its two words stand for; what
+    which is COCO-LM's head for its corrective language modelling. Of a regression its two words stand for the ends of the scale; what
     it predicts is the score that is expected between them. It has no weights of its own."""
 
     words: Tensor
 
-    def __init__(self, mask_id: int, tied: bool, scale: tuple[float, float] | None) -> None:
+    def __init__(self, mask_id: int, tied: bool, kind: Kind) -> None:
         super().__init__()
         self._mask_id = mask_id
         self._tied = tied
-        self._scale = scale
+        self._scale, self._number = kind.scale, getattr(torch, kind.output_type)
         self.register_buffer("words", torch.zeros(0, dtype=torch.long), persistent=False)
 
     def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
@@ -64,27 +65,20 @@ class WordHead(Head):
         if self._scale is None:
             return logits
         low, high = self._scale
-        return low + (high - low) * logits.float().softmax(dim=1)[:, 1:]
+        return low + (high - low) * logits.to(self._number).softmax(dim=1)[:, 1:]
 
 
 class RowHead(Head):
     """One vector of outputs a row, from its first token: dropout, dense, tanh, dropout, linear (RoBERTa's own head, for every
-    encoder: docs/papers.md D1). `trained_in`: mean and standard deviation of the scores, so that its layers learn as well in any unit."""
+    encoder: docs/papers.md D1). Scores are trained less their mean and divided by their standard deviation, so that its layers learn as well in any unit."""
 
-    def __init__(
-        self,
-        encoder: TextEncoder,
-        outputs: int,
-        dropout: float,
-        seed: int,
-        trained_in: tuple[float, float] | None = None,
-    ) -> None:
+    def __init__(self, encoder: TextEncoder, kind: Kind, dropout: float, seed: int) -> None:
         super().__init__()
         size, spread = encoder.hidden_size, encoder.config.initializer_range
-        self._trained_in = trained_in
+        self._trained_in, self._number = kind.trained_in, getattr(torch, kind.output_type)
         self.drop = nn.Dropout(dropout)
         self.dense = draw_linear(nn.Linear(size, size), spread, seed, "classification_dense")
-        self.out = draw_linear(nn.Linear(size, outputs), spread, seed, "classification_out")
+        self.out = draw_linear(nn.Linear(size, kind.outputs), spread, seed, "classification_out")
 
     def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
         first = encoder(batch, batch.packing.first)
@@ -92,7 +86,7 @@ class RowHead(Head):
         logits = self.out(self.drop(pooled))
         if self._trained_in is not None:
             mean, spread = self._trained_in
-            logits = mean + spread * logits.float()
+            logits = mean + spread * logits.to(self._number)
         return HeadOutputs(first, pooled, logits)
 
 
@@ -101,7 +95,7 @@ class TokenHead(Head):
     [B, L, 2] are those of the padded batch, -inf where no answer may begin or end, so that their cross-entropy with the tokens of start and
     end is the mean of both losses."""
 
-    def __init__(self, encoder: TextEncoder, outputs: int, dropout: float, seed: int) -> None:
+    def __init__(self, encoder: TextEncoder, dropout: float, seed: int) -> None:
         super().__init__()
         size, spread = encoder.hidden_size, encoder.config.initializer_range
         self.start = draw_linear(nn.Linear(size, 1), spread, seed, "span_start")

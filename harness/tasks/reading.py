@@ -522,6 +522,7 @@ class LabelledFile:
             raise UserError(f"{self.path}: there are no rows in it; give a file with labelled rows.")
         neutral = next(label for label in labels if label is not None)
         read: NDArray[Any] = np.array([neutral if label is None else label for label in labels], dtype=task.kind.dtype)
+        read = task.kind.narrowed(read)
         texts, read = (self.texts, read[self.codes]) if good.all() else (self.texts.take(good), read[self.codes[good]])
         if misplaced := task.kind.misplaced(texts.texts, read):
             row, problem = misplaced

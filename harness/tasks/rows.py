@@ -31,7 +31,7 @@ BLOCK = 2048
 """Rows that are hashed or decoded at a time."""
 KEPT_SHARE = 20
 """Rows that are less than one in so many of a buffer get one of their own."""
-_DIGESTED = {np.dtype(np.int64).type: "class", np.dtype(np.float32).type: "score", np.bytes_: "answers"}
+_DIGESTED = {np.int64: "class", np.float32: "score", np.float64: "score", np.bytes_: "answers"}
 """What a digest says of labels, by their type."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -119,13 +119,14 @@ class TextBuffer:
             decoded = [text.decode("utf-8", "surrogatepass") for text in texts]
             yield from zip(*[iter(decoded)] * self.columns, strict=True)
 
-    def characters(self, rows: Index) -> int:
-        """Characters of `rows` in all."""
-        return int(self._characters.reshape(len(self), -1)[rows].sum()) if len(rows) else 0
+    def characters(self, rows: Index) -> NDArray[np.int64]:
+        """Characters of each of `rows`, its texts together."""
+        count: NDArray[np.int64] = self._characters.reshape(len(self), max(1, self.columns))[rows].sum(axis=1)
+        return count
 
     def sizes(self, rows: Index) -> NDArray[np.int64]:
         """UTF-8 bytes of each of `rows`, its texts together."""
-        sizes: NDArray[np.int64] = np.diff(self._ends).reshape(len(self), -1)[rows].sum(axis=1)
+        sizes: NDArray[np.int64] = np.diff(self._ends).reshape(len(self), max(1, self.columns))[rows].sum(axis=1)
         return sizes
 
     def contents(self, rows: Index) -> Iterator[list[bytes]]:
@@ -205,7 +206,7 @@ class TextWriter:
 
 
 class Rows:
-    """`texts`: n rows of 1 or 2 texts; `labels`: int64 [n] (codes), float32 [n] (regression), bytes [n] (answers) or None; `name`: a label.
+    """`texts`: n rows of 1 or 2 texts; `labels`: int64 [n] (codes), float32 or float64 [n] (regression), bytes [n] (answers) or None; `name`: a label.
 
     Rows that are taken from others share their text buffer. Raises ValueError when the number of labels or of texts in a row
     does not fit.
@@ -232,7 +233,7 @@ class Rows:
         if labels is not None and labels.shape != (len(self),):
             raise ValueError(f"{name}: {len(self)} rows with labels of shape {labels.shape}")
         if labels is not None and labels.dtype.type not in _DIGESTED:
-            raise ValueError(f"{name}: labels are int64, float32 or bytes, not {labels.dtype}")
+            raise ValueError(f"{name}: labels are int64, float32, float64 or bytes, not {labels.dtype}")
 
     def __len__(self) -> int:
         return len(self._index)
@@ -274,6 +275,8 @@ class Rows:
                 values = self.labels[start : start + len(contents)].tolist()
                 if self.labels.dtype == np.float32:  # + 0.0 makes -0.0 plain
                     codes = [f"{value + 0.0:.9g}".encode() for value in values]
+                elif self.labels.dtype == np.float64:
+                    codes = [repr(value + 0.0).encode() for value in values]
                 elif self.labels.dtype == np.int64:
                     codes = [b"%d" % value for value in values]
                 else:
@@ -293,7 +296,12 @@ class Rows:
     @cached_property
     def mean_chars(self) -> float:
         """Mean number of characters in a row, its texts together; 0 without rows."""
-        return self._buffer.characters(self._index) / max(1, len(self))
+        return int(self.characters.sum()) / max(1, len(self))
+
+    @property
+    def characters(self) -> NDArray[np.int64]:
+        """Characters of each row, its texts together, [n]."""
+        return self._buffer.characters(self._index)
 
     @property
     def sizes(self) -> NDArray[np.int64]:

@@ -470,11 +470,11 @@ def predict(
     objective.eval()
     assert objective.kind is not None
     count = len(objective.kind.positions(tokens.offsets, np.arange(len(tokens))))
-    outputs = np.zeros((count, objective.kind.outputs), dtype=np.float32)
+    outputs = np.zeros((count, objective.kind.outputs), dtype=objective.kind.output_type)
     with torch.inference_mode(), autocast(device, precision):
         for rows in list(by_length(tokens.lengths))[process_group.rank :: process_group.size]:
             places = objective.kind.positions(tokens.offsets, rows)
-            outputs[places] = objective.predict(Batch.of(tokens.take(rows), device)).float().cpu().numpy()
+            outputs[places] = at_least_single(objective.predict(Batch.of(tokens.take(rows), device))).cpu().numpy()
     if process_group.size > 1:
         # Each row is one rank's, and zero on the others. NCCL reduces tensors on the device only.
         outputs = process_group.all_reduce(torch.from_numpy(outputs).to(device)).cpu().numpy()

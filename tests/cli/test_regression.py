@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 from cli.command import Said, write_csv
 from cluster import in_process
 from requested import resolve_table
+from tiny import WORDS
 
 from harness.commands.prepare import prepare
 from harness.encoders import locate
@@ -21,19 +22,48 @@ from harness.tasks import open_source
 
 Harness = Callable[..., Said]
 BENCH = (
-    "--tasks prices.csv --methods ft,frozen_head --sizes 0 --seeds 31 --set max_length=16 "
+    "--tasks prices.csv --kind regression --methods ft,frozen_head --sizes 0 --seeds 31 --set max_length=16 "
     "--set fine_tune.min_steps=20 --set fine_tune.epochs=1 --set fine_tune.lr=3e-3"
 )
 MEAN, SPREAD = 5000.0, 250.0
+SCORES = np.random.default_rng(5).normal(size=80)
+
+
+def write_prices(workdir: Path, scores: Iterable[str]) -> None:
+    rows = [(f"house {i} {WORDS[i % 9]} {WORDS[i // 9]}", score) for i, score in enumerate(scores)]
+    write_csv(workdir / "prices.csv", rows, ("text", "label"))
 
 
 @pytest.fixture
 def benched(harness: Harness, workdir: Path, bert: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
-    scores = np.random.default_rng(5).normal(size=80) * SPREAD + MEAN
-    rows = [(f"house number {i} of the street", f"{score:.2f}") for i, score in enumerate(scores)]
-    write_csv(workdir / "prices.csv", rows, ("text", "label"))
+    write_prices(workdir, (f"{score:.2f}" for score in SCORES * SPREAD + MEAN))
     in_process.patch(monkeypatch)
     return harness(*f"bench {BENCH} --encoder {bert}".split())
+
+
+@pytest.mark.parametrize(("center", "unit"), [(1.7e9, 10.0), (1e15, 1e3), (0.0, 1e-30), (0.0, 1e30)])
+def test_ranks_survive_a_unit_of_which_float32_loses_them(
+    center: float, unit: float, harness: Harness, workdir: Path, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_prices(workdir, map(repr, (center + unit * SCORES).tolist()))
+    in_process.patch(monkeypatch)
+    assert harness(*f"bench {BENCH} --reference --keep all --encoder {bert}".split()).status == 0
+    store = Store("sqlite:///.harness/harness.db", create=False)
+    plan = prepare(from_json(store.requests()[0].values), train=False).plan
+    records = store.records([run.stage.key for run in plan.runs], predictions=True)
+    for run in plan.runs:
+        for predicted in records[run.stage.key].predictions.values():
+            gold = (predicted.gold - center) / unit
+            assert np.abs(np.sort(gold)[:, None] - SCORES).min(axis=1).max() < 1e-3
+            assert run.row == "Majority" or 2 * len(np.unique(predicted.decoded)) > len(gold)
+            assert np.abs(predicted.decoded - center).max() < 5 * unit
+    key = next(run.stage.key for run in plan.runs if run.row == "FT")
+    assert harness("predict", key, "--input", "prices.csv", "--output", "scored.jsonl").status == 0
+    scored = [json.loads(line)["predicted"] for line in (workdir / "scored.jsonl").read_text().splitlines()]
+    assert 2 * len({*scored}) > len(SCORES)
+    refused = harness("export", key, "--out", "out")
+    assert refused.status == 2
+    assert "less their mean" in refused.err
 
 
 def test_a_head_is_trained_in_units_of_the_training_scores(benched: Said, harness: Harness, workdir: Path) -> None:
