@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.tasks.overlap import unit_ids
+from harness.tasks.overlap import same_ids
 from harness.tasks.own_protocol import OwnProtocol, rare_classes
 from harness.tasks.protocol import Choice, EvaluationSets, of_classes, once
 from harness.tasks.rows import Rows, scoped
@@ -27,7 +27,7 @@ class KShotProtocol(OwnProtocol):
       first K train, the next K are dev. So a larger K holds the training rows of a smaller one.
     * The k-th split's seed is also that of its runs, so that subsets differ in everything random.
 
-    Labelled rows with a text of a test set are left out, and of rows with one normalised text one stays.
+    Labelled rows with a text of a test set are left out, and of rows with one text (`same_ids`) one stays.
     """
 
     dev: Literal["redrawn"] = "redrawn"
@@ -94,7 +94,7 @@ class KShotProtocol(OwnProtocol):
 
         def make() -> Rows:
             rows = self._parts(task, source).pool
-            texts = unit_ids(rows, task.kind.unit)
+            texts = same_ids(rows)[:, 0]
             order = np.lexsort((rows.ids, texts))
             first = np.diff(texts[order], prepend=~texts[order[:1]]) != 0
             return rows.take(np.sort(order[first]))

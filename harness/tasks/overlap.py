@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
-import unicodedata
+from unicodedata import category, normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.tasks.rows import Ids, Rows, Scope, scoped
+from harness.tasks.rows import Ids, Rows, Scope, hash_each, scoped
 
 VALIDATION_SHARE = 0.25
 
 _DROPPED = re.compile(r"[\W_]+")
+_PLAIN = re.compile("[^\u0080-\U0010ffff0-9A-Za-z]+")
+"""Those of them that are ASCII, without a look at each."""
 _VARIANTS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 """Variation selectors: how an emoji or a character is drawn."""
+_BEYOND_ASCII = re.compile(r"[^\w\s\x00-\x7f\u2044\u2212]")
+"""Symbols among other characters; a minus and the line of a fraction have forms in ASCII."""
+_SKIN = range(0x1F3FB, 0x1F400)
 _DROPPED_ASCII = bytes(code for code in range(128) if not chr(code).isalnum())
 
 
@@ -26,15 +31,13 @@ def normalised(text: str) -> str:
     """
     if text.isascii() and (form := _ascii_form(text.encode())):
         return form.decode()
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return _DROPPED.sub(_marks, folded) or "".join(folded.split())
+    folded = normalize("NFKC", text).casefold()
+    return _DROPPED.sub(_marks, _PLAIN.sub("", folded)) or "".join(folded.split())
 
 
 def _marks(dropped: re.Match[str]) -> str:
     """The marks that make letters what they are, as vowel signs do in Devanagari and Thai; Python counts them as no part of a word."""
-    return "".join(
-        char for char in dropped[0] if unicodedata.category(char) in ("Mn", "Mc") and not _VARIANTS.match(char)
-    )
+    return "".join(char for char in dropped[0] if category(char) in ("Mn", "Mc") and not _VARIANTS.match(char))
 
 
 def _ascii_form(text: bytes) -> bytes:
@@ -45,7 +48,7 @@ def _ascii_form(text: bytes) -> bytes:
 def count_overlap(a: Rows, b: Rows) -> int:
     """How many rows of `b` (evaluation) have their text in `a` (training text).
 
-    Texts are compared as `normalised`, and whole: a sentence inside a longer text is not found. Labels are ignored.
+    Texts are compared by `same_ids`, and whole: a sentence inside a longer text is not found. Labels are ignored.
 
     * `a` and `b` with the same number of texts in a row: all texts of the row must stand together in one row of `a`, in
       the same order (a pair that shares one sentence with another pair is not counted).
@@ -53,7 +56,7 @@ def count_overlap(a: Rows, b: Rows) -> int:
       one of its texts is a text of `a`.
     """
     whole = a.columns == b.columns
-    return int(among(normal_ids(b, whole), normal_ids(a, whole)).any(axis=1).sum())
+    return int(among(same_ids(b, whole), same_ids(a, whole)).any(axis=1).sum())
 
 
 def among(ids: Ids, others: Ids) -> NDArray[np.bool_]:
@@ -67,10 +70,27 @@ def among(ids: Ids, others: Ids) -> NDArray[np.bool_]:
 
 
 def normal_ids(rows: Rows, whole: bool = True) -> Ids:
-    """Hashes of the normalised texts: uint64 [n, 1] of whole rows, else [n, columns]."""
+    """Hashes of the normalised texts, by which rows are drawn: uint64 [n, 1] of whole rows, else [n, columns]."""
     if whole or rows.columns <= 1:
         return rows.hashes("normalised", normal_pieces).reshape(len(rows), 1)
     return rows.hashes("each normalised", normal_pieces, each_text=True)
+
+
+def same_ids(rows: Rows, whole: bool = True) -> Ids:
+    """`normal_ids` that also tell symbols beyond ASCII apart, emojis for example: equal for texts that count as one."""
+    ids = normal_ids(rows, whole).copy()
+    if len(wide := np.flatnonzero(rows.sizes > rows.characters)):
+        symbols = rows.take(wide).hashes("symbols", _symbols, each_text=True) ^ hash_each([b""])  # 0 without any
+        symbols *= np.arange(1, 2 * rows.columns, 2, dtype=np.uint64)
+        ids[wide] ^= np.bitwise_xor.reduce(symbols, axis=1, keepdims=True) if ids.shape[1] == 1 else symbols
+    return ids
+
+
+def _symbols(texts: list[bytes], characters: list[int]) -> list[bytes]:
+    """The symbols beyond ASCII of each text: currency, mathematics, arrows, emojis with the colour of their skin."""
+    decoded = (text.decode("utf-8", "surrogatepass") for text in texts)
+    found = (_BEYOND_ASCII.findall(text) and _BEYOND_ASCII.findall(normalize("NFKC", text)) for text in decoded)
+    return ["".join(c for c in each if category(c) in ("So", "Sm", "Sc") or ord(c) in _SKIN).encode() for each in found]
 
 
 def normal_pieces(texts: list[bytes], characters: list[int]) -> list[bytes]:
@@ -101,13 +121,13 @@ def unit_ids(rows: Rows, unit: int | None) -> Ids:
 
 
 def without(rows: Rows, *others: Rows, unit: int | None = None) -> Rows:
-    """The rows whose text is in none of `others`, by normalised text: of whole rows where both have as many columns, else of
+    """The rows whose text is in none of `others`, by `same_ids`: of whole rows where both have as many columns, else of
     any one text of a row; with a `unit`, that in this column."""
     kept = np.ones(len(rows), dtype=np.bool_)
     for other in others:
         if unit is not None:
-            kept &= ~among(unit_ids(rows, unit), unit_ids(other, unit))
+            kept &= ~among(same_ids(rows, whole=False)[:, unit], same_ids(other, whole=False)[:, unit])
             continue
         whole = rows.columns == other.columns
-        kept &= ~among(normal_ids(rows, whole), normal_ids(other, whole)).any(axis=1)
+        kept &= ~among(same_ids(rows, whole), same_ids(other, whole)).any(axis=1)
     return rows if kept.all() else rows.take(kept)

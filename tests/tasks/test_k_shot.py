@@ -173,3 +173,11 @@ def test_the_official_files_give_16_of_each(task: str, tests: list[int], glue: T
     train, dev = cut(TASKS[task], glue, 16, 0)
     assert (len(train), len(dev)) == (32, 32)
     assert [len(rows) for rows in K_SHOT.evaluation_sets(TASKS[task], glue).tests.values()] == tests
+
+
+def test_texts_that_differ_by_an_emoji_are_two(tmp_path: Path) -> None:
+    rows = [{"sentence": f"night {i // 2} {chr(0x1F600 + i % 2)}", "label": i % 2} for i in range(40)]
+    write_file(tmp_path / "sst2/train.jsonl", rows)
+    write_file(tmp_path / "sst2/validation.jsonl", [{**row, "sentence": f"{row['sentence']}!\u2665"} for row in rows])
+    train, dev = cut(SST2, open_source(tmp_path), 10, 0)
+    assert {*train.texts, *dev.texts} == {(row["sentence"],) for row in rows}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from harness.tasks import PROTOCOLS, TASKS, Rows, TextSource, count_overlap, load_corpus, normalised
+from harness.tasks.overlap import normal_ids, without
 
 
 def rows(*texts: tuple[str, ...] | str) -> Rows:
@@ -29,6 +30,18 @@ def rows(*texts: tuple[str, ...] | str) -> Rows:
 def test_the_same_text_in_two_spellings(one: str, other: str) -> None:
     assert normalised(one) == normalised(other)
     assert count_overlap(rows(one), rows(other)) == 1
+
+
+@pytest.mark.parametrize("symbol", ["\U0001f600", "\u2665", "\u20ac", "\u2192", "\u2265", "\U0001f44d\U0001f3ff"])
+def test_a_symbol_is_part_of_a_text_but_draws_nothing_else(symbol: str) -> None:
+    one, other = rows("So it is.", ("so it is, \u00e9")), rows(f"so it is {symbol}", f"So it is {symbol} \u00e9")
+    assert count_overlap(one, other) == count_overlap(rows(f"so it is {symbol}\U0001f622"), other) == 0
+    assert count_overlap(rows(f"{symbol} SO IT IS!"), other) == 1
+    assert len(without(one, other)) == 2
+    assert normal_ids(one).tolist() == normal_ids(other).tolist()
+    pairs = rows(("a", f"b {symbol}"), (f"a {symbol}", "b"), ("a", "b"))
+    assert [count_overlap(pairs.take([at]), pairs) for at in range(3)] == [1, 1, 1]
+    assert count_overlap(rows("b"), pairs) == 2
 
 
 def test_every_ascii_character_is_treated_as_in_other_text() -> None:
