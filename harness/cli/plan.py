@@ -27,6 +27,7 @@ from harness.report.notes import (
     start_sentences,
     truncation_sentences,
     unreached_sentences,
+    weight_sentences,
 )
 from harness.report.power import detection_lines
 from harness.report.seal import ALONE, seal_lines
@@ -133,7 +134,7 @@ def describe(prepared: Prepared) -> list[str]:
             f"Before that {sum(map(len, sets)):,} rows (row sets: {len(sets)}) are back-translated by {names}; until then the keys of "
             "the rows that read them are provisional."
         )
-    lines += [f"{sentence}." for sentence in start_sentences(plan)]
+    lines += [f"{sentence}." for sentence in (*start_sentences(plan), *weight_sentences(plan))]
     if missing := lacking(plan):
         lines.append(f"Unresolved (not at hand; keys are provisional): {some_of(missing, 4)}.")
     flops = sum(item.cost for item in prepared.items)

@@ -33,7 +33,7 @@ from harness.planning.estimate import estimated
 from harness.planning.point import PointFile
 from harness.planning.request import LABELLED
 from harness.report.margins import marginal_tables
-from harness.report.notes import overlap_sentences
+from harness.report.notes import overlap_sentences, weight_sentences
 from harness.report.study import points_table, rule, test_lines
 from harness.search.results import Study, best_yaml, budget, chosen, final_test
 from harness.search.study import told
@@ -112,6 +112,7 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
         f"Encoder {base.encoder} ({prepared.plan.located.encoder.digest[:10]}), data: {prepared.plan.source}, "
         f"store {prepared.store.shown}.",
         *(f"Overlap: {sentence}." for sentence in overlap_sentences(prepared.plan)),
+        *(f"{sentence}." for sentence in weight_sentences(prepared.plan)),
         f"Ended in earlier commands: {plan.ended} of {counted(space.trials, 'point')}. To do: {left}.",
     ]
     return lines, plan.hours

@@ -61,7 +61,8 @@ class Family:
     relative positions each token has in a layer. `left_out`: dropout modules that the library leaves out where the configuration
     says 0. `names`: how its configuration calls what BERT's calls otherwise; `defaults`: what it may leave out. `tokenizer`: the
     files that a tokenizer is built from without tokenizer.json. `seen`: what is known of texts that released encoders were trained
-    on and tasks are made of too. `classifier`: None where transformers has no sequence classifier with a head like ours.
+    on and tasks are made of too. `classifier`: None where transformers has no sequence classifier with a head like ours. `other_head`: how the
+    weights of another MLM head begin, and the settings under which the library reads that one.
     """
 
     title: str
@@ -81,6 +82,7 @@ class Family:
     tokenizer: tuple[str, ...] = ()
     seen: str = ""
     classifier: Classifier | None = None
+    other_head: tuple[str, Mapping[str, Any]] = ("", {})
 
     @property
     def packed(self) -> bool:
@@ -123,6 +125,9 @@ _DISTILBERT_AS_BERT = (
     (r"ffn\.lin2", "output.dense"),
     (r"output_layer_norm", "output.LayerNorm"),
 )
+
+
+_REPLACED = ("lm_predictions.", {"legacy": False})
 
 
 def _roberta(title: str, tokenizer: tuple[str, ...] = (), seen: str = "") -> Family:
@@ -225,6 +230,7 @@ FAMILIES = {
         tokenizer=("vocab.json", "merges.txt"),
         seen=_WIKIPEDIA,
         classifier=_CONTEXT,
+        other_head=_REPLACED,
     ),
     "deberta-v2": Family(
         "DeBERTa-v2/v3",
@@ -233,6 +239,7 @@ FAMILIES = {
         tokenizer=("spm.model",),
         seen=_WIKIPEDIA,
         classifier=_CONTEXT,
+        other_head=_REPLACED,
     ),
     "albert": Family(
         "ALBERT",

@@ -31,6 +31,10 @@ class HeadTraining:
     seed: int = 0
 
 
+HEAD_TRAINING = HeadTraining("boolq_prose", steps=0, lr=2e-4)
+"""Of other encoders without a head: none, unless a table says how many updates."""
+
+
 @dataclass(frozen=True)
 class Packaged:
     """An encoder inside a PyPI wheel: the package, the module whose folder holds it, the path below, its licence.

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from harness.encoders.families import FAMILIES, base_config, family_of
-from harness.encoders.packaged import PACKAGED, SIZES, HeadTraining, encoder_folder, relative_positions_error
+from harness.encoders.packaged import (
+    HEAD_TRAINING,
+    PACKAGED,
+    SIZES,
+    HeadTraining,
+    encoder_folder,
+    relative_positions_error,
+)
 from harness.encoders.tokens.pretrained_tokenizer import pretrained_tokenizer, unusual_settings
 from harness.encoders.trained_tokenizer import PAD, SPECIAL, TRAINED, cache_folder, parsed, trained_tokenizer
 from harness.errors import UserError, hint, unknown
@@ -67,7 +74,8 @@ class Located:
     """An encoder by name: its identity, its folder (None while it is not at hand) and its configuration.
 
     `new`: the folder holds its tokenizer alone; its weights are drawn, by `load_encoder` with `config`.
-    `head_training`: how it gets an MLM head, None where it has one.
+    `head_training`: how it gets an MLM head, None where it has one. `lacks`, `unread`: see `with_weights` and
+    `models.text_encoder.Loaded`.
     """
 
     encoder: Encoder
@@ -76,6 +84,8 @@ class Located:
     head_training: HeadTraining | None
     contaminated: tuple[str, ...] = ()
     new: bool = False
+    lacks: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -153,6 +163,24 @@ def _of_folder(folder: Path, name: str) -> Located:
     located = Located(Encoder(encoder_digest(folder), name, *relative), folder, config, None)
     _check_tokenizer(folder, located.config)
     return located
+
+
+def with_weights(located: Located) -> Located:
+    """With what the weights of an encoder's own folder lack. They are read once for the same files and versions: that takes seconds. Raises UserError
+    as `read_encoder` does."""
+    if located.folder is None or located.new or located.name in PACKAGED:
+        return located
+    folder, identity = located.folder, digest_of([version("transformers"), located.encoder.digest])
+
+    def read() -> dict[str, list[str]]:
+        from harness.encoders.models.text_encoder import read_encoder  # imports torch
+
+        found = read_encoder(folder)
+        return {"lacks": found.lacks, "unread": found.unread}
+
+    found = remembered(cache_folder() / "encoders.json", "weights", identity, read, _MEMO_ENTRIES)
+    lacks, unread = tuple(found["lacks"]), tuple(found["unread"])
+    return replace(located, head_training=HEAD_TRAINING if lacks else None, lacks=lacks, unread=unread)
 
 
 def _check_tokenizer(folder: Path, config: dict[str, Any]) -> None:

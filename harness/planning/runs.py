@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from harness.encoders import Located
 from harness.encoders.flops import forward_flops
+from harness.encoders.packaged import HEAD_TRAINING
 from harness.errors import UserError
 from harness.methods import mlm_head_stage
 from harness.objectives import definition_of
@@ -312,12 +313,14 @@ def _mlm_head(
     resolved: ResolvedTable, located: Located, library: dict[str, Rows], read: bool
 ) -> tuple[Parent | None, Rows | None]:
     """The stage that gives the encoder an MLM head and the corpus that it reads; None where the encoder has one."""
-    training = located.head_training
+    unknown = located.folder is None and not located.new  # not at hand yet
+    training = located.head_training or (HEAD_TRAINING if unknown else None)
     steps = resolved.mlm_head.steps if resolved.mlm_head.steps is not None else (training.steps if training else 0)
     if not steps:
         return None, None
     if training is None:
-        raise UserError(f"mlm_head.steps is {steps}, but {located.name} has its own MLM head; leave it out.")
+        head = "draws its MLM head with its other weights" if located.new else "has its own MLM head"
+        raise UserError(f"mlm_head.steps is {steps}, but {located.name} {head}; leave it out.")
     corpus: Rows | None = None
     row_set = RowSet(f"{UNRESOLVED}{training.corpus}", training.corpus, 9000, 500.0)
     if read:

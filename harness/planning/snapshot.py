@@ -39,6 +39,7 @@ class PlanSnapshot:
     read_under: Mapping[str, Any]
     overlaps: tuple[Overlap, ...]
     earlier: PlanSnapshot | None
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def _snapshot(plan: Plan) -> PlanSnapshot:
         read_under=_shown(data.read_under),
         overlaps=plan.overlaps,
         earlier=_snapshot(plan.earlier) if plan.earlier else None,
+        lacks=plan.located.lacks,
     )
 
 
@@ -143,7 +145,7 @@ def _remade(resolved: ResolvedTable, read: PlanSnapshot, select: Select) -> Plan
         return None
     return Plan(
         resolved=resolved,
-        located=Located(read.encoder, None, dict(read.config), None, read.contaminated),
+        located=Located(read.encoder, None, dict(read.config), None, read.contaminated, lacks=read.lacks),
         source=read.source,
         runs=runs,
         stages={**(earlier.stages if earlier else {}), **{s.key: s for run in runs for s in run.stage.chain}},

@@ -33,7 +33,7 @@ def plan_notes(plan: Plan, overrides: Sequence[Override]) -> list[str]:
     corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}
     sizes = {name: f" ({rows.rows:,} texts)" if rows.resolved else "" for name, rows in corpora.items()}
     notes += [f"Pre-trained on {name}{size}." for name, size in sizes.items()]
-    notes += [f"{sentence}." for sentence in (*starts_of(plan), *start_sentences(plan))]
+    notes += [f"{sentence}." for sentence in (*starts_of(plan), *start_sentences(plan), *weight_sentences(plan))]
     for part in plan.parts:
         notes += mlm_head_notes(part)
         if seen := sorted(set(part.located.contaminated) & set(part.resolved.tasks)):
@@ -104,6 +104,29 @@ def mlm_head_notes(plan: Plan) -> list[str]:
         f"{plan.located.name} has no usable MLM head: {', '.join(rows)} start{'s' * (len(rows) == 1)} from {stage.optim.steps:,} updates of {what} on "
         f"{stage.data.train.name}{rest}."
     ]
+
+
+def weight_sentences(plan: Plan) -> list[str]:
+    """Which rows start from an MLM head that is drawn since the encoder's weights lack it, and which of these weights are not read."""
+    found = []
+    for part in plan.parts:
+        located, titles = part.located, part.resolved.titles
+        rows = {
+            titles[run.row]: None
+            for run in part.runs
+            if located.lacks and run.stage.chain[0].phase != "mlm-head"
+            if any(definition_of(stage.objective).mlm_head for stage in run.stage.chain)
+        }
+        if rows:
+            found.append(
+                f"{located.name} lacks weights of an MLM head ({some_of(located.lacks, 1)}), and {listed(rows)} start{'s' * (len(rows) == 1)} from "
+                "random ones; --set mlm_head.steps=200 trains them first"
+            )
+        if located.unread:
+            found.append(
+                f"Weights of {located.name} that its configuration has no place for are not read: {some_of(located.unread, 3)}"
+            )
+    return found
 
 
 def start_sentences(plan: Plan) -> list[str]:

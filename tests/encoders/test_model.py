@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
+import family_encoders
 import numpy as np
 import pytest
 import tiny
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness import retry
+from harness.encoders import locate, with_weights
 from harness.encoders.flops import forward_flops, mlm_head_flops
 from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.text_encoder import Batch, TextEncoder
@@ -276,6 +278,31 @@ class TestFreshHead:
         save_file(kept, str(folder / "model.safetensors"), metadata={"format": "pt"})
         return folder
 
+    def test_what_is_there_of_a_head_is_kept(self, bert: Path, tmp_path: Path) -> None:
+        folder = Path(shutil.copytree(bert, tmp_path / "copy"))
+        weights = load_file(folder / "model.safetensors")
+        lacks = "cls.predictions.transform.dense.weight"
+        weights[lacks] = torch.zeros_like(weights.pop(lacks))
+        save_file({n: t for n, t in weights.items() if n != lacks}, str(folder / "model.safetensors"))
+        found = tiny.encoder(folder, 3).model.state_dict()
+        assert [n for n, t in weights.items() if not torch.equal(found[n], t)] == [lacks]
+        located = with_weights(locate(str(folder)))
+        assert (located.lacks, located.unread, bool(located.head_training)) == ((lacks,), (), True)
+
+    @pytest.mark.parametrize("kind", ["deberta", "deberta-v2"])
+    def test_a_head_under_another_name_is_read(self, kind: str, tmp_path: Path) -> None:
+        folder = family_encoders.encoder_folder(tmp_path, kind, tiny.WORDS, legacy=False)
+        config = json.loads((folder / "config.json").read_text())
+        del config["legacy"]  # as the published ones
+        (folder / "config.json").write_text(json.dumps(config))
+        weights, found = load_file(folder / "model.safetensors"), tiny.encoder(folder, 3)
+        assert any(name.startswith("lm_predictions.lm_head.dense") for name in weights)
+        assert all(torch.equal(found.model.state_dict()[name], tensor) for name, tensor in weights.items())
+        assert not found.fresh_head
+        assert with_weights(locate(str(folder))).head_training is None
+        states, table = torch.randn(3, found.hidden_size), found.base.get_input_embeddings()
+        assert torch.equal(found.mlm_logits(states), found.model.lm_predictions(states, table))
+
     def test_drawn_from_the_seeds_stream(self, headless: Path) -> None:
         def head(seed: int, noise: int) -> dict[str, torch.Tensor]:
             torch.manual_seed(noise)
@@ -325,6 +352,18 @@ class TestLoading:
         save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
         with pytest.raises(UserError, match=r"lacks the weights .*layer\.1\.output\.dense\.weight"):
             tiny.encoder(folder)
+
+    @pytest.mark.parametrize("prefix", ["bert.", ""])
+    def test_layers_that_the_config_does_not_have(self, prefix: str, bert: Path, tmp_path: Path) -> None:
+        folder = self.copy(bert, tmp_path)
+        config = json.loads((folder / "config.json").read_text())
+        weights = {n.replace("bert.", prefix): t for n, t in load_file(folder / "model.safetensors").items()}
+        extra = {f"{prefix}pooler.dense.bias": torch.zeros(1), f"{prefix}encoder.layer.0.adapter.bias": torch.zeros(1)}
+        save_file({**weights, **extra}, str(folder / "model.safetensors"), metadata={"format": "pt"})
+        assert with_weights(locate(str(folder))).unread == ("encoder.layer.0.adapter.bias",)
+        (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+        with pytest.raises(UserError, match=r"layers that its config.json does not have \(encoder\.layer\.1\."):
+            with_weights(locate(str(folder)))
 
     def test_shapes_that_contradict_the_config(self, bert: Path, tmp_path: Path) -> None:
         folder = self.copy(bert, tmp_path)

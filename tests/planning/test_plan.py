@@ -15,10 +15,11 @@ from tasks.task_files import write_file
 from harness import specs
 from harness.answers import SpanReading
 from harness.encoders import HeadTraining, Located, locate
+from harness.encoders.packaged import HEAD_TRAINING
 from harness.errors import UserError
 from harness.planning.runs import CHARS_PER_TOKEN, Plan, make_plan, stage_flops
 from harness.planning.task_reader import NO_TRANSLATION, Translation
-from harness.report.notes import mlm_head_notes
+from harness.report.notes import mlm_head_notes, weight_sentences
 from harness.specs import Encoder, Parent, Selection, Stage
 from harness.tasks import TASKS, NotAtHand, TextSource, open_source
 from harness.tasks.task import Task
@@ -274,6 +275,16 @@ def test_one_trained_mlm_head_serves_the_rows_that_use_one_and_no_other() -> Non
         assert first.encoder == TINY.encoder
         if run.row in ("FT", "SCL"):  # plain keys: what an encoder with an MLM head of its own would have
             assert first.init == TINY.encoder
+
+
+def test_a_drawn_mlm_head_is_named_until_it_is_trained() -> None:
+    headless = replace(TINY, lacks=("cls.predictions.bias",), head_training=HEAD_TRAINING)
+    (sentence,) = weight_sentences(plan("few_shot", located=headless))
+    assert "cls.predictions.bias" in sentence
+    assert "TAPT and CMLM start" in sentence
+    made = plan("few_shot", located=headless, set=("mlm_head.steps=50",))
+    assert {stage.optim.steps for stage in made.stages.values() if stage.phase == "mlm-head"} == {50}
+    assert not weight_sentences(made)
 
 
 @pytest.mark.parametrize("preset", ["laptop", "quick"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -322,53 +323,99 @@ def _outside_base(model: Any, names: Iterable[str]) -> set[str]:
     return {name for name in names if not name.startswith(f"{model.base_model_prefix}.")}
 
 
-@lru_cache(maxsize=2)
-def _template(folder: str, digest: str) -> TextEncoder:
+@dataclass(frozen=True)
+class Loaded:
+    """An encoder as its folder holds it. `lacks`: the weights of its MLM head that are not there; `unread`: those that are there and have no
+    place in it."""
+
+    encoder: TextEncoder
+    lacks: list[str]
+    unread: list[str]
+
+
+def read_encoder(folder: Path) -> Loaded:
+    """The encoder in a folder. Raises UserError where it cannot be loaded, lacks weights other than the head's, or holds layers that its config.json
+    does not have."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    config = json.loads((Path(folder) / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
     relative = config.get("base_model_type") is not None
     family = family_of(base_config(config))
-    # A fixed seed, so nothing outside the named streams varies; a fresh head is drawn again from the stage's own stream.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        try:
-            model, info = (AutoModelForMaskedLM if family.mlm else AutoModel).from_pretrained(
-                folder,
+
+    def load(**settings: Any) -> tuple[Any, dict[str, Any]]:
+        # A fixed seed, so nothing outside the named streams varies; a fresh head is drawn again from the stage's own stream.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            found: tuple[Any, dict[str, Any]] = (AutoModelForMaskedLM if family.mlm else AutoModel).from_pretrained(
+                str(folder),
                 config=AutoConfig.for_model(**base_config(config)) if relative else None,
                 attn_implementation=NAME if family.packed else "eager",
                 dtype=torch.float32,
                 trust_remote_code=False,
                 weights_only=True,
                 output_loading_info=True,
+                **settings,
             )
-        except Exception as error:  # whatever a damaged file leads the library to
-            raise UserError(f"The encoder in {folder} cannot be loaded: {first_line(error)}") from None
+        return found
+
+    begins, settings = family.other_head
+    try:
+        model, info = load()
+        if begins and any(name.startswith(begins) for name in info["unexpected_keys"]):
+            model, info = load(**settings)
+    except Exception as error:  # whatever a damaged file leads the library to
+        raise UserError(f"The encoder in {folder} cannot be loaded: {first_line(error)}") from None
     head = _outside_base(model, info["missing_keys"])
     pooler = {name for name in info["missing_keys"] if "pooler." in name}  # of no use here
     if missing := sorted(set(info["missing_keys"]) - head - pooler):
         raise UserError(f"The encoder in {folder} lacks the weights {missing[0]} (and {len(missing) - 1} more).")
-    encoder = TextEncoder(model, fresh_head=bool(head - model.all_tied_weights_keys.keys()))
+    lacks = head - model.all_tied_weights_keys.keys()
+    unread = _unread(model, info["unexpected_keys"])
+    known = {re.sub(r"\d+", "#", name) for name in model.base_model.state_dict()}
+    if layers := [name for name in unread if re.sub(r"\d+", "#", name) in known]:
+        raise UserError(
+            f"The encoder in {folder} holds weights of layers that its config.json does not have ({layers[0]} and {len(layers) - 1} more); correct "
+            "the number of layers there."
+        )
+    encoder = TextEncoder(model, fresh_head=bool(lacks))
     if relative:
-        encoder.take_relative_positions(load_file(Path(folder) / "model.safetensors"))
-    return encoder
+        encoder.take_relative_positions(load_file(folder / "model.safetensors"))
+        unread = [name for name in unread if not name.startswith("relative_positions.")]
+    return Loaded(encoder, sorted(lacks), unread)
+
+
+def _unread(model: Any, names: Iterable[str]) -> list[str]:
+    """Those of the names that belong to the base model, by its own names, but for the pooler and what is computed."""
+    base, computed = model.base_model, {name for name, _ in model.base_model.named_buffers()}
+    own = [name.removeprefix(f"{model.base_model_prefix}.") for name in sorted(names)]
+    parts = dict(base.named_children())
+    return [name for name in own if name.partition(".")[0] in parts and "pooler." not in name and name not in computed]
+
+
+@lru_cache(maxsize=2)
+def _template(folder: str, digest: str) -> Loaded:
+    return read_encoder(Path(folder))
 
 
 def load_encoder(folder: Path, digest: str, *, seed: int, config: Mapping[str, Any] | None = None) -> TextEncoder:
-    """A fresh copy of the encoder; a head that the checkpoint lacks is drawn from the stream (seed, 'mlm_head').
+    """A fresh copy of the encoder; what the checkpoint lacks of a head is drawn from the stream (seed, 'mlm_head').
 
     With `config` (of a `Located` that is new) nothing is read from the folder: all weights are drawn, the encoder's from
     the stream (seed, 'initial_weights'), normal with `initializer_range`, the padding row, biases 0 and norms 1.
     """
+    lacks = None
     if config is None:
-        encoder = copy.deepcopy(_template(str(folder), digest))
+        template = _template(str(folder), digest)
+        encoder, lacks = copy.deepcopy(template.encoder), template.lacks
     else:
         encoder = copy.deepcopy(_skeleton(json.dumps(config, sort_keys=True)))
         draw(encoder._split()["encoder"], encoder.config.initializer_range, seed_of(seed, "initial_weights"))
         with torch.no_grad():
             encoder._words().weight[encoder.config.pad_token_id].zero_()
     if encoder.fresh_head:
-        draw(encoder._split()["mlm_head"], encoder.config.initializer_range, seed_of(seed, "mlm_head"))
+        head = encoder._split()["mlm_head"]
+        drawn = head if lacks is None else {name: head[name] for name in head if name in lacks}
+        draw(drawn, encoder.config.initializer_range, seed_of(seed, "mlm_head"))
     return encoder
 
 
