@@ -18,6 +18,7 @@ from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.train import View, train
 from harness.commands.verify import Verification
+from harness.devices import on_cpu
 from harness.encoders.models.weights import checked
 from harness.errors import UserError
 from harness.planning.work import work
@@ -79,12 +80,12 @@ def rerun(outcome: Verification, count: int, seed: int, view: View, *, storage: 
     groups: dict[tuple[int, int, int, bool], list[str]] = {}
     for key in drawn:
         origin = records[key].provenance
-        how = (int(origin.get("workers", 1)), int(origin.get("micro_batch", 0)), bool(origin.get("kernels")))
+        how = (int(origin.get("workers", 1)), int(origin.get("micro_batch", 0)), on_cpu(origin))
         groups.setdefault((id(plans[key]), *how), []).append(key)
     reruns: list[Rerun] = []
-    for (_, workers, micro_batch, on_cpu), group in groups.items():
+    for (_, workers, micro_batch, is_cpu), group in groups.items():
         prepared = plans[group[0]]
-        ended = _trained(prepared, records, group, workers, micro_batch, on_cpu, storage, view)
+        ended = _trained(prepared, records, group, workers, micro_batch, is_cpu, storage, view)
         names = prepared.plan.names()
         for key in group:
             stage = prepared.plan.stages[key]
@@ -98,7 +99,7 @@ def _trained(
     keys: Iterable[str],
     workers: int,
     micro_batch: int,
-    on_cpu: bool,
+    is_cpu: bool,
     storage: str | None,
     view: View,
 ) -> dict[str, Record]:
@@ -126,7 +127,7 @@ def _trained(
             storage=scratch.uri,
             keep="all",
             micro_batch=micro_batch,
-            gpus_per_run=0.0 if on_cpu else None,
+            gpus_per_run=0.0 if is_cpu else None,
             checkpoint_minutes=0.0,
         )
         store = Store(request.store)  # type: ignore[arg-type]

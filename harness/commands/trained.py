@@ -13,7 +13,7 @@ from harness.commands.prepare import Prepared
 from harness.commands.recorded import Recorded
 from harness.commands.texts import reader
 from harness.commands.train import View, train
-from harness.devices import cpu_name
+from harness.devices import on_cpu
 from harness.encoders import Located
 from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
@@ -121,8 +121,7 @@ def worker_setup(recorded: Recorded, prepared: Prepared, storage: Storage) -> Wo
 
     located, origin = prepared.plan.located, recorded.record.provenance
     threads = int(origin.get("threads", execution_of(prepared.request, prepared.resolved).threads))
-    on_cpu = origin.get("device", cpu_name()) == cpu_name()
-    device = "cuda" if torch.cuda.is_available() and not on_cpu else "cpu"
+    device = "cuda" if torch.cuda.is_available() and not on_cpu(origin) else "cpu"
     return WorkerSetup(_folder_of(located), storage, threads, device, encoder_config=located.new_config)
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from harness.devices import cpu_name, on_cpu
 from harness.encoders.kernels import cpu
 from harness.encoders.kernels.cpu import Dropout, Linear, linear, use_cpu_kernels
 
@@ -195,3 +196,10 @@ class TestHasten:
         expected.square().sum().backward()
         for one, other in zip(copied.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_a_record_names_kernels_of_a_cpu_or_of_another_device() -> None:
+    assert all(on_cpu({"kernels": kernels.name, "device": "another"}) for kernels in (cpu.DEFAULT, cpu.INTEL))
+    assert not any(on_cpu({"kernels": name, "device": "another"}) for name in ("", "padded"))
+    assert on_cpu({"device": cpu_name()})
+    assert not on_cpu({"device": "another"})
