@@ -33,8 +33,16 @@ def _kl_divergence(logits: Tensor, shares: Tensor) -> Tensor:
     return nn.functional.kl_div(logits.log_softmax(dim=1), targets, reduction="batchmean")
 
 
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """[B, C], [B], or of start and end [B, L, 2], [B, 2] -> scalar. CUDA has no deterministic loss of more than two dimensions."""
+    if logits.dim() == 2:
+        return nn.functional.cross_entropy(logits, labels)
+    shares = logits.log_softmax(dim=1).transpose(1, 2).flatten(0, 1)
+    return nn.functional.nll_loss(shares, labels.flatten())
+
+
 CRITERIA: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cross_entropy": nn.functional.cross_entropy,
+    "cross_entropy": _cross_entropy,
     "mean_squared_error": _mean_squared_error,
     "kl_divergence": _kl_divergence,
 }
@@ -100,7 +108,9 @@ class FrozenHead(CrossEntropy):
         self.encoder.requires_grad_(False)
         self._training: Tokens | None = None
         self._states: dict[bytes, Tensor] = {}
-        self._evaluated: dict[bytes, Tensor] = {}
+        self._seen: Examples | None = None
+        self._evaluated: list[Tensor] = []
+        self._at = 0
 
     def take_training_set(self, examples: Examples, labels: NDArray[Any] | None) -> None:
         self._training = examples.tokens
@@ -119,13 +129,21 @@ class FrozenHead(CrossEntropy):
         outputs: HeadOutputs = self.head(lambda *_: states, batch)
         return {"cross_entropy": self.classify(outputs.logits, self.labels(batch, views))}
 
+    def evaluated(self, examples: Examples) -> Examples:
+        """The states of one evaluation set are kept, by batch: dev's, from one evaluation to the next."""
+        if examples is not self._seen:
+            self._seen, self._evaluated = examples, []
+        self._at = 0
+        return examples
+
     def predict(self, batch: Batch) -> Tensor:
         if self._training is None:  # it only predicts: of any number of rows
             return super().predict(batch)
-        key = b"".join(part.cpu().numpy().tobytes() for part in (batch.ids, batch.types, batch.packing.first))
-        if key not in self._evaluated:
-            self._evaluated[key] = self.encoder(batch, batch.packing.first)
-        outputs: HeadOutputs = self.head(lambda *_: self._evaluated[key], batch)
+        if self._at == len(self._evaluated):
+            self._evaluated.append(self.encoder(batch, batch.packing.first))
+        states = self._evaluated[self._at]
+        self._at += 1
+        outputs: HeadOutputs = self.head(lambda *_: states, batch)
         return outputs.logits
 
     def _encode(self, device: torch.device) -> None:

@@ -15,8 +15,8 @@ from harness.tasks.metrics import score
 from harness.training.loop import Inputs, Report, Scoring, encoded_once
 from harness.training.result import TrainingResult
 
-KEPT_SETS = 8
-"""Evaluation sets whose features a process keeps: runs of one task share them."""
+KEPT_BYTES = 2**28
+"""Of features of evaluation sets that a process keeps: runs of one task share them."""
 _kept: OrderedDict[str, Any] = OrderedDict()
 
 
@@ -80,9 +80,8 @@ def _features(objective: Fitted, stage: Stage, digest: str, inputs: Inputs) -> A
     if not isinstance(objective, StateRegression):
         return objective.features(examples)
     key = digest_of([stage.init, stage.data.max_length, digest])
-    if key not in _kept:
-        _kept[key] = objective.features(examples)
-    _kept.move_to_end(key)
-    while len(_kept) > KEPT_SETS:
+    found = _kept.pop(key) if key in _kept else objective.features(examples)
+    _kept[key] = found
+    while sum(each.nbytes for each in _kept.values()) > KEPT_BYTES:
         _kept.popitem(last=False)
-    return _kept[key]
+    return found

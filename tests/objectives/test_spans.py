@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import tiny
 import torch
 from questions import READING, windows
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Examples
 from harness.kinds import Spans
 from harness.objectives import build, objective
+from harness.objectives.classification import CRITERIA
 from harness.objectives.heads import TokenHead
 from harness.specs import Data, Encoder, RowSet, Selection, Stage
 from harness.tasks import score
@@ -63,6 +65,33 @@ def test_the_loss_is_a_naive_mean_over_windows(kind: str, folders: dict[str, Pat
     assert 0 < answered < len(tokens)
     assert float(terms["cross_entropy"].detach()) == pytest.approx(float(np.mean(losses)), rel=1e-5)
     assert module.counts(views) == {"cross_entropy": len(tokens)}
+
+
+class Named(TorchDispatchMode):
+    """Names what is computed."""
+
+    names: ClassVar[set[str]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_loss_is_torchs_to_the_last_bit_by_what_cuda_repeats() -> None:
+    """`nll_loss2d` raises on CUDA where algorithms have to be deterministic."""
+    logits, labels = torch.randn(5, 30, 2), torch.randint(0, 9, (5, 2))
+    logits[2, 9:] = float("-inf")
+    found = []
+    for criterion in (CRITERIA[KIND.loss], torch.nn.functional.cross_entropy):
+        given = logits.clone().requires_grad_()
+        with Named() if criterion is CRITERIA[KIND.loss] else nullcontext():
+            loss = criterion(given, labels)
+            loss.backward()
+        found.append((loss, given.grad))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert any("nll_loss" in name for name in Named.names)
+    assert not any("nll_loss2d" in name for name in Named.names)
 
 
 def test_its_gradient_is_that_of_differences(bert: Path) -> None:

@@ -25,7 +25,7 @@ from harness.running import run_stage
 from harness.specs import Data, Optim, Record, RowSet, Selection, Stage
 from harness.tasks.metrics import score
 from harness.training import fit
-from harness.training.loop import Inputs
+from harness.training.loop import Inputs, predict
 
 FITS = Optim(0.0, 0, len(STRENGTHS), dropout=0.0)
 Sets = dict[str, tuple[list[tuple[str, ...]], np.ndarray[Any, Any]]]
@@ -125,7 +125,7 @@ def test_tf_idf_is_plain_scikit_learn(bert: Path, pairs: bool, scores: bool) -> 
     assert record.flops == 0
 
 
-def test_states_are_the_mean_over_all_tokens_of_the_library_s_own(bert: Path) -> None:
+def test_states_are_the_mean_over_all_tokens_of_the_library_s_own(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sets = rows_of(pairs=True)
     model = tiny.plain_model(bert).base_model.eval()
     features: dict[str, Any] = {}
@@ -148,6 +148,9 @@ def test_states_are_the_mean_over_all_tokens_of_the_library_s_own(bert: Path) ->
     assert (
         fitted(bert, "frozen_states", sets).predictions["test"].difference(record.predictions["test"]) == 0
     )  # from what is kept
+    monkeypatch.setattr(fit, "KEPT_BYTES", features["test"].astype(np.float64).nbytes)
+    fitted(bert, "frozen_states", sets)
+    assert [len(each) for each in fit._kept.values()] == [len(features["test"])]
 
 
 @pytest.mark.parametrize("name", ["majority", "tfidf", "frozen_states"])
@@ -215,3 +218,7 @@ def test_the_frozen_encoder_stays_and_its_rows_are_encoded_once(
     assert all(torch.equal(kept[name], tensor) for name, tensor in before.items() if name.startswith("encoder/"))
     again = run_stage(stage, inputs, tiny.vocabulary(bert), ("accuracy",), setup, keep_weights=False)
     assert all(record.predictions[key].difference(again.predictions[key]) == 0 for key in ("dev", "test"))
+    module.take_training_set(inputs.train, inputs.labels)
+    for evaluation in inputs.evaluations.values():
+        predict(module, evaluation, "fp32", torch.device("cpu"))
+        assert sum(map(len, module._evaluated)) == len(evaluation[1]), "states of one set are kept"
