@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
@@ -158,8 +158,8 @@ class Kind(ABC):
         """Rows of each class by name; empty for scores."""
         return dict(zip(self.names, self.sizes(labels), strict=False))
 
-    def misplaced(self, texts: Iterable[tuple[str, ...]], labels: Array) -> tuple[int, str] | None:
-        """The first row whose label does not fit its texts, and what is wrong, after 'it'; None where all fit."""
+    def misplaced(self, rows: Any, labels: Array) -> tuple[int, str] | None:
+        """The first of some `Rows` whose label does not fit its texts, and what is wrong, after 'it'; None where all fit."""
         return None
 
     def targets(self, labels: Array, tokens: Any) -> Array:
@@ -412,8 +412,8 @@ class Spans(Kind):
         answers = answers_of(value)
         return None if answers is None or not (answers or self.reading.unanswerable) else as_label(answers)
 
-    def misplaced(self, texts: Iterable[tuple[str, ...]], labels: Array) -> tuple[int, str] | None:
-        for row, ((_, context), label) in enumerate(zip(texts, labels.tolist(), strict=True)):
+    def misplaced(self, rows: Any, labels: Array) -> tuple[int, str] | None:
+        for row, ((_, context), label) in enumerate(zip(rows.texts, labels.tolist(), strict=True)):
             for text, start in of_label(label):
                 if context[start : start + len(text)] != text:
                     at = context.find(text)

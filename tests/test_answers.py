@@ -25,7 +25,7 @@ from harness.answers import (
     token_span,
 )
 from harness.kinds import Predictions, Spans
-from harness.tasks import score
+from harness.tasks import Rows, score
 
 GOLDS = [["the Norman"], [], ["the"], ["x y"]]
 
@@ -140,7 +140,7 @@ def test_only_where_every_question_has_an_answer_none_is_an_error() -> None:
 
 
 def test_an_answer_that_is_not_where_it_should_be_is_named() -> None:
-    rows = [("q", "the cat sat"), ("q", "the cat sat")]
+    rows = Rows([("q", "the cat sat"), ("q", "the cat sat")])
     right, wrong, absent = as_label([("cat", 4)]), as_label([("cat", 5)]), as_label([("dog", 4)])
     assert Spans().misplaced(rows, np.array([right, right])) is None
     number, said = Spans().misplaced(rows, np.array([right, wrong]))  # type: ignore[misc]

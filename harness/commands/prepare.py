@@ -12,7 +12,7 @@ from harness.analysis.other_system import OtherSystem
 from harness.commands.execution import storage_of
 from harness.commands.texts import Translators, corpora_of, translations_of
 from harness.devices import cores, cpu_name
-from harness.encoders import Located, locate
+from harness.encoders import Located, locate, with_weights
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
@@ -378,8 +378,9 @@ def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[
     found, wrong = [], []
     for part in resolved.parts:
         try:
-            found.append(locate(part.encoder, download=download, where=where))
-            check_lengths(part, found[-1])
+            located = locate(part.encoder, download=download, where=where)
+            check_lengths(part, located)
+            found.append(with_weights(located))
         except UserError as error:
             wrong.append(error)
     if wrong:
@@ -512,7 +513,7 @@ def check_readings(items: Iterable[Item], tokeniser: Any, library: Mapping[str, 
         for row_set in filter(None, (data.train, data.dev, *data.tests)):
             if row_set.digest in library and (reading, row_set.digest) not in checked:
                 checked.add((reading, row_set.digest))
-                reading.check(library[row_set.digest].texts, tokeniser)
+                reading.check(library[row_set.digest], tokeniser)
         if data.prompt and data.prompt.demonstrations and data.train not in shown:
             shown.add(data.train)
             rows = library[data.train.digest]

@@ -22,8 +22,6 @@ from harness.tasks.reading import FileColumns, ending_of, filled_texts, objects,
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 STANDARD_INPUT = Path("/dev/stdin")
-LONGEST = 1 << 27
-"""Characters of a field of CSV: all columns are read, and one may hold a page."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def parts(path: Path, size: int) -> Iterator[Part]:
         kind_of(path, "--input")
         if not path.is_file():
             raise UserError(f"--input {path}: there is no such file.")
-        unit, rows = unit_of(path), whole_rows(path, LONGEST)
+        unit, rows = unit_of(path), whole_rows(path)
     while some := list(itertools.islice(rows, size)):
         yield Part(path, [row for _, row in some], unit, [number for number, _ in some])
 

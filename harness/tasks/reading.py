@@ -35,8 +35,8 @@ LABELLED = (*FORMATS, ".tsv", ".json")
 PART = 1 << 10
 """Rows that are held as Python's own strings at a time."""
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
-FIELD_CHARACTERS = 131_072
-"""The longest field of CSV: of more, a quote is not closed."""
+FIELD_CHARACTERS = 1 << 27
+"""The longest field of CSV."""
 RENAME = "rename one"
 SHOWN_ROWS = 20
 """Bad rows that an error lists."""
@@ -78,16 +78,14 @@ def unit_of(path: Path) -> str:
     return "line" if is_separated(path) or ending_of(path).lower() in (".jsonl", ".json") else "row"
 
 
-def whole_rows(
-    path: Path, longest: int = FIELD_CHARACTERS, bad: BadRows | None = None
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def whole_rows(path: Path, bad: BadRows | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line, or row of a Parquet or Arrow file: see `unit_of`; all columns with their values as they are in the file) of each row.
 
-    Holds at most PART rows. `longest`: characters of a field of CSV. Raises UserError for a file that cannot be read or is not whole,
+    Holds at most PART rows. Raises UserError for a file that cannot be read or is not whole,
     for a column that appears twice, and without `bad`, which takes them, for a line that is no row.
     """
     if is_separated(path):
-        header, rows = _headed(path, (), longest, bad)
+        header, rows = _headed(path, (), bad)
         yield from ((line, dict(zip(header, row, strict=True))) for line, row in rows)
     elif unit_of(path) != "row":
         yield from objects(path, (), once=True, bad=bad)
@@ -118,7 +116,7 @@ def parts_of(
     rows: Iterator[tuple[int, Any]] = objects(path, wanted, once=True, bad=bad)
     keys: Sequence[Any] = wanted
     if is_separated(path):
-        header, rows = _headed(path, wanted, FIELD_CHARACTERS, bad)
+        header, rows = _headed(path, wanted, bad)
         keys = [header.index(name) for name in wanted]
     part = list(itertools.islice(rows, PART))
     while True:
@@ -283,11 +281,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _headed(
-    path: Path, wanted: Sequence[str], longest: int, bad: BadRows | None = None
+    path: Path, wanted: Sequence[str], bad: BadRows | None = None
 ) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     """The header of a CSV file and the rows below it. Raises UserError without a header; for one of the columns `wanted`, or without
     them of any, that is missing or appears twice."""
-    rows = _separated(path, longest, bad)
+    rows = _separated(path, bad)
     header = next(rows, (0, []))[1]
     if not header:
         names = f"with {', '.join(wanted)} " if wanted else ""
@@ -296,25 +294,23 @@ def _headed(
     return header, rows
 
 
-def _separated(path: Path, longest: int, bad: BadRows | None) -> Iterator[tuple[int, list[str]]]:
+def _separated(path: Path, bad: BadRows | None) -> Iterator[tuple[int, list[str]]]:
     """(line on which it begins, fields) of the header and of each row, all with as many fields as the header. A line without a
     character is no row.
 
-    The separator of `.tsv` is the tab; that of `.csv` is what separates its header: commas, semicolons or tabs. Holds one row at
-    a time. Raises UserError where the file cannot be read or is not CSV, and without `bad`, which takes them, where fields are missing.
+    The separator of `.tsv` is the tab; that of `.csv` is what separates its header: commas, semicolons or tabs. Holds at most
+    PART rows. Raises UserError where the file cannot be read or is not CSV, and without `bad`, which takes them, where fields are missing.
     """
-    csv.field_size_limit(longest)  # of the whole process
     width, line = 0, 1
     try:
         with reading(path) as file:
             separator, line = _separator(path)
             skipped = len(list(itertools.islice(file, line - 1)))
-            reader = csv.reader(file, delimiter=separator, strict=True)
-            for row in reader:
+            for row, end in _with_ends(csv.reader(file, delimiter=separator, strict=True)):
                 if row and not width:
                     row = [name.strip() for name in row]
                     width = len(row)
-                if separator == "\t" and skipped + reader.line_num > line and any(map(_spans_rows, row)):
+                if separator == "\t" and skipped + end > line and any(map(_spans_rows, row)):
                     raise csv.Error("a quoted text goes over several lines and holds tabs, so its file may not quote")
                 if row and len(row) == width:
                     yield line, row
@@ -325,13 +321,39 @@ def _separated(path: Path, longest: int, bad: BadRows | None) -> Iterator[tuple[
                         f"{path}, line {line}: {len(row)} fields under a header of {width}; put a text with "
                         f"{SEPARATORS[separator]} or line breaks in double quotes.",
                     )
-                line = skipped + reader.line_num + 1  # a quoted text may go over several
+                line = skipped + end + 1  # a quoted text may go over several
     except csv.Error as error:
         if "field limit" in str(error):
             raise UserError(
-                f"{path}, line {line}: a field has more than {longest:,} characters; close its quotes, or cut the text."
+                f"{path}, line {line}: a field has more than {FIELD_CHARACTERS:,} characters; close its quotes, or cut the text."
             ) from None
         raise UserError(f"{path}, line {line}: is not CSV ({error}); correct its quotes, or write JSONL.") from None
+
+
+@contextmanager
+def _long_fields() -> Iterator[None]:
+    """csv's limit is the whole process's: whoever else reads finds it as it was."""
+    before = csv.field_size_limit(FIELD_CHARACTERS)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _with_ends(reader: Any) -> Iterator[tuple[list[str], int]]:
+    """Each row of a `csv.reader` with the line on which it ends. Raises csv.Error after the rows before it."""
+    while True:
+        part, problem = list[tuple[list[str], int]](), None
+        try:
+            with _long_fields():
+                part.extend((row, reader.line_num) for row in itertools.islice(reader, PART))
+        except csv.Error as error:
+            problem = error
+        yield from part
+        if problem:
+            raise problem
+        if len(part) < PART:
+            return
 
 
 def _spans_rows(text: str) -> bool:
@@ -349,7 +371,8 @@ def _separator(path: Path) -> tuple[str, int]:
         return stated[1], number + 1
     if "\0" in first:
         raise UserError(f"{path}: holds null bytes, as UTF-16 does; save the file as UTF-8.")
-    inside = [separator for separator in SEPARATORS if len(next(csv.reader([first], delimiter=separator), [])) > 1]
+    with _long_fields():
+        inside = [separator for separator in SEPARATORS if len(next(csv.reader([first], delimiter=separator), [])) > 1]
     if len(inside) > 1:
         both = " and ".join(SEPARATORS[separator] for separator in inside)
         raise UserError(f"{path}, line 1: {both} are in its header; put a name that holds one in double quotes.")
@@ -524,7 +547,7 @@ class LabelledFile:
         read: NDArray[Any] = np.array([neutral if label is None else label for label in labels], dtype=task.kind.dtype)
         read = task.kind.narrowed(read)
         texts, read = (self.texts, read[self.codes]) if good.all() else (self.texts.take(good), read[self.codes[good]])
-        if misplaced := task.kind.misplaced(texts.texts, read):
+        if misplaced := task.kind.misplaced(texts, read):
             row, problem = misplaced
             raise UserError(f"{self.path}, {self.unit} {self.places[good][row]}: {problem}; correct it.")
         rows = texts.with_labels(read, name)

@@ -18,6 +18,7 @@ from harness.encoders.tokens import Tokeniser, Windows
 from harness.encoders.tokens.reading import _windows
 from harness.encoders.tokens.tokeniser import PairFrame
 from harness.errors import UserError
+from harness.tasks import Rows
 
 TEXT = 'Café Noir (est. 1999) sells 3,000 "tiny" cakes\u00a0a day; naïve 東京 visitors pay €2.50 each 😀 today.'
 WORDS = [TEXT, "Who sells tiny cakes?", "antidisestablishmentarianism is one long word, isn't it?"]
@@ -161,13 +162,14 @@ def test_a_long_question_is_cut_and_one_without_room_is_refused(bert: Path) -> N
     found = Windows(LENGTH, spans=READING).examples([long], tiny.tokeniser(bert))
     assert found.tokens.ids.tolist().count(tiny.tokens(bert, [("w1",)]).ids[1]) == READING.question
     short, tokeniser = ("w1", "w2 w3 w4"), tiny.tokeniser(bert)
-    for read in (Windows(12, spans=READING).examples, Windows(12, spans=READING).check):
+    reading = Windows(12, spans=READING)
+    for read in (reading.examples, lambda rows, tokeniser: reading.check(Rows(rows), tokeniser)):
         read([short], tokeniser)
         with pytest.raises(
             UserError, match="max_length 12: leaves no room for a context beside the 8 tokens of the question"
         ):
             read([short, long], tokeniser)
-    Windows(LENGTH, spans=READING).check([short, long], tokeniser)
+    Windows(LENGTH, spans=READING).check(Rows([short, long]), tokeniser)
 
 
 def test_examples_are_taken_with_all_their_windows(bert: Path) -> None:

@@ -16,6 +16,7 @@ from harness.encoders.tokens.tokeniser import Examples, Frame, PairFrame, Tokeni
 from harness.errors import UserError
 from harness.prompts import Prompt
 from harness.specs import Data
+from harness.tasks.rows import Rows
 
 MIN_TAIL = 8
 """A shorter last block is kept if it has this many tokens of text."""
@@ -33,7 +34,7 @@ class Reading:
     max_length: int
     views: int = 1
 
-    def check(self, rows: Sequence[Row], tokeniser: Tokeniser) -> None:
+    def check(self, rows: Rows, tokeniser: Tokeniser) -> None:
         """Raises UserError where rows cannot be read with this tokenizer."""
         return  # any text can be cut
 
@@ -97,8 +98,8 @@ class Cloze(Reading):
 
     prompt: Prompt = field(kw_only=True)
 
-    def check(self, rows: Sequence[Row], tokeniser: Tokeniser) -> None:
-        self.examples([("a",) * len(row) for row in rows[:1]], tokeniser)
+    def check(self, rows: Rows, tokeniser: Tokeniser) -> None:
+        self.examples([("a",) * rows.columns], tokeniser)
 
     def examples(self, rows: Sequence[Row], tokeniser: Tokeniser) -> ClozeExamples:
         """Raises UserError for a template or label words that do not fit the encoder."""
@@ -135,10 +136,10 @@ class Windows(Reading):
 
     spans: SpanReading = SQUAD
 
-    def check(self, rows: Sequence[Row], tokeniser: Tokeniser) -> None:
+    def check(self, rows: Rows, tokeniser: Tokeniser) -> None:
         """Questions are read only where one could leave too little room."""
         if self._room(tokeniser.pair_frame, self.spans.question) < 2:
-            self._asked([question for question, _ in rows], tokeniser)
+            self._asked([question for question, _ in rows.texts], tokeniser)
 
     def examples(self, rows: Sequence[Row], tokeniser: Tokeniser) -> Examples:
         """Raises UserError where a question leaves a window no room for an answer."""

@@ -127,7 +127,6 @@ class Vocabulary:
 
     size: int
     mask_id: int | None
-    pad_id: int
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ class Tokeniser:
     @property
     def vocabulary(self) -> Vocabulary:
         tokenizer = self._tokenizer
-        return Vocabulary(len(tokenizer), tokenizer.mask_token_id, tokenizer.pad_token_id or 0)
+        return Vocabulary(len(tokenizer), tokenizer.mask_token_id)
 
     @property
     def unknown_id(self) -> int | None:
