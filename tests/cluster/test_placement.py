@@ -85,7 +85,7 @@ class Bench:
     def _run(self) -> None:
         setup = WorkerSetup(self.folder, Storage(str(self.folder / "products")))
         empty = (np.zeros(1, np.int32), np.zeros(1, np.int64))
-        vocabularies = {item.stage.encoder.digest: Vocabulary(9, None, 0) for item in self.every}
+        vocabularies = {item.stage.encoder.digest: Vocabulary(9, None) for item in self.every}
         try:
             at_work = self._pool = Pool(
                 self.store, setup, vocabularies, lambda *_: empty, self._execution, "none", start_worker

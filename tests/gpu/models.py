@@ -103,7 +103,7 @@ def trained() -> dict[str, Trained]:
 
 
 def vocabulary_of(config: Mapping[str, Any]) -> Vocabulary:
-    return Vocabulary(config["vocab_size"], MASK, config["pad_token_id"])
+    return Vocabulary(config["vocab_size"], MASK)
 
 
 def encoder_of(config: Mapping[str, Any], *, relative: bool = False) -> TextEncoder:

@@ -160,7 +160,7 @@ class TestViews:
         assert (views.ids[~special] == module.vocabulary.mask_id).mean() == pytest.approx(0.8, abs=0.1)
 
     def test_a_tokenizer_without_a_mask(self, bert: Path) -> None:
-        module = build(tiny.OBJECTIVES["mlm"], tiny.encoder(bert), Vocabulary(48, None, 0), None, 0.1, 1)
+        module = build(tiny.OBJECTIVES["mlm"], tiny.encoder(bert), Vocabulary(48, None), None, 0.1, 1)
         with pytest.raises(ValueError, match="no mask token"):
             module.prepare(Examples(tiny.tokens(bert, [("w1",)])), None, draw_of(1))
 
