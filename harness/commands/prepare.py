@@ -299,7 +299,11 @@ def prepare_recorded(request: Request) -> Prepared:
     try:
         prepared = prepare(request, train=False)
         wrong = _unread(prepared.plan)
-        if not wrong and not prepared.plan.skipped and (prepared.recorded or not prepared.plan.runs):
+        if (
+            not wrong
+            and not prepared.plan.skipped
+            and all(r.stage.key in prepared.statuses for r in prepared.plan.runs)
+        ):
             return prepared
     except UserError as error:
         prepared, wrong = error, str(error).rstrip(".")
@@ -314,9 +318,9 @@ def prepare_recorded(request: Request) -> Prepared:
         if wrong:
             other.unread = wrong
             return other
-        if isinstance(prepared, Prepared) and not prepared.recorded:
-            prepared.changed = _changed(prepared.plan, other.plan)
-        break
+        if isinstance(prepared, Prepared) and (changed := _changed(prepared.plan, other.plan)):
+            prepared.changed = changed
+            break
     if isinstance(prepared, UserError):
         raise prepared
     return prepared
