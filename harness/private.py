@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import masked
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # ------------------------------------------------------------------------------------------------------------------- Ray
+
+
+def job_config(metadata: dict[str, str]) -> Any:
+    """A job whose workers import from where this package is, and not from the current folder and the script's, which Ray adds: a file there
+    may have the name of a library."""
+    from ray.job_config import JobConfig
+
+    class Paths(list[str]):
+        def extend(self, paths: Any) -> None:
+            pass
+
+    root = Path(__file__).parent.parent
+    config = JobConfig(metadata=metadata)
+    config._py_driver_sys_path = Paths([] if root.name.endswith("-packages") else [str(root)])
+    return config
 
 
 def draining_nodes() -> dict[str, int]:

@@ -24,7 +24,7 @@ from harness.cluster import set_environment
 from harness.devices import cores
 from harness.errors import UserError, first_line
 from harness.execution import Execution
-from harness.private import command_line_masked
+from harness.private import command_line_masked, job_config
 from harness.processes import few_arenas
 
 LONGEST_FOLDER = 24
@@ -42,7 +42,6 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     few_arenas()
     set_environment()
     import ray
-    from ray.job_config import JobConfig
 
     if ray.is_initialized():
         raise UserError(
@@ -55,7 +54,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         "log_to_driver": False,
         "configure_logging": True,
         "namespace": "harness",
-        "job_config": JobConfig(metadata={f"harness_{k}": v for k, v in metadata.items()}),
+        "job_config": job_config({f"harness_{k}": v for k, v in metadata.items()}),
     }
     with _started(execution, options) if execution.address == "local" else _joined(execution, options) as dashboard:
         for logger in levels:
@@ -163,15 +162,15 @@ def _new_folder() -> str:
 @contextmanager
 def _temporary_files_in(folder: str) -> Iterator[None]:
     """Of the processes that are started meanwhile. What Ray adds to the environment stays: another Ray of this process needs it."""
-    before = os.environ.get("TMPDIR")
-    os.environ["TMPDIR"] = folder
+    changed = {"TMPDIR": folder, "PYTHONSAFEPATH": "1"}  # a file in the current folder may have the name of a library
+    before = {name: os.environ.pop(name, None) for name in changed}
+    os.environ.update(changed)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = before
+        for name, value in before.items():
+            del os.environ[name]
+            os.environ.update({name: value} if value is not None else {})
 
 
 def _remove(folder: str) -> None:
