@@ -26,7 +26,10 @@ from harness.yaml_files import Strict
 
 
 class Hyperparameters(Strict):
-    lam: Annotated[float, Field(ge=0, le=1, description="lambda, weight of the contrastive term (equation 1)")] = 0.9
+    lam: Annotated[
+        float,
+        Field(ge=0, le=1, description="lambda, weight of the contrastive term (equation 1); 1 trains no classifier"),
+    ] = 0.9
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 3)")] = 0.3
     reduction: Annotated[
         Literal["mean", "mean_valid", "sum"],
