@@ -97,7 +97,8 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
     described = _as_questions(described, option) if spans else described
     label = described.label or _label(name, columns, sample, described.text, option)
     text = described.text or _text(name, columns, sample, label, option)
-    if is_separated(path) and label in map(str, sample[label]):
+    named_like_a_score = not described.label and number_of(label) is not None
+    if is_separated(path) and (named_like_a_score or label in map(str, sample[label])):
         raise UserError(
             f"{name}: '{label}' is both the name and a value of the column of labels; write a header line above the first row."
         )

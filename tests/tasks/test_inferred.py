@@ -289,6 +289,7 @@ def test_files_that_cannot_be_read_are_one_sentence(
         ("x.csv", "text,label\na b,\nc d,\n", "no row has a text and a label"),
         ("x.csv", "text\nabc\n", "has one column (text)"),
         ("x.csv", "good film,pos\nbad film,neg\nfine film,pos\n", "both the name and a value"),
+        ("x.csv", "good film,0.5\nbad film,-1.25\nfine film,0.75\n", "both the name and a value"),
         ("x.jsonl", '[{"text": "a b", "label": 1}, {"text": "c d", "label": 0}]', "is not an object"),
     ],
 )
