@@ -91,7 +91,9 @@ def parquet(rng: random.Random, body: list[Any]) -> bytes:
 def encoder(rng: random.Random, _: Any) -> Case:
     files = {f"e/{name}": raw for name, raw in encoder_files().items()}
     name = rng.choice([*files, *files, "e/vocab.txt", "e/special_tokens_map.json", "e/model.safetensors.index.json"])
-    if name.endswith(".json") and name in files:
+    if rng.random() < 0.3:
+        files["e/model.safetensors"] = renamed(rng, files["e/model.safetensors"])
+    elif name.endswith(".json") and name in files:
         files[name] = changed(rng, json.loads(files[name]), plain=True)
     elif rng.random() < 0.2:
         files.pop(name, None)
@@ -99,6 +101,19 @@ def encoder(rng: random.Random, _: Any) -> Case:
         files[name] = noise(rng, files.get(name, b"[UNK]\nthe\n{}"))
     words = [rng.choice(READING), "--table", "small.yaml"]
     return Case([*words, "--encoder", rng.choice(["e", "./e", "new:tiny@e"]), *flags(rng, words[0], 0.2)], files)
+
+
+def renamed(rng: random.Random, raw: bytes) -> bytes:
+    """Weights of which some are left out, have other names, or are there twice."""
+    from safetensors.torch import load, save
+
+    tensors = load(raw)
+    for name in rng.sample(sorted(tensors), rng.choice([1, 1, 3, 12])):
+        tensor = tensors[name] if rng.random() < 0.3 else tensors.pop(name)
+        number = name.replace("layer.0", f"layer.{rng.randrange(3)}")
+        other = rng.choice(["", name.removeprefix("bert."), f"lm_predictions.{name}", number, rng.choice(NASTY)])
+        tensors |= {str(other).encode("utf-8", "replace").decode(): tensor.clone()} if other else {}
+    return save(tensors)
 
 
 def text(rng: random.Random, _: Any) -> Case:
@@ -218,10 +233,31 @@ def own_file(rng: random.Random, _: Any) -> Case:
     lines = [b"text,label", *(f"{row['text']},{row['label']}".encode() for row in rows(120, 0))]
     if rng.random() < 0.5:
         at = rng.randrange(len(lines))
+<<<<<<< HEAD
         odd = [
             b"", b",", b'"', b"a,", b",1", b"a,b,c", b"\xff,1", b"a,nan", b"a,1e400", b"$x$,1", "é,☃".encode(), b"\0,0",
         ]  # fmt: skip
         lines[at] = rng.choice(odd)
+=======
+        lines[at] = rng.choice(
+            [
+                b"",
+                b",",
+                b'"',
+                b"a,",
+                b",1",
+                b"a,b,c",
+                b"\xff,1",
+                b"a,nan",
+                b"a,1e400",
+                b"$x$,1",
+                "é,☃".encode(),
+                b"\0,0",
+                b"x" * 200_000 + b",1",
+            ]
+        )
+    lines[:1] = rng.choice([lines[:1]] * 5 + [[], [b"sep=;", b"text;label"], [b"", *lines[:1]], [b"x" * 200_000]])
+>>>>>>> d8a7732 (The fuzzer renames, drops and adds weights of an encoder whose weights are whole, and changes the first line of own files)
     raw = b"\n".join(lines)
     raw = noise(rng, raw) if rng.random() < 0.6 else raw
     name = rng.choice(["f.csv"] * 5 + ["f.tsv", "f.jsonl", "f.csv.gz", "f.parquet", "$x$.csv", "\x07.csv", "f"])

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import random
-import struct
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,18 @@ def rows(count: int, start: int) -> list[dict[str, Any]]:
     return [{"text": f"{' '.join(words.choices(WORDS, k=8))} {i}", "label": i % 2} for i in range(start, start + count)]
 
 
+@cache
+def weights(model: str, **config: Any) -> bytes:
+    """Random ones of a model of transformers."""
+    import transformers
+    from safetensors.torch import save
+
+    state = getattr(transformers, model)(transformers.BertConfig(**config)).state_dict()
+    return save({name: tensor for name, tensor in state.items() if ".decoder." not in name}, metadata={"format": "pt"})
+
+
 def encoder_files() -> dict[str, bytes]:
-    """A BERT that nothing trains: its weights are zeros."""
+    """A BERT that nothing trains."""
     config = {"model_type": "bert", "vocab_size": 32, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
               "intermediate_size": 16, "max_position_embeddings": 512, "pad_token_id": 0, "hidden_act": "gelu"}  # fmt: skip
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -103,9 +113,6 @@ def encoder_files() -> dict[str, bytes]:
                            "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}}},
         "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": vocabulary},
     }  # fmt: skip
-    header = json.dumps(
-        {"bert.embeddings.word_embeddings.weight": {"dtype": "F32", "shape": [32, 8], "data_offsets": [0, 1024]}}
-    ).encode()
     settings = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": True,
@@ -116,23 +123,19 @@ def encoder_files() -> dict[str, bytes]:
         "config.json": json.dumps(config).encode(),
         "tokenizer.json": json.dumps(tokenizer).encode(),
         "tokenizer_config.json": json.dumps(settings).encode(),
-        "model.safetensors": struct.pack("<Q", len(header)) + header + bytes(1024),
+        "model.safetensors": weights("BertForMaskedLM", **config),
     }
 
 
 def model_files() -> dict[str, bytes]:
     """A classifier as `harness export` writes it, of the encoder above with random weights."""
-    from safetensors.torch import save
-    from transformers import BertConfig, BertForSequenceClassification
-
     files = encoder_files()
-    config = BertConfig(
-        **json.loads(files["config.json"]), id2label={0: "bad", 1: "good"}, label2id={"bad": 0, "good": 1}
-    )
+    config = json.loads(files["config.json"])
+    labels = {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}
     settings = {"columns": ["text"], "max_length": 32, "precision": "fp32", "task": "reviews", "form": "classifier"}
     return files | {
-        "config.json": json.dumps(config.to_dict()).encode(),
-        "model.safetensors": save(BertForSequenceClassification(config).state_dict(), metadata={"format": "pt"}),
+        "config.json": json.dumps({**config, **labels}).encode(),
+        "model.safetensors": weights("BertForSequenceClassification", **config),
         "harness.json": json.dumps(settings).encode(),
     }
 
