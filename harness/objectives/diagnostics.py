@@ -14,11 +14,6 @@ import torch
 from torch import Tensor
 
 from harness.objectives.losses import (
-    REDUCTIONS,
-    _check_floats,
-    _check_matrix,
-    _check_rows,
-    _check_tokens,
     _dtype,
     _no_autocast,
     _pair_cosines,
@@ -36,7 +31,6 @@ def embedding_std(features: Tensor) -> Tensor:
 
     Source: SimSiam (Chen and He, 2021), section 4.1, which compares the same deviation with 1 / sqrt(d).
     """
-    _check_matrix("[B, d]", features=features)
     with _no_autocast(features):
         unit = _unit(features.to(_dtype(features)))
         return (unit - unit.mean(dim=0)).square().mean(dim=0).sqrt().mean() * math.sqrt(features.shape[1])
@@ -48,9 +42,6 @@ def pair_cosines(a: Tensor, b: Tensor) -> dict[str, Tensor]:
 
     "negative" is over i != j, and so NaN if N = 1.
     """
-    _check_matrix("[N, d]", a=a, b=b)
-    if b.shape != a.shape:
-        raise ValueError(f"b must have the shape of a, {tuple(a.shape)}, got {tuple(b.shape)}.")
     with _no_autocast(a):
         dtype = _dtype(a, b)
         own = torch.eye(a.shape[0], dtype=torch.bool, device=a.device)
@@ -64,8 +55,6 @@ def class_cosines(features: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
     The means over pairs of two examples of one class, and of different classes.
     """
-    _check_matrix("[B, d]", features=features)
-    _check_rows("[B]", labels=labels, features=features)
     with _no_autocast(features):
         unit = _unit(features.to(_dtype(features)))
         cosines = unit @ unit.T
@@ -81,12 +70,6 @@ def indexed_cosines(g: Tensor, positives: Tensor, negatives: Tensor, anchors: Te
     g = h - e [B, L, d], positives [B, L], negatives [B, L, K, 2] (-1: none), anchors [B, L] booleans: only theirs count.
     Pairs with padding are the sampler's to leave out; there is no `real` here.
     """
-    _check_floats(g=g)
-    if g.ndim != 3:
-        raise ValueError(f"g must be [B, L, d], got shape {tuple(g.shape)}.")
-    _check_tokens(g.shape[:2], positives=positives, anchors=anchors)
-    if negatives.ndim != 4 or negatives.shape[:2] != g.shape[:2] or negatives.shape[3] != 2:
-        raise ValueError(f"negatives must be [B, L, K, 2] with the B and L of g, got shape {tuple(negatives.shape)}.")
     with _no_autocast(g):
         unit = _unit(g.to(_dtype(g)))
         sequences, positions, present = _pairs(positives, negatives)
@@ -101,10 +84,6 @@ def indexed_cosines(g: Tensor, positives: Tensor, negatives: Tensor, anchors: Te
 @torch.no_grad()
 def collapsed_supervised(labels: Tensor, reduction: str = "mean") -> Tensor:
     """supervised_contrastive at collapse: log(B - 1) for each anchor with a positive; labels [B] -> float32 scalar."""
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got '{reduction}'.")
-    if labels.ndim != 1:
-        raise ValueError(f"labels must be [B], got shape {tuple(labels.shape)}.")
     num_anchors = labels.shape[0]
     num_valid = ((labels[:, None] == labels[None, :]).sum(dim=1) > 1).sum()
     divisors: dict[str, Tensor | int] = {"mean": max(num_anchors, 1), "mean_valid": num_valid.clamp(min=1), "sum": 1}

@@ -7,7 +7,7 @@ Laws held by every function here: any float dtype; half-precision inputs are com
 inside an autocast region), float64 stays float64. No branch depends on data, only on shapes and options. Vectors are
 l2-normalised here, and a zero vector has cosine 0 with everything and zero gradient. On degenerate batches value and
 gradient are finite, and a loss of zero stays connected to its inputs. A NaN in the inputs is never hidden, padding
-excepted: inputs where `real` is false affect neither value nor gradient.
+excepted: inputs where `real` is false affect neither value nor gradient. Shapes and options are the caller's to get right.
 """
 
 from __future__ import annotations
@@ -41,11 +41,6 @@ def supervised_contrastive(features: Tensor, labels: Tensor, *, temperature: flo
     the batch. A class with one example is 1/0 in the paper (S2); SupContrast gives it 0 and still divides by all
     anchors ("mean"), others leave it out ("mean_valid").
     """
-    _check_temperature(temperature)
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got '{reduction}'.")
-    _check_matrix("[B, d]", features=features)
-    _check_rows("[B]", labels=labels, features=features)
     num_anchors = features.shape[0]
 
     with _no_autocast(features):
@@ -75,8 +70,6 @@ def masked_lm(logits: Tensor, targets: Tensor) -> Tensor:
     selected tokens of the batch, as in Hugging Face's and TAPT's code, is taken here (docs/papers.md C10). They differ where
     the sequences have different numbers of selected tokens.
     """
-    _check_matrix("[M, V]", logits=logits)
-    _check_rows("[M]", targets=targets, logits=logits)
     with _no_autocast(logits):
         log_probabilities = logits.to(_dtype(logits)).log_softmax(dim=1)
         return (-log_probabilities.gather(1, targets.long()[:, None])).sum() / max(logits.shape[0], 1)
@@ -92,8 +85,6 @@ def simclr(h0: Tensor, hk: Tensor, *, temperature: float) -> Tensor:
     Elsewhere: SimCLR's NT-Xent takes both directions and all 2B - 1 other views as negatives. The paper gives no
     temperature; CERT and TACO use 0.07 (docs/papers.md C1).
     """
-    _check_temperature(temperature)
-    _check_views(h0=h0, hk=hk)
     with _no_autocast(h0):
         dtype = _dtype(h0, hk)
         anchors, candidates = _unit(h0.to(dtype)), _unit(hk.to(dtype))
@@ -111,13 +102,6 @@ def simsiam(h0: Tensor, hk: Tensor, z0: Tensor, zk: Tensor) -> Tensor:
     Source: CMLM equations 9 and 11, as printed: values in [1/e, e], never 0, and a gradient scaled by the loss itself.
     Elsewhere: SimSiam's own loss is -(D + D) / 2; the exponential is CMLM's, to make it positive (docs/papers.md C2).
     """
-    _check_views(h0=h0, hk=hk)
-    _check_views(h0=h0, zk=zk)
-    if z0.shape != h0.shape:
-        raise ValueError(f"z0 must have the shape of h0, {tuple(h0.shape)}, got {tuple(z0.shape)}.")
-    if zk.shape != hk.shape:
-        raise ValueError(f"zk must have the shape of hk, {tuple(hk.shape)}, got {tuple(zk.shape)}.")
-    _check_floats(z0=z0)
     with _no_autocast(h0):
         dtype = _dtype(h0, hk, z0, zk)
         target0, targets = _unit(h0.detach().to(dtype)), _unit(hk.detach().to(dtype))
@@ -151,16 +135,6 @@ def token_alignment(
     sums over "N tokens" with N sequences' index; the released code takes the mean over all positions, and has no padding
     (T7, T9).
     """
-    _check_temperature(temperature)
-    _check_floats(h=h, e=e)
-    if h.ndim != 3:
-        raise ValueError(f"h must be [B, L, d], got shape {tuple(h.shape)}.")
-    if e.shape != h.shape:
-        raise ValueError(f"e must have the shape of h, {tuple(h.shape)}, got {tuple(e.shape)}.")
-    _check_tokens(h.shape[:2], positives=positives, real=real, anchors=real if anchors is None else anchors)
-    if negatives.ndim != 4 or negatives.shape[:2] != h.shape[:2] or negatives.shape[3] != 2:
-        raise ValueError(f"negatives must be [B, L, K, 2] with the B and L of h, got shape {tuple(negatives.shape)}.")
-
     with _no_autocast(h):
         dtype = _dtype(h, e)
         unit = _unit((h.to(dtype) - e.to(dtype)).masked_fill(~real[:, :, None], 0.0))
@@ -185,12 +159,6 @@ def sequence_contrastive(s_corrupted: Tensor, s_cropped: Tensor, *, temperature:
     Source: COCO-LM equation 3, symmetric, with temperature 1. Elsewhere: the released code takes the cosine after a
     projection head, and its batch is one GPU's (docs/papers.md L3, L4).
     """
-    _check_temperature(temperature)
-    _check_matrix("[N, d]", s_corrupted=s_corrupted, s_cropped=s_cropped)
-    if s_cropped.shape != s_corrupted.shape:
-        raise ValueError(
-            f"s_cropped must have the shape of s_corrupted, {tuple(s_corrupted.shape)}, got {tuple(s_cropped.shape)}."
-        )
     num_pairs = s_corrupted.shape[0]
     with _no_autocast(s_corrupted):
         dtype = _dtype(s_corrupted, s_cropped)
@@ -228,14 +196,7 @@ def corrective_lm(
     Elsewhere: the released code has "weighted_ce", without the p_copy(1) term at unreplaced positions, and the mean taken
     here (docs/papers.md L1, L14).
     """
-    if mixture not in MIXTURES:
-        raise ValueError(f"mixture must be {' or '.join(MIXTURES)}, got '{mixture}'.")
-    _check_copy_logits("copy_logits", copy_logits, x_original=x_original, x_corrupted=x_corrupted, masked=masked)
-    _check_matrix("[M, V]", lm_logits=lm_logits)
     num_masked = lm_logits.shape[0]
-    if num_masked > masked.numel():
-        raise ValueError(f"lm_logits has {num_masked} rows, but masked only {masked.numel()} entries.")
-
     with _no_autocast(copy_logits):
         dtype = _dtype(copy_logits, lm_logits)
         # masked.nonzero() would do, were its shape not data: it is a wait on a GPU, and no single graph.
@@ -264,7 +225,6 @@ def replaced_token_detection(logits: Tensor, x_original: Tensor, x_corrupted: Te
     Source: COCO-LM section 3.1 and equation 2. Elsewhere: equation 2 prints a sum over the sequence; ELECTRA, MC-BERT and
     COCO-LM's code take the mean over tokens that are not padding (docs/papers.md L2, L14). ELECTRA's own logits say "replaced".
     """
-    _check_copy_logits("logits", logits, x_original=x_original, x_corrupted=x_corrupted, real=real)
     with _no_autocast(logits):
         logits = logits.to(_dtype(logits)).masked_fill(~real, 0.0)
         terms = -logsigmoid(torch.where(x_original == x_corrupted, logits, -logits))
@@ -331,58 +291,3 @@ def _no_autocast(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
     if not torch.amp.is_autocast_available(device_type):
         return contextlib.nullcontext()
     return torch.autocast(device_type, enabled=False)
-
-
-def _check_temperature(temperature: float) -> None:
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise ValueError(f"temperature must be a finite number above 0, got {temperature}.")
-
-
-def _check_floats(**tensors: Tensor) -> None:
-    for name, tensor in tensors.items():
-        if not tensor.is_floating_point():
-            raise ValueError(f"{name} must be a tensor of floats, got {tensor.dtype}.")
-        if tensor.ndim == 0 or tensor.shape[-1] == 0:
-            raise ValueError(f"{name} needs a last dimension of at least 1, got shape {tuple(tensor.shape)}.")
-
-
-def _check_matrix(shape: str, **tensors: Tensor) -> None:
-    _check_floats(**tensors)
-    for name, tensor in tensors.items():
-        if tensor.ndim != 2:
-            raise ValueError(f"{name} must be {shape}, got shape {tuple(tensor.shape)}.")
-
-
-def _check_rows(shape: str, **tensors: Tensor) -> None:
-    """The first has one entry for each row of the second."""
-    (name, entries), (other, matrix) = tensors.items()
-    if entries.shape != matrix.shape[:1]:
-        raise ValueError(
-            f"{name} must be {shape} = [{matrix.shape[0]}] like {other}, got shape {tuple(entries.shape)}."
-        )
-
-
-def _check_tokens(shape: torch.Size, **tensors: Tensor) -> None:
-    for name, tensor in tensors.items():
-        if tensor.shape != shape:
-            raise ValueError(f"{name} must be [B, L] = {list(shape)}, got shape {tuple(tensor.shape)}.")
-        if name in ("real", "anchors", "masked") and tensor.dtype != torch.bool:
-            raise ValueError(f"{name} must be a tensor of booleans, got {tensor.dtype}.")
-
-
-def _check_copy_logits(name: str, logits: Tensor, **tensors: Tensor) -> None:
-    if logits.ndim != 2 or not logits.is_floating_point():
-        raise ValueError(f"{name} must be [B, L] floats, got shape {tuple(logits.shape)} of {logits.dtype}.")
-    _check_tokens(logits.shape, **tensors)
-
-
-def _check_views(**tensors: Tensor) -> None:
-    """The first is view 0, [B, d]; the second the other views, [K, B, d]."""
-    _check_floats(**tensors)
-    (name0, view0), (name, views) = tensors.items()
-    if view0.ndim != 2:
-        raise ValueError(f"{name0} must be [B, d], got shape {tuple(view0.shape)}.")
-    if views.ndim != 3 or views.shape[1:] != view0.shape:
-        raise ValueError(
-            f"{name} must be [K, B, d] with the B and d of {name0}, {tuple(view0.shape)}, got shape {tuple(views.shape)}."
-        )

@@ -1,14 +1,10 @@
-"""Masks under injected randomness, for numpy arrays and torch tensors alike."""
+"""Masks under injected randomness."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,34 +12,22 @@ from harness.objectives.masking import corrupt, select
 from harness.streams import stream
 
 MASK = 103
-KINDS: dict[str, Callable[[Any], Any]] = {"numpy": np.asarray, "torch": torch.as_tensor}
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    return KINDS[request.param]
-
-
-def listed(array: Any) -> list[Any]:
-    result: list[Any] = array.tolist()
-    return result
 
 
 class TestSelect:
-    def test_exact(self, kind: Callable[[Any], Any]) -> None:
-        maskable = kind([True, True, True, False, True])
-        uniforms = kind([0.0, 0.149, 0.15, 0.0, 0.99])
+    def test_exact(self) -> None:
+        maskable = np.array([True, True, True, False, True])
+        uniforms = np.array([0.0, 0.149, 0.15, 0.0, 0.99])
         selected = select(maskable, 0.15, uniforms)
-        assert listed(selected) == [True, True, False, False, False]  # strict: u = p is not selected
-        assert isinstance(selected, type(maskable))
+        assert selected.tolist() == [True, True, False, False, False]  # strict: u = p is not selected
         assert selected.dtype == maskable.dtype
 
-    def test_complement_at_probability_one(self, kind: Callable[[Any], Any]) -> None:
+    def test_complement_at_probability_one(self) -> None:
         """With p_c = 1 all tokens not selected in view 0 are selected in view 1 (CMLM 3.2)."""
         maskable = stream(2, "maskable").random(200) < 0.9
-        view0 = select(kind(maskable), 0.15, kind(stream(2, "view-0").random(200)))
-        view1 = select(kind(maskable), 1.0, kind(stream(2, "view-1").random(200)), excluded=view0)
-        assert np.array_equal(np.asarray(view0) ^ np.asarray(view1), maskable)
+        view0 = select(maskable, 0.15, stream(2, "view-0").random(200))
+        view1 = select(maskable, 1.0, stream(2, "view-1").random(200), excluded=view0)
+        assert np.array_equal(view0 ^ view1, maskable)
 
     @settings(max_examples=60)
     @given(length=st.integers(0, 40), p_m=st.floats(0, 1), p_c=st.floats(0, 1), seed=st.integers(0, 999))
@@ -74,11 +58,9 @@ RANDOM = [90, 91, 92, 93, 94, 95]
 
 
 class TestCorrupt:
-    def arguments(self, kind: Callable[[Any], Any]) -> tuple[Any, Any, Any, Any]:
-        return kind(IDS), kind(SELECTED), kind(ACTIONS), kind(RANDOM)
-
-    def test_bands(self, kind: Callable[[Any], Any]) -> None:
-        assert listed(corrupt(*self.arguments(kind), mask_id=MASK)) == [MASK, MASK, 92, 93, 14, 15]
+    def test_bands(self) -> None:
+        given = map(np.array, (IDS, SELECTED, ACTIONS, RANDOM))
+        assert corrupt(*given, mask_id=MASK).tolist() == [MASK, MASK, 92, 93, 14, 15]
 
     def test_frequencies(self) -> None:
         size = 200_000
@@ -86,18 +68,3 @@ class TestCorrupt:
         result = corrupt(ids, np.ones(size, dtype=bool), stream(0, "actions").random(size), ids + 1, MASK)
         for token, p in ((MASK, 0.8), (2, 0.1), (1, 0.1)):
             assert abs((result == token).sum() - size * p) < 4 * math.sqrt(size * p * (1 - p))
-
-
-def test_numpy_and_torch_agree() -> None:
-    maskable, uniforms = stream(3, "m").random((4, 9)) < 0.8, stream(3, "u").random((4, 9)).astype(np.float32)
-    uniforms[0, 0], maskable[0, 0] = 0.15, True  # float32(0.15) is the bound itself, rounded
-    ids, random_ids = stream(3, "ids").integers(5, 90, (4, 9)), stream(3, "r").integers(5, 90, (4, 9))
-    actions = stream(3, "a").random((4, 9))
-    for p in (0.15, 0.7):
-        selected = select(maskable, p, uniforms)
-        tensors = select(torch.from_numpy(maskable), p, torch.from_numpy(uniforms))
-        assert np.array_equal(selected, tensors)
-        assert np.array_equal(
-            corrupt(ids, selected, actions, random_ids, MASK),
-            corrupt(torch.from_numpy(ids), tensors, torch.from_numpy(actions), torch.from_numpy(random_ids), MASK),
-        )
