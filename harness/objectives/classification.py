@@ -176,8 +176,7 @@ class LabelWords(CrossEntropy):
     def build(self) -> None:
         assert self.kind is not None
         self.weights = {"cross_entropy": 1.0}
-        if self.vocabulary.mask_id is None:
-            raise ValueError("the encoder's tokenizer has no mask token")
+        assert self.vocabulary.mask_id is not None
         self.uses_mlm_head = self.params.head == "mlm"
         self.embeddings_predict = not self.uses_mlm_head
         self.head = WordHead(self.vocabulary.mask_id, not self.uses_mlm_head, self.kind)

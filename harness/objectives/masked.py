@@ -68,8 +68,7 @@ class MaskedText(TrainingObjective):
     ) -> tuple[NDArray[np.bool_], NDArray[Any]]:
         """(selected [T], corrupted ids [T]) of one view of T tokens."""
         size = len(tokens.ids)
-        if self.vocabulary.mask_id is None:
-            raise ValueError("the encoder's tokenizer has no mask token")
+        assert self.vocabulary.mask_id is not None
         selected = select(self.maskable(tokens), probability, draw("mask", view).random(size), excluded)
         actions = draw("mask_action", view).random(size)
         random_ids = draw("mask_random", view).integers(0, self.vocabulary.size, size)

@@ -60,8 +60,7 @@ class AuxiliaryMaskedLM(TrainingObjective):
 
     def mask(self, tokens: Tokens, draw: Draw) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """(masked positions [M], ids with the mask there [T])."""
-        if self.vocabulary.mask_id is None:
-            raise ValueError("the encoder's tokenizer has no mask token")
+        assert self.vocabulary.mask_id is not None
         rounding, uniforms = draw("mask_count").random(len(tokens)), draw("mask", 0).random(len(tokens.ids))
         selected = select_fixed(all_but_first(tokens), tokens.lengths, self.params.p_m, uniforms, rounding)
         where = np.flatnonzero(selected)

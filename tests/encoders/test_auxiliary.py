@@ -170,26 +170,6 @@ class TestStart:
             assert auxiliary.relative_positions.shape == (16, 40)
             assert bool(auxiliary.relative_positions.table.any()) == (not changes)
 
-    @pytest.mark.parametrize(
-        ("changes", "mend"),
-        [
-            ({"layers": 3}, "start it from 'random'"),
-            ({"hidden": 16}, "start it from 'random'"),
-            ({"layers": 0}, "a layer at least"),
-            ({"hidden": 12, "initial": "random"}, "multiple of the encoder's head size 8"),
-            ({"hidden": -8, "initial": "random"}, "multiple of the encoder's head size 8"),
-            ({"initial": "zero"}, "starts from 'encoder' or 'random'"),
-        ],
-    )
-    def test_shapes_that_cannot_be(self, changes: dict[str, Any], mend: str, folder: Path) -> None:
-        with pytest.raises(ValueError, match=mend):
-            beside(tiny.encoder(folder), **changes)
-
-
-def test_not_for_an_attention_of_the_librarys_own(folders: dict[str, Path]) -> None:
-    with pytest.raises(ValueError, match="can have no auxiliary: take a BERT"):
-        beside(tiny.encoder(folders["mpnet"]))
-
 
 class TestRuns:
     @pytest.mark.parametrize("variant", VARIANTS)
@@ -283,12 +263,3 @@ class TestParts:
         assert digest(first) == digest(second)
         with torch.no_grad():
             assert torch.equal(first.logits(first(batch)), second.logits(second(batch)))
-
-    @pytest.mark.parametrize("other", [{"layers": 2}, {"hidden": 8, "initial": "random"}, {"shared": False}, RELATIVE])
-    def test_another_shape(self, other: dict[str, Any], folder: Path) -> None:
-        mine, theirs = beside(tiny.encoder(folder)), beside(tiny.encoder(folder), **other)
-        for one, another in ((mine, theirs), (theirs, mine)):
-            with pytest.raises(ValueError, match="build it with the settings it was trained with"):
-                one.load_parts(another.parts())
-        with pytest.raises(ValueError, match="is not of this shape"):
-            mine.load_parts(tiny.encoder(folder).parts())

@@ -11,11 +11,14 @@ import pytest
 import tiny
 import torch
 
+from harness.encoders import adapted
 from harness.encoders.kernels import packing as packed
 from harness.encoders.kernels.attention import packed_attention
 from harness.encoders.models.relative_positions import RelativePositions, buckets_of
 from harness.encoders.models.text_encoder import Batch
 from harness.encoders.models.weights import checked_weights, save_weights
+from harness.errors import UserError
+from harness.specs import Encoder
 from harness.storage import Storage
 from harness.training.forward_backward import autocast
 
@@ -64,10 +67,12 @@ def test_short_sequences(width: int) -> None:
     assert buckets_of(width, 32, 128).tolist() == {1: [0], 2: [1, 0, 17]}[width]
 
 
-@pytest.mark.parametrize(("buckets", "max_distance"), [(0, 128), (2, 128), (7, 128), (32, 8), (32, 0), (-4, 3)])
-def test_shapes_that_cannot_be(buckets: int, max_distance: int) -> None:
-    with pytest.raises(ValueError, match=r"set an even number of 4 or more|set \d+ or more"):
-        RelativePositions(2, buckets, max_distance)
+@pytest.mark.parametrize(("buckets", "distance"), [(2, 128), (7, 128), (32, 8), (32, 0), (-4, 3)])
+def test_shapes_that_cannot_be(buckets: int, distance: int) -> None:
+    asked, known = {"relative_buckets": buckets, "relative_distance": distance}, Encoder("5" * 32, "odd")
+    for config in ({"model_type": "bert"}, {"model_type": "mpnet"}, {"relative_buckets": 64, "relative_distance": 128}):
+        with pytest.raises(UserError, match=r"set an even number of 4 or more|set \d+ or more|of its own; set|leave"):
+            adapted(known, asked, config)
 
 
 class TestAttention:
@@ -186,8 +191,6 @@ class TestEncoder:
                 assert torch.equal(child.eval()(batch), parent(batch))
             child.add_relative_positions(16, 40)  # a later stage that asks for the same keeps what was learnt
             assert torch.equal(child.relative_positions.table, parent.relative_positions.table)
-            with pytest.raises(ValueError, match="ask for the same shape"):
-                child.add_relative_positions(32, 128)
         head_only = tiny.encoder(folders[kind])
         head_only.load_parts(weights, ("mlm_head",))
         assert head_only.relative_positions is None
@@ -207,8 +210,3 @@ class TestEncoder:
         names = [name for name, _ in encoder.model.named_parameters() if name.endswith("relative_positions.table")]
         assert len(names) == 1
         assert names[0] not in encoder.head_names  # else fine-tuning would leave it as it is
-
-
-def test_not_for_an_attention_of_the_librarys_own(folders: dict[str, Path]) -> None:
-    with pytest.raises(ValueError, match="takes no relative positions: take a BERT"):
-        tiny.encoder(folders["mpnet"]).add_relative_positions()

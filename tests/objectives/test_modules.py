@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from objectives.formulas import normal
 
 from harness.encoders.models.text_encoder import Batch
-from harness.encoders.tokens import Examples, Tokeniser, Tokens, Vocabulary
+from harness.encoders.tokens import Examples, Tokeniser, Tokens
 from harness.kinds import Scores, kind_of_outputs
 from harness.methods import METHODS, RunContext, chain, hyperparameters
 from harness.objectives import DEFINITIONS, build
@@ -158,11 +158,6 @@ class TestViews:
         assert np.array_equal(views.ids[special], views.tokens.ids[special])
         assert np.array_equal(views.where, np.flatnonzero(~tokens.special))
         assert (views.ids[~special] == module.vocabulary.mask_id).mean() == pytest.approx(0.8, abs=0.1)
-
-    def test_a_tokenizer_without_a_mask(self, bert: Path) -> None:
-        module = build(tiny.OBJECTIVES["mlm"], tiny.encoder(bert), Vocabulary(48, None), None, 0.1, 1)
-        with pytest.raises(ValueError, match="no mask token"):
-            module.prepare(Examples(tiny.tokens(bert, [("w1",)])), None, draw_of(1))
 
 
 class TestMaskedTerm:

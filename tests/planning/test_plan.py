@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from tasks.task_files import write_file
 
 from harness import specs
 from harness.answers import SpanReading
+from harness.commands.prepare import check_masks
 from harness.encoders import HeadTraining, Located, locate
 from harness.encoders.packaged import HEAD_TRAINING
+from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError
 from harness.planning.runs import CHARS_PER_TOKEN, Plan, make_plan, stage_flops
 from harness.planning.task_reader import NO_TRANSLATION, Translation
@@ -122,6 +125,12 @@ def test_an_encoder_that_an_objective_cannot_train_is_refused(method: str, shape
     with pytest.raises(UserError) as caught:
         plan("few_shot", located=located, methods=(method,))
     assert words in str(caught.value)
+
+
+def test_masks_need_a_mask_token(few_shot: Plan) -> None:
+    items: Any = [SimpleNamespace(name="a run", stage=stage) for stage in few_shot.stages.values()]
+    with pytest.raises(UserError, match="a run masks tokens, but the tokenizer of roberta-base has no mask token"):
+        check_masks(items, SimpleNamespace(vocabulary=Vocabulary(50_265, None)), ROBERTA)
 
 
 def test_one_mnli_run_serves_two_columns(few_shot: Plan) -> None:

@@ -49,7 +49,6 @@ class Auxiliary(nn.Module):
         super().__init__()
         of = encoder.config
         width = hidden or encoder.hidden_size
-        _check(encoder, layers, width, initial)
         self._encoder = (encoder,)  # in a tuple, where nn.Module does not look for submodules
         own = copy.deepcopy(of)
         own.num_hidden_layers = layers
@@ -142,37 +141,9 @@ class Auxiliary(nn.Module):
         }
 
     def load_parts(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the auxiliary of loaded weights. Raises ValueError where it is not of this one's shape."""
-        found = {n.removeprefix("auxiliary/"): t for n, t in tensors.items() if n.startswith("auxiliary/")}
-        own = self.state_dict()
-        wrong = sorted(n for n in own.keys() | found.keys() if _shape(own.get(n)) != _shape(found.get(n)))
-        if wrong:
-            raise ValueError(
-                f"the weights' auxiliary is not of this shape: {wrong[0]} is {_shape(found.get(wrong[0]))} there and "
-                f"{_shape(own.get(wrong[0]))} here ({len(wrong)} tensors); build it with the settings it was trained with"
-            )
-        self.load_state_dict(found)
-
-
-def _shape(tensor: Tensor | None) -> tuple[int, ...] | None:
-    return None if tensor is None else tuple(tensor.shape)
-
-
-def _check(encoder: TextEncoder, layers: int, width: int, initial: str) -> None:
-    size, heads, depth = encoder.hidden_size, encoder.config.num_attention_heads, encoder.config.num_hidden_layers
-    if encoder.family.transform is None:
-        raise ValueError(f"a {encoder.family.title} encoder can have no auxiliary: take a BERT, RoBERTa or ELECTRA one")
-    if layers < 1 or width < 1 or width % (size // heads):
-        raise ValueError(
-            f"an auxiliary of {layers} layers, {width} wide: it needs a layer at least, and a width that is a multiple "
-            f"of the encoder's head size {size // heads}"
-        )
-    if initial not in ("encoder", "random"):
-        raise ValueError(f"an auxiliary starts from 'encoder' or 'random', not from '{initial}'")
-    if initial == "encoder" and (width != size or layers > depth):
-        raise ValueError(
-            f"an auxiliary of {layers} layers, {width} wide, cannot be copied from an encoder of {depth} layers, {size} "
-            "wide: give its width and at most its layers, or start it from 'random'"
+        """Take the auxiliary of loaded weights."""
+        self.load_state_dict(
+            {n.removeprefix("auxiliary/"): t for n, t in tensors.items() if n.startswith("auxiliary/")}
         )
 
 

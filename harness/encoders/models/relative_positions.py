@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.encoders.kernels.packing import Packing
-from harness.encoders.packaged import relative_positions_error
 
 
 @lru_cache(maxsize=1024)
@@ -41,15 +40,12 @@ class RelativePositions(nn.Module):
     """A table [buckets, heads], zero at first, shared by all layers of one encoder.
 
     `max_distance` is a tensor [1], so that a weights file holds all that is needed to make the module again.
-    Raises ValueError for a number of buckets that cannot be shared out, or a distance below the exact ones.
     """
 
     max_distance: Tensor
 
     def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__()
-        if error := relative_positions_error(buckets, max_distance):
-            raise ValueError(error)
         self.table = nn.Parameter(torch.zeros(buckets, heads))
         self.register_buffer("max_distance", torch.tensor([max_distance]))
         self.distance = max_distance  # a number as well: reading a tensor would wait for the device at every step

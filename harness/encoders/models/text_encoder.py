@@ -212,20 +212,10 @@ class TextEncoder(nn.Module):
     def add_relative_positions(self, buckets: int = 32, max_distance: int = 128) -> None:
         """Add T5's relative positions to the encoder's own positions; zero at first, so nothing changes yet.
 
-        Those that came with loaded weights are kept. Raises ValueError if they have another shape, and for a model type whose attention
-        is the library's own.
+        Those that came with loaded weights are kept: `sources.adapted` refuses another shape, and a model type that takes none.
         """
-        if not self.family.takes_relative_positions:
-            raise ValueError(
-                f"a {self.family.title} encoder takes no relative positions: take a BERT, RoBERTa or ELECTRA one"
-            )
         if self.relative_positions is None:
             self._set_relative_positions(RelativePositions(self.config.num_attention_heads, buckets, max_distance))
-        elif self.relative_positions.shape != (buckets, max_distance):
-            raise ValueError(
-                f"the encoder has relative positions of shape {self.relative_positions.shape} (buckets, distance) and "
-                f"({buckets}, {max_distance}) are asked for; ask for the same shape"
-            )
 
     @property
     def relative_positions(self) -> RelativePositions | None:
