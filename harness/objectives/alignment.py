@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,10 +101,6 @@ class TokenAlignment(MaskedText):
         if measures is not None:
             measures["embedding_std"] = diagnostics.embedding_std(states.index_select(0, packed.first))
             measures |= named(diagnostics.indexed_cosines(h - e, positives, negatives, anchors))
-            # An anchor alone in its group has no negative, and adds 0: it has all of them or none.
-            contrasted = anchors & (positives >= 0) & (negatives[:, :, 0, 0] >= 0)
-            share = contrasted.sum() / anchors.sum().clamp(min=1)
-            measures["collapsed_value"] = share * math.log(self.params.num_negatives + 1)
         (where,) = on(batch.ids.device, views.where)
         return {"masked_lm": self.token_term(hidden.index_select(0, where), views, measures), "contrast": contrast}
 

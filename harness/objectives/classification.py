@@ -236,23 +236,17 @@ class SupervisedContrast(CrossEntropy):
         features = outputs.state if self.params.representation == "first_token" else outputs.pooled
         if views.global_batch:
             features, labels = views.global_batch.gather(features), self.labels(batch, views.global_batch.whole)
-        groups = list(in_groups(len(labels), self.params.contrast_group))
         reduction = self.params.reduction
         parts = [
             supervised_contrastive(
                 features[rows], labels[rows], temperature=self.params.temperature, reduction=reduction
             )
             * (1.0 if reduction == "sum" else share)
-            for rows, share in groups
+            for rows, share in in_groups(len(labels), self.params.contrast_group)
         ]
         if measures is not None:
             measures["embedding_std"] = diagnostics.embedding_std(features)
             measures |= named(diagnostics.class_cosines(features, labels))
-            collapsed = [
-                diagnostics.collapsed_supervised(labels[rows], reduction) * (1.0 if reduction == "sum" else share)
-                for rows, share in groups
-            ]
-            measures["collapsed_value"] = torch.stack(collapsed).sum()
         return {
             "cross_entropy": self.classify(outputs.logits, own),
             "supervised_contrastive": torch.stack(parts).sum(),

@@ -1,8 +1,7 @@
-"""Diagnostics of collapse: the spread of embeddings, their cosines, and the value of a loss at collapse.
+"""Diagnostics of collapse: the spread of embeddings, and their cosines.
 
-Collapse is all embeddings at one point: their spread is 0, cosines of positive and of negative pairs are both 1, and a
-contrastive loss has its `collapsed_value`, which is not small. Learning keeps the spread up and opens a gap between the two
-cosines. Shape letters and laws (precision, zero vectors, NaN) are those of harness.objectives.losses.
+Collapse is all embeddings at one point: their spread is 0, cosines of positive and of negative pairs are both 1. Learning keeps the
+spread up and opens a gap between the two cosines. Shape letters and laws (precision, zero vectors, NaN) are those of harness.objectives.losses.
 No function carries a gradient. A mean over no pair is NaN.
 """
 
@@ -79,15 +78,6 @@ def indexed_cosines(g: Tensor, positives: Tensor, negatives: Tensor, anchors: Te
             "positive": _mean(cosines[:, :, 0], present[:, :, 0]),
             "negative": _mean(cosines[:, :, 1:], present[:, :, 1:]),
         }
-
-
-@torch.no_grad()
-def collapsed_supervised(labels: Tensor, reduction: str = "mean") -> Tensor:
-    """supervised_contrastive at collapse: log(B - 1) for each anchor with a positive; labels [B] -> float32 scalar."""
-    num_anchors = labels.shape[0]
-    num_valid = ((labels[:, None] == labels[None, :]).sum(dim=1) > 1).sum()
-    divisors: dict[str, Tensor | int] = {"mean": max(num_anchors, 1), "mean_valid": num_valid.clamp(min=1), "sum": 1}
-    return num_valid / divisors[reduction] * math.log(max(num_anchors - 1, 1))
 
 
 def _mean(values: Tensor, counted: Tensor) -> Tensor:

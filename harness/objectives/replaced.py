@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -350,13 +349,10 @@ class CorrectiveContrast(_Replaced):
             corrupted, cropped = self.projection(corrupted), self.projection(cropped)
         if seen.global_batch:
             corrupted, cropped = seen.global_batch.gather(torch.stack([corrupted, cropped], dim=1)).unbind(dim=1)
-        parts, collapsed = [], 0.0
-        for rows, share in in_groups(len(corrupted), self.params.contrast_group):
-            parts.append(
-                sequence_contrastive(corrupted[rows], cropped[rows], temperature=self.params.temperature) * share
-            )
-            collapsed += share * math.log(2 * (rows.stop - rows.start) - 1)
         if measures is not None:
             measures |= named(diagnostics.pair_cosines(corrupted, cropped))
-            measures["collapsed_value"] = corrupted.new_tensor(collapsed, dtype=torch.float32)
+        parts = [
+            sequence_contrastive(corrupted[rows], cropped[rows], temperature=self.params.temperature) * share
+            for rows, share in in_groups(len(corrupted), self.params.contrast_group)
+        ]
         return torch.stack(parts).sum()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -47,15 +46,11 @@ class ViewContrast(nn.Module):
             z = self.predict_view(by_view)
             if measures is not None:
                 measures["predictor_cosine"] = diagnostics.pair_cosines(z[0], hk[0])["positive"]
-                # Also the least value of simsiam: only the spread tells collapse from success.
-                measures["collapsed_value"] = h0.new_tensor(math.exp(-1), dtype=torch.float32)
             return simsiam(h0, hk, z[0], z[1:])
-        parts, collapsed = [], 0.0
-        for rows, share in in_groups(h0.shape[0], self.params.contrast_group):
-            parts.append(simclr(h0[rows], hk[:, rows], temperature=self.params.temperature) * share)
-            collapsed += share * math.log(rows.stop - rows.start)
-        if measures is not None:
-            measures["collapsed_value"] = h0.new_tensor(collapsed, dtype=torch.float32)
+        parts = [
+            simclr(h0[rows], hk[:, rows], temperature=self.params.temperature) * share
+            for rows, share in in_groups(h0.shape[0], self.params.contrast_group)
+        ]
         return torch.stack(parts).sum()
 
 

@@ -131,23 +131,19 @@ class TestContrasts:
     """Measures that tell a collapsed encoder from one that learns."""
 
     @pytest.mark.parametrize("rows", [1, 9])
-    def test_a_collapsed_encoder_rests_at_the_collapsed_value(self, name: str, rows: int, bert: Path) -> None:
+    def test_a_collapsed_encoder_has_no_spread(self, name: str, rows: int, bert: Path) -> None:
         """Whole groups, a smaller last one, a sequence alone. SimSiam's predictor gives back what it gets."""
         one = tiny.subject(bert, name, tiny.texts(rows, seed=4)[0])
         collapse(one.module)
         measures: dict[str, Tensor] = {}
-        terms = one.terms(measures=measures)
-        contrast = terms[one.module.contrasted]
-        assert contrast.item() == pytest.approx(measures["collapsed_value"].item(), abs=1e-5)
+        one.terms(measures=measures)
         assert measures["embedding_std"].item() == pytest.approx(0, abs=1e-5)
         for key in ("positive_cosine", "negative_cosine", "predictor_cosine"):
             assert key not in measures or measures[key].isnan() or measures[key].item() == pytest.approx(1, abs=1e-5)
 
     def test_an_encoder_that_is_not_collapsed_does_not(self, name: str, bert: Path) -> None:
         one, measures = tiny.subject(bert, name), {}
-        terms = one.terms(measures=measures)
-        contrast = terms[one.module.contrasted]
-        assert abs(contrast.item() - measures["collapsed_value"].item()) > 1e-3
+        one.terms(measures=measures)
         assert measures["embedding_std"] > 0.05
 
 

@@ -1,4 +1,4 @@
-"""Spread and cosines against loops; every collapsed value is what its loss gives on identical embeddings."""
+"""Spread and cosines against loops."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from objectives.formulas import chance, cosine, integers, leaf, normal
+from objectives.formulas import cosine, leaf, normal
 from torch import Tensor
 
-from harness.objectives import losses
 from harness.objectives.diagnostics import (
     class_cosines,
-    collapsed_supervised,
     embedding_std,
     indexed_cosines,
     pair_cosines,
@@ -113,47 +111,3 @@ class TestCosines:
             torch.cat([ANCHORS, missing[:, :, 0, 0] > 0], dim=1),
         )
         torch.testing.assert_close(made, indexed_cosines(g, POSITIVES, NEGATIVES, ANCHORS))
-
-
-class TestCollapsed:
-    """What each loss is when all embeddings are one vector."""
-
-    POINT = normal(5)
-
-    @pytest.mark.parametrize("batch", [1, 2, 8])
-    @pytest.mark.parametrize("temperature", [0.07, 1.0])
-    def test_simclr(self, batch: int, temperature: float) -> None:
-        loss = losses.simclr(self.POINT.expand(batch, 5), self.POINT.expand(3, batch, 5), temperature=temperature)
-        assert loss.item() == pytest.approx(math.log(batch))
-
-    def test_simsiam(self) -> None:
-        one, more = self.POINT.expand(4, 5), self.POINT.expand(2, 4, 5)
-        assert losses.simsiam(one, more, one, more).item() == pytest.approx(math.exp(-1))
-
-    @pytest.mark.parametrize("reduction", losses.REDUCTIONS)
-    @pytest.mark.parametrize("labels", [[], [0], [0, 1, 2], [0, 0], [0, 1, 1, 0, 2], [3] * 6])
-    def test_supervised(self, labels: list[int], reduction: str) -> None:
-        y = torch.tensor(labels, dtype=torch.long)
-        loss = losses.supervised_contrastive(self.POINT.expand(len(y), 5), y, temperature=0.3, reduction=reduction)
-        collapsed = collapsed_supervised(y, reduction)
-        assert collapsed.shape == ()
-        assert loss.item() == pytest.approx(collapsed.item(), rel=1e-6)
-        assert torch.equal(collapsed_supervised(y), collapsed_supervised(y, "mean"))
-
-    @pytest.mark.parametrize("num_negatives", [1, 4, 50])
-    def test_token_alignment(self, num_negatives: int) -> None:
-        h = self.POINT.expand(2, 3, 5)
-        shape = (2, 3, num_negatives)
-        negatives = torch.stack([1 - torch.arange(2)[:, None, None].expand(shape), integers(3, *shape)], dim=3)
-        real = torch.ones(2, 3, dtype=torch.bool)
-        for anchors in (None, chance(0.5, 2, 3, seed=1)):
-            loss = losses.token_alignment(
-                h, 0 * h, integers(3, 2, 3), negatives, real, temperature=0.07, detach_contrast=True, anchors=anchors
-            )
-            assert loss.item() == pytest.approx(math.log(num_negatives + 1))
-
-    @pytest.mark.parametrize("num_pairs", [1, 2, 8])
-    def test_sequence(self, num_pairs: int) -> None:
-        views = self.POINT.expand(num_pairs, 5)
-        loss = losses.sequence_contrastive(views, views, temperature=1.0)
-        assert loss.item() == pytest.approx(math.log(2 * num_pairs - 1))
