@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -112,6 +113,11 @@ class TestEveryLoss:
         assert all(
             each is None or torch.isfinite(each).all() for each in torch.autograd.grad(loss, (a, b), allow_unused=True)
         )
+
+    def test_nan_is_not_hidden(self, name: str) -> None:
+        a = normal(6, 8)
+        a[0, 0] = math.nan
+        assert LOSSES[name](a, normal(2, 6, 8, seed=1)).isnan()
 
     def test_inputs_are_not_modified(self, name: str) -> None:
         a, b = normal(6, 8), normal(2, 6, 8, seed=1)

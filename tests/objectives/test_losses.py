@@ -53,17 +53,6 @@ def naive_simsiam(h0: Tensor, hk: Tensor, z0: Tensor, zk: Tensor) -> float:
 
 
 class TestSupervisedContrastive:
-    @pytest.mark.parametrize("reduction", REDUCTIONS)
-    @pytest.mark.parametrize(
-        ("labels", "temperature"), [([0, 1, 0, 1, 2, 0], 0.05), ([0] * 6, 0.3), ([7, -3, 7, 5, 5, 5], 2.0)]
-    )
-    def test_equals_the_formula(self, labels: list[int], temperature: float, reduction: str) -> None:
-        features, y = normal(6, 5), torch.tensor(labels)
-        loss = supervised_contrastive(features, y, temperature=temperature, reduction=reduction)
-        assert loss.shape == ()
-        assert loss.dtype == torch.float64
-        assert loss.item() == pytest.approx(naive_scl(features, y, temperature, reduction), rel=1e-11)
-
     @settings(max_examples=40)
     @given(
         labels=st.lists(st.integers(0, 3), min_size=1, max_size=8),
@@ -76,6 +65,7 @@ class TestSupervisedContrastive:
     ) -> None:
         features, y = normal(len(labels), 3, seed=seed), torch.tensor(labels)
         loss = supervised_contrastive(features, y, temperature=temperature, reduction=reduction)
+        assert (loss.shape, loss.dtype) == ((), torch.float64)
         assert loss.item() == pytest.approx(naive_scl(features, y, temperature, reduction), rel=1e-10, abs=1e-12)
 
     @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -99,15 +89,6 @@ class TestSupervisedContrastive:
         assert not loss.signbit()
         assert torch.equal(gradient, torch.zeros_like(features))
 
-    def test_reductions_differ_only_by_their_divisor(self) -> None:
-        features, labels = normal(6, 4), torch.tensor([0, 0, 1, 1, 2, 3])
-        mean, valid, total = (
-            supervised_contrastive(features, labels, temperature=0.3, reduction=reduction)
-            for reduction in ("mean", "mean_valid", "sum")
-        )
-        assert total.item() == pytest.approx(6 * mean.item()) == pytest.approx(4 * valid.item())
-        assert torch.equal(mean, supervised_contrastive(features, labels, temperature=0.3))
-
     @pytest.mark.parametrize("zeros", [[0], [0, 1], [0, 1, 2, 3]])
     def test_zero_vectors_have_cosine_zero(self, zeros: list[int]) -> None:
         features, labels = normal(4, 3), torch.tensor([0, 1, 0, 1])
@@ -118,11 +99,6 @@ class TestSupervisedContrastive:
         (gradient,) = torch.autograd.grad(loss, (features,))
         assert torch.isfinite(gradient).all()
         assert torch.equal(gradient[zeros], torch.zeros_like(gradient[zeros]))
-
-    def test_nan_is_not_hidden(self) -> None:
-        features = normal(4, 3)
-        features[0, 0] = math.nan
-        assert supervised_contrastive(features, torch.tensor([0, 0, 1, 1]), temperature=0.3).isnan()
 
 
 class TestSimclr:
