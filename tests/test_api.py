@@ -203,8 +203,6 @@ def test_numbers_of_numpy_and_paths_are_the_same_request() -> None:
         (lambda: harness.compare("few_shot", methods="ft", data="nowhere"), "data takes 'hub'"),
         (lambda: harness.plan(**MOVIES, set={"fine_tune.lrr": 1}, table="few_shot"), "fine_tune.lrr"),
         (lambda: harness.plan("few_shot", **MOVIES).seal(against="TAPT"), "against: unknown row"),
-        (lambda: harness.publish("x", "few_shot", **MOVIES), "is recorded"),
-        (lambda: harness.record("abc", store="sqlite:///none.db"), "name another one with store"),
     ],
 )
 @pytest.mark.usefixtures("packaged")

@@ -23,7 +23,7 @@ from harness.planning.aggregation import Aggregation
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import table_names
 from harness.report.caption import Caption
-from harness.report.document import FORMATS, LATEX, escape_latex
+from harness.report.document import FORMATS, LATEX, Document, Table, escape_latex, text_lines, written
 from harness.report.ranks import rendered_ranks
 from harness.report.table import render
 
@@ -276,12 +276,21 @@ def grid_with_specials() -> Grid:
     )
 
 
+def test_an_ideograph_takes_two_columns() -> None:
+    lines = text_lines(Table("", ["類", "n"], [["漢字", "1"], ["abc", "22"]]))
+    assert lines == ["類     n", "----  --", "漢字   1", "abc   22"]
+
+
 def test_latex_escapes() -> None:
     assert escape_latex("a_b & 5% #1 $x {y}") == r"a\_b \& 5\% \#1 \$x \{y\}"
     assert escape_latex("\\~^±") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}$\pm$"
     assert escape_latex("--set a ?`b` '' –") == "-{}-set a ?{}`b` '{}' --"
     assert LATEX.escape("é 漢\n\tx\x1b") == r"é 漢 x\textbackslash{}u001b"
+    wide = written(Document("d", [Table("", ["類", "n"], [["漢字", "1"], ["abc", "22"]])], ()), "latex")
+    assert "漢字 & 1" in wide
+    assert "LuaLaTeX" in wide
     text = render(grid_with_specials(), CAPTION, "latex")
+    assert "LuaLaTeX" in text
     assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")
     body = text[text.index("\\begin{table}") : text.index("\\end{table}")]
     between = text[text.index("\\end{table}") : text.rindex("\\begin{table}")]

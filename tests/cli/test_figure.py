@@ -15,12 +15,7 @@ from harness.cli import main
     ("words", "says"),
     [
         (["--figure", "view", "--format", "csv"], "unknown figure 'view'. Did you mean 'views'?"),
-        (
-            ["--figure", "few_shot", "--format", "png"],
-            "unknown figure 'few_shot'. Known: coco_lm_crop, coco_lm_fractions, coco_lm_hours, cost, learning_curves, taco_updates, taco_variants, unlabelled, variance, views",
-        ),
         (["--figure", "views"], "a figure is png, svg, pdf or csv; add --format png"),
-        (["--figure", "views", "--format", "md"], "a figure is png, svg, pdf or csv"),
         (["--figure", "views", "--table", "few_shot", "--format", "csv"], "leave --table few_shot out"),
         (["--table", "views", "--format", "svg"], "name a figure with --figure NAME"),
     ],

@@ -9,7 +9,6 @@ from cli.command import MOVIES
 
 import harness
 from harness.cli import main
-from harness.planning.table import table_names
 
 Refused = Callable[..., str]
 
@@ -35,22 +34,6 @@ def test_an_unknown_name_is_answered_with_the_closest(refused: Refused, line: st
     said = refused(line)
     assert place in said
     assert f"Did you mean '{close}'? Known:" in said
-
-
-@pytest.mark.parametrize(
-    ("line", "known"),
-    [
-        (
-            "bench --table qqqq",
-            f"Known: {', '.join(table_names())}.",
-        ),
-        ("bench --table few_shot --sizes 30", "--sizes: unknown size '30'. Known: 20, 100, 1000."),
-    ],
-)
-def test_where_nothing_is_close_all_are_named(refused: Refused, line: str, known: str) -> None:
-    said = refused(line)
-    assert said.endswith(known)
-    assert "Did you mean" not in said
 
 
 @pytest.mark.parametrize(

@@ -61,15 +61,6 @@ def test_a_table_that_was_not_written_is_no_success(
     assert said.getvalue().count("\n") == (expected == 1)
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
-def test_a_closed_standard_output_is_refused(words: list[str], workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = io.StringIO()
-    monkeypatch.setattr("sys.stdout", None)
-    monkeypatch.setattr("sys.stderr", said)
-    assert status(words) == 2
-    assert "standard output is closed" in said.getvalue()
-
-
 @pytest.mark.usefixtures("workdir")
 def test_a_bench_goes_on_when_nobody_reads_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan is printed there before anything is trained."""
@@ -142,13 +133,6 @@ def test_a_name_that_is_no_path_is_refused_in_a_sentence(
     assert said.out == ""
     assert said.err.startswith("harness: ")
     assert said.err.count("\n") == 1
-
-
-@pytest.mark.usefixtures("workdir")
-@pytest.mark.parametrize("name", [LONG, NOBODY])
-def test_a_corpus_that_is_no_path(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--table", "pretraining", "--corpus", name]) == 2
-    assert capsys.readouterr().err.startswith("harness: --corpus: ")
 
 
 def test_parquet_is_not_printed_on_a_terminal(

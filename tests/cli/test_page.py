@@ -171,8 +171,6 @@ def test_a_narrow_screen_and_paper_hold_it(page: Path, chromium: Browser) -> Non
         ("report --out nowhere/x.html", "there is no folder nowhere"),
         ("report --out .", "--out .: is a folder; name a file in it"),
         ("report --standalone", "--standalone makes a whole document of a LaTeX table; add --format latex"),
-        ("compare --out x.html", "no format has the ending '.html'"),
-        ("compare --standalone --format md", "add --format latex"),
     ],
 )
 def test_wrong_words_say_what_to_do(

@@ -72,12 +72,6 @@ def test_elsewhere_a_sentence_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None
     assert out.getvalue() == "word " * 60 + "\n" + TABLE
 
 
-def test_a_row_of_somebody_elses_file_steers_no_terminal() -> None:
-    out = io.StringIO()
-    print_table(TABLE.replace("w/ SimCLR", "\x1b[2J\x07FT"), out)
-    assert out.getvalue() == TABLE.replace("w/ SimCLR", r"\u001b[2J\u0007FT")
-
-
 def test_tables_are_not_wrapped(narrow: Terminal) -> None:
     print_table(TABLE, narrow)
     lines, before = narrow.getvalue().splitlines(), TABLE.splitlines()
@@ -109,22 +103,6 @@ def test_nothing_steers_a_terminal_whatever_prints_it(text: str, capfd: pytest.C
     out, err = capfd.readouterr()
     assert (out + err).replace("\n", "").isprintable()
     assert json.dumps(text) in out.splitlines()
-
-
-def test_show_prints_no_escapes_of_a_record(
-    capsys: pytest.CaptureFixture[str], workdir: Path, harness: Callable[..., Said]
-) -> None:
-    of, owner = stage(3), Owner.current()
-    store = Store("sqlite:///x.db")
-    bad = record(of, "failed")
-    bad.reason = "loss is \x1b[2J\x1b]0;owned\x07 nan\nand more"
-    bad.provenance["device"] = "\x1b[31mdevice"
-    store.lease(of.key, owner)
-    assert store.commit(of, bad, owner)
-    said = harness(f"show {of.key} --store sqlite:///x.db")
-    assert said.status == 0
-    assert all(line.isprintable() for line in said.out.splitlines())
-    assert r"loss is \u001b[2J\u001b]0;owned\u0007 nan\nand more" in said.out
 
 
 def test_show_prints_no_unix_time(workdir: Path, harness: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,14 +85,6 @@ def test_before_the_first_end_the_speed_of_what_runs_says_how_long_it_takes(
         assert "about 3 min left" in view._state(), "what has ended is what counts: a stage took 51 s"
 
 
-def test_a_failed_stage_is_told_without_its_escapes(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    (item,) = items(1)
-    with StageProgress([item], 0, "") as view:
-        view(Event("started", item))
-        view(Event("failed", item, "no \x1b[31mmemory"))
-    assert r"failed: FT/toy/n20/subset0/seed0: no \u001b[31mmemory" in lines(capsys)
-
-
 def test_a_terminal_names_what_runs(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

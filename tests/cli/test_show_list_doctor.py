@@ -11,11 +11,8 @@ import pytest
 from cli.command import Said, sst2, write_csv
 from store.samples import committed, run, stage
 
-from harness.cli.parser import build_parser
 from harness.encoders.families import FAMILIES
 from harness.methods import METHODS
-from harness.planning.table import load_table, table_names
-from harness.search.space import load_space, space_names
 from harness.store import Store
 from harness.tasks import TASKS, open_source
 
@@ -98,21 +95,6 @@ def test_a_task_names_the_data_set_that_it_is_read_from(harness: Harness) -> Non
         if not task.packaged:
             place = source.describe(task).removeprefix("hub ").removeprefix("hub:").partition("@")[0]
             assert lines[name].endswith(place), name
-
-
-def test_help_names_the_presets_of_the_packaged_tables_and_spaces(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
-    said = {}
-    for name in ("bench", "tune"):
-        with pytest.raises(SystemExit):
-            build_parser().parse_args([name, "--help"])
-        said[name] = next(line for line in capsys.readouterr().out.splitlines() if "--preset PRESET" in line[:30])
-    tables = {preset for name in table_names() for preset in load_table(name).presets}
-    assert {word for word in tables if word not in said["bench"]} == set()
-    spaces = {preset for name in space_names() for preset in load_space(name).presets}
-    assert {word for word in spaces if word not in said["tune"] and not word.startswith("paper_")} == set()
 
 
 def test_doctor_tells_a_sample_from_a_published_file(

@@ -47,7 +47,6 @@ TO_LAB = (
     (0.0259040371, 0.7827717662, -0.808675766),
 )
 HOSTILE = "<script>alert(1)</script> & \"x\" $\\frac$ 'y'"
-VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
 def few_shot(**request: Any) -> ResolvedTable:

@@ -159,16 +159,6 @@ def test_every_reason_stands_in_the_table_and_running_means_are_marked() -> None
         assert reason in text
 
 
-@pytest.mark.parametrize("table", [points_table, marginal_tables])
-def test_latex_escapes(table: Any) -> None:
-    text = table(mixed(notes=("50% of_it & more",)), "latex")
-    body = re.sub(r"^%.*$|\\label\{.*", "", text, flags=re.M)
-    assert "p\\_c" in body
-    assert not re.search(r"(?<!\\)[%#_^~]", body)
-    rows = [line for line in body.splitlines() if re.match(r"(\d|\\#|alpha|mean).*\\\\$", line)]
-    assert len({len(re.findall(r"(?<!\\)&", line)) for line in rows}) == 1
-
-
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.lists(st.floats(-1e9, 1e9), min_size=6, max_size=6), min_size=1, max_size=4))
 def test_csv_and_json_hold_every_replicate_exactly(scores: list[list[float]]) -> None:

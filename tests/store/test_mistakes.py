@@ -77,8 +77,6 @@ def test_unknown_backend() -> None:
     "text",
     [
         "postgresql+psycopg://someone:hush@127.0.0.1:1/name",
-        "postgresql+psycopg://127.0.0.1:1/name?user=someone&password=hush",
-        "postgresql:/someone:hush@host/name",
         "someone:hu@hush@host:5432/name",
         "postgresql://someone:hush@host:port/name",
     ],
