@@ -68,7 +68,7 @@ def check_schema(execute: Callable[[str], Iterable[Any]], shown: str) -> None:
 
 
 def arrays_of(blob: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays of a record by name. Raises ValueError for others than numbers, and for more of them than their bytes hold."""
+    """The arrays of a record by name. Raises ValueError for others than numbers and answers (bytes), and for more of them than their bytes hold."""
     found, most = dict[str, NDArray[Any]](), max(SMALL_ARRAYS, EXPANSION * len(blob))
     try:
         with zipfile.ZipFile(io.BytesIO(blob)) as archive:
@@ -84,11 +84,11 @@ def arrays_of(blob: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _array(file: io.BytesIO) -> NDArray[Any]:
-    """Of numbers, and of as many as its header says: NumPy takes memory by that."""
+    """Of numbers or bytes, and of as many as its header says: NumPy takes memory by that."""
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("an array of another form")
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    if dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize != len(file.getbuffer()) - file.tell():
+    if dtype.kind not in "biufS" or math.prod(shape) * dtype.itemsize != len(file.getbuffer()) - file.tell():
         raise ValueError("an array that is not what its header says")
     file.seek(0)
     array: NDArray[Any] = np.load(file, allow_pickle=False)

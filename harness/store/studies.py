@@ -51,13 +51,18 @@ def storage_of(store: Store) -> optuna.storages.RDBStorage:
 
 
 def begun_study(store: Store, name: str) -> optuna.Study | None:
-    """A study that some command has begun; None, and nothing is written, where there is none."""
+    """A study that some command has begun; None, and nothing is written, where there is none. Raises UserError for a damaged one."""
     import optuna
 
     if name not in store.studies():
         return None
     with database_errors(store):
-        return optuna.load_study(study_name=name, storage=storage_of(store))
+        study = optuna.load_study(study_name=name, storage=storage_of(store))
+        try:
+            study.get_trials(deepcopy=False)
+        except (LookupError, TypeError, ValueError) as error:  # a store of somebody else's
+            raise UserError(f"The study {name} of the store {store.shown} is damaged ({first_line(error)}); restore a copy of it.") from None
+    return study
 
 
 def take_studies(target: Store, source: Store) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 
 from harness.cluster import stop
 from harness.cluster.tune import HarnessTrial
+from harness.store import Owner
 
 LIBC = ctypes.CDLL(None)
 SET, GET = 1, 2
@@ -23,12 +24,10 @@ def without_signal() -> Iterator[None]:
     LIBC.prctl(SET, 0)
 
 
-class Evaluator:
-    def begin(self, number: int, point: Any) -> None: ...
-
-
 def start_trial() -> None:
-    HarnessTrial.setup(object.__new__(HarnessTrial), {"number": 0, "point": {}}, Evaluator)
+    given: Any = dict.fromkeys(("worker_setup", "vocabulary", "ledger", "execution", "retry"))
+    given |= {"points": SimpleNamespace(runs=lambda point: (), request=SimpleNamespace(methods=())), "references": {}, "driver": Owner.current()}
+    HarnessTrial.setup(object.__new__(HarnessTrial), {"number": 0, "point": {}}, **given)
 
 
 def start_worker() -> None:

@@ -18,7 +18,7 @@ from fuzz.inputs import POINT, SPACE, TABLE, TASK, encoder_files, model_files, r
 from fuzz.mutation import NASTY, Raw, block, changed, emitted, noise
 
 from harness.cli.parser import build_parser
-from harness.store.tables import RECORDS, REQUEST_STAGES, REQUESTS, RUNS, SNAPSHOTS, TUNE_TRIALS
+from harness.store.tables import RECORDS, REQUEST_STAGES, REQUESTS, RUNS, SNAPSHOTS
 
 READING = ["plan", "bench", "report"]
 
@@ -265,7 +265,18 @@ def recorded(rng: random.Random, packaged: list[Any]) -> Case:
     return Case([*words, *flags(rng, words[0], 1)])
 
 
-KEPT = (RECORDS, RUNS, REQUESTS, REQUEST_STAGES, SNAPSHOTS, TUNE_TRIALS)
+KEPT = [
+    (table.name, column.name)
+    for table in (RECORDS, RUNS, REQUESTS, REQUEST_STAGES, SNAPSHOTS)
+    for column in table.columns
+]
+KEPT += [
+    ("trials", "state"),
+    ("trial_params", "param_value"),
+    ("trial_params", "distribution_json"),
+    ("trial_values", "value"),
+    ("studies", "study_name"),
+]
 DOORS = ["report", "report", "compare", "errors", "errors KEY", "show KEY", "export KEY --out o", "predict KEY --row a", "list runs", "list benches",
          "list studies", "report --study s", "merge f --store sqlite:///new.db", "verify p", "plan --table small.yaml --data data"]  # fmt: skip
 SCHEMAS = [
@@ -286,8 +297,8 @@ def foreign(rng: random.Random, packaged: list[Any]) -> Case:
         made.execute("ALTER TABLE records RENAME TO old")
         made.execute(rng.choice(SCHEMAS))
     elif act == 1:
-        column = rng.choice([column for each in KEPT for column in each.columns])
-        made.execute(f'UPDATE OR IGNORE {column.table.name} SET "{column.name}" = ?', (rng.choice(odd),))
+        kept, column = rng.choice(KEPT)
+        made.execute(f'UPDATE OR IGNORE {kept} SET "{column}" = ?', (rng.choice(odd),))
     elif act == 2:
         (blob,) = made.execute("SELECT predictions FROM records").fetchone()
         made.execute("UPDATE records SET predictions = ?", (arrays(rng, blob),))

@@ -143,12 +143,12 @@ def model_files() -> dict[str, bytes]:
 def record(folder: Path) -> list[str]:
     """Records of all stages of two rows of the small table in the store of `folder`, with random predictions. Returns their keys."""
     import numpy as np
+    import optuna
+    from optuna.distributions import FloatDistribution
 
     from harness.commands.prepare import prepare as prepared_of
     from harness.kinds import Predictions
     from harness.planning.request import Request
-    from harness.search.study import Entry
-    from harness.search.trials import Trial
     from harness.specs import Record
     from harness.store import Owner, Store, StoredRequest
 
@@ -183,7 +183,10 @@ def record(folder: Path) -> list[str]:
         }
         study = StoredRequest("small", {**prepared.named.kept.values, "search": search}, "s")
         prepared.store.keep_request(study, [stages[0].key])
-        prepared.store.keep_trial("s", 0, Entry(Trial(0, {"scl.lam": 0.5})).to_json())
+        kept = optuna.create_study(study_name="s", storage=prepared.store.url, direction="maximize")
+        kept.add_trial(
+            optuna.create_trial(params={"scl.lam": 0.5}, distributions={"scl.lam": FloatDistribution(0, 1)}, value=0.5)
+        )
         prepared.remember()  # the last request is again the bench
     finally:
         os.chdir(before)

@@ -6,13 +6,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from matplotlib.figure import Figure as Canvas
 
 from harness.planning.table import Figure
 from harness.report.figures.cost import scientific
 from harness.report.figures.figure import Point, canvas_of
 from harness.report.figures.panels import FORMATS, file_of
-from harness.report.figures.picture import picture
 
 CONTROL = "\x07\x1b[31m\x00\ufffe"
 TITLES = [r"$\\frac{1}$", "costs $5, not $6_$", f"a {CONTROL} <&>\"'\nb"]
@@ -34,24 +32,6 @@ def test_any_title_gives_a_whole_file(title: str, format: str) -> None:
     assert content.startswith(BEGINS[format])
     if format == "svg":
         ElementTree.fromstring(content)
-
-
-@pytest.mark.parametrize("title", TITLES)
-def test_a_picture_of_a_page_holds_its_texts_as_they_are(title: str) -> None:
-    def made() -> Any:
-        canvas = Canvas()
-        axes = canvas.add_subplot()
-        axes.plot([0, 1], [0, 1], label=title)
-        axes.set_title(title)
-        axes.set_xticks([0, 1], [title, title])
-        axes.legend()
-        return canvas
-
-    root = ElementTree.fromstring(picture(made, "p", title, title))
-    texts = ["".join(element.itertext()) for element in root.iter() if element.tag in ("text", "title", "desc")]
-    kept = "".join(letter for letter in title if letter not in CONTROL or letter in "[31m")
-    assert {kept} <= set(texts) if "\n" not in title else kept.split("\n")[1] in texts
-    assert not set("".join(texts)) & set("\x07\x1b\x00\ufffe")
 
 
 @pytest.mark.parametrize(
