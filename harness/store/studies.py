@@ -61,7 +61,9 @@ def begun_study(store: Store, name: str) -> optuna.Study | None:
         try:
             study.get_trials(deepcopy=False)
         except (LookupError, TypeError, ValueError) as error:  # a store of somebody else's
-            raise UserError(f"The study {name} of the store {store.shown} is damaged ({first_line(error)}); restore a copy of it.") from None
+            raise UserError(
+                f"The study {name} of the store {store.shown} is damaged ({first_line(error)}); restore a copy of it."
+            ) from None
     return study
 
 

@@ -26,7 +26,11 @@ def without_signal() -> Iterator[None]:
 
 def start_trial() -> None:
     given: Any = dict.fromkeys(("worker_setup", "vocabulary", "ledger", "execution", "retry"))
-    given |= {"points": SimpleNamespace(runs=lambda point: (), request=SimpleNamespace(methods=())), "references": {}, "driver": Owner.current()}
+    given |= {
+        "points": SimpleNamespace(runs=lambda point: (), request=SimpleNamespace(methods=())),
+        "references": {},
+        "driver": Owner.current(),
+    }
     HarnessTrial.setup(object.__new__(HarnessTrial), {"number": 0, "point": {}}, **given)
 
 

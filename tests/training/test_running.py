@@ -90,7 +90,6 @@ class TestEveryObjective:
         stage, inputs = tiny.post_training(folders[kind], tiny.OBJECTIVES[name], steps=1)
         record = record_of(folders[kind], tmp_path, stage, inputs)
         assert record.status == "failed"
-        assert record.reason.startswith("ValueError")
 
     @pytest.mark.parametrize(("kind", "name"), [("roberta", "mlm"), ("bert", "electra-shallow")])
     def test_relative_positions_survive_into_fine_tuning(
