@@ -127,7 +127,7 @@ class Driver:
     def __init__(self, folder: Path, line: str, program: Sequence[str] = HARNESS, **environment: str) -> None:
         self.folder = folder
         self.url = re.search(r"--store (\S+://\S+)|$", line)[1] or ""  # type: ignore[index]
-        for name in ("secrets", "tokenizers"):  # imported by Ray and by workers
+        for name in ("secrets", "tokenizers") if program == HARNESS else ():  # imported by Ray and by workers
             (folder / f"{name}.py").write_text("raise SystemError('a file of the current folder is no library')")
         self._out, self._err = (folder / f"{uuid.uuid4().hex}.{name}" for name in ("out", "err"))
         with self._out.open("wb") as out, self._err.open("wb") as err:
