@@ -117,8 +117,8 @@ def slots_in(nodes: Iterable[Mapping[str, Any]], execution: Execution) -> int:
 
 
 def slots_of(execution: Execution) -> int:
-    """How many runs fit on the nodes at the same time; at most `execution.slots`. Raises UserError if none fits on this machine; a cluster
-    may grow."""
+    """How many runs fit on the nodes at the same time; at most `execution.slots`, and of a cluster, which may grow, as many as that. Raises
+    UserError if none fits on this machine."""
     slots = slots_in(ray.nodes(), execution)
     if slots < 1 and execution.address == "local":
         each = "each worker of a run takes" if execution.num_workers > 1 else "a run takes"
@@ -126,7 +126,7 @@ def slots_of(execution: Execution) -> int:
             f"Insufficient resources: {each} {resources_text(execution.resources)} of one node, and this machine has "
             f"{resources_text(ray.cluster_resources())}; lower --cpus-per-run, --gpus-per-run or --num-workers."
         )
-    return slots
+    return slots if execution.address == "local" else execution.slots or max(1, slots)
 
 
 def resources_text(resources: Mapping[str, float]) -> str:

@@ -15,9 +15,9 @@ import psutil
 import pytest
 from cluster.driver import started, waited
 
-SMALL = "--tasks movies --sizes 20 --subsets 0 --set max_length=16"
-HEAD = "f" * 51 + "00000"
-"""The name that the provider gives the head."""
+PROVIDER = "fake_multinode"
+SMALL = "--tasks movies --sizes 20 --subsets 0 --set max_length=16 --set fine_tune.steps=12"
+HEAD = "f" * 51 + "00000"  # the name that the provider gives the head
 
 
 @pytest.fixture
@@ -30,9 +30,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     config = {
         "cluster_name": "growing",
         "max_workers": 2,
-        "provider": {
-            **{"type": "fake_multinode", "disable_node_updaters": True, "gcs_address": address, "head_node_id": HEAD}
-        },
+        "provider": {"disable_node_updaters": True, "gcs_address": address, "head_node_id": HEAD, "type": PROVIDER},
         "available_node_types": {
             "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
             "worker": {"resources": {"CPU": 1, "object_store_memory": 10**8}, "max_workers": 2, **nothing},
@@ -71,7 +69,8 @@ def address(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.usefixtures("packaged")
 def test_a_cluster_grows_to_what_a_command_asks_for(address: str, tmp_path: Path) -> None:
     """Without CPUs nothing could be trained, and with one the two stages could not be trained at the same time."""
-    bench = f"bench --table few_shot {SMALL} --seeds 31,42 --methods ft --set fine_tune.steps=12"
-    with started(tmp_path, f"{bench} --address {address}", RAY_AUTH_MODE="disabled") as driver:
-        assert driver.wait() == 0, driver.err
-    assert "2 done" in driver.err, driver.err
+    search = "tune scl --seeds 31 --sampler random --trials 2 --racing none --slots 2"
+    for line, ended in (("bench --table few_shot --seeds 31,42 --methods ft", "2 done"), (search, "2 complete")):
+        with started(tmp_path, f"{line} {SMALL} --address {address}", RAY_AUTH_MODE="disabled") as driver:
+            assert driver.wait() == 0, driver.err
+        assert ended in driver.err, driver.err
