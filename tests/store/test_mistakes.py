@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -167,7 +168,7 @@ def test_a_file_that_is_closed_to_writers_in_the_middle_is_waited_for(
         set_modes(0o777, 0o666)
         os.seteuid(mine)
 
-    monkeypatch.setattr(retry.time, "sleep", reopen)
+    monkeypatch.setattr(retry, "time", SimpleNamespace(sleep=reopen))  # not that of other threads
     open_folder.chmod(0o777)
     with nobody():
         store, other = (Store(f"sqlite:///{path}") for _ in range(2))
