@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from harness.errors import UserError, unknown
-from harness.methods import known_methods, methods_named, read_methods
+from harness.methods import known_methods, methods_named
 from harness.planning.overrides import table_wide
 from harness.planning.recipe import Scalar, Seed, Size
 from harness.planning.request import FIELDS, OWN_DATA, Override, Request, Study, parse_override, same_table
@@ -74,8 +74,8 @@ class PointFile(Strict):
 
     @cached_property
     def name(self) -> str:
-        """Its method by name; a file that defines it is read."""
-        return read_methods(self.method)
+        """Its method by name; the command names the file that defines it, too."""
+        return known_methods(self.method)
 
 
 def load_point(path: Path) -> PointFile:

@@ -207,9 +207,7 @@ def test_what_is_wrong_in_a_file_is_one_sentence(body: str, sentence: str, focal
 
 
 def test_a_file_that_is_not_there(harness: Harness) -> None:
-    said = harness("plan --table few_shot --methods nowhere.py")
-    assert said.status == 2
-    assert "nowhere.py cannot be read" in said.err
+    assert "nowhere.py cannot be read" in harness("plan --table few_shot --methods nowhere.py").err
     assert harness("check ft").status == 2
 
 
@@ -228,7 +226,7 @@ SPACE = "name: gamma\nmethod: focal\ntable: few_shot\ndefaults: {gamma: 4}\ngrid
 def test_a_method_is_tuned_by_its_file_and_its_point_benched(
     focal: Path, harness: Harness, packaged: object, workdir: Path
 ) -> None:
-    """The study is recalled, and its point read, by a process that knows the method by nothing but the file that it names."""
+    """The study is recalled, and its point read, by a process that names the file: neither the store nor the point runs it."""
     (workdir / "space.yaml").write_text(SPACE)
     refused = harness("tune focal.py")
     assert (refused.status, refused.err.count("\n")) == (2, 1)
@@ -248,6 +246,9 @@ def test_a_method_is_tuned_by_its_file_and_its_point_benched(
     assert reported.err.endswith(f"Next: harness bench --with {best} --methods ft,focal.py\n")
     del METHODS["focal"]
     assert harness("list studies").out.splitlines()[-1].split()[1:4] == ["few_shot", "focal.py", "1"]
+    with pytest.raises(UserError, match=r"focal.py is not run, .* add --methods focal.py"):
+        with_points(Request(), [str(best)])
+    read_methods("focal.py")
     benched = prepare(with_points(Request(), [str(best)]), train=False)
     assert [run.stage.key for run in benched.plan.runs] == [stage.key]
 
