@@ -38,8 +38,7 @@ def address(tmp_path: Path) -> Iterator[str]:
         "head_node_type": "ray.head.default",
         **{"upscaling_speed": 1.0, "idle_timeout_minutes": 5, "auth": {"ssh_user": "nobody"}, "file_mounts": {}},
         **{"cluster_synced_files": [], "file_mounts_sync_continuously": False, "rsync_exclude": [], "rsync_filter": []},
-        "initialization_commands": [],
-        **{f"{of}setup_commands": [] for of in ("", "head_", "worker_")},
+        **{f"{of}_commands": [] for of in ("initialization", "setup", "head_setup", "worker_setup")},
         **{f"{of}_start_ray_commands": [] for of in ("head", "worker")},
     }
     (tmp_path / "cluster.json").write_text(json.dumps(config))
