@@ -110,18 +110,14 @@ def compared(
     against: str = "",
     region: float = REGION,
     answers: Answers | None = None,
-    option: Callable[[str], str] = "--{}".format,
     absent: str = "missing or failed",
 ) -> Comparisons:
     """Every row of the grid against one of them, its first unless `against` names another (`reference_of`). `answers`: test items become a factor.
-    `option`: how the user gives a value, by its name; `absent`: what runs are that have no score. Raises UserError for fewer than two rows and for an
-    unknown one."""
+    `absent`: what runs are that have no score. Raises UserError for fewer than two rows and for an unknown one."""
     if len(titles := grid.resolved.printed_rows) < 2:
         rows = "one row" if titles else "no row"
-        raise UserError(
-            f"compare: table {grid.resolved.table.name} has {rows} here; name two or more with {option('methods')}."
-        )
-    named, reference = reference_of(grid.resolved, against, option)
+        raise UserError(f"compare: table {grid.resolved.table.name} has {rows} here; name two or more with --methods.")
+    named, reference = reference_of(grid.resolved, against)
     found, families = judged(grid, reference, region, answers, absent)
     if grid.collapsed and any(sum(each.collapsed) for each in found):
         others, _ = judged(replace(grid, collapsed=False), reference, region, answers, absent)
@@ -154,9 +150,7 @@ Reference = Callable[[str], str]
 """The row that each row is compared with; it is its own where it is compared with none."""
 
 
-def reference_of(
-    resolved: ResolvedTable, against: str = "", option: Callable[[str], str] = "--{}".format
-) -> tuple[str, Reference]:
+def reference_of(resolved: ResolvedTable, against: str = "") -> tuple[str, Reference]:
     """What rows are compared with, in words and row by row: one row, of several encoders also a row of the same encoder (the first one, where `against`
     is empty), or the same row of one encoder. Raises UserError for a name of none of these."""
     titles, encoders = list(resolved.printed_rows), encoder_titles(resolved.by_encoder)
@@ -175,7 +169,7 @@ def reference_of(
         return f"{method} on the same encoder", lambda row: on_encoder(method, apart(row)[1])
     if (encoder := meant(encoders)) is not None:
         return f"the same row on {encoder}", lambda row: on_encoder(apart(row)[0], encoder)
-    raise unknown("row", against, [*titles, *(own if encoders else ()), *encoders], option("against"))
+    raise unknown("row", against, [*titles, *(own if encoders else ()), *encoders], "--against")
 
 
 def run_places(grid: Grid) -> set[Place]:
