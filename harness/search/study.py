@@ -134,12 +134,11 @@ def state_of(notes: dict[str, Any]) -> State:
 
 def told(study: optuna.Study, space: ResolvedSpace) -> dict[int, int]:
     """The trials whose mean or projected mean the sampler was told last, by Optuna's number of it."""
-    last = {
+    return {
         int(notes.get("same as", each.number)): each.number
         for each, notes, _ in asked(study, space)
         if each.state == TrialState.COMPLETE and (notes.get("again") or "same as" not in notes)
     }
-    return {number: trial for trial, number in last.items()}
 
 
 def outcomes_of(points: Points, store: Store, point: Point) -> tuple[ReplicateOutcome, ...]:
