@@ -149,7 +149,7 @@ def tracked(projection: Projection, key: str, record: Record) -> TrackedRun:
         reason=record.reason,
         parameters={**_common(members), **recipe(stage)},
         history=tuple(history(record)),
-        scores=_finite(scores),
+        scores={name: float(value) for name, value in scores.items() if math.isfinite(value)},
         tags={f"provenance.{name}": str(value) for name, value in sorted(record.provenance.items()) if value != ""},
         started=started or None,
         ended=started + record.seconds if started else None,
@@ -170,11 +170,7 @@ def final_scores(member: Member, record: Record) -> dict[str, float]:
         if (predicted := record.predictions.get(rows)) is not None:
             for metric in member.metrics:
                 scores[f"{FINAL}{evaluation}/{metric}"] = score(metric, predicted)
-    return _finite(scores)
-
-
-def _finite(scores: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(value) for name, value in scores.items() if math.isfinite(value)}
+    return scores
 
 
 def _common(members: Sequence[Member]) -> dict[str, Value]:
@@ -252,7 +248,7 @@ class TensorBoard:
             self._events(run, folder)
             for old in group.glob(f"*-{run.key[:KEY_CHARACTERS]}-*"):
                 shutil.rmtree(old)
-            own = slug(run.name.rpartition("/subset")[2] or run.name)
+            own = slug(run.name.rpartition("/subset")[2])
             folder.rename(group / f"subset{own}-{run.mark}")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
