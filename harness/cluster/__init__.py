@@ -4,6 +4,8 @@ Ray reads its environment as it is imported, and every module that imports it li
 session begins, since a caller's environment is as before after each call."""
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 
 def set_environment() -> None:
@@ -18,6 +20,19 @@ def set_environment() -> None:
         "TOKENIZERS_PARALLELISM": "true",
     }.items():
         os.environ.setdefault(name, value)
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set `values` meanwhile, also for the processes that are started; afterwards these variables are as before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({name: value} if value is not None else {})
 
 
 set_environment()

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from harness.cluster import set_environment
+from harness.cluster import environment, set_environment
 from harness.devices import cores
 from harness.errors import UserError, first_line
 from harness.execution import Execution
@@ -79,8 +79,10 @@ def _started(execution: Execution, options: dict[str, Any]) -> Iterator[str]:
         )
     slots = execution.num_workers * (execution.slots or max(1, cores() // execution.num_workers))
     folder = _new_folder()
+    # a file in the current folder may have the name of a library
+    of_processes = {"TMPDIR": folder, "PYTHONSAFEPATH": "1"}
     try:
-        with _own_handlers(), _temporary_files_in(folder), command_line_masked():
+        with _own_handlers(), environment(of_processes), command_line_masked():
             context = ray.init(
                 address="local",
                 num_cpus=max(1, round(slots * execution.cpus_per_run)),
@@ -157,20 +159,6 @@ def _new_folder() -> str:
     """For all files of a Ray, closed to other users: in RAY_TMPDIR or TMPDIR, or in /tmp where the paths of Ray's sockets would be too long."""
     place = os.environ.get("RAY_TMPDIR", tempfile.gettempdir())
     return tempfile.mkdtemp(prefix="ray-", dir=place if len(place) <= LONGEST_FOLDER else "/tmp")
-
-
-@contextmanager
-def _temporary_files_in(folder: str) -> Iterator[None]:
-    """Of the processes that are started meanwhile. What Ray adds to the environment stays: another Ray of this process needs it."""
-    changed = {"TMPDIR": folder, "PYTHONSAFEPATH": "1"}  # a file in the current folder may have the name of a library
-    before = {name: os.environ.pop(name, None) for name in changed}
-    os.environ.update(changed)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            del os.environ[name]
-            os.environ.update({name: value} if value is not None else {})
 
 
 def _remove(folder: str) -> None:

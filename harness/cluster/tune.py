@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import signal
 import tempfile
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 import ray
 from ray import tune
 
+from harness.cluster import environment
 from harness.cluster.ledger import LeasedStages, StopRequests, ask
 from harness.cluster.proposals import Ended, Proposals, scheduler_of
 from harness.cluster.stop import ASK_SECONDS
@@ -61,14 +61,12 @@ _ENVIRONMENT = {
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Tune's settings and silence, and afterwards this process as it was."""
-    environment = {name: os.environ.get(name) for name in _ENVIRONMENT}
     levels = {logger: logger.level for logger in map(logging.getLogger, ("ray.tune", "ray.train", "ray._private"))}
     handler = signal.getsignal(signal.SIGUSR1)
     try:
-        os.environ.update(_ENVIRONMENT)
         for logger in levels:
             logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings():
+        with environment(_ENVIRONMENT), warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="ray|optuna")
             yield
     finally:
@@ -76,10 +74,6 @@ def _quiet() -> Iterator[None]:
             signal.signal(signal.SIGUSR1, handler)
         for logger, level in levels.items():
             logger.setLevel(level)
-        for name, value in environment.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
 
 
 @_quiet()
