@@ -87,9 +87,8 @@ class Ledger:
 
     def records(self, metrics: dict[str, str]) -> dict[str, Record]:
         """As `counted_records` of the store."""
-        from harness.analysis.scores import (
-            counted_records,
-        )  # half of what a ledger would import, and a bench does not ask
+        # half of what a ledger would import, and a bench does not ask
+        from harness.analysis.scores import counted_records
 
         return counted_records(self._store, metrics)
 

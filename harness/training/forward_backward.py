@@ -161,12 +161,10 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
     return nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=DTYPES[precision])
 
 
-# The batch size is always the global one, so no split changes what is trained.
-
-
 @dataclass(frozen=True)
 class BatchSplit:
-    """`shards`: by rank, its micro-batches as slices of rows, in order. A rank without rows has one empty micro-batch.
+    """Of a global batch, so no split changes what is trained. `shards`: by rank, its micro-batches as slices of rows, in order. A rank without
+    rows has one empty micro-batch.
 
     `whole_groups`: no contrast group is cut, so each micro-batch can be contrasted by itself.
     """
