@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-CPU_KERNELS = ("default", "intel")
+CPU_KERNELS = ("default", "mkl", "intel")
 """Kernels that a record names where its stage ran on a CPU."""
 
 

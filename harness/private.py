@@ -126,23 +126,3 @@ def softmax_backward(gradient: Tensor, output: Tensor) -> Tensor:
     import torch
 
     return torch._softmax_backward_data(gradient, output, -1, output.dtype)
-
-
-def gelu_backward(gradient: Tensor, x: Tensor) -> Tensor:
-    """The gradient of the exact GELU of x."""
-    import torch
-
-    gradient_of_x: Tensor = torch.ops.aten.gelu_backward(gradient, x)
-    return gradient_of_x
-
-
-def layer_norm_backward(
-    gradient: Tensor, x: Tensor, shape: tuple[int, ...], mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of a layer norm's input, weight and bias; `mean` and `rstd` are what `torch.native_layer_norm` returned."""
-    import torch
-
-    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_layer_norm_backward(
-        gradient, x, shape, mean, rstd, weight, bias, (True, True, True)
-    )
-    return gradients

@@ -23,16 +23,15 @@ from harness.private import linear_pointwise
 @dataclass(frozen=True)
 class Kernels:
     """`name` is recorded in a stage's provenance. `onednn_from`: multiplications from which a float32 product goes through oneDNN and
-    not through MKL (0: none does). `whole_layers`: BERT's layers run as one operator each."""
+    not through MKL (0: none does)."""
 
     name: str
     onednn_from: int
-    whole_layers: bool
 
 
-DEFAULT = Kernels("default", 2**21, whole_layers=False)
+DEFAULT = Kernels("default", 2**21)
 """Measured on AMD's Zen 4. MKL keeps to AVX2 on processors that are not Intel's; a call of oneDNN costs about 20 microseconds more."""
-INTEL = Kernels("intel", 0, whole_layers=True)
+INTEL = Kernels("mkl", 0)
 """Measured on Sapphire Rapids: MKL's float32 products are as fast as oneDNN's or faster in every shape."""
 
 

@@ -78,9 +78,8 @@ class PaddedLayout:
     keys: PaddedIndex
     area: int
 
-    def only_first(self, alone: Tensor | None = None) -> PaddedLayout:
-        """The layout with one query per sequence: its first token. With `alone` [B], the tokens that are first, the rows of queries
-        are those of first tokens alone, not of all tokens."""
+    def only_first(self) -> PaddedLayout:
+        """The layout with one query per sequence: its first token."""
         groups: list[PaddedGroup] = []
         firsts: list[Tensor] = []
         row = area = 0
@@ -92,10 +91,6 @@ class PaddedLayout:
             row, area = queries.stop, weights.stop
         rows = torch.cat(firsts)
         index = PaddedIndex(rows, torch.arange(row, device=rows.device), rows)
-        if alone is not None:
-            heads = row // len(alone)
-            gather = torch.searchsorted(alone, rows // heads) * heads + rows % heads
-            index = PaddedIndex(gather, torch.argsort(gather))
         return PaddedLayout(tuple(groups), index, self.keys, area)
 
 
@@ -168,10 +163,6 @@ class Packing:
         if heads not in self.layouts:
             self.layouts[heads] = padded_layout(self.lengths, heads, self.slots.device)
         return self.layouts[heads].only_first() if self.first_tokens_only else self.layouts[heads]
-
-    def first_layout(self, heads: int) -> PaddedLayout:
-        """The same with first tokens alone as queries, and rows of them alone."""
-        return self.layout(heads).only_first(self.first)
 
     def only_first(self) -> Packing:
         """For attention that computes the states of first tokens only; those of other tokens are undefined."""

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from harness.encoders.kernels.cpu import linear, use_cpu_kernels
-from harness.encoders.kernels.layer import use_whole_layers
 from harness.encoders.models.last_layer import filled, only_positions
 from harness.encoders.models.relative_positions import RelativePositions
 from harness.encoders.models.text_encoder import Batch, TextEncoder, draw
@@ -92,8 +91,6 @@ class Auxiliary(nn.Module):
             "head_width": words,
         }
         use_cpu_kernels(self)
-        if encoder.family.layer is None:
-            use_whole_layers(self.transformer.layer)
         self.to(next(encoder.parameters()).device)
 
     def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:

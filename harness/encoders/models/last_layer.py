@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from harness.encoders.families import Family, Layer
-from harness.encoders.kernels.layer import WholeLayer
 from harness.encoders.kernels.packing import Packing, rounded
 
 
@@ -30,16 +29,12 @@ def only_positions(family: Family, last: Any, positions: Tensor, packing: Packin
     def first_tokens_only(_: nn.Module, arguments: Any, named: dict[str, Any]) -> Any:
         return arguments, {**named, "packing": named["packing"].only_first()}
 
-    if isinstance(last, WholeLayer):
-        last.only = rows, first
     hooks = [last.attention.output.register_forward_pre_hook(_selected(rows))]
     if first:
         hooks.append(last.attention.self.register_forward_pre_hook(first_tokens_only, with_kwargs=True))
     try:
         yield
     finally:
-        if isinstance(last, WholeLayer):
-            del last.only
         for hook in hooks:
             hook.remove()
 

@@ -27,7 +27,6 @@ from harness.encoders.families import base_config, family_of
 from harness.encoders.kernels import packing as packed
 from harness.encoders.kernels.attention import NAME
 from harness.encoders.kernels.cpu import linear, use_cpu_kernels
-from harness.encoders.kernels.layer import use_whole_layers
 from harness.encoders.models.last_layer import filled, only_positions
 from harness.encoders.models.relative_positions import RelativePositions
 from harness.encoders.tokens import Tokens
@@ -78,8 +77,6 @@ class TextEncoder(nn.Module):
                     setattr(module, name, nn.Dropout(0.0))
         use_cpu_kernels(model)
         self.model: Any = model
-        if self.family.packed and self.family.layer is None:
-            use_whole_layers(self.layers)
         self.fresh_head = fresh_head
         self.config: Any = model.config
         self.hidden_size: int = self.config.hidden_size
