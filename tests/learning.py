@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from harness.encoders import Located, locate
-from harness.encoders.models.text_encoder import Batch, TextEncoder, load_encoder
+from harness.encoders.models.batch import Batch
+from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.tokens import Examples, Packed, Tokeniser, Tokens, Vocabulary
 from harness.encoders.tokens.corpus_files import tokenise_corpus
 from harness.methods import METHODS, UnlabelledPhase, hyperparameters
@@ -108,7 +109,7 @@ def measures_of(objective: TrainingObjective) -> Callable[[Tokens, Draw], Measur
 
     def look(tokens: Tokens, draw: Draw) -> Measures:
         views, found = objective.prepare(Examples(tokens), None, draw), Measures()
-        objective(Batch.of(views.tokens, CPU, views.ids), views, found)
+        objective(views.on(CPU), found)
         return found
 
     return look

@@ -30,7 +30,7 @@ def embeddings_of(recorded: Recorded, texts: Sequence[tuple[str, ...]] | None, s
     """
     import torch
 
-    from harness.encoders.models.text_encoder import Batch
+    from harness.encoders.models.batch import Batch
     from harness.encoders.tokens import Plain, by_length
     from harness.training.forward_backward import autocast
 

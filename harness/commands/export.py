@@ -178,8 +178,9 @@ def _compared(recorded: Recorded, model: TrainedModel, folder: Path, form: Form,
     Raises UserError where it computes something else, which would be an error of this program."""
     import torch
 
+    from harness.encoders.models.batch import Batch
     from harness.encoders.models.pretrained_folder import plain_logits
-    from harness.encoders.models.text_encoder import Batch, load_encoder
+    from harness.encoders.models.text_encoder import load_encoder
     from harness.encoders.tokens import Tokeniser, reading_of
 
     objective, data = model.objective, model.stage.data

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from harness import objectives
 from harness.contract.law import require
-from harness.encoders.models.text_encoder import Batch, load_encoder
+from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Examples, Tokeniser, Tokens
 from harness.kinds import kind_of_outputs
@@ -130,7 +130,7 @@ class Subject:
 
     def terms(self, views: Views | None = None, measures: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         views = views or self.views()
-        terms: dict[str, Tensor] = self.module(Batch.of(views.tokens, CPU, views.ids), views, measures)
+        terms: dict[str, Tensor] = self.module(views.on(CPU), measures)
         return terms
 
     def loss(self, views: Views | None = None) -> Tensor:
@@ -307,13 +307,13 @@ def a_batch_in_parts_is_the_batch(make: Make) -> None:
             close = torch.isclose(torch.as_tensor(parts[name]), torch.as_tensor(term), rtol=1e-12, atol=1e-15)
             require(
                 bool(close),
-                f"term {name} is {float(parts[name]):.6g} in micro-batches of {micro_batch} and {float(term):.6g} in one; see counts() and global_batch",
+                f"term {name} is {float(parts[name]):.6g} in micro-batches of {micro_batch} and {float(term):.6g} in one; see counts() and batch.gather",
             )
         for name, gradient in whole.items():
             alike = name in added and torch.allclose(added[name], gradient, rtol=1e-9, atol=1e-13)
             require(
                 alike,
-                f"the gradient of {name} differs in micro-batches of {micro_batch}; see counts() and global_batch",
+                f"the gradient of {name} differs in micro-batches of {micro_batch}; see counts() and batch.gather",
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,35 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.encoders.kernels.packing import packing
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples
 from harness.objectives import diagnostics
-from harness.objectives.base import Draw, Measures, named, on
+from harness.objectives.base import Draw, Measures, Views, named
 from harness.objectives.definitions.alignment import TacoDefinition
 from harness.objectives.losses import token_alignment
-from harness.objectives.masked import MaskedText, MaskedViews
+from harness.objectives.masked import MaskedText
 from harness.objectives.masking import sample_negatives, sample_positives
-
-
-@dataclass(frozen=True)
-class AlignmentViews(MaskedViews):
-    """`anchors` [T]: which tokens are anchors; `positives` [B, L] their positions; `negatives` [B, L, K, 2] (sequence,
-    position); -1 where there is none."""
-
-    anchors: NDArray[np.bool_]
-    positives: NDArray[np.int64]
-    negatives: NDArray[np.int64]
-
-    def cut(self, rows: slice) -> dict[str, Any]:
-        found, drawn = super().cut(rows), self.negatives[rows]
-        width = int(found["tokens"].lengths.max())
-        drawn = drawn[:, :width]
-        return found | {
-            "anchors": self.anchors[slice(*self.span(rows))],
-            "positives": self.positives[rows, :width],
-            "negatives": np.where(drawn < 0, drawn, drawn - np.array([rows.start, 0])),
-        }
 
 
 class TokenAlignment(MaskedText):
@@ -49,7 +28,7 @@ class TokenAlignment(MaskedText):
     def build(self) -> None:
         self.weights = {"masked_lm": 1.0, "contrast": self.params.weight}
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> AlignmentViews:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         tokens = examples.tokens
         selected, ids = self.mask(tokens, self.params.p_m, draw, 0)
         masked = self.views(tokens, self.maskable(tokens) if self.params.token_prediction else selected, ids)
@@ -69,25 +48,33 @@ class TokenAlignment(MaskedText):
             draw("negatives_column").random((*shape, num_negatives)),
             group=self.params.contrast_group,
         )
-        anchors = selected if self.params.concentrated else np.ones_like(selected)
-        return AlignmentViews(
-            tokens, masked.owner, ids, None, masked.flops, masked.where, masked.targets, anchors, positives, negatives
-        )
+        real = np.arange(shape[1]) < tokens.lengths[:, None]
+        anchors, placed = real.copy(), {"positives": positives, "negatives": negatives}
+        if self.params.concentrated:
+            anchors[real] = selected
+        if self.params.embedding == "original":
+            placed["original"] = np.zeros(shape, np.int64)
+            placed["original"][real] = tokens.ids
+        # Relative to a token's own sequence, so that a part of a batch has the same. A pair without a position is none.
+        missing = negatives[..., 1] < 0
+        negatives[..., 0] = np.where(missing, 0, negatives[..., 0] - np.arange(len(tokens))[:, None, None])
+        return replace(masked, placed=placed | {"anchors": anchors})
 
-    def forward(self, batch: Batch, views: AlignmentViews, measures: Measures | None = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
         hidden, embedded = self.encoder.forward_with_embeddings(batch)
-        if self.params.embedding != "layer":
-            (original,) = on(batch.ids.device, views.tokens.ids.astype(np.int64))
-            embedded = self.encoder.word_embeddings(original if self.params.embedding == "original" else batch.ids)
-        around, packed, states = views, batch.packing, hidden
-        if views.global_batch:
-            around = views.global_batch.whole
-            packed = packing(around.tokens.lengths, batch.ids.device)
-            states, embedded = views.global_batch.gather(torch.stack([hidden, embedded], dim=1)).unbind(dim=1)
-        anchors, positives, negatives = on(batch.ids.device, around.anchors, around.positives, around.negatives)
-        h, e = packed.padded(states), packed.padded(embedded)
-        real = packed.padded(torch.ones_like(states[:, 0], dtype=torch.bool))
-        anchors = packed.padded(anchors)
+        if self.params.embedding == "word":
+            embedded = self.encoder.word_embeddings(batch.ids)
+        if self.params.embedding == "original":
+            original = batch.packing.gathered(batch["original"].flatten())
+            embedded = self.encoder.word_embeddings(original.clamp(min=0))
+        around, states = batch.whole or batch, hidden
+        if batch.gather:
+            states, embedded = batch.gather(torch.stack([hidden, embedded], dim=1)).unbind(dim=1)
+        packed = around.packing
+        positives, negatives, anchors = around["positives"], around["negatives"], around["anchors"]
+        own = torch.arange(len(negatives), device=negatives.device)[:, None, None, None]
+        negatives = torch.cat([negatives[..., :1] + own, negatives[..., 1:]], dim=3)
+        h, e, real = packed.padded(states), packed.padded(embedded), packed.real
         contrast = token_alignment(
             h,
             e,
@@ -101,8 +88,8 @@ class TokenAlignment(MaskedText):
         if measures is not None:
             measures["embedding_std"] = diagnostics.embedding_std(states.index_select(0, packed.first))
             measures |= named(diagnostics.indexed_cosines(h - e, positives, negatives, anchors))
-        (where,) = on(batch.ids.device, views.where)
-        return {"masked_lm": self.token_term(hidden.index_select(0, where), views, measures), "contrast": contrast}
+        predicted = hidden.index_select(0, batch["where"])
+        return {"masked_lm": self.token_term(predicted, batch, measures), "contrast": contrast}
 
-    def counts(self, views: AlignmentViews) -> dict[str, float]:  # type: ignore[override]
-        return {**super().counts(views), "contrast": int(views.anchors.sum())}
+    def counts(self, views: Views) -> dict[str, float]:
+        return {**super().counts(views), "contrast": int(views.placed["anchors"].sum())}

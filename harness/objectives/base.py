@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.encoders.flops import forward_flops
-from harness.encoders.models.text_encoder import Batch, TextEncoder
+from harness.encoders.kernels.packing import block_width
+from harness.encoders.models.batch import Batch, Gather, slots_of
+from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.tokens import Examples, Tokens, Vocabulary
 from harness.kinds import Kind
 from harness.objectives.definitions import Definition, StepSize
@@ -25,68 +27,93 @@ Draw = Callable[..., np.random.Generator]
 """`draw(purpose, *more)`: the stream of this step for a purpose; equal for every objective at equal seed and step."""
 
 
-Gather = Callable[[Tensor], Tensor]
-"""[n, ...] of the rows (or tokens) of one micro-batch -> [N, ...] of the whole batch, with gradient to the own ones."""
-
-
-@dataclass(frozen=True)
-class GlobalBatchContext:
-    """What a micro-batch needs of the rest of the batch where the split cuts its contrast group: the `whole` batch's views,
-    and `gather`, which a forward pass calls at most once."""
-
-    whole: Any
-    gather: Gather
+Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Views:
-    """One step's data on the host: the token ids that go through the encoder, and what else the loss needs.
+    """One step's data on the host: the token ids that go through the encoder, and what else the loss needs, as arrays by name.
 
-    `tokens`: the sequences that the encoder reads, in its order, `owner` [S] the example of each, and `ids` [T] their (corrupted) ids.
-    `labels`: of the examples; `flops` of the training step.
-    `global_batch`: only in a micro-batch whose contrast group is cut. An objective that needs more data adds fields in a
-    subclass, and slices them for a micro-batch in `cut`.
+    `tokens`: the sequences that the encoder reads, in its order, `owner` [S] the example of each, and `ids` [T] their (corrupted) ids; `flops` of
+    the training step. `sequences` [S, ...]: of each sequence. `predicted` [M, ...]: of each predicted token of the first sequences of the examples, which
+    stand before all others; `where` among them, its place in `tokens`, ascending. `placed` [B, L, ...]: of each token of those sequences, False or -1 at
+    padding. `main`: what the encoder reads in place of `tokens`. `whole`, `gather`: as `Batch` has them.
     """
 
     tokens: Tokens
     owner: NDArray[np.int64]
     ids: NDArray[Any]
-    labels: NDArray[Any] | None
     flops: float
-    global_batch: GlobalBatchContext | None = field(default=None, kw_only=True)
+    sequences: Arrays = field(default_factory=dict)
+    predicted: Arrays = field(default_factory=dict)
+    placed: Arrays = field(default_factory=dict)
+    main: Tokens | None = None
+    whole: Views | None = None
+    gather: Gather | None = None
 
     @property
     def size(self) -> int:
         """The number of examples."""
         return int(self.owner[-1]) + 1
 
-    def micro_batch(self, rows: slice, gather: Gather | None = None) -> Self:
-        """The views of some of a batch's examples: whole contrast groups, or else with what gathers the others."""
-        return replace(self, **self.cut(rows), global_batch=gather and GlobalBatchContext(self, gather))
+    def micro_batch(self, rows: slice, gather: Gather | None = None) -> Views:
+        """The views of some of a batch's examples, which have all sequences of each: whole contrast groups, or else with what gathers the others."""
+        tokens = self.tokens.take(owned(self.owner, rows))
+        first, last = self.tokens.offsets[rows.start], self.tokens.offsets[rows.stop]
+        where = self.predicted.get("where", np.zeros(0, np.int64))
+        predicted = {name: array[(where >= first) & (where < last)] for name, array in self.predicted.items()}
+        predicted |= {"where": predicted["where"] - first} if predicted else {}
+        return replace(
+            self,
+            tokens=tokens,
+            owner=self.owner[owned(self.owner, rows)] - rows.start,
+            ids=replace(self.tokens, ids=self.ids).take(owned(self.owner, rows)).ids,
+            sequences={name: array[owned(self.owner, rows)] for name, array in self.sequences.items()},
+            predicted=predicted,
+            placed={name: array[rows, : int(tokens.lengths.max())] for name, array in self.placed.items()},
+            main=self.main and self.main.take(owned(np.resize(self.owner, len(self.main)), rows)),
+            whole=self if gather else None,
+            gather=gather,
+        )
 
-    def cut(self, rows: slice) -> dict[str, Any]:
-        """The fields that differ in a micro-batch of these examples, which has all sequences of each."""
-        index = owned(self.owner, rows)
-        return {
-            "tokens": self.tokens.take(index),
-            "owner": self.owner[index] - rows.start,
-            "ids": replace(self.tokens, ids=self.ids).take(index).ids,
-            "labels": None if self.labels is None else self.labels[rows],
-        }
+    def on(self, device: torch.device, *, block: bool = False) -> Batch:
+        """On a device, as an objective reads it."""
+        return self.batch(block=block).to(device)
 
-    def span(self, rows: slice) -> tuple[int, int]:
-        """The first token of these examples' first sequences, and the one after their last, where those stand before all others."""
-        return int(self.tokens.offsets[rows.start]), int(self.tokens.offsets[rows.stop])
+    def batch(self, *, block: bool = False) -> Batch:
+        """The same on the host. In a block the number of predicted tokens is rounded up too, so that few shapes occur."""
+        whole = self.whole.batch(block=block) if self.whole else None
+        predicted, placed, width = dict(self.predicted), self.placed, 0
+        if block:
+            width = whole.shape[1] if whole else block_width(int(self.tokens.lengths.max()))
+            placed = {name: _widened(array, width) for name, array in placed.items()}
+        if block and predicted:
+            count, predicted["where"] = len(predicted["where"]), slots_of(self.tokens, width)[predicted["where"]]
+            empty = np.zeros(block_count(count) - count, np.int64)
+            predicted = {name: np.concatenate([array, empty.astype(array.dtype)]) for name, array in predicted.items()}
+            predicted["counted"] = np.arange(block_count(count)) < count
+        found = Batch.on_host(self.tokens, self.ids, width)
+        main = Batch.on_host(self.main, width=width) if self.main else None
+        arrays = {**found.arrays, **self.sequences, **predicted, **placed}
+        return replace(found, arrays=arrays, main=main, whole=whole, gather=self.gather)
+
+
+def block_count(count: int) -> int:
+    """The number of predicted tokens in a block: few occur."""
+    step = max(16, 1 << max(0, count.bit_length() - 2))
+    return max(step, -(-count // step) * step)
+
+
+def _widened(array: NDArray[Any], width: int) -> NDArray[Any]:
+    """[B, L, ...] -> [B, width, ...]."""
+    found = np.full((array.shape[0], width, *array.shape[2:]), False if array.dtype == bool else -1, array.dtype)
+    found[:, : array.shape[1]] = array
+    return found
 
 
 def owned(owner: NDArray[np.int64], rows: slice) -> NDArray[np.int64]:
     """The sequences of some examples, in their order."""
     return np.flatnonzero((owner >= rows.start) & (owner < rows.stop))
-
-
-def on(device: torch.device, *arrays: NDArray[Any]) -> tuple[Tensor, ...]:
-    """Arrays as tensors on a device."""
-    return tuple(torch.from_numpy(each).to(device) for each in arrays)
 
 
 class TrainingObjective(nn.Module):
@@ -139,12 +166,12 @@ class TrainingObjective(nn.Module):
         """The views of a batch of B examples."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch, views: Any, measures: Measures | None = None) -> dict[str, Tensor]:
-        """Named terms, each a scalar, of the views that `prepare` made. Fills `measures` where it is given (scalars, NaN where
-        one is undefined)."""
+    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
+        """Named terms, each a scalar, of the batch that the views of `prepare` are on the device. Fills `measures` where it is given
+        (scalars, NaN where one is undefined)."""
         raise NotImplementedError
 
-    def counts(self, views: Any) -> dict[str, float]:
+    def counts(self, views: Views) -> dict[str, float]:
         """The number of things that each term is a mean over in these views: the weight of a micro-batch."""
         raise NotImplementedError
 

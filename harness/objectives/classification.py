@@ -7,11 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import ClozeExamples, Examples, Tokens, by_length
 from harness.objectives import diagnostics
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views, at_least_single, in_groups, named
@@ -73,8 +74,18 @@ class CrossEntropy(TrainingObjective):
             self.head.load_parts(tensors)
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
-        tokens = examples.tokens
-        return Views(tokens, examples.owner, tokens.ids, labels, self.step_flops(tokens))
+        return self.views(examples, labels, self.step_flops(examples.tokens))
+
+    def views(self, examples: Examples, labels: NDArray[Any] | None, flops: float) -> Views:
+        """With what the loss reads of the labels of the examples, for each sequence."""
+        tokens, owner = examples.tokens, examples.owner
+        found = {} if labels is None else {"labels": self.targets(labels[owner], tokens)}
+        return Views(tokens, owner, tokens.ids, flops, found)
+
+    def targets(self, labels: NDArray[Any], tokens: Tokens) -> NDArray[Any]:
+        """What the loss reads of the labels [S] of sequences."""
+        assert self.kind is not None
+        return self.kind.targets(labels, tokens)
 
     def predict(self, batch: Batch) -> Tensor:
         outputs: HeadOutputs = self.head(self.encoder, batch)
@@ -85,18 +96,12 @@ class CrossEntropy(TrainingObjective):
         loss = CRITERIA[self.kind.loss](at_least_single(logits), labels)
         return (loss / self.kind.trained_in[1] ** 2).float() if self.kind.trained_in else loss
 
-    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
         outputs: HeadOutputs = self.head(self.encoder, batch)
-        return {"cross_entropy": self.classify(outputs.logits, self.labels(batch, views))}
+        return {"cross_entropy": self.classify(outputs.logits, batch["labels"])}
 
     def counts(self, views: Views) -> dict[str, float]:
         return {"cross_entropy": len(views.tokens)}
-
-    def labels(self, batch: Batch, views: Views) -> Tensor:
-        """Of each sequence, what the loss reads of those of its example."""
-        assert views.labels is not None
-        assert self.kind is not None
-        return torch.as_tensor(self.kind.targets(views.labels[views.owner], views.tokens)).to(batch.ids.device)
 
 
 class FrozenHead(CrossEntropy):
@@ -107,27 +112,32 @@ class FrozenHead(CrossEntropy):
         super().build()
         self.encoder.requires_grad_(False)
         self._training: Tokens | None = None
-        self._states: dict[bytes, Tensor] = {}
+        self._rows: dict[bytes, int] = {}
+        self._states: Tensor | None = None
         self._seen: Examples | None = None
         self._evaluated: list[Tensor] = []
         self._at = 0
 
     def take_training_set(self, examples: Examples, labels: NDArray[Any] | None) -> None:
         self._training = examples.tokens
+        self._rows = {key: row for row, key in enumerate(_keys(examples.tokens))}
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         """The FLOPs of a stage are those of its rows, not of its updates."""
-        views = super().prepare(examples, labels, draw)
-        return views if self._training is None else replace(views, flops=0.0)
-
-    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
         if self._training is None:  # of no stage
-            return super().forward(batch, views, measures)
-        if not self._states:
-            self._encode(batch.ids.device)
-        states = torch.stack([self._states[key] for key in _keys(views.tokens)])
+            return super().prepare(examples, labels, draw)
+        views = self.views(examples, labels, 0.0)
+        rows = np.array([self._rows[key] for key in _keys(views.tokens)])
+        return replace(views, sequences={**views.sequences, "rows": rows})
+
+    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
+        if self._training is None:
+            return super().forward(batch, measures)
+        if self._states is None:
+            self._states = self._encode(self._training, batch.ids.device)
+        states = self._states[batch["rows"]]
         outputs: HeadOutputs = self.head(lambda *_: states, batch)
-        return {"cross_entropy": self.classify(outputs.logits, self.labels(batch, views))}
+        return {"cross_entropy": self.classify(outputs.logits, batch["labels"])}
 
     def evaluated(self, examples: Examples) -> Examples:
         """The states of one evaluation set are kept, by batch: dev's, from one evaluation to the next."""
@@ -146,16 +156,16 @@ class FrozenHead(CrossEntropy):
         outputs: HeadOutputs = self.head(lambda *_: states, batch)
         return outputs.logits
 
-    def _encode(self, device: torch.device) -> None:
+    def _encode(self, tokens: Tokens, device: torch.device) -> Tensor:
         """The states of the first tokens of the training set."""
-        assert self._training is not None
         self.encoder.eval()
+        found, order = [], list(by_length(tokens.lengths))
         with torch.no_grad():
-            for rows in by_length(self._training.lengths):
-                some = self._training.take(rows)
-                batch = Batch.of(some, device)
-                self._states |= zip(_keys(some), self.encoder(batch, batch.packing.first), strict=True)
+            for rows in order:
+                batch = Batch.of(tokens.take(rows), device)
+                found.append(self.encoder(batch, batch.packing.first))
         self.encoder.train()
+        return torch.cat(found)[torch.from_numpy(np.argsort(np.concatenate(order))).to(device)]
 
 
 def _keys(tokens: Tokens) -> list[bytes]:
@@ -193,9 +203,12 @@ class LabelWords(CrossEntropy):
         if examples.draws:
             generator = draw("demonstrations")
             examples = examples.demonstrated(*self._training, [generator] * len(examples), 1, exclude=True)
-        tokens = examples.tokens
-        flops = self.step_flops(tokens, predicted=len(tokens))
-        return Views(tokens, examples.owner, tokens.ids, labels, flops)
+        flops = self.step_flops(examples.tokens, predicted=len(examples.tokens))
+        return self.views(examples, labels, flops)
+
+    def targets(self, labels: NDArray[Any], tokens: Tokens) -> NDArray[Any]:
+        assert self.kind is not None
+        return self.kind.word_targets(labels)
 
     def evaluated(self, examples: Examples) -> Examples:
         assert isinstance(examples, ClozeExamples)
@@ -207,11 +220,6 @@ class LabelWords(CrossEntropy):
     def classify(self, logits: Tensor, labels: Tensor) -> Tensor:
         assert self.kind is not None
         return CRITERIA[self.kind.word_loss](at_least_single(logits), labels)
-
-    def labels(self, batch: Batch, views: Views) -> Tensor:
-        assert views.labels is not None
-        assert self.kind is not None
-        return torch.as_tensor(self.kind.word_targets(views.labels[views.owner])).to(batch.ids.device)
 
 
 class SupervisedContrast(CrossEntropy):
@@ -230,12 +238,12 @@ class SupervisedContrast(CrossEntropy):
         # A sum over anchors has the same weight in each micro-batch as in the batch.
         return {"cross_entropy": rows, "supervised_contrastive": 1 if self.params.reduction == "sum" else rows}
 
-    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
         outputs: HeadOutputs = self.head(self.encoder, batch)
-        own = labels = self.labels(batch, views)
+        own = labels = batch["labels"]
         features = outputs.state if self.params.representation == "first_token" else outputs.pooled
-        if views.global_batch:
-            features, labels = views.global_batch.gather(features), self.labels(batch, views.global_batch.whole)
+        if batch.gather and batch.whole:
+            features, labels = batch.gather(features), batch.whole["labels"]
         reduction = self.params.reduction
         parts = [
             supervised_contrastive(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, TextExamples, by_length
 from harness.kinds import Array, Arrays
 from harness.objectives.base import TrainingObjective

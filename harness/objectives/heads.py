@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from harness.encoders.models.text_encoder import Batch, TextEncoder
+from harness.encoders.models.batch import Batch
+from harness.encoders.models.text_encoder import TextEncoder
 from harness.kinds import Kind
 from harness.objectives.base import draw_linear
 from harness.objectives.definitions import HEAD
@@ -102,15 +103,14 @@ class TokenHead(Head):
         self.end = draw_linear(nn.Linear(size, 1), spread, seed, "span_end")
 
     def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
-        assert batch.answers is not None
         states = encoder(batch)
         scores = torch.cat([self.start(states), self.end(states)], dim=1)
-        scores = scores.masked_fill(~batch.answers[:, None], float("-inf"))
-        rows, width = batch.packing.shape
-        logits = scores.new_full((rows * width, 2), float("-inf")).index_copy(0, batch.packing.slots, scores)
-        first = states.index_select(0, batch.packing.first)
-        return HeadOutputs(first, first, logits.view(rows, width, 2))
+        scores = scores.masked_fill(~batch["answers"][:, None], float("-inf"))
+        packing = batch.packing
+        logits = packing.padded(scores).masked_fill(~packing.real[:, :, None], float("-inf"))
+        first = states.index_select(0, packing.first)
+        return HeadOutputs(first, first, logits)
 
     def packed(self, logits: Tensor, batch: Batch) -> Tensor:
         """Of each token, [T, 2]."""
-        return logits.reshape(-1, 2).index_select(0, batch.packing.slots)
+        return batch.packing.gathered(logits.flatten(0, 1))

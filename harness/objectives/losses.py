@@ -13,7 +13,6 @@ excepted: inputs where `real` is false affect neither value nor gradient. Shapes
 from __future__ import annotations
 
 import contextlib
-import math
 
 import torch
 from torch import Tensor
@@ -59,11 +58,11 @@ def supervised_contrastive(features: Tensor, labels: Tensor, *, temperature: flo
         return total
 
 
-def masked_lm(logits: Tensor, targets: Tensor) -> Tensor:
+def masked_lm(logits: Tensor, targets: Tensor, counted: Tensor | None = None) -> Tensor:
     """Cross-entropy of the original tokens at the selected positions: the MLM loss.
 
-    logits [M, V], targets [M] (integers in [0, V)) -> scalar, the mean over the M tokens, 0 if M = 0. There is no ignored
-    index: a target out of range is an error.
+    logits [M, V], targets [M] (integers in [0, V)), counted [M] booleans (default: all) -> scalar, the mean over the tokens that
+    count, 0 if there is none. There is no ignored index: a target out of range is an error.
 
     Source: CMLM equation 6, on view 0 only (C5).
     Elsewhere: equation 6 prints a mean over sequences of MLM(H), whose own reduction is not stated; the mean over the
@@ -72,7 +71,7 @@ def masked_lm(logits: Tensor, targets: Tensor) -> Tensor:
     """
     with _no_autocast(logits):
         log_probabilities = logits.to(_dtype(logits)).log_softmax(dim=1)
-        return (-log_probabilities.gather(1, targets.long()[:, None])).sum() / max(logits.shape[0], 1)
+        return _mean(-log_probabilities.gather(1, targets.long()[:, None])[:, 0], counted)
 
 
 def simclr(h0: Tensor, hk: Tensor, *, temperature: float) -> Tensor:
@@ -172,38 +171,31 @@ def sequence_contrastive(s_corrupted: Tensor, s_cropped: Tensor, *, temperature:
 def corrective_lm(
     copy_logits: Tensor,
     lm_logits: Tensor,
-    x_original: Tensor,
-    x_corrupted: Tensor,
-    masked: Tensor,
+    targets: Tensor,
+    same: Tensor,
+    counted: Tensor | None = None,
     *,
     stop_gradient: bool = True,
     mixture: str = "probability",
 ) -> Tensor:
     """Predicts the original ids at the masked positions: the LM term of COCO-LM's CLM loss (`replaced_token_detection` is the copy term).
 
-    copy_logits [B, L] (p_copy(1) is their sigmoid), lm_logits [M, V] (rows in the row-major order of the True entries
-    of `masked`), x_original, x_corrupted [B, L] ids, masked [B, L] booleans -> scalar, the mean over the M masked positions,
-    0 if there is none, of
-    -log(1[x_original = x_corrupted] p_copy(1) + p_copy(0) softmax(lm_logits)[x_original]) for mixture "probability", of
-    -p_copy(0) log softmax(lm_logits)[x_original] for "weighted_ce". With stop_gradient it gives copy_logits a gradient
+    copy_logits [M] (p_copy(1) is their sigmoid), lm_logits [M, V], targets [M] the original ids, same [M] booleans: x_original =
+    x_corrupted, counted [M] booleans (default: all) -> scalar, the mean over the positions that count, 0 if there is none, of
+    -log(1[same] p_copy(1) + p_copy(0) softmax(lm_logits)[target]) for mixture "probability", of
+    -p_copy(0) log softmax(lm_logits)[target] for "weighted_ce". With stop_gradient it gives copy_logits a gradient
     of exactly 0. It is computed in log space, so that a probability too small for a float still has its finite loss
     (about the logits' gap) and gradient: nothing is clamped. One that is 0, of a word whose logit is -inf, has the
     largest finite number for its loss, and no gradient.
-    The caller masks no padding. A number of rows other than masked.sum() cannot raise without a branch on data: the loss is
-    NaN then.
 
     Source: COCO-LM section 3.3, p_LM, p_copy and equation 2, with stop-gradient as in L_LM.
     Elsewhere: the released code has "weighted_ce", without the p_copy(1) term at unreplaced positions, and the mean taken
     here (docs/papers.md L1, L14).
     """
-    num_masked = lm_logits.shape[0]
     with _no_autocast(copy_logits):
         dtype = _dtype(copy_logits, lm_logits)
-        # masked.nonzero() would do, were its shape not data: it is a wait on a GPU, and no single graph.
-        rows = masked.flatten().to(torch.uint8).argsort(descending=True, stable=True)[:num_masked]
-        z = copy_logits.flatten()[rows].to(dtype)
-        targets, same = x_original.flatten()[rows].long(), (x_original == x_corrupted).flatten()[rows]
-        log_q = lm_logits.to(dtype).log_softmax(dim=1).gather(1, targets[:, None])[:, 0]
+        z = copy_logits.to(dtype)
+        log_q = lm_logits.to(dtype).log_softmax(dim=1).gather(1, targets.long()[:, None])[:, 0]
         gate = z.detach() if stop_gradient else z
         if mixture == "weighted_ce":
             terms = -gate.neg().sigmoid() * log_q
@@ -211,9 +203,7 @@ def corrective_lm(
             # The lowest finite number, not -inf: where softmax is 0 too, the gradient of logaddexp would be NaN.
             copied = logsigmoid(gate).masked_fill(~same, torch.finfo(dtype).min)
             terms = -torch.logaddexp(copied, logsigmoid(-gate) + log_q)
-        lm = terms.sum() / max(num_masked, 1)
-        lm = lm.masked_fill(masked.sum() != num_masked, math.nan)
-        return _connected(lm, z)
+        return _connected(_mean(terms, counted), z)
 
 
 def replaced_token_detection(logits: Tensor, x_original: Tensor, x_corrupted: Tensor, real: Tensor) -> Tensor:
@@ -262,6 +252,13 @@ def _pair_cosines(unit: Tensor, contrast: Tensor, sequences: Tensor, positions: 
     else:
         made = [checkpoint(products, *parts, use_reentrant=False, preserve_rng_state=False) for parts in slices]
     return torch.cat(made).reshape(sequences.shape)
+
+
+def _mean(terms: Tensor, counted: Tensor | None) -> Tensor:
+    """[M] -> the mean of those that count, 0 without one."""
+    if counted is None:
+        return terms.sum() / max(len(terms), 1)
+    return terms.masked_fill(~counted, 0.0).sum() / counted.sum().clamp(min=1)
 
 
 def _connected(loss: Tensor, part: Tensor) -> Tensor:

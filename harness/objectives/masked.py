@@ -5,7 +5,6 @@ Both mask view 0 from the same streams, so that at equal seed TAPT and CMLM see 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,31 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, Tokens
-from harness.objectives.base import Draw, Measures, TrainingObjective, Views, on
+from harness.objectives.base import Draw, Measures, TrainingObjective, Views
 from harness.objectives.definitions.masked import CmlmDefinition, MaskedDefinition, MlmDefinition
 from harness.objectives.losses import masked_lm
 from harness.objectives.masking import corrupt, select
 from harness.objectives.view_contrast import ViewContrast
-
-
-@dataclass(frozen=True)
-class MaskedViews(Views):
-    """`where` [M]: the predicted positions of view 0, `targets` [M] their original ids."""
-
-    where: NDArray[np.int64]
-    targets: NDArray[np.int64]
-
-    def cut(self, rows: slice) -> dict[str, Any]:
-        first, _ = self.span(rows)
-        inside = self.inside(rows)
-        return super().cut(rows) | {"where": self.where[inside] - first, "targets": self.targets[inside]}
-
-    def inside(self, rows: slice) -> NDArray[np.bool_]:
-        """[M]: whether each predicted position is in these rows."""
-        first, last = self.span(rows)
-        return (self.where >= first) & (self.where < last)
 
 
 def all_but_first(tokens: Tokens) -> NDArray[np.bool_]:
@@ -78,24 +59,34 @@ class MaskedText(TrainingObjective):
         """[T]: the tokens that may be masked."""
         return ~tokens.special
 
-    def views(self, first: Tokens, predicted: NDArray[np.bool_], ids: NDArray[Any], num_views: int = 1) -> MaskedViews:
+    def views(self, first: Tokens, predicted: NDArray[np.bool_], ids: NDArray[Any], num_views: int = 1) -> Views:
         """From view 0, its `predicted` positions [T0], and the corrupted ids of `num_views` views of it, one view after another."""
         copies = np.tile(np.arange(len(first)), num_views)
         tokens = first if num_views == 1 else first.take(copies)
         where = np.flatnonzero(predicted)
         flops = self.step_flops(first, predicted=len(where), encoded=tokens)
-        return MaskedViews(tokens, copies, ids, None, flops, where, first.ids[where].astype(np.int64))
+        return Views(tokens, copies, ids, flops, predicted=predicted_at(first, where))
 
-    def counts(self, views: MaskedViews) -> dict[str, float]:
-        return {"masked_lm": len(views.where)}
+    def counts(self, views: Views) -> dict[str, float]:
+        return {"masked_lm": len(views.predicted["where"])}
 
-    def token_term(self, hidden: Tensor, views: MaskedViews, measures: Measures | None) -> Tensor:
+    def token_term(self, hidden: Tensor, batch: Batch, measures: Measures | None) -> Tensor:
         """Of the states [M, d] of the predicted tokens."""
-        (targets,) = on(hidden.device, views.targets)
         logits = self.encoder.mlm_logits(hidden)
         if measures is not None:
-            measures["mlm_accuracy"] = (logits.detach().argmax(dim=1) == targets).float().mean()
-        return masked_lm(logits, targets)
+            measures["mlm_accuracy"] = accuracy(logits, batch)
+        return masked_lm(logits, batch["targets"], batch.counted)
+
+
+def predicted_at(tokens: Tokens, where: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """Arrays of the tokens [M] whose ids are predicted."""
+    return {"where": where, "targets": tokens.ids[where].astype(np.int64)}
+
+
+def accuracy(logits: Tensor, batch: Batch) -> Tensor:
+    """The share of the predicted tokens [M, V] that are right."""
+    right = (logits.detach().argmax(dim=1) == batch["targets"]).float()
+    return right.mean() if batch.counted is None else (right * batch.counted).sum() / batch.counted.sum()
 
 
 class MaskedLM(MaskedText):
@@ -112,14 +103,13 @@ class MaskedLM(MaskedText):
     def maskable(self, tokens: Tokens) -> NDArray[np.bool_]:
         return all_but_first(tokens) if self.params.mask_special_tokens else super().maskable(tokens)
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> MaskedViews:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         tokens = examples.tokens
         selected, ids = self.mask(tokens, self.params.p_m, draw, 0)
         return self.views(tokens, self.maskable(tokens) if self.params.token_prediction else selected, ids)
 
-    def forward(self, batch: Batch, views: MaskedViews, measures: Measures | None = None) -> dict[str, Tensor]:
-        (where,) = on(batch.ids.device, views.where)
-        return {"masked_lm": self.token_term(self.encoder(batch, where), views, measures)}
+    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
+        return {"masked_lm": self.token_term(self.encoder(batch, batch["where"]), batch, measures)}
 
 
 class MaskedLMHead(MaskedLM):
@@ -133,11 +123,10 @@ class MaskedLMHead(MaskedLM):
         for parameter in self.encoder.base.parameters():
             parameter.requires_grad_(False)
 
-    def forward(self, batch: Batch, views: MaskedViews, measures: Measures | None = None) -> dict[str, Tensor]:
-        (where,) = on(batch.ids.device, views.where)
+    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
         with torch.no_grad():
-            hidden = self.encoder(batch, where)
-        return {"masked_lm": self.token_term(hidden, views, measures)}
+            hidden = self.encoder(batch, batch["where"])
+        return {"masked_lm": self.token_term(hidden, batch, measures)}
 
 
 class ContrastiveMaskedLM(MaskedText):
@@ -152,7 +141,7 @@ class ContrastiveMaskedLM(MaskedText):
         self.uses_mlm_head = self.params.mlm
         self.contrast = ViewContrast(self.encoder, self.params, self.seed)
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> MaskedViews:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         tokens = examples.tokens
         num_views = self.params.num_views
         selected, first = self.mask(tokens, self.params.p_m, draw, 0)
@@ -164,14 +153,14 @@ class ContrastiveMaskedLM(MaskedText):
             selected = np.zeros_like(selected)
         return self.views(tokens, selected, np.concatenate(ids), num_views + 1)
 
-    def forward(self, batch: Batch, views: MaskedViews, measures: Measures | None = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
         first = batch.packing.first
         if not self.params.mlm:
-            return {"contrast": self.contrast(self.encoder(batch, first), views, measures)}
-        (where,) = on(batch.ids.device, views.where)
+            return {"contrast": self.contrast(self.encoder(batch, first), batch, measures)}
+        where = batch["where"]
         predicted, seen = self.encoder(batch, torch.cat([where, first])).split([len(where), len(first)])
-        masked_lm = self.token_term(predicted, views, measures)
-        return {"masked_lm": masked_lm, "contrast": self.contrast(seen, views, measures)}
+        masked_lm = self.token_term(predicted, batch, measures)
+        return {"masked_lm": masked_lm, "contrast": self.contrast(seen, batch, measures)}
 
-    def counts(self, views: MaskedViews) -> dict[str, float]:
+    def counts(self, views: Views) -> dict[str, float]:
         return {**super().counts(views), "contrast": views.size}

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.encoders.models.auxiliary import Auxiliary
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, Tokens, joined
 from harness.objectives import diagnostics
-from harness.objectives.base import Draw, GlobalBatchContext, Measures, TrainingObjective, in_groups, named, on, owned
+from harness.objectives.base import Draw, Measures, TrainingObjective, Views, in_groups, named
 from harness.objectives.definitions.replaced import AuxiliaryDefinition, CocoLmDefinition, ElectraDefinition
 from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
-from harness.objectives.masked import MaskedViews, all_but_first
+from harness.objectives.masked import accuracy, all_but_first, predicted_at
 from harness.objectives.masking import crop, select_fixed
 
 
@@ -67,62 +67,40 @@ class AuxiliaryMaskedLM(TrainingObjective):
         ids[where] = self.vocabulary.mask_id
         return where, ids
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> MaskedViews:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         tokens = examples.tokens
         where, ids = self.mask(tokens, draw)
         flops = self.step_flops(tokens, predicted=len(where))
-        return MaskedViews(tokens, np.arange(len(tokens)), ids, None, flops, where, tokens.ids[where].astype(np.int64))
+        return Views(tokens, np.arange(len(tokens)), ids, flops, predicted=predicted_at(tokens, where))
 
-    def forward(self, batch: Batch, views: MaskedViews, measures: Measures | None = None) -> dict[str, Tensor]:
-        where, targets = on(batch.ids.device, views.where, views.targets)
-        return {"auxiliary_mlm": self.auxiliary_term(self.auxiliary_logits(batch, where), targets, measures)}
+    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
+        return {"auxiliary_mlm": self.auxiliary_term(self.auxiliary_logits(batch), batch, measures)}
 
-    def counts(self, views: MaskedViews) -> dict[str, float]:
-        return {"auxiliary_mlm": len(views.where)}
+    def counts(self, views: Views) -> dict[str, float]:
+        return {"auxiliary_mlm": len(views.predicted["where"])}
 
-    def auxiliary_logits(self, batch: Batch, where: Tensor) -> Tensor:
+    def auxiliary_logits(self, batch: Batch) -> Tensor:
         """[M, V]: the auxiliary network's at the masked positions, with dropout while it trains."""
         assert self.auxiliary is not None
-        return self.auxiliary.logits(self.auxiliary(batch, where))
+        return self.auxiliary.logits(self.auxiliary(batch, batch["where"]))
 
-    def auxiliary_term(self, logits: Tensor, targets: Tensor, measures: Measures | None) -> Tensor:
+    def auxiliary_term(self, logits: Tensor, batch: Batch, measures: Measures | None) -> Tensor:
         if measures is not None:
-            measures["auxiliary_accuracy"] = (logits.detach().argmax(dim=1) == targets).float().mean()
-        return masked_lm(logits, targets)
-
-
-@dataclass(frozen=True)
-class ReplacedViews(MaskedViews):
-    """`main`: the texts that the encoder reads, followed by their crops where these are contrasted. The ids at the masked
-    positions [M] are `replacements`, or samples of the auxiliary network's distribution at `uniforms`."""
-
-    main: Tokens
-    uniforms: NDArray[np.float64] | None
-    replacements: NDArray[np.int64] | None
-
-    def cut(self, rows: slice) -> dict[str, Any]:
-        inside = self.inside(rows)
-        return super().cut(rows) | {
-            "main": self.main.take(owned(np.resize(self.owner, len(self.main)), rows)),
-            "uniforms": None if self.uniforms is None else self.uniforms[inside],
-            "replacements": None if self.replacements is None else self.replacements[inside],
-        }
+            measures["auxiliary_accuracy"] = accuracy(logits, batch)
+        return masked_lm(logits, batch["targets"], batch.counted)
 
 
 @dataclass(frozen=True)
 class Corrupted:
-    """The corrupted view after the encoder: `states` [T, d]; `original` ids, corrupted `ids` and `masked` [T]; `where` [M], the
-    positions that are masked, in ascending order; `first`, the states of its first tokens [B, d], and `first_cropped`, those of the
-    cropped view ([0, d] without one); `global_batch`: what a micro-batch needs of the rest of the batch."""
+    """The corrupted view after the encoder: `states` [T, d]; `original` and corrupted `ids` [T]; `first`, the states of its first tokens [B, d], and
+    `first_cropped`, those of the cropped view ([0, d] without one); `batch`, the masked view."""
 
     states: Tensor
     original: Tensor
     ids: Tensor
-    masked: Tensor
-    where: Tensor
     first: Tensor
     first_cropped: Tensor
-    global_batch: GlobalBatchContext | None = None
+    batch: Batch
 
 
 class _Replaced(AuxiliaryMaskedLM):
@@ -151,17 +129,18 @@ class _Replaced(AuxiliaryMaskedLM):
     def parts(self) -> dict[str, Tensor]:
         return {}  # the auxiliary network is discarded after training (section 3.1)
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> ReplacedViews:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         return self.replaced_views(examples.tokens, draw, self.params.crop_ratio)
 
-    def replaced_views(self, tokens: Tokens, draw: Draw, crop_ratio: float) -> ReplacedViews:
-        """The masked view, and the cropped one where the ratio is above 0."""
+    def replaced_views(self, tokens: Tokens, draw: Draw, crop_ratio: float) -> Views:
+        """The masked view, whose main sequences are the texts, followed by their crops where the ratio is above 0. The ids at the masked positions are
+        `replacements`, or samples of the auxiliary network's distribution at `uniforms`."""
         where, ids = self.mask(tokens, draw)
-        uniforms = replacements = None
+        predicted = predicted_at(tokens, where)
         if self.auxiliary is None:
-            replacements = draw("random_replacement").integers(0, self.vocabulary.size, len(where))
+            predicted["replacements"] = draw("random_replacement").integers(0, self.vocabulary.size, len(where))
         else:
-            uniforms = draw("replacement").random(len(where))
+            predicted["uniforms"] = draw("replacement").random(len(where))
         main = tokens
         if crop_ratio:
             kept, lengths = crop(tokens.lengths, crop_ratio, draw("crop").random(len(tokens)))
@@ -169,62 +148,46 @@ class _Replaced(AuxiliaryMaskedLM):
             shorter = Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets)
             main = joined(tokens, shorter)
         flops = self.step_flops(tokens, predicted=len(where), encoded=main)
-        targets = tokens.ids[where].astype(np.int64)
-        return ReplacedViews(
-            tokens, np.arange(len(tokens)), ids, None, flops, where, targets, main, uniforms, replacements
-        )
+        return Views(tokens, np.arange(len(tokens)), ids, flops, predicted=predicted, main=main)
 
-    def forward(  # type: ignore[override]  # the views are its own `prepare`'s
-        self, batch: Batch, views: ReplacedViews, measures: Measures | None = None
-    ) -> dict[str, Tensor]:
-        device = batch.ids.device
-        where, targets = on(device, views.where, views.targets)
+    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = {}
         logits = None
         if "auxiliary_mlm" in self.weights:
-            logits = self.auxiliary_logits(batch, where)
-            terms["auxiliary_mlm"] = self.auxiliary_term(logits, targets, measures)
-        main, original = self.replace(batch, views, where, logits if self.params.sampling_dropout else None)
+            logits = self.auxiliary_logits(batch)
+            terms["auxiliary_mlm"] = self.auxiliary_term(logits, batch, measures)
+        main, original = self.replace(batch, logits if self.params.sampling_dropout else None)
         corrupted, size = main.ids[: len(original)], len(original)
         hidden = self.encoder(main)
-        masked = torch.zeros_like(original, dtype=torch.bool).index_fill(0, where, True)
         if measures is not None:
             measures["replaced_share"] = (corrupted != original).float().mean()
         first = hidden.index_select(0, main.packing.first)
-        rows = len(batch.packing.lengths)
-        seen = Corrupted(
-            hidden[:size], original, corrupted, masked, where, first[:rows], first[rows:], views.global_batch
-        )
-        terms |= self.judge(seen, measures)
+        rows = batch.shape[0]
+        terms |= self.judge(Corrupted(hidden[:size], original, corrupted, first[:rows], first[rows:], batch), measures)
         return terms
 
-    def counts(self, views: MaskedViews) -> dict[str, float]:
+    def counts(self, views: Views) -> dict[str, float]:
         return {**super().counts(views), "rtd": len(views.tokens.ids)}
 
-    def replace(
-        self, batch: Batch, views: ReplacedViews, where: Tensor, logits: Tensor | None = None
-    ) -> tuple[Batch, Tensor]:
+    def replace(self, batch: Batch, logits: Tensor | None = None) -> tuple[Batch, Tensor]:
         """(what the encoder reads: the corrupted view and behind it the cropped one, the original ids of the former [T]).
         `logits`: as in `sample`."""
-        if views.replacements is not None:
-            (replacements,) = on(where.device, views.replacements)
-        else:
-            assert views.uniforms is not None
-            (uniforms,) = on(where.device, views.uniforms)
-            replacements = self.sample(batch, where, uniforms, logits)
-        main = Batch.of(views.main, where.device)
-        size = len(batch.ids)
+        assert batch.main is not None
+        main, where, size = batch.main, batch["where"], len(batch.ids)
+        replacements = batch["replacements"] if self.auxiliary is None else self.sample(batch, logits)
         original = main.ids[:size]
+        if batch.counted is not None:
+            replacements = torch.where(batch.counted, replacements, original.index_select(0, where))
         corrupted = original.index_copy(0, where, replacements)
-        return Batch(torch.cat([corrupted, main.ids[size:]]), main.types, main.packing), original
+        return main.with_ids(torch.cat([corrupted, main.ids[size:]])), original
 
     @torch.no_grad()
-    def sample(self, batch: Batch, where: Tensor, uniforms: Tensor, logits: Tensor | None = None) -> Tensor:
+    def sample(self, batch: Batch, logits: Tensor | None = None) -> Tensor:
         """Replacements [M] drawn from the auxiliary network's distribution at the masked positions by inverting its cumulative
-        distribution at `uniforms`: a stream of its own decides, not torch's generator. `logits` [M, V]: of the pass that trains the
+        distribution at the batch's uniforms: a stream of its own decides, not torch's generator. `logits` [M, V]: of the pass that trains the
         network, dropout included (ELECTRA); None for a pass without dropout (COCO-LM 3.3)."""
         assert self.auxiliary is not None
-        training = self.auxiliary.training
+        where, uniforms, training = batch["where"], batch["uniforms"], self.auxiliary.training
         self.auxiliary.eval()
         states = self.auxiliary(batch, where) if logits is None else logits
         drawn = [torch.empty(0, dtype=torch.long, device=where.device)]
@@ -240,6 +203,11 @@ class _Replaced(AuxiliaryMaskedLM):
     def judge(self, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
         """The terms on the corrupted view after the encoder."""
         raise NotImplementedError
+
+    def detect(self, logits: Tensor, seen: Corrupted) -> Tensor:
+        """The binary loss on `logits` [T]."""
+        real = seen.batch.packing.real_tokens[None]
+        return replaced_token_detection(logits[None], seen.original[None], seen.ids[None], real)
 
     def measure_detection(self, logits: Tensor, seen: Corrupted, measures: Measures) -> None:
         """The spread of the first tokens, and the balanced accuracy of telling original from replaced tokens.
@@ -271,8 +239,7 @@ class ReplacedTokenDetection(_Replaced):
         logits = self.detector(seen.states)[:, 0]
         if measures is not None:
             self.measure_detection(logits, seen, measures)
-        real = torch.ones_like(seen.masked)[None]
-        return {"rtd": replaced_token_detection(logits[None], seen.original[None], seen.ids[None], real)}
+        return {"rtd": self.detect(logits, seen)}
 
 
 class CorrectiveContrast(_Replaced):
@@ -307,48 +274,40 @@ class CorrectiveContrast(_Replaced):
 
     def correct(self, logits: Tensor, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
         """The binary loss on `logits` [T], and the LM loss in the form that `lm` names."""
-        original, corrupted = seen.original, seen.ids
-        lm, real, terms = self.params.lm, torch.ones_like(seen.masked), {}
-        if self.params.rtd:
-            terms["rtd"] = replaced_token_detection(logits[None], original[None], corrupted[None], real[None])
+        lm, batch = self.params.lm, seen.batch
+        terms = {"rtd": self.detect(logits, seen)} if self.params.rtd else {}
         if lm == "none":
             return terms
-        predicted, where = seen.masked, seen.where  # from the host: to look for them would wait for the device
+        where, counted = batch["where"], batch.counted
         if lm == "all_token":
-            predicted, where = real, torch.arange(len(real), device=real.device)
+            where = torch.arange(len(seen.ids), device=where.device)
+            counted = None if batch.lengths is not None else batch.packing.real_tokens
         words = self.encoder.embedding_logits(seen.states.index_select(0, where))
-        targets = original.index_select(0, where)
-        if measures is not None:
-            replaced = corrupted.index_select(0, where) != targets
-            right = (words.detach().argmax(dim=1) == targets) & replaced
-            measures["corrected_share"] = right.sum() / replaced.sum()
-            # What one answer throughout would correct: the share of the most frequent original among the replaced.
-            counts = torch.bincount(targets[replaced], minlength=1)
-            measures["corrected_by_frequency"] = counts.max() / replaced.sum()
+        targets = seen.original.index_select(0, where)
         if lm == "softmax":
-            terms["lm"] = masked_lm(words, targets)
+            terms["lm"] = masked_lm(words, targets, counted)
         else:
             terms["lm"] = corrective_lm(
-                logits[None],
+                logits.index_select(0, where),
                 words,
-                original[None],
-                corrupted[None],
-                predicted[None],
+                targets,
+                seen.ids.index_select(0, where) == targets,
+                counted,
                 stop_gradient=bool(self.params.stop_gradient),
                 mixture="weighted_ce" if lm == "weighted_ce" else "probability",
             )
         return terms
 
-    def counts(self, views: MaskedViews) -> dict[str, float]:
-        words = len(views.tokens.ids) if self.params.lm == "all_token" else len(views.where)
+    def counts(self, views: Views) -> dict[str, float]:
+        words = len(views.tokens.ids) if self.params.lm == "all_token" else len(views.predicted["where"])
         return {**super().counts(views), "lm": words, "contrast": len(views.tokens)}
 
     def contrast(self, seen: Corrupted, measures: Measures | None) -> Tensor:
         corrupted, cropped = seen.first, seen.first_cropped
         if self.params.projection:
             corrupted, cropped = self.projection(corrupted), self.projection(cropped)
-        if seen.global_batch:
-            corrupted, cropped = seen.global_batch.gather(torch.stack([corrupted, cropped], dim=1)).unbind(dim=1)
+        if seen.batch.gather:
+            corrupted, cropped = seen.batch.gather(torch.stack([corrupted, cropped], dim=1)).unbind(dim=1)
         if measures is not None:
             measures |= named(diagnostics.pair_cosines(corrupted, cropped))
         parts = [

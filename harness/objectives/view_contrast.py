@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.encoders.models.text_encoder import Batch, TextEncoder
+from harness.encoders.models.batch import Batch
+from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.tokens import Examples
 from harness.objectives import diagnostics
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views, draw_linear, in_groups, named
@@ -33,11 +34,11 @@ class ViewContrast(nn.Module):
         """z = W2 gelu(W1 h), equation 10."""
         return self.outer(nn.functional.gelu(self.inner(first)))  # type: ignore[no-any-return]
 
-    def forward(self, first: Tensor, views: Views, measures: Measures | None = None) -> Tensor:
+    def forward(self, first: Tensor, batch: Batch, measures: Measures | None = None) -> Tensor:
         """First tokens [(K + 1) B, d], view after view -> the contrast, a scalar. Measures are of views 0 and 1."""
         by_view = first.view(self.params.num_views + 1, -1, first.shape[-1])
-        if views.global_batch:
-            by_view = views.global_batch.gather(by_view.transpose(0, 1)).transpose(0, 1)
+        if batch.gather:
+            by_view = batch.gather(by_view.transpose(0, 1)).transpose(0, 1)
         h0, hk = by_view[0], by_view[1:]
         if measures is not None:
             measures["embedding_std"] = diagnostics.embedding_std(h0)
@@ -66,10 +67,10 @@ class TranslatedContrast(TrainingObjective):
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         tokens, owner = examples.side_by_side()
-        return Views(tokens, owner, tokens.ids, None, self.step_flops(tokens))
+        return Views(tokens, owner, tokens.ids, self.step_flops(tokens))
 
-    def forward(self, batch: Batch, views: Views, measures: Measures | None = None) -> dict[str, Tensor]:
-        return {"contrast": self.contrast(self.represent(batch), views, measures)}
+    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
+        return {"contrast": self.contrast(self.represent(batch), batch, measures)}
 
     def represent(self, batch: Batch) -> Tensor:
         """What is contrasted of each sequence: its first token, [(K + 1) B, d]."""
@@ -94,7 +95,7 @@ class DropoutContrast(TranslatedContrast):
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         owner = np.tile(np.arange(len(examples)), self.params.num_views + 1)
         passes = examples.tokens.take(owner)
-        return Views(passes, owner, passes.ids, None, self.step_flops(examples.tokens, encoded=passes))
+        return Views(passes, owner, passes.ids, self.step_flops(examples.tokens, encoded=passes))
 
     def represent(self, batch: Batch) -> Tensor:
         first = super().represent(batch)

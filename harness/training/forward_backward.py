@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from harness.encoders.models.text_encoder import Batch
-from harness.objectives.base import Gather, Measures, TrainingObjective, Views
+from harness.encoders.models.batch import Gather
+from harness.objectives.base import Measures, TrainingObjective, Views
 from harness.streams import seed_of
 from harness.training.numerics import DTYPES, grad_scaler
 from harness.training.process_group import ProcessGroup
@@ -78,7 +78,7 @@ class ForwardBackward:
         measures: Measures | None = None if measured is None else {}
         seed_dropout(dropout_seed, self._device)
         with autocast(self._device, self._precision):
-            terms: dict[str, Tensor] = model(Batch.of(views.tokens, self._device, views.ids), views, measures)
+            terms: dict[str, Tensor] = model(views.on(self._device), measures)
         if measured is not None and measures:
             measured.append(measures)
         return terms

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.encoders.models.batch import Batch
 from harness.encoders.models.compact_embedding import compact
-from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Examples, by_length
 from harness.errors import DivergedError, StoppedError
 from harness.kinds import Predictions
@@ -445,7 +445,7 @@ def held_out_terms(
             views = objective.prepare(
                 batch, None, lambda purpose, *more, at=at: stream(seed, f"held_out_{purpose}", at, *more)
             )
-            terms = objective(Batch.of(views.tokens, device, views.ids), views)
+            terms = objective(views.on(device))
             counts = objective.counts(views)
             for name, term in terms.items():
                 whole[name] = whole.get(name, 0.0) + counts[name]

@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 from harness.api import embeddings
 from harness.commands.model_card import Checked, _stage, card, encoder_license
 from harness.commands.recorded import recorded
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.models.weights import checked_weights
 from harness.errors import UserError
 from harness.storage import Storage, weights_of

@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harness.encoders.flops import forward_flops, mlm_head_flops
 from harness.encoders.models.auxiliary import Auxiliary
-from harness.encoders.models.text_encoder import Batch, TextEncoder
+from harness.encoders.models.batch import Batch
+from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.models.weights import checked_weights, save_weights, weights_digest
 from harness.storage import Storage
 

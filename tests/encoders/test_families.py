@@ -18,7 +18,8 @@ from transformers import AutoModel, AutoModelForMaskedLM
 
 from harness.encoders.families import FAMILIES
 from harness.encoders.flops import forward_flops
-from harness.encoders.models.text_encoder import Batch, TextEncoder
+from harness.encoders.models.batch import Batch
+from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser
 from harness.errors import UserError

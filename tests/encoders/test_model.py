@@ -19,7 +19,8 @@ from harness import retry
 from harness.encoders import locate, with_weights
 from harness.encoders.flops import forward_flops, mlm_head_flops
 from harness.encoders.models import text_encoder as model_module
-from harness.encoders.models.text_encoder import Batch, TextEncoder
+from harness.encoders.models.batch import Batch
+from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.models.weights import checked_weights, save_weights, weights_digest
 from harness.encoders.tokens import Tokens
 from harness.errors import UserError

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.encoders.kernels.packing import rounded
+from harness.encoders.models.batch import Batch
 from harness.encoders.models.last_layer import filled
-from harness.encoders.models.text_encoder import Batch, TextEncoder
+from harness.encoders.models.text_encoder import TextEncoder
 
 CPU = torch.device("cpu")
 KINDS = (*tiny.KINDS, *tiny.MORE)

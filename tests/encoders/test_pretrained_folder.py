@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from transformers import AutoModel, pipeline
 
 from harness.answers import SpanReading
+from harness.encoders.models.batch import Batch
 from harness.encoders.models.pretrained_folder import (
     HEAD_FILE,
     PIPELINES,
@@ -28,7 +29,6 @@ from harness.encoders.models.pretrained_folder import (
     write_model,
     write_tokenizer,
 )
-from harness.encoders.models.text_encoder import Batch
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser, Windows
 from harness.errors import UserError

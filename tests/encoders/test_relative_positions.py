@@ -14,8 +14,8 @@ import torch
 from harness.encoders import adapted
 from harness.encoders.kernels import packing as packed
 from harness.encoders.kernels.attention import packed_attention
+from harness.encoders.models.batch import Batch
 from harness.encoders.models.relative_positions import RelativePositions, buckets_of
-from harness.encoders.models.text_encoder import Batch
 from harness.encoders.models.weights import checked_weights, save_weights
 from harness.errors import UserError
 from harness.specs import Encoder

@@ -13,7 +13,8 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 from harness.encoders import SIZES, flops, locate
 from harness.encoders.models import text_encoder as model_module
-from harness.encoders.models.text_encoder import Batch, TextEncoder, load_encoder
+from harness.encoders.models.batch import Batch
+from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.models.weights import weights_digest
 from harness.objectives.definitions.replaced import AuxiliaryMlmDefinition
 

@@ -37,7 +37,8 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from harness.encoders.families import FAMILIES
-from harness.encoders.models.text_encoder import Batch, load_encoder
+from harness.encoders.models.batch import Batch
+from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.models.weights import weights_digest
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import TrainingObjective
@@ -293,7 +294,7 @@ def _apart(setting: Setting, name: str) -> float:
         labels = None if inputs.labels is None else inputs.labels[rows]
         views = objective.prepare(inputs.train.take(rows), labels, lambda p, *m: stream(SEED, p, 1, *m))
         seed_dropout(seed_of(SEED, "dropout", 1), setting.device)
-        terms = model(Batch.of(views.tokens, setting.device, views.ids), views, None)
+        terms = model(views.on(setting.device), None)
         objective.loss(terms).backward()
         gradients.append({n: p.grad for n, p in objective.named_parameters() if p.grad is not None})
     plain, through = gradients

@@ -54,7 +54,7 @@ def _classifier(_: TrainingObjective, config: Mapping[str, Any]) -> Any:
 
 
 def _classified(views: Any, pad: int, _: int) -> Batch:
-    return {**padded(views.tokens, pad), "labels": torch.as_tensor(views.labels)}
+    return {**padded(views.tokens, pad), "labels": torch.as_tensor(views.sequences["labels"])}
 
 
 def _masked_lm(_: TrainingObjective, config: Mapping[str, Any]) -> Any:
@@ -69,7 +69,7 @@ def _masked(views: Any, pad: int, _: int) -> Batch:
 
 def _labels(first: Tokens, views: Any, real: Tensor) -> Tensor:
     flat = np.full(len(first.ids), IGNORED, dtype=np.int64)
-    flat[views.where] = views.targets
+    flat[views.predicted["where"]] = views.predicted["targets"]
     return padded(first, IGNORED, flat)["input_ids"].masked_fill(real == 0, IGNORED)
 
 
@@ -86,7 +86,7 @@ class _Cmlm(nn.Module):
         firsts = [out.hidden_states[-1][:, 0]]
         for ids in others.unbind(dim=1):
             firsts.append(self.model.base_model(input_ids=ids, attention_mask=attention_mask)[0][:, 0])
-        contrast = self.contrast(torch.stack(firsts), SimpleNamespace(global_batch=None))
+        contrast = self.contrast(torch.stack(firsts), SimpleNamespace(gather=None))
         return {"loss": out.loss + self.weight * contrast}
 
 
@@ -123,7 +123,9 @@ class _Taco(nn.Module):
 
 
 def _aligned(views: Any, pad: int, _: int) -> Batch:
-    chosen = {"positives": torch.from_numpy(views.positives), "negatives": torch.from_numpy(views.negatives)}
+    own = np.arange(len(views.tokens))[:, None, None, None] * np.array([1, 0])
+    negatives = np.where(views.placed["negatives"][..., 1:] < 0, -1, views.placed["negatives"] + own)
+    chosen = {"positives": torch.from_numpy(views.placed["positives"]), "negatives": torch.from_numpy(negatives)}
     return {**_masked(views, pad, 0), **chosen}
 
 
@@ -157,7 +159,7 @@ class _CocoLm(nn.Module):
         words = nn.functional.linear(hidden[masked], base.embeddings.word_embeddings.weight)
         detected = self.detector(hidden)[..., 0]
         copy = replaced_token_detection(detected, original, corrupted, attention_mask.bool())
-        lm = corrective_lm(detected, words, original, corrupted, masked)
+        lm = corrective_lm(detected[masked], words, original[masked], (original == corrupted)[masked])
         contrast = sequence_contrastive(hidden[:, 0], cropped[:, 0], temperature=self.params.temperature)
         return {"loss": filled.loss + self.params.lambda_copy * copy + lm + contrast}
 

@@ -32,7 +32,6 @@ from gpu.models import (
 )
 from gpu.plain import plain
 
-from harness.encoders.models.text_encoder import Batch
 from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
 from harness.streams import stream
@@ -208,6 +207,6 @@ def test_the_trainer_trains_the_same_loss(name: str, cpu: Setting) -> None:
             module.p = 0.0
     rows = list(range(BATCH))
     views = objective.prepare(inputs.train.take(rows), None, lambda p, *m: stream(SEED, p, 1, *m))
-    ours = objective.loss(objective(Batch.of(views.tokens, CPU, views.ids), views))
+    ours = objective.loss(objective(views.on(CPU)))
     theirs = model(**collate(rows))["loss"]
     assert float(ours.detach()) == pytest.approx(float(theirs.detach()), rel=1e-5)

@@ -11,8 +11,9 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
+from objectives.formulas import paired
 
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, Tokens
 from harness.objectives.losses import token_alignment
 from harness.specs import Objective
@@ -36,7 +37,7 @@ def test_against_padded_states(kind: str, name: str, folders: dict[str, Path]) -
     module, tokens = tiny.built(folders[kind], tiny.OBJECTIVES[name]), batch(folders[kind])
     views = module.prepare(Examples(tokens), None, tiny.draw_of())
     measures: dict[str, torch.Tensor] = {}
-    found = module(Batch.of(views.tokens, CPU, views.ids), views, measures)["contrast"].item()
+    found = module(views.on(CPU), measures)["contrast"].item()
 
     plain = tiny.plain_model(folders[kind]).eval()
     base = getattr(plain, plain.base_model_prefix)
@@ -52,12 +53,13 @@ def test_against_padded_states(kind: str, name: str, folders: dict[str, Path]) -
             e = base.embeddings.word_embeddings(padded["input_ids"])
     g, terms = h - e, []
     cosines: dict[str, list[float]] = {"positive_cosine": [], "negative_cosine": []}
-    for b, (start, length) in enumerate(zip(tokens.offsets[:-1], tokens.lengths, strict=True)):
+    negatives = paired(views.placed["negatives"])
+    for b, length in enumerate(tokens.lengths):
         for i in range(length):
-            if not views.anchors[start + i]:
+            if not views.placed["anchors"][b, i]:
                 continue
-            j = views.positives[b, i]
-            others = [(b, j), *views.negatives[b, i].tolist()]
+            j = views.placed["positives"][b, i]
+            others = [(b, j), *negatives[b, i].tolist()]
             found_cosines = torch.stack([F.cosine_similarity(g[b, i], g[s, t], dim=0) for s, t in others])
             terms.append(-(found_cosines / 0.07).log_softmax(0)[0].item())
             cosines["positive_cosine"].append(found_cosines[0].item())
@@ -67,8 +69,8 @@ def test_against_padded_states(kind: str, name: str, folders: dict[str, Path]) -
         assert measures[key].item() == pytest.approx(np.mean(values), abs=1e-5)
 
     real = padded["attention_mask"].bool()
-    anchors = torch.zeros_like(real).masked_scatter(real, torch.from_numpy(views.anchors))
-    draws = torch.from_numpy(views.positives), torch.from_numpy(views.negatives)
+    anchors = torch.from_numpy(views.placed["anchors"])
+    draws = torch.from_numpy(views.placed["positives"]), torch.from_numpy(negatives)
     options = {"temperature": 0.07, "detach_contrast": True, "anchors": anchors}
     assert found == pytest.approx(token_alignment(h, e, *draws, real, **options).item(), abs=1e-5)
 
@@ -83,31 +85,35 @@ def test_the_mlm_part_is_mlm(name: str, token_prediction: bool, bert: Path) -> N
     for step in (1, 2, 3):
         a, b = (module.prepare(Examples(tokens), None, tiny.draw_of(1, step)) for module in (taco, mlm))
         assert np.array_equal(a.ids, b.ids)
-        assert np.array_equal(a.where, b.where)
-        assert np.array_equal(a.targets, b.targets)
+        assert np.array_equal(a.predicted["where"], b.predicted["where"])
+        assert np.array_equal(a.predicted["targets"], b.predicted["targets"])
         assert a.flops > b.flops
-        found, expected = (m(Batch.of(v.tokens, CPU, v.ids), v)["masked_lm"] for m, v in ((taco, a), (mlm, b)))
+        found, expected = (m(v.on(CPU))["masked_lm"] for m, v in ((taco, a), (mlm, b)))
         assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("name", TACO)
 def test_anchors_and_draws(name: str, bert: Path) -> None:
     module, tokens = tiny.built(bert, tiny.OBJECTIVES[name]), batch(bert)
-    masked = tiny.built(bert, tiny.OBJECTIVES["mlm"]).prepare(Examples(tokens), None, tiny.draw_of()).where
+    masked = tiny.built(bert, tiny.OBJECTIVES["mlm"]).prepare(Examples(tokens), None, tiny.draw_of()).predicted["where"]
     views = module.prepare(Examples(tokens), None, tiny.draw_of())
     everywhere = np.arange(len(tokens.ids))
-    assert np.array_equal(np.flatnonzero(views.anchors), masked if name == "taco-word" else everywhere)
+    negatives = paired(views.placed["negatives"])
+    real = np.arange(max(tokens.lengths)) < tokens.lengths[:, None]
+    assert not views.placed["anchors"][~real].any()
+    found = np.flatnonzero(views.placed["anchors"][real])
+    assert np.array_equal(found, masked if name == "taco-word" else everywhere)
     for b, length in enumerate(tokens.lengths):
-        drawn, place = views.positives[b, :length], np.arange(length)
+        drawn, place = views.placed["positives"][b, :length], np.arange(length)
         assert ((drawn >= 0) & (drawn < length)).all()
         if name == "taco":
             assert (abs(drawn - place) <= 2).all()
             assert (drawn != place).all()
-        sequence, position = np.moveaxis(views.negatives[b, :length], -1, 0)
+        sequence, position = np.moveaxis(negatives[b, :length], -1, 0)
         assert (sequence != b).all()
         assert (sequence // 4 == b // 4).all()
         assert (position < tokens.lengths[sequence]).all()
-        assert (views.negatives[b, length:] == -1).all()
+        assert (negatives[b, length:] == -1).all()
 
 
 def test_a_stop_changes_the_gradient_and_not_the_value(bert: Path) -> None:
@@ -115,7 +121,7 @@ def test_a_stop_changes_the_gradient_and_not_the_value(bert: Path) -> None:
     for stop in (True, False):
         module = tiny.built(bert, changed("taco", detach_contrast=stop))
         views = module.prepare(Examples(batch(bert)), None, tiny.draw_of())
-        term = module(Batch.of(views.tokens, CPU, views.ids), views)["contrast"]
+        term = module(views.on(CPU))["contrast"]
         term.backward()
         values.append(term.item())
         gradients.append(module.encoder.base.embeddings.word_embeddings.weight.grad)
@@ -143,6 +149,6 @@ def test_negatives_of_other_groups_do_not_matter(bert: Path) -> None:
     for word in ("w5", "w6"):
         tokens = tiny.tokens(bert, [*texts, (f"{word} {word} {word} {word}",)])
         views = module.prepare(Examples(tokens), None, tiny.draw_of())
-        views.anchors[-6:] = False
-        values.append(module(Batch.of(views.tokens, CPU, views.ids), views)["contrast"].item())
+        views.placed["anchors"][-1] = False
+        values.append(module(views.on(CPU))["contrast"].item())
     assert values[0] == pytest.approx(values[1], abs=1e-6)

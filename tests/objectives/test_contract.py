@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.contract.objectives import OF_OBJECTIVE, Subject, same, seen
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import ClozeExamples
 from harness.objectives import DEFINITIONS, definition_of
 from harness.objectives.base import Views
-from harness.objectives.masked import MaskedViews
 from harness.training import loop
 from harness.training.loop import Scoring, autocast, train, trainable
 
@@ -34,7 +33,6 @@ COUNTED = [
     if pair[0] == "bert" or pair[1] in ("cross_entropy", "mlm", "electra-narrow", "coco_lm")
 ]
 """Each objective, and on each kind of encoder those whose FLOPs read another part of its shape."""
-PER_MASKED = ("where", "targets", "uniforms", "replacements")
 every_objective = pytest.mark.parametrize("name", tiny.OBJECTIVES)
 
 
@@ -118,8 +116,8 @@ def test_flops_are_what_the_plan_counted(kind: str, name: str, folders: dict[str
     views, spec = one.views(), tiny.OBJECTIVES[name]
     length = int(one.examples.tokens.lengths[0])
     assert set(one.examples.tokens.lengths) == {length}
-    if isinstance(views, MaskedViews):
-        spec = replace(spec, params={**spec.params, "p_m": len(views.where) / (9 * length)})
+    if "where" in views.predicted:
+        spec = replace(spec, params={**spec.params, "p_m": len(views.predicted["where"]) / (9 * length)})
     expected = definition_of(spec).step_flops(tiny.shape_of(kind), 9, length)
     assert views.flops > 0
     rounded = {"crop_ratio", "token_prediction"} & {key for key, value in spec.params.items() if value}
@@ -178,9 +176,8 @@ class TestSeparable:
 
     def cut(self, views: Any, size: int) -> Any:
         """Without the predictions of tokens after the first `size`."""
-        inside = views.where < size
-        kept = {k: v[inside] for k, v in vars(views).items() if k in PER_MASKED and v is not None}
-        return replace(views, **kept)
+        inside = views.predicted["where"] < size
+        return replace(views, predicted={name: array[inside] for name, array in views.predicted.items()})
 
     @pytest.mark.parametrize(
         ("kind", "name"), [p for p in tiny.ALLOWED if p[1] in ("mlm", "mlm_head", "mlm-tp", "auxiliary_mlm")]
@@ -188,7 +185,7 @@ class TestSeparable:
     def test_tokens(self, kind: str, name: str, folders: dict[str, Path]) -> None:
         alone, views, beside, wider = self.pair(folders[kind], name)
         wider = self.cut(wider, len(alone.examples.tokens.ids))
-        assert np.array_equal(views.where, wider.where)
+        assert np.array_equal(views.predicted["where"], wider.predicted["where"])
         assert beside.loss(wider).item() == pytest.approx(alone.loss(views).item(), abs=2e-6)
 
     @pytest.mark.parametrize("name", ["electra-shallow", "electra-narrow", "coco_lm-no_contrast"])
@@ -200,7 +197,8 @@ class TestSeparable:
         module.judge = lambda seen, measures: judge(
             replace(
                 seen,
-                **{name: getattr(seen, name)[:size] for name in ("states", "original", "ids", "masked")},
+                **{name: getattr(seen, name)[:size] for name in ("states", "original", "ids")},
+                batch=replace(seen.batch, arrays={**seen.batch.arrays, "positions": seen.batch["positions"][:size]}),
             ),
             measures,
         )
@@ -212,7 +210,7 @@ class TestSeparable:
     def test_a_contrast_group_of_its_own(self, name: str, bert: Path) -> None:
         """It has no negatives and adds 0 to the sum; the mean is over one sequence more."""
         alone, views, beside, wider = self.pair(bert, name)
-        if isinstance(views, MaskedViews):
+        if "where" in views.predicted:
             wider = self.cut(wider, len(alone.examples.tokens.ids))
         expected = alone.terms(views)["contrast"].item() * 8 / 9
         assert beside.terms(wider)["contrast"].item() == pytest.approx(expected, abs=2e-6)
@@ -221,15 +219,17 @@ class TestSeparable:
     def test_token_alignment(self, name: str, bert: Path) -> None:
         alone, views, beside, wider = self.pair(bert, name)
         wider = self.cut(wider, len(alone.examples.tokens.ids))
+        placed = dict(wider.placed)
         for key in (
             "positives",
             "negatives",
         ):  # drawn for a padded view, whose width is another: put those of the eight
-            drawn, small = np.full_like(getattr(wider, key), -1), getattr(views, key)
+            drawn, small = np.full_like(placed[key], -1), views.placed[key]
             drawn[:8, : small.shape[1]] = small
-            wider = replace(wider, **{key: drawn})
+            placed[key] = drawn
+        wider = replace(wider, placed=placed)
         expected = alone.terms(views)
         found = beside.terms(wider)
-        share = views.anchors.sum() / wider.anchors.sum()
+        share = views.placed["anchors"].sum() / wider.placed["anchors"].sum()
         assert found["masked_lm"].item() == pytest.approx(expected["masked_lm"].item(), abs=2e-6)
         assert found["contrast"].item() == pytest.approx(expected["contrast"].item() * share, abs=5e-6)

@@ -24,7 +24,9 @@ class Case(NamedTuple):
     real: Tensor
 
     def loss(self, **options: Any) -> Tensor:
-        return corrective_lm(*self[:5], **options)
+        same = self.x_original == self.x_corrupted
+        chosen = (each[self.masked] for each in (self.x_original, same))
+        return corrective_lm(self.copy_logits[self.masked], self.lm_logits, *chosen, **options)
 
     def detection(self) -> Tensor:
         return replaced_token_detection(self.copy_logits, self.x_original, self.x_corrupted, self.real)
@@ -174,10 +176,18 @@ class TestMixture:
                 whole = whole + len(rows) * some
             torch.testing.assert_close(whole / case.masked.sum(), case.loss(mixture=mixture), check_dtype=False)
 
-    def test_what_stands_elsewhere_does_not_matter(self) -> None:
+    @pytest.mark.parametrize("mixture", MIXTURES)
+    def test_rows_that_do_not_count_reach_nothing(self, mixture: str) -> None:
         case = batch(6, 2, 4)
-        other = case._replace(copy_logits=torch.where(case.masked, case.copy_logits, 99.0))
-        assert torch.equal(other.loss(), case.loss())
+        more = case._replace(masked=case.real, lm_logits=leaf(normal(int(case.real.sum()), 7, seed=3)))
+        inside = case.masked[case.real]
+        with torch.no_grad():
+            more.lm_logits[inside] = case.lm_logits
+        counted = more.loss(mixture=mixture, counted=inside, stop_gradient=False)
+        torch.testing.assert_close(counted, case.loss(mixture=mixture))
+        copy, lm = torch.autograd.grad(counted, (more.copy_logits, more.lm_logits))
+        assert not copy[~case.masked].any()
+        assert not lm[~inside].any()
 
 
 class TestStopGradient:

@@ -41,8 +41,13 @@ def token_alignment_of(a: Tensor, b: Tensor, detach_contrast: bool) -> Tensor:
 
 
 def corrective_lm_of(a: Tensor, b: Tensor, **options: Any) -> Tensor:
-    ids = (tensor.to(a.device) for tensor in (ORIGINAL, CORRUPTED, MASKED))
-    return corrective_lm(b[:, :, 0], a, *ids, **options)
+    masked, original, same = (tensor.to(a.device) for tensor in (MASKED, ORIGINAL, ORIGINAL == CORRUPTED))
+    where = (
+        torch.arange(masked.numel(), device=a.device)[: len(a)]
+        if a.device.type == "meta"
+        else masked.flatten().nonzero()[:, 0]
+    )
+    return corrective_lm(b[:, :, 0].flatten()[where], a, original.flatten()[where], same.flatten()[where], **options)
 
 
 def replaced_token_detection_of(a: Tensor, b: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from objectives.formulas import normal
 
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, Tokeniser, Tokens
 from harness.kinds import Scores, kind_of_outputs
 from harness.methods import METHODS, RunContext, chain, hyperparameters
@@ -86,8 +86,8 @@ class TestEqualSeed:
                 size = len(tokens.ids)
                 assert np.array_equal(tokens.ids, other.ids)
                 assert np.array_equal(mlm.ids, cmlm.ids[:size])
-                assert np.array_equal(mlm.where, cmlm.where)
-                assert np.array_equal(mlm.targets, cmlm.targets)
+                assert np.array_equal(mlm.predicted["where"], cmlm.predicted["where"])
+                assert np.array_equal(mlm.predicted["targets"], cmlm.predicted["targets"])
                 assert np.array_equal(cmlm.tokens.ids[:size], tokens.ids)
 
     def test_fine_tuning_sees_the_same_batches(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +126,12 @@ class TestViews:
             assert not (without & tokens.special).any()
             assert not selected[first].any()
             assert np.array_equal(selected[~tokens.special], without[~tokens.special])
-            assert np.array_equal(views.where, np.flatnonzero(selected))
+            assert np.array_equal(views.predicted["where"], np.flatnonzero(selected))
             masked += int((selected & tokens.special).sum())
         assert masked > 0
         tokens = tiny.tokens(bert, tiny.texts(8)[0])
         every = made(bert, changed("mlm-special", p_m=1.0)).prepare(Examples(tokens), None, draw_of(1))
-        assert np.array_equal(every.where, np.setdiff1d(np.arange(len(tokens.ids)), tokens.offsets[:-1]))
+        assert np.array_equal(every.predicted["where"], np.setdiff1d(np.arange(len(tokens.ids)), tokens.offsets[:-1]))
 
     def test_independent(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """'w/o CRM': tokens of view 0 are selected again."""
@@ -156,7 +156,7 @@ class TestViews:
         views = module.prepare(Examples(tokens), None, draw_of(1))
         special = np.tile(tokens.special, len(views.ids) // len(tokens.ids))
         assert np.array_equal(views.ids[special], views.tokens.ids[special])
-        assert np.array_equal(views.where, np.flatnonzero(~tokens.special))
+        assert np.array_equal(views.predicted["where"], np.flatnonzero(~tokens.special))
         assert (views.ids[~special] == module.vocabulary.mask_id).mean() == pytest.approx(0.8, abs=0.1)
 
 
@@ -170,8 +170,8 @@ class TestMaskedTerm:
         rows: list[tuple[int, ...]] = []
         out = module.encoder.model.get_output_embeddings()
         out.register_forward_hook(lambda _, __, logits: rows.append(tuple(logits.shape)))
-        module(Batch.of(views.tokens, CPU, views.ids), views)
-        count = len(views.where)
+        module(views.on(CPU))
+        count = len(views.predicted["where"])
         assert 0 < count < int((~tokens.special).sum())
         assert rows == [(count, tiny.vocabulary(folders[kind]).size)]
 
@@ -180,8 +180,8 @@ class TestMaskedTerm:
         """A batch of short texts: the loss is 0, finite and connected."""
         module, tokens = made(bert, changed(name, p_m=1e-9)), tiny.tokens(bert, [("w1",), ("w2",)])
         views = module.prepare(Examples(tokens), None, draw_of(1))
-        terms = module(Batch.of(views.tokens, CPU, views.ids), views)
-        assert len(views.where) == 0
+        terms = module(views.on(CPU))
+        assert len(views.predicted["where"]) == 0
         assert terms["masked_lm"].item() == 0
         module.loss(terms).backward()
         assert all(torch.isfinite(p.grad).all() for p in module.parameters() if p.grad is not None)
@@ -189,7 +189,7 @@ class TestMaskedTerm:
     def test_without_mlm(self, bert: Path) -> None:
         module, tokens = made(bert, changed("cmlm-simsiam", mlm=False)), tiny.tokens(bert, tiny.texts(8)[0])
         views = module.prepare(Examples(tokens), None, draw_of(1))
-        terms = module(Batch.of(views.tokens, CPU, views.ids), views)
+        terms = module(views.on(CPU))
         assert terms.keys() == {"contrast"}
         assert module.loss(terms).item() == pytest.approx(0.5 * terms["contrast"].item())
         beside = made(bert, tiny.OBJECTIVES["cmlm-simsiam"]).prepare(Examples(tokens), None, draw_of(1))
@@ -209,7 +209,7 @@ class TestGroups:
         tokens = tiny.tokens(bert, rows)
         views = module.prepare(Examples(tokens), labels, draw_of(1))
         batch = Batch.of(views.tokens, CPU, views.ids)
-        terms = module(batch, views)
+        terms = module(views.on(CPU))
         first, pooled, _ = module.head(module.encoder, batch)
         features, gold = pooled if representation == "pooled" else first, torch.as_tensor(labels)
         expected = 0.0
@@ -226,7 +226,7 @@ class TestGroups:
         module = made(bert, changed("cmlm-simclr", contrast_group=group, num_views=3))
         tokens = tiny.tokens(bert, tiny.texts(10)[0])
         views = module.prepare(Examples(tokens), None, draw_of(1))
-        terms = module(Batch.of(views.tokens, CPU, views.ids), views)
+        terms = module(views.on(CPU))
         first = []
         for view in range(4):  # each view through the encoder by itself
             ids = views.ids[view * len(tokens.ids) : (view + 1) * len(tokens.ids)]
@@ -297,7 +297,7 @@ class TestSupervised:
         scores = module.predict(batch)
         assert scores.shape == (6, 1)
         expected = ((scores[:, 0].detach().numpy() - gold) ** 2).mean()
-        assert module(batch, views)["cross_entropy"].item() == pytest.approx(expected, rel=1e-5)
+        assert module(views.on(CPU))["cross_entropy"].item() == pytest.approx(expected, rel=1e-5)
 
     @pytest.mark.parametrize(("mean", "spread"), [(50.0, 20.0), (-3.0, 0.01)])
     def test_standardised_scores_train_a_head_alike_in_any_unit(self, mean: float, spread: float, bert: Path) -> None:
@@ -309,7 +309,7 @@ class TestSupervised:
             vocabulary = Tokeniser(bert).vocabulary
             module = build(spec, tiny.encoder(bert), vocabulary, Scores(standardised=unit), 0.0, 1).eval()
             views = module.prepare(Examples(tokens), unit[0] + unit[1] * gold, draw_of(1))
-            loss = module(batch, views)["cross_entropy"]
+            loss = module(views.on(CPU))["cross_entropy"]
             loss.backward()
             found[unit] = loss.item(), module.head.dense.weight.grad, (module.predict(batch)[:, 0] - unit[0]) / unit[1]
         (loss, slope, scores), (other, same, equal) = found.values()
@@ -349,7 +349,7 @@ class TestSupervised:
         expected = 1 + 4 / (1 + (logits[:, 0] - logits[:, 1]).exp())
         assert torch.allclose(module.predict(batch)[:, 0].double(), expected)
         views = module.prepare(examples, gold, draw_of(1))
-        loss = module.loss(module(Batch.of(views.tokens, CPU, views.ids), views))
+        loss = module.loss(module(views.on(CPU)))
         loss.backward()
         assert 0 < loss.item() < 5
 
@@ -418,6 +418,6 @@ class TestMethods:
             module = made(bert, stage.objective, num_labels=stage.data.num_labels)
             rows, labels = tiny.texts(4)
             views = module.prepare(Examples(tiny.tokens(bert, rows)), labels, draw_of(1))
-            terms = module(Batch.of(views.tokens, CPU, views.ids), views)
+            terms = module(views.on(CPU))
             assert terms.keys() == module.weights.keys()
             assert torch.isfinite(module.loss(terms))

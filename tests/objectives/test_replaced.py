@@ -12,7 +12,7 @@ import tiny
 import torch
 from torch import Tensor, nn
 
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.models.weights import checked_weights
 from harness.encoders.tokens import Examples, Tokens
 from harness.methods import METHODS, UnlabelledPhase, hyperparameters
@@ -48,13 +48,13 @@ def run(module: Any, views: Views) -> tuple[dict[str, Tensor], dict[str, Any]]:
             hidden=seen.states,
             original=seen.original,
             corrupted=seen.ids,
-            masked=seen.masked,
+            masked=torch.zeros_like(seen.ids, dtype=torch.bool).index_fill(0, seen.batch["where"], True),
             first=(seen.first, seen.first_cropped),
         )
         return judge(seen, measures)
 
     module.judge = spy
-    terms = module(Batch.of(views.tokens, CPU, views.ids), views)
+    terms = module(views.on(CPU))
     module.judge = judge
     return terms, given
 
@@ -66,12 +66,12 @@ class TestMask:
         special, counts = 0, []
         for step in range(1, 6):
             views = module.prepare(Examples(tokens), None, tiny.draw_of(1, step))
-            where, off = views.where, np.ones(len(tokens.ids), dtype=bool)
+            where, off = views.predicted["where"], np.ones(len(tokens.ids), dtype=bool)
             off[where] = False
             assert views.tokens is tokens
             assert (views.ids[where] == module.vocabulary.mask_id).all()
             assert np.array_equal(views.ids[off], tokens.ids[off])
-            assert np.array_equal(views.targets, tokens.ids[where])
+            assert np.array_equal(views.predicted["targets"], tokens.ids[where])
             assert not set(where) & set(tokens.offsets[:-1])
             found = np.add.reduceat(~off, tokens.offsets[:-1])
             share = p_m * tokens.lengths
@@ -86,13 +86,13 @@ class TestMask:
         module, tokens = tiny.built(bert, changed(name, p_m=0.4)), batch(bert)
         views = module.prepare(Examples(tokens), None, tiny.draw_of())
         _, given = run(module, views)
-        where = torch.from_numpy(views.where)
+        where = torch.from_numpy(views.predicted["where"])
         assert torch.equal(given["original"], torch.from_numpy(tokens.ids.astype(np.int64)))
         assert torch.equal(given["masked"].nonzero()[:, 0], where)
         assert not (given["corrupted"] != given["original"])[~given["masked"]].any()
         assert (given["corrupted"] != given["original"])[given["masked"]].float().mean() > 0.5
-        if views.replacements is not None:
-            assert np.array_equal(given["corrupted"][where], views.replacements)
+        if "replacements" in views.predicted:
+            assert np.array_equal(given["corrupted"][where], views.predicted["replacements"])
 
 
 class TestCrop:
@@ -152,53 +152,52 @@ class TestCrop:
 
 
 class TestSampling:
-    def place(self, module: Any, folder: Path, count: int) -> tuple[Batch, Tensor, Tensor]:
-        """(batch, one masked position `count` times, the auxiliary's distribution there)."""
-        views = module.prepare(Examples(batch(folder)), None, tiny.draw_of())
-        given, where = Batch.of(views.tokens, CPU, views.ids), torch.from_numpy(views.where[:1])
+    def place(self, module: Any, folder: Path, uniforms: Tensor) -> tuple[Batch, Tensor]:
+        """(a batch with one masked position as often as there are uniforms, the auxiliary's distribution there)."""
+        given = module.prepare(Examples(batch(folder)), None, tiny.draw_of()).on(CPU)
+        where = given["where"][:1]
         module.auxiliary.eval()
         with torch.no_grad():
             law = module.auxiliary.logits(module.auxiliary(given)[where]).double().softmax(dim=1)[0]
         module.auxiliary.train()
-        return given, where.expand(count), law
+        return replace(given, arrays={**given.arrays, "where": where.expand(len(uniforms)), "uniforms": uniforms}), law
 
     @pytest.mark.parametrize("name", ["electra-narrow", "coco_lm", "coco_lm-converged"])
     def test_frequencies_follow_the_distribution(self, name: str, bert: Path) -> None:
         module, size = tiny.built(bert, tiny.OBJECTIVES[name], dropout=0.3), 20_000
-        given, where, law = self.place(module, bert, size)
-        drawn = module.sample(given, where, torch.from_numpy(np.random.default_rng(0).random(size)))
+        given, law = self.place(module, bert, torch.from_numpy(np.random.default_rng(0).random(size)))
+        drawn = module.sample(given)
         found = torch.bincount(drawn, minlength=len(law)) / size
         assert ((found - law).abs() <= 4 * (law * (1 - law) / size).sqrt() + 1 / size).all()
         grid = (torch.arange(size, dtype=torch.float64) + 0.5) / size  # every word exactly as often as it is due
-        counts = torch.bincount(module.sample(given, where, grid), minlength=len(law))
+        counts = torch.bincount(module.sample(self.place(module, bert, grid)[0]), minlength=len(law))
         assert (counts - size * law).abs().max() <= 1
 
     def test_nothing_and_more_rows_than_are_held_at_once(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         module = tiny.built(bert, tiny.OBJECTIVES["coco_lm"])
-        given, where, _ = self.place(module, bert, 10)
         uniforms = torch.from_numpy(np.random.default_rng(1).random(10))
-        whole = module.sample(given, where, uniforms)
+        given, _ = self.place(module, bert, uniforms)
+        whole = module.sample(given)
         monkeypatch.setattr(replaced, "SAMPLED_AT_ONCE", 3)
-        assert torch.equal(module.sample(given, where, uniforms), whole)
-        assert len(module.sample(given, where[:0], uniforms[:0])) == 0
+        assert torch.equal(module.sample(given), whole)
+        assert len(module.sample(self.place(module, bert, uniforms[:0])[0])) == 0
 
     @pytest.mark.parametrize("name", SAMPLED)
     def test_without_dropout_and_without_torchs_generator(self, name: str, bert: Path) -> None:
         """A stream of its own decides, so that what comes after has the same dropout whatever was masked."""
         module, calm = (tiny.built(bert, tiny.OBJECTIVES[name], dropout=dropout) for dropout in (0.5, 0.0))
         views = module.prepare(Examples(batch(bert)), None, tiny.draw_of())
-        given = Batch.of(views.tokens, CPU, views.ids)
-        arguments = given, torch.from_numpy(views.where), torch.from_numpy(views.uniforms)
+        given = views.on(CPU)
         torch.manual_seed(1)
         before = torch.get_rng_state()
         graph: list[bool] = []
         hook = module.auxiliary.register_forward_hook(lambda *_: graph.append(torch.is_grad_enabled()))
-        drawn = module.sample(*arguments)
+        drawn = module.sample(given)
         hook.remove()
         assert graph == [False]
         assert torch.equal(torch.get_rng_state(), before)
-        assert torch.equal(module.sample(*arguments), drawn)
-        assert torch.equal(calm.sample(*arguments), drawn)
+        assert torch.equal(module.sample(given), drawn)
+        assert torch.equal(calm.sample(given), drawn)
         assert not drawn.requires_grad
         assert all(part.training for part in module.modules())
         assert not torch.equal(module.auxiliary(given), module.auxiliary(given))  # dropout is back
@@ -214,11 +213,11 @@ class TestSampling:
         assert len(passes) == 1
         laws = passes[0].detach().double().softmax(dim=1).tolist()
         expected = []
-        for law, u in zip(laws, views.uniforms.tolist(), strict=True):
+        for law, u in zip(laws, views.predicted["uniforms"].tolist(), strict=True):
             below = np.cumsum(law)
             expected.append(next(word for word, total in enumerate(below) if total > u * below[-1]))
-        assert given["corrupted"][views.where].tolist() == expected
-        cross_entropy = nn.functional.cross_entropy(passes[0], torch.from_numpy(views.targets))
+        assert given["corrupted"][views.predicted["where"]].tolist() == expected
+        cross_entropy = nn.functional.cross_entropy(passes[0], torch.from_numpy(views.predicted["targets"]))
         assert terms["auxiliary_mlm"].item() == pytest.approx(cross_entropy.item(), rel=1e-6)
 
     def test_with_dropout_it_takes_nothing_from_the_stream_of_other_dropout(self, bert: Path) -> None:
@@ -241,7 +240,7 @@ class TestSampling:
         module, drawn = tiny.built(bert, changed("coco_lm-random", p_m=0.9)), []
         assert module.auxiliary is None
         for step in range(1, 30):
-            drawn.append(module.prepare(Examples(batch(bert)), None, tiny.draw_of(1, step)).replacements)
+            drawn.append(module.prepare(Examples(batch(bert)), None, tiny.draw_of(1, step)).predicted["replacements"])
         assert set(np.concatenate(drawn)) == set(range(module.vocabulary.size))
 
 
@@ -305,8 +304,8 @@ class TestTerms:
             assert terms["lm"].item() == pytest.approx(torch.stack(lm).mean().item(), rel=1e-5)
         if "auxiliary_mlm" in terms:
             seen = Batch.of(views.tokens, CPU, views.ids)
-            logits = module.auxiliary.logits(module.auxiliary(seen)[views.where])
-            expected = nn.functional.cross_entropy(logits, torch.from_numpy(views.targets)).item()
+            logits = module.auxiliary.logits(module.auxiliary(seen)[views.predicted["where"]])
+            expected = nn.functional.cross_entropy(logits, torch.from_numpy(views.predicted["targets"])).item()
             assert terms["auxiliary_mlm"].item() == pytest.approx(expected, rel=1e-5)
 
     def test_measures_of_detection(self, bert: Path) -> None:
@@ -320,7 +319,7 @@ class TestTerms:
             measures: dict[str, Tensor] = {}
             states = torch.zeros(12, 4)
             where = torch.tensor([2, 7, 8])
-            seen = Corrupted(states, original, corrupted, original != corrupted, where, states[:2], states[:0])
+            seen = Corrupted(states, original, corrupted, states[:2], states[:0], None)
             module.measure_detection(logits, seen, measures)
             told[how] = measures["rtd_balanced_accuracy"].item()
         assert told == {"right": 1.0, "wrong": 0.0, "same": 0.5}

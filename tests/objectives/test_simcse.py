@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from harness.contract.methods import chain
-from harness.encoders.models.text_encoder import Batch
 from harness.encoders.tokens import Examples
 from harness.methods import METHODS
 
@@ -30,7 +29,7 @@ def passed(folder: Path, rows: int, *, dropout: float, **params: Any) -> tuple[A
     first: list[Tensor] = []
     module.encoder.register_forward_hook(lambda *given: first.append(given[-1]))
     torch.manual_seed(3)
-    loss = module(Batch.of(views.tokens, CPU, views.ids), views)["contrast"]
+    loss = module(views.on(CPU))["contrast"]
     return module, first[0].detach(), loss
 
 
@@ -68,7 +67,7 @@ def test_at_the_methods_own_temperature_in_double_precision(bert: Path) -> None:
     views = module.prepare(Examples(tokens), None, tiny.draw_of())
     first: list[Tensor] = []
     module.encoder.register_forward_hook(lambda *given: first.append(given[-1]))
-    loss = module(Batch.of(views.tokens, CPU, views.ids), views)["contrast"]
+    loss = module(views.on(CPU))["contrast"]
     assert loss.dtype == torch.float64
     expected = equation(first[0].detach(), *module.projection.parameters(), 0.05, 8)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-12)

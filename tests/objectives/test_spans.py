@@ -13,7 +13,7 @@ import torch
 from questions import READING, windows
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples
 from harness.kinds import Spans
 from harness.objectives import build, objective
@@ -52,7 +52,7 @@ def test_the_loss_is_a_naive_mean_over_windows(kind: str, folders: dict[str, Pat
     examples, labels = windows(folders[kind], 9)
     module = built(folders[kind])
     views = module.prepare(examples, labels, tiny.draw_of())
-    terms = module(Batch.of(views.tokens, CPU), views)
+    terms = module(views.on(CPU))
     raw, tokens = outputs_of(module, examples), examples.tokens
     assert tokens.places is not None
     targets, losses, answered = KIND.targets(labels[examples.owner], tokens), [], 0
@@ -103,7 +103,7 @@ def test_its_gradient_is_that_of_differences(bert: Path) -> None:
     parameters.append(module.encoder.base.get_input_embeddings().weight)
 
     def loss() -> torch.Tensor:
-        return torch.as_tensor(module.loss(module(batch, views)))
+        return torch.as_tensor(module.loss(module(views.on(CPU))))
 
     gradients = torch.autograd.grad(loss(), parameters)
     generator = torch.Generator().manual_seed(0)

@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples
 from harness.objectives.base import Views
 from harness.objectives.losses import simclr, simsiam
@@ -37,7 +37,7 @@ def marked(folder: Path, count: int, views: int) -> Inputs:
 def test_as_if_each_view_were_encoded_by_itself(name: str, views: int, bert: Path) -> None:
     module, inputs = module_of(bert, name, views), marked(bert, 10, views)
     seen = module.prepare(inputs.train, None, tiny.draw_of())
-    found = module(Batch.of(seen.tokens, CPU, seen.ids), seen)["contrast"].item()
+    found = module(seen.on(CPU))["contrast"].item()
     first = []
     for view in range(views):
         alone = inputs.train.tokens.take(np.arange(10) * views + view)

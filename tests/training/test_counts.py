@@ -18,7 +18,8 @@ from harness.encoders.kernels import attention as attention_module
 from harness.encoders.kernels import cpu
 from harness.encoders.kernels.packing import SIMILAR, PaddedLayout, rounded
 from harness.encoders.models import text_encoder as model_module
-from harness.encoders.models.text_encoder import Batch, load_encoder
+from harness.encoders.models.batch import Batch
+from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.models.weights import weights_digest
 from harness.encoders.tokens import EVALUATION_TOKENS, by_length, tokeniser
 from harness.objectives import DEFINITIONS
@@ -95,7 +96,7 @@ class TestOneStep:
         (step,), ((batch, wanted),) = made, asked
         assert len(whole) == 1
         size = optim.batch_size * views
-        tokens, masked = int(step.tokens.lengths.sum()), len(getattr(step, "where", ()))
+        tokens, masked = int(step.tokens.lengths.sum()), len(step.predicted.get("where", ()))
         assert len(step.tokens) == len(batch.packing.lengths) == size
         assert len(batch.ids) == tokens < size * int(step.tokens.lengths.max())  # else there were nothing to pad
         if objective.uses_mlm_head:

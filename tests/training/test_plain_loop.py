@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AutoModel
 
 from harness.encoders.families import family_of
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Tokens, Vocabulary
 from harness.objectives import DEFINITIONS
 from harness.specs import Stage

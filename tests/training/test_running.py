@@ -14,7 +14,7 @@ import pytest
 import tiny
 import torch
 
-from harness.encoders.models.text_encoder import Batch
+from harness.encoders.models.batch import Batch
 from harness.encoders.models.weights import checked_weights, weights_digest
 from harness.objectives import definition_of
 from harness.objectives.classification import CrossEntropy

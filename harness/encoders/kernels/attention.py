@@ -57,13 +57,14 @@ def packed_attention(
     _, heads, tokens, depth = query.shape
     scale = depth**-0.5 if scaling is None else scaling
     # In training also without gradient: the pass that gathers rows has to draw the same dropout as the pass with gradient.
-    if (query.requires_grad or module.training) and query.device.type == "cpu" and packing.bias is None:
+    grouped = (query.requires_grad or module.training) and query.device.type == "cpu" and packing.lengths is not None
+    if grouped and packing.bias is None:
         found: Tensor = _Grouped.apply(query, key, value, packing.layout(heads), scale, dropout, sliding_window)  # type: ignore[no-untyped-call]
         return found, None
     rows, width = packing.shape
 
     def pad(x: Tensor) -> Tensor:
-        return packing.padded(x[0].transpose(0, 1)[: len(packing.slots)]).transpose(1, 2)
+        return packing.padded(x[0].transpose(0, 1)[: len(packing.positions)]).transpose(1, 2)
 
     mask = packing.mask if packing.bias is None else packing.bias.to(query.dtype)
     if sliding_window is not None:

@@ -1,4 +1,5 @@
-"""Packed batches: sequences end to end. Linear layers see tokens and no padding; attention restores a padded layout.
+"""Packed batches: sequences end to end. Linear layers see tokens and no padding; attention restores a padded layout. A GPU takes blocks,
+which have few shapes: there padding costs less than the waits and sums that packing needs.
 
 In training on a CPU that layout pads sequences of similar length together, so little padding is multiplied, with their heads
 side by side.
@@ -7,6 +8,7 @@ side by side.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -125,43 +127,66 @@ def padded_layout(lengths: NDArray[np.int64], heads: int, device: torch.device) 
     return PaddedLayout(tuple(groups), whole, whole, area)
 
 
+WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128)
+"""Of blocks; longer ones are multiples of 64."""
+FULL_WIDTH = 256
+"""From it on a block without padding has no mask: attention then has its fastest kernels, and is what takes the time."""
+
+
 @dataclass(frozen=True)
 class Packing:
-    """B sequences of `lengths` [B], packed end to end into T tokens. `slots` [T]: their positions in the padded [B * L] view;
-    `mask` [B, 1, 1, L]: true at real tokens (None when all sequences have one length); `first` [B]: the first tokens. `bias`
+    """B sequences, packed end to end into T tokens; or a block, in which each takes L tokens, the last of them padding (T = B L).
+
+    `shape`: (B, L). Of packed sequences `lengths` [B], and `slots` [T], their positions in the padded [B * L] view; of a block None.
+    `positions` [T]; `mask` [B, 1, 1, L]: true at real tokens (None where there is no padding); `first` [B]: the first tokens. `bias`
     [1 or B, H, L, L] is added to the scores instead of the mask, which it contains. `first_tokens_only`: attention computes
     the states of first tokens only. `layouts`: by number of heads, made on first use."""
 
-    lengths: NDArray[np.int64]
-    slots: Tensor
+    shape: tuple[int, int]
     positions: Tensor
     first: Tensor
     mask: Tensor | None
+    lengths: NDArray[np.int64] | None = None
+    slots: Tensor | None = None
     bias: Tensor | None = None
     first_tokens_only: bool = False
     layouts: dict[int, PaddedLayout] = field(default_factory=dict, compare=False)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.lengths), int(self.lengths.max())
+    def real(self) -> Tensor:
+        """[B, L]: true at real tokens."""
+        if self.mask is None:
+            return torch.ones(self.shape, dtype=torch.bool, device=self.first.device)
+        return self.mask[:, 0, 0]
+
+    @property
+    def real_tokens(self) -> Tensor:
+        """[T]: true at all tokens but the padding of a block."""
+        if self.slots is not None or self.mask is None:
+            return torch.ones_like(self.positions, dtype=torch.bool)
+        return self.mask.flatten()
 
     def padded(self, tokens: Tensor) -> Tensor:
-        """[T, ...] -> [B, L, ...], zeros (False) at padding."""
+        """[T, ...] -> [B, L, ...]; at padding zeros (False), of a block whatever is there."""
         rows, width = self.shape
-        if self.mask is not None:
+        if self.mask is not None and self.slots is not None:
             tokens = tokens.new_zeros(rows * width, *tokens.shape[1:]).index_copy(0, self.slots, tokens)
         return tokens.reshape(rows, width, *tokens.shape[1:])
 
-    def gathered(self, flat: Tensor, tokens: int) -> Tensor:
-        """[B * L, ...] of the padded view -> [tokens, ...]: the T tokens, then arbitrary rows."""
-        if self.mask is None and tokens == len(self.slots):
+    def gathered(self, flat: Tensor, tokens: int | None = None) -> Tensor:
+        """[B * L, ...] of the padded view -> [`tokens`, ...]: the T tokens (all by default), then arbitrary rows."""
+        count = len(self.positions)
+        tokens = count if tokens is None else tokens
+        if tokens == count and (self.slots is None or self.mask is None):
             return flat
-        return flat.index_select(0, nn.functional.pad(self.slots, (0, tokens - len(self.slots))))
+        slots = torch.arange(count, device=flat.device) if self.slots is None else self.slots
+        return flat.index_select(0, nn.functional.pad(slots, (0, tokens - count)))
 
     def layout(self, heads: int) -> PaddedLayout:
         """The padded layout for attention with this number of heads."""
         if heads not in self.layouts:
-            self.layouts[heads] = padded_layout(self.lengths, heads, self.slots.device)
+            assert self.lengths is not None
+            self.layouts[heads] = padded_layout(self.lengths, heads, self.first.device)
         return self.layouts[heads].only_first() if self.first_tokens_only else self.layouts[heads]
 
     def only_first(self) -> Packing:
@@ -179,20 +204,31 @@ def rounded(count: int) -> int:
     return -(-count // step) * step
 
 
+def filled(tensor: Tensor) -> Tensor:
+    """[n] -> the same with its last element repeated up to a rounded number."""
+    return torch.cat([tensor, tensor[-1:].expand(rounded(len(tensor)) - len(tensor))])
+
+
+def block_width(longest: int) -> int:
+    """The width of a block: few occur, so that few updates are captured."""
+    return next((width for width in WIDTHS if width >= longest), -(-longest // 64) * 64)
+
+
+def layout_arrays(lengths: NDArray[np.int64], width: int = 0) -> dict[str, NDArray[Any]]:
+    """What a packing of sequences with these lengths holds, by name; of a block with `width` tokens a sequence, where that is above 0."""
+    longest, starts = width or int(lengths.max()), np.cumsum(lengths) - lengths
+    real = np.arange(longest) < lengths[:, None]
+    full = bool(real.all()) and (not width or width >= FULL_WIDTH)
+    found: dict[str, NDArray[Any]] = {} if full else {"mask": real[:, None, None, :]}
+    if width:
+        positions = np.minimum(np.arange(width), lengths[:, None] - 1).ravel()
+        return found | {"positions": positions, "first": np.arange(len(lengths)) * width}
+    positions = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
+    slots = np.repeat(np.arange(len(lengths)) * longest, lengths) + positions
+    return found | {"positions": positions, "first": starts, "slots": slots}
+
+
 def packing(lengths: NDArray[np.int64], device: torch.device) -> Packing:
     """The packing of sequences with these lengths, on a device."""
-    width = int(lengths.max())
-    starts = np.cumsum(lengths) - lengths
-    positions = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
-    slots = np.repeat(np.arange(len(lengths)) * width, lengths) + positions
-    mask = None
-    if int(lengths.min()) < width:
-        real = np.arange(width)[None, :] < lengths[:, None]
-        mask = torch.from_numpy(real[:, None, None, :]).to(device)
-    return Packing(
-        lengths,
-        torch.from_numpy(slots).to(device),
-        torch.from_numpy(positions).to(device),
-        torch.from_numpy(starts).to(device),
-        mask,
-    )
+    arrays: dict[str, Any] = {n: torch.from_numpy(array).to(device) for n, array in layout_arrays(lengths).items()}
+    return Packing((len(lengths), int(lengths.max())), **{"mask": None, **arrays}, lengths=lengths)

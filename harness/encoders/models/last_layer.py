@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from harness.encoders.families import Family, Layer
-from harness.encoders.kernels.packing import Packing, rounded
+from harness.encoders.kernels.packing import Packing, filled
 
 
 @contextmanager
@@ -73,8 +72,3 @@ def _at_rows(parts: Layer, layer: Any, rows: Tensor, first: bool) -> Any:
         return feed_forward_norm(feed_forward(hidden) + hidden)  # type: ignore[no-any-return]
 
     return forward
-
-
-def filled(tensor: Tensor) -> Tensor:
-    """[n] -> the same with its last element repeated up to a rounded number."""
-    return torch.cat([tensor, tensor[-1:].expand(rounded(len(tensor)) - len(tensor))])

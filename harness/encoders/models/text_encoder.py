@@ -15,7 +15,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -24,43 +23,17 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging as transformers_logging
 
 from harness.encoders.families import base_config, family_of
-from harness.encoders.kernels import packing as packed
 from harness.encoders.kernels.attention import NAME
 from harness.encoders.kernels.cpu import linear, use_cpu_kernels
-from harness.encoders.models.last_layer import filled, only_positions
+from harness.encoders.kernels.packing import filled
+from harness.encoders.models.batch import Batch
+from harness.encoders.models.last_layer import only_positions
 from harness.encoders.models.relative_positions import RelativePositions
-from harness.encoders.tokens import Tokens
 from harness.errors import UserError, first_line
 from harness.streams import seed_of
 
 ENCODER_PARTS = ("encoder", "mlm_head")
 """Parts of a TextEncoder's saved weights; an objective may add parts of its own."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Packed sequences on a device: `ids`, `types` [T] and their packing. `answers` [T], where answers are looked for: whether an answer may
-    begin or end at a token; at the first of each sequence, that there is none."""
-
-    ids: Tensor
-    types: Tensor
-    packing: packed.Packing
-    answers: Tensor | None = None
-
-    @classmethod
-    def of(cls, tokens: Tokens, device: torch.device, ids: Any = None) -> Batch:
-        """From tokens, with `ids` [T] instead of their own where given (a corrupted view)."""
-        chosen, answers = tokens.ids if ids is None else ids, None
-        if tokens.places is not None:
-            allowed = tokens.places[:, 0] >= 0
-            allowed[tokens.offsets[:-1]] = True
-            answers = torch.from_numpy(allowed).to(device)
-        return cls(
-            torch.from_numpy(np.asarray(chosen, dtype=np.int64)).to(device),
-            torch.from_numpy(tokens.types.astype(np.int64)).to(device),
-            packed.packing(tokens.lengths, device),
-            answers,
-        )
 
 
 class TextEncoder(nn.Module):
@@ -138,26 +111,21 @@ class TextEncoder(nn.Module):
 
     def _padded(self, batch: Batch, *, embedded: bool = False) -> tuple[Tensor, ...]:
         """By the library's own padded forward: (hidden states [T, d],), and with `embedded` also the input of the first layer."""
-        (rows, width), slots = batch.packing.shape, batch.packing.slots
+        packing = batch.packing
         positions, types = self.position_and_type_ids(batch)
-        padding = batch.ids.new_full((rows * width,), self.config.pad_token_id or 0)
-
-        def laid_out(tokens: Tensor) -> Tensor:
-            return padding.index_copy(0, slots, tokens).view(rows, width)
-
         given = {
-            "input_ids": laid_out(batch.ids),
-            "attention_mask": torch.zeros_like(padding).index_fill(0, slots, 1).view(rows, width),
+            "input_ids": packing.padded(batch.ids).masked_fill(~packing.real, self.config.pad_token_id or 0),
+            "attention_mask": packing.real.long(),
         }
         if self.family.numbered and "position_ids" in self.inputs:
-            given["position_ids"] = laid_out(positions)
+            given["position_ids"] = packing.padded(positions).masked_fill(~packing.real, self.config.pad_token_id or 0)
         if self.typed and "token_type_ids" in self.inputs:
-            given["token_type_ids"] = torch.zeros_like(padding).index_copy(0, slots, types).view(rows, width)
+            given["token_type_ids"] = packing.padded(types)
         out = self.base(**given, **({"output_hidden_states": True} if embedded else {}))
         states = (out[0], out.hidden_states[0]) if embedded else (out[0],)
-        if any(each.shape != (rows, width, self.hidden_size) for each in states):
+        if any(each.shape != (*packing.shape, self.hidden_size) for each in states):
             raise ValueError(f"a {self.family.title} encoder has no state of {self.hidden_size} numbers for each token")
-        return tuple(each.reshape(rows * width, -1).index_select(0, slots) for each in states)
+        return tuple(packing.gathered(each.flatten(0, 1)) for each in states)
 
     def forward_with_embeddings(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(last hidden states [T, d], input of the first layer [T, d]).
