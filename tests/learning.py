@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -18,11 +19,11 @@ from harness.encoders.tokens import Examples, Packed, Tokeniser, Tokens, Vocabul
 from harness.encoders.tokens.corpus_files import tokenise_corpus
 from harness.methods import METHODS, UnlabelledPhase, hyperparameters
 from harness.objectives import build
-from harness.objectives.base import Draw, Measures, TrainingObjective
+from harness.objectives.base import Draw, Measures
 from harness.specs import Data, Objective, Optim, RowSet
 from harness.streams import stream
 from harness.tasks import open_corpus
-from harness.training.loop import Inputs, mean_measures, train
+from harness.training.loop import Inputs, train
 
 CPU = torch.device("cpu")
 BATCH, HELD_OUT, SEED = 32, 128, 0
@@ -101,15 +102,35 @@ def measure(module: nn.Module, held_out: Tokens, look: Callable[[Tokens, Draw], 
 
             found.append(look(tokens, draw))
     module.train(mode)
-    return mean_measures(found)
+    return {name: float(torch.stack([each[name] for each in found]).nanmean()) for name in found[0]}
 
 
-def measures_of(objective: TrainingObjective) -> Callable[[Tokens, Draw], Measures]:
-    """What the objective logs beside its loss."""
+def measures_of(objective: Any) -> Callable[[Tokens, Draw], Measures]:
+    """Of an objective on replaced tokens: the balanced accuracy of telling original from replaced ones (said to be replaced is what is more
+    probable than their share), the share of the replaced ones that is corrected, that of the most frequent original among them, and the gap
+    between the cosines of a sequence with its own crop and with others."""
 
     def look(tokens: Tokens, draw: Draw) -> Measures:
-        views, found = objective.prepare(Examples(tokens), None, draw), Measures()
-        objective(views.on(CPU), found)
+        if not hasattr(objective, "judge"):
+            return Measures()
+        kept: list[Any] = []
+        with patch.object(objective, "judge", lambda seen: kept.append(seen) or {}):
+            objective(objective.prepare(Examples(tokens), None, draw).on(CPU))
+        (seen,) = kept
+        same = seen.original == seen.ids
+        said = objective.detector(seen.states)[:, 0].sigmoid() >= same.float().mean()
+        right = torch.stack([(said & same).sum() / same.sum(), (~said & ~same).sum() / (~same).sum()])
+        words = objective.encoder.embedding_logits(seen.states[~same]).argmax(dim=1)
+        originals = seen.original[~same]
+        found = {
+            "rtd_balanced_accuracy": right.mean(),
+            "corrected_share": (words == originals).float().mean(),
+            "corrected_by_frequency": torch.bincount(originals).max() / len(originals),
+        }
+        if len(seen.first_cropped):
+            one, other = (nn.functional.normalize(each, dim=1) for each in (seen.first, seen.first_cropped))
+            cosines, own = one @ other.T, torch.eye(len(one), dtype=torch.bool)
+            found["sequence_gap"] = cosines[own].mean() - cosines[~own].mean()
         return found
 
     return look
@@ -150,7 +171,7 @@ def learn(name: str, setting: Setting) -> dict[str, Any]:
         context = measure(encoder, held_out, lambda tokens, draw: context_cosines(encoder, tokens, draw))
         sequence = measure(sequences, held_out, measures_of(sequences))
         row["context_gap"] = context["intra"] - context["inter"]
-        row["sequence_gap"] = sequence["positive_cosine"] - sequence["negative_cosine"]
+        row["sequence_gap"] = sequence["sequence_gap"]
         if objective.uses_mlm_head:
             row["masked_accuracy"] = masked_accuracy(encoder, vocabulary, held_out)
         rows.append(row)

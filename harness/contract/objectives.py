@@ -235,26 +235,6 @@ def seed_and_step_decide_what_it_sees(make: Make) -> None:
     require(same(*values), "two equal objectives with one seed have two losses; draw heads with draw_linear")
 
 
-def measures_change_nothing(make: Make) -> None:
-    """No term, no gradient, and no random draw that comes later."""
-    ends = []
-    for measured in (False, True):
-        subject = make(dropout=0.2)
-        measures: dict[str, Tensor] | None = {} if measured else None
-        torch.manual_seed(3)
-        terms = subject.terms(measures=measures)
-        state = torch.get_rng_state()
-        subject.module.loss(terms).backward()  # type: ignore[no-untyped-call]
-        ends.append((terms, gradients(subject.module), {"rng": state}))
-        for name, measure in (measures or {}).items():
-            require(measure.shape == () and not measure.requires_grad, f"measure {name} is no scalar without gradient")
-            require(not bool(measure.isinf()) and name not in terms, f"measure {name} is infinite, or named as a term")
-    require(
-        all(same(a, b) for a, b in zip(*ends, strict=True)),
-        "a term, a gradient or a later draw depends on the measures",
-    )
-
-
 def half_precision_is_finite(make: Make) -> None:
     for precision in ("bf16", "fp16"):
         for dropout in (0.0, 0.1):
@@ -301,7 +281,7 @@ def a_batch_in_parts_is_the_batch(make: Make) -> None:
         subject = make(rows=texts(8, seed=4)[0])
         module = subject.module.double()
         step = ForwardBackward(module, SINGLE_PROCESS, micro_batch, "fp32", CPU, 1)
-        parts, added = step.run(subject.views(), 1, None), gradients(module)
+        parts, added = step.run(subject.views(), 1), gradients(module)
         whole, terms = (whole, terms) if micro_batch else (added, parts)
         for name, term in terms.items():
             close = torch.isclose(torch.as_tensor(parts[name]), torch.as_tensor(term), rtol=1e-12, atol=1e-15)
@@ -329,7 +309,6 @@ OF_OBJECTIVE: tuple[Callable[[Make], None], ...] = (
     terms_are_scalars_and_the_loss_is_their_weighted_sum,
     what_is_trained_has_a_gradient_and_nothing_else,
     seed_and_step_decide_what_it_sees,
-    measures_change_nothing,
     half_precision_is_finite,
     batches_without_content_are_finite,
     a_batch_in_parts_is_the_batch,

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples
-from harness.objectives import diagnostics
-from harness.objectives.base import Draw, Measures, Views, named
+from harness.objectives.base import Draw, Measures, Views
 from harness.objectives.definitions.alignment import TacoDefinition
-from harness.objectives.losses import token_alignment
+from harness.objectives.losses import embedding_std, token_alignment
 from harness.objectives.masked import MaskedText
 from harness.objectives.masking import sample_negatives, sample_positives
 
@@ -86,8 +85,7 @@ class TokenAlignment(MaskedText):
             anchors=anchors,
         )
         if measures is not None:
-            measures["embedding_std"] = diagnostics.embedding_std(states.index_select(0, packed.first))
-            measures |= named(diagnostics.indexed_cosines(h - e, positives, negatives, anchors))
+            measures["embedding_std"] = embedding_std(states.index_select(0, packed.first))
         predicted = hidden.index_select(0, batch["where"])
         return {"masked_lm": self.token_term(predicted, batch, measures), "contrast": contrast}
 

@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import ClozeExamples, Examples, Tokens, by_length
-from harness.objectives import diagnostics
-from harness.objectives.base import Draw, Measures, TrainingObjective, Views, at_least_single, in_groups, named
+from harness.objectives.base import Draw, Measures, TrainingObjective, Views, at_least_single, in_groups
 from harness.objectives.definitions import HEAD
 from harness.objectives.definitions.classification import PromptDefinition, SclDefinition
 from harness.objectives.heads import Head, HeadOutputs, RowHead, TokenHead, WordHead
-from harness.objectives.losses import supervised_contrastive
+from harness.objectives.losses import embedding_std, supervised_contrastive
 from harness.streams import stream
 
 
@@ -253,8 +252,7 @@ class SupervisedContrast(CrossEntropy):
             for rows, share in in_groups(len(labels), self.params.contrast_group)
         ]
         if measures is not None:
-            measures["embedding_std"] = diagnostics.embedding_std(features)
-            measures |= named(diagnostics.class_cosines(features, labels))
+            measures["embedding_std"] = embedding_std(features)
         return {
             "cross_entropy": self.classify(outputs.logits, own),
             "supervised_contrastive": torch.stack(parts).sum(),

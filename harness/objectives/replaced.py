@@ -15,10 +15,15 @@ from torch import Tensor, nn
 from harness.encoders.models.auxiliary import Auxiliary
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, Tokens, joined
-from harness.objectives import diagnostics
-from harness.objectives.base import Draw, Measures, TrainingObjective, Views, in_groups, named
+from harness.objectives.base import Draw, Measures, TrainingObjective, Views, in_groups
 from harness.objectives.definitions.replaced import AuxiliaryDefinition, CocoLmDefinition, ElectraDefinition
-from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
+from harness.objectives.losses import (
+    corrective_lm,
+    embedding_std,
+    masked_lm,
+    replaced_token_detection,
+    sequence_contrastive,
+)
 from harness.objectives.masked import accuracy, all_but_first, predicted_at
 from harness.objectives.masking import crop, select_fixed
 
@@ -86,7 +91,7 @@ class AuxiliaryMaskedLM(TrainingObjective):
 
     def auxiliary_term(self, logits: Tensor, batch: Batch, measures: Measures | None) -> Tensor:
         if measures is not None:
-            measures["auxiliary_accuracy"] = accuracy(logits, batch)
+            measures["mlm_accuracy"] = accuracy(logits, batch)
         return masked_lm(logits, batch["targets"], batch.counted)
 
 
@@ -159,12 +164,10 @@ class _Replaced(AuxiliaryMaskedLM):
         main, original = self.replace(batch, logits if self.params.sampling_dropout else None)
         corrupted, size = main.ids[: len(original)], len(original)
         hidden = self.encoder(main)
+        first, rows = hidden.index_select(0, main.packing.first), batch.shape[0]
         if measures is not None:
-            measures["replaced_share"] = (corrupted != original).float().mean()
-        first = hidden.index_select(0, main.packing.first)
-        rows = batch.shape[0]
-        terms |= self.judge(Corrupted(hidden[:size], original, corrupted, first[:rows], first[rows:], batch), measures)
-        return terms
+            measures["embedding_std"] = embedding_std(first[:rows])
+        return terms | self.judge(Corrupted(hidden[:size], original, corrupted, first[:rows], first[rows:], batch))
 
     def counts(self, views: Views) -> dict[str, float]:
         return {**super().counts(views), "rtd": len(views.tokens.ids)}
@@ -200,7 +203,7 @@ class _Replaced(AuxiliaryMaskedLM):
         self.auxiliary.train(training)
         return torch.cat(drawn)
 
-    def judge(self, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
+    def judge(self, seen: Corrupted) -> dict[str, Tensor]:
         """The terms on the corrupted view after the encoder."""
         raise NotImplementedError
 
@@ -208,18 +211,6 @@ class _Replaced(AuxiliaryMaskedLM):
         """The binary loss on `logits` [T]."""
         real = seen.batch.packing.real_tokens[None]
         return replaced_token_detection(logits[None], seen.original[None], seen.ids[None], real)
-
-    def measure_detection(self, logits: Tensor, seen: Corrupted, measures: Measures) -> None:
-        """The spread of the first tokens, and the balanced accuracy of telling original from replaced tokens.
-
-        A token counts as said to be replaced when its probability is above the share of replaced ones (so that saying
-        'original' throughout gives 0.5); NaN without one.
-        """
-        measures["embedding_std"] = diagnostics.embedding_std(seen.first)
-        same = seen.original == seen.ids
-        said = logits.detach().float().sigmoid() >= same.float().mean()
-        right = torch.stack([(said & same).sum() / same.sum(), (~said & ~same).sum() / (~same).sum()])
-        measures["rtd_balanced_accuracy"] = right.mean()
 
 
 SAMPLED_AT_ONCE = 512
@@ -235,10 +226,8 @@ class ReplacedTokenDetection(_Replaced):
         super().build()
         self.weights["rtd"] = self.params.lambda_rtd
 
-    def judge(self, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
+    def judge(self, seen: Corrupted) -> dict[str, Tensor]:
         logits = self.detector(seen.states)[:, 0]
-        if measures is not None:
-            self.measure_detection(logits, seen, measures)
         return {"rtd": self.detect(logits, seen)}
 
 
@@ -263,16 +252,14 @@ class CorrectiveContrast(_Replaced):
                 nn.LayerNorm(size, eps=self.encoder.norm_eps),
             )
 
-    def judge(self, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
+    def judge(self, seen: Corrupted) -> dict[str, Tensor]:
         logits = self.detector(seen.states)[:, 0]
-        if measures is not None:
-            self.measure_detection(logits, seen, measures)
-        terms = self.correct(logits, seen, measures)
+        terms = self.correct(logits, seen)
         if self.params.contrast:
-            terms["contrast"] = self.contrast(seen, measures)
+            terms["contrast"] = self.contrast(seen)
         return terms
 
-    def correct(self, logits: Tensor, seen: Corrupted, measures: Measures | None) -> dict[str, Tensor]:
+    def correct(self, logits: Tensor, seen: Corrupted) -> dict[str, Tensor]:
         """The binary loss on `logits` [T], and the LM loss in the form that `lm` names."""
         lm, batch = self.params.lm, seen.batch
         terms = {"rtd": self.detect(logits, seen)} if self.params.rtd else {}
@@ -302,14 +289,12 @@ class CorrectiveContrast(_Replaced):
         words = len(views.tokens.ids) if self.params.lm == "all_token" else len(views.predicted["where"])
         return {**super().counts(views), "lm": words, "contrast": len(views.tokens)}
 
-    def contrast(self, seen: Corrupted, measures: Measures | None) -> Tensor:
+    def contrast(self, seen: Corrupted) -> Tensor:
         corrupted, cropped = seen.first, seen.first_cropped
         if self.params.projection:
             corrupted, cropped = self.projection(corrupted), self.projection(cropped)
         if seen.batch.gather:
             corrupted, cropped = seen.batch.gather(torch.stack([corrupted, cropped], dim=1)).unbind(dim=1)
-        if measures is not None:
-            measures |= named(diagnostics.pair_cosines(corrupted, cropped))
         parts = [
             sequence_contrastive(corrupted[rows], cropped[rows], temperature=self.params.temperature) * share
             for rows, share in in_groups(len(corrupted), self.params.contrast_group)

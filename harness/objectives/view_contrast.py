@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.tokens import Examples
-from harness.objectives import diagnostics
-from harness.objectives.base import Draw, Measures, TrainingObjective, Views, draw_linear, in_groups, named
+from harness.objectives.base import Draw, Measures, TrainingObjective, Views, draw_linear, in_groups
 from harness.objectives.definitions.view_contrast import CsslDefinition, SimcseDefinition, ViewContrastDefinition
-from harness.objectives.losses import simclr, simsiam
+from harness.objectives.losses import embedding_std, simclr, simsiam
 
 
 class ViewContrast(nn.Module):
@@ -35,18 +34,15 @@ class ViewContrast(nn.Module):
         return self.outer(nn.functional.gelu(self.inner(first)))  # type: ignore[no-any-return]
 
     def forward(self, first: Tensor, batch: Batch, measures: Measures | None = None) -> Tensor:
-        """First tokens [(K + 1) B, d], view after view -> the contrast, a scalar. Measures are of views 0 and 1."""
+        """First tokens [(K + 1) B, d], view after view -> the contrast, a scalar."""
         by_view = first.view(self.params.num_views + 1, -1, first.shape[-1])
         if batch.gather:
             by_view = batch.gather(by_view.transpose(0, 1)).transpose(0, 1)
         h0, hk = by_view[0], by_view[1:]
         if measures is not None:
-            measures["embedding_std"] = diagnostics.embedding_std(h0)
-            measures |= named(diagnostics.pair_cosines(h0, hk[0]))
+            measures["embedding_std"] = embedding_std(h0)
         if self.params.contrast == "simsiam":
             z = self.predict_view(by_view)
-            if measures is not None:
-                measures["predictor_cosine"] = diagnostics.pair_cosines(z[0], hk[0])["positive"]
             return simsiam(h0, hk, z[0], z[1:])
         parts = [
             simclr(h0[rows], hk[:, rows], temperature=self.params.temperature) * share

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from harness.encoders.models.batch import Gather
-from harness.objectives.base import Measures, TrainingObjective, Views
+from harness.objectives.base import TrainingObjective, Views
 from harness.streams import seed_of
 from harness.training.numerics import DTYPES, grad_scaler
 from harness.training.process_group import ProcessGroup
@@ -48,12 +48,11 @@ class ForwardBackward:
             # An option may leave a head unused; the buffers are tables that all ranks have.
             self._model = DistributedDataParallel(objective, find_unused_parameters=True, forward_sync_buffers=False)
 
-    def run(self, views: Views, step: int, measured: list[Measures] | None) -> dict[str, Tensor]:
-        """Backward pass of a batch. Returns this rank's summands of the loss and the terms, without gradient.
-        Appends measures to `measured` where it is given."""
+    def run(self, views: Views, step: int) -> dict[str, Tensor]:
+        """Backward pass of a batch. Returns this rank's summands of the loss and the terms, without gradient."""
         split = split_batch(views.size, self._objective.contrast_group, self._process_group.size, self._micro_batch)
         if split.num_micro_batches == 1:
-            terms = self._forward(self._model, views, measured, seed_of(self._seed, "dropout", step))
+            terms = self._forward(self._model, views, seed_of(self._seed, "dropout", step))
             loss = self._objective.loss(terms)
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return {"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}}
@@ -62,7 +61,7 @@ class ForwardBackward:
         counts = self._objective.counts(views)
         for rows, gather in self._micro_batches(views, step, split):
             micro_batch = views.micro_batch(_at_least_one(rows, views.size), gather)
-            terms = self._forward(self._model, micro_batch, measured, seed_of(self._seed, "dropout", step, rows.start))
+            terms = self._forward(self._model, micro_batch, seed_of(self._seed, "dropout", step, rows.start))
             weights = self._weights(micro_batch, counts, split, empty=rows.start == rows.stop)
             terms = {name: term * weights[name] for name, term in terms.items()}
             loss = self._objective.loss(terms)
@@ -72,15 +71,10 @@ class ForwardBackward:
             summands.append({"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}})
         return {name: torch.stack([each[name] for each in summands]).sum(dim=0) for name in summands[0]}
 
-    def _forward(
-        self, model: Any, views: Views, measured: list[Measures] | None, dropout_seed: int
-    ) -> dict[str, Tensor]:
-        measures: Measures | None = None if measured is None else {}
+    def _forward(self, model: Any, views: Views, dropout_seed: int) -> dict[str, Tensor]:
         seed_dropout(dropout_seed, self._device)
         with autocast(self._device, self._precision):
-            terms: dict[str, Tensor] = model(views.on(self._device), measures)
-        if measured is not None and measures:
-            measured.append(measures)
+            terms: dict[str, Tensor] = model(views.on(self._device))
         return terms
 
     def _no_sync(self) -> AbstractContextManager[Any]:
@@ -122,7 +116,7 @@ class ForwardBackward:
         for rows in shard:
             micro_batch = views.micro_batch(_at_least_one(rows, views.size), keep)
             with torch.no_grad(), suppress(_GatheredError):
-                self._forward(self._objective, micro_batch, None, seed_of(self._seed, "dropout", step, rows.start))
+                self._forward(self._objective, micro_batch, seed_of(self._seed, "dropout", step, rows.start))
             if rows.start == rows.stop:
                 cached[-1] = cached[-1][:0]
         whole, at = self._process_group.all_gather_rows(torch.cat(cached))

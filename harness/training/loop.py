@@ -36,8 +36,6 @@ CURVE_POINTS = 50
 """Points of a stage's loss curve."""
 HELD_OUT, HELD_OUT_BATCH = 256, 64
 """Sequences that a held-out loss is taken of, and at once: fewer than a large batch, which takes memory, and contrasts among more."""
-MEASURE_EVERY = 10
-"""Steps between two measurements of what is logged beside the loss. Measuring at each step would cost a few per cent."""
 ASK_EVERY = 8
 """Updates between two questions of the ranks to each other whether they are to stop: a reduction of one number."""
 
@@ -176,7 +174,6 @@ class _TrainingRun:
         )
         self.scaler = self._forward_backward.scaler
         self._pending: list[tuple[int, dict[str, Tensor]]] = []
-        self._measured: list[Measures] = []
         self._dev_curve: list[list[float]] = []
         self.stopwatch = Stopwatch(optim.steps)
         objective.train()
@@ -211,8 +208,6 @@ class _TrainingRun:
         for at, (step, terms) in enumerate(ranks[0]["terms"]):
             sums = {name: sum(rank["terms"][at][1][name] for rank in own) for name in terms}
             self._pending.append((step, {n: self._scalar(value, getattr(torch, dtype)) for n, value in sums.items()}))
-        measured = [measures for rank in own for measures in rank["measures"]]
-        self._measured = [{name: self._scalar(value) for name, value in each.items()} for each in measured]
         self._dev_curve = curve
 
     def _scalar(self, value: float, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -239,10 +234,7 @@ class _TrainingRun:
     def _keep(self, step: int, checkpoints: Checkpoints | None) -> None:
         terms = [(at, {name: at_least_single(term) for name, term in found.items()}) for at, found in self._pending]
         dtype = next((str(term.dtype) for _, found in terms for term in found.values()), "torch.float32")
-        own = {
-            "terms": [(at, {name: float(term) for name, term in found.items()}) for at, found in terms],
-            "measures": [{name: float(value) for name, value in measures.items()} for measures in self._measured],
-        }
+        own = {"terms": [(at, {name: float(term) for name, term in found.items()}) for at, found in terms]}
         ranks = self.process_group.all_gather_object(own)
         self.progress.since = {"ranks": ranks, "dtype": dtype.removeprefix("torch."), "curve": self._dev_curve}
         self.progress.step = step
@@ -256,12 +248,11 @@ class _TrainingRun:
     def update(self, step: int) -> None:
         """One optimizer step on the next batch."""
         self.stopwatch.start()
-        rows = next(self._order)
-        labels = None if self.inputs.labels is None else self.inputs.labels[rows]
-        self._batch = self.inputs.train.take(rows)
-        views = self.objective.prepare(self._batch, labels, self._draw(step))
-        measured = None if (step - 1) % MEASURE_EVERY else self._measured
-        terms = self._forward_backward.run(views, step, measured)
+        self._rows = next(self._order)
+        labels = None if self.inputs.labels is None else self.inputs.labels[self._rows]
+        batch = self.inputs.train.take(self._rows)
+        views = self.objective.prepare(batch, labels, self._draw(step))
+        terms = self._forward_backward.run(views, step)
         self.scaler.unscale_(self.optimizer)
         if self.optim.clip > 0:
             torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.optim.clip, foreach=True)
@@ -273,7 +264,7 @@ class _TrainingRun:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.result.flops += views.flops
-        self.stopwatch.count(len(self._batch.tokens.ids), views.flops)
+        self.stopwatch.count(len(batch.tokens.ids), views.flops)
         self._pending.append((step, terms))
 
     def evaluate(self, step: int) -> dict[str, Any]:
@@ -281,19 +272,32 @@ class _TrainingRun:
         means, losses = mean_terms(self._pending, self.process_group, -(-self.optim.steps // CURVE_POINTS))
         self.stopwatch.stop()  # the device has computed the losses
         entry: dict[str, Any] = {"step": step, **means}
-        measures = mean_measures(self._measured, self.process_group)
+        measures = self._measures(step)
         measures |= loss_scale(self.scaler, self.optimizer, step, self.optim.steps)
         entry |= {"measures": measures} if measures else {}
         if self.inputs.held_out is not None:
             entry["held_out"] = held_out_terms(self.objective, self.inputs.held_out, self.seed, self.optim, self.device)
         curve = {"loss": losses, "dev": self._dev_curve}
         entry |= {"curve": found} if (found := {name: points for name, points in curve.items() if points}) else {}
-        self._pending, self._measured, self._dev_curve = [], [], []
+        self._pending, self._dev_curve = [], []
         if self.scoring:
             entry["dev"] = self._score(step, self.scoring)
         self.result.history.append(entry)
         self.progress.step = step
         return entry
+
+    def _measures(self, step: int) -> dict[str, float]:
+        """What is logged beside the loss, of the first examples of this update's batch, without dropout. Not finite ones are left out."""
+        rows = self._rows[:HELD_OUT_BATCH]
+        labels = None if self.inputs.labels is None else self.inputs.labels[rows]
+        views = self.objective.prepare(self.inputs.train.take(rows), labels, self._draw(step))
+        found: Measures = {}
+        self.objective.eval()
+        with torch.no_grad(), autocast(self.device, self.optim.precision):
+            self.objective(views.on(self.device), found)
+        self.objective.train()
+        values = torch.stack([value.float() for value in found.values()]).tolist() if found else []
+        return {name: value for name, value in zip(found, values, strict=True) if math.isfinite(value)}
 
     def evaluate_untrained(self) -> None:
         """The scores of the weights as they are, of a stage without updates."""
@@ -417,16 +421,6 @@ def mean_terms(
         return means, []
     losses, starts = values[:, names.index("loss")], range(0, len(pending), width)
     return means, [[pending[min(i + width, len(pending)) - 1][0], float(losses[i : i + width].mean())] for i in starts]
-
-
-def mean_measures(measured: list[Measures], process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, float]:
-    """Mean of each measure over the steps, micro-batches and ranks where it was defined. One that never was is left out."""
-    names = dict.fromkeys(name for step in measured for name in step)
-    values = [torch.stack([step[n].float() for step in measured if n in step]).nanmean() for n in names]
-    own = dict(zip(names, torch.stack(values).cpu().tolist(), strict=True)) if values else {}
-    everyones = process_group.all_gather_object({name: value for name, value in own.items() if math.isfinite(value)})
-    means = {name: [each[name] for each in everyones if name in each] for each in everyones for name in each}
-    return {name: sum(found) / len(found) for name, found in means.items()}
 
 
 def held_out_terms(

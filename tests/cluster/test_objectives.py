@@ -44,7 +44,7 @@ def test_objectives_as_post_training(bench: Bench, folder: Path, bert: Path) -> 
     assert found["cssl"][0].data.views == 2
     for name in ("cssl", "taco", "coco_lm", "cmlm"):
         measures = found[name][1].history[-1]["measures"]
-        assert {"embedding_std", "positive_cosine"} <= set(measures), name
+        assert "embedding_std" in measures, name
         assert all(math.isfinite(value) for value in measures.values())
     before = kept(folder)
     again = bench(folder, line)

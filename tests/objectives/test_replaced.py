@@ -19,7 +19,6 @@ from harness.methods import METHODS, UnlabelledPhase, hyperparameters
 from harness.objectives import objective, replaced
 from harness.objectives.base import Views
 from harness.objectives.losses import sequence_contrastive
-from harness.objectives.replaced import Corrupted
 from harness.running import run_stage
 from harness.specs import Data, Encoder, Objective, Parent, RowSet, Stage
 from harness.training.loop import train
@@ -43,7 +42,7 @@ def run(module: Any, views: Views) -> tuple[dict[str, Tensor], dict[str, Any]]:
     given: dict[str, Any] = {}
     judge = module.judge
 
-    def spy(seen: Any, measures: Any) -> Any:
+    def spy(seen: Any) -> Any:
         given.update(
             hidden=seen.states,
             original=seen.original,
@@ -51,7 +50,7 @@ def run(module: Any, views: Views) -> tuple[dict[str, Tensor], dict[str, Any]]:
             masked=torch.zeros_like(seen.ids, dtype=torch.bool).index_fill(0, seen.batch["where"], True),
             first=(seen.first, seen.first_cropped),
         )
-        return judge(seen, measures)
+        return judge(seen)
 
     module.judge = spy
     terms = module(views.on(CPU))
@@ -308,22 +307,6 @@ class TestTerms:
             expected = nn.functional.cross_entropy(logits, torch.from_numpy(views.predicted["targets"])).item()
             assert terms["auxiliary_mlm"].item() == pytest.approx(expected, rel=1e-5)
 
-    def test_measures_of_detection(self, bert: Path) -> None:
-        """A detector that is right has 1, one that says the same throughout 0.5, one that is wrong 0."""
-        module = tiny.built(bert, tiny.OBJECTIVES["electra-shallow"])
-        original, corrupted = torch.arange(12), torch.arange(12)
-        corrupted[[2, 7, 8]] = 40
-        told: dict[str, float] = {}
-        truth = (original == corrupted).float() * 20 - 10
-        for how, logits in {"right": truth, "wrong": -truth, "same": torch.full((12,), 9.0)}.items():
-            measures: dict[str, Tensor] = {}
-            states = torch.zeros(12, 4)
-            where = torch.tensor([2, 7, 8])
-            seen = Corrupted(states, original, corrupted, states[:2], states[:0], None)
-            module.measure_detection(logits, seen, measures)
-            told[how] = measures["rtd_balanced_accuracy"].item()
-        assert told == {"right": 1.0, "wrong": 0.0, "same": 0.5}
-
     def test_rtd_alone_is_electra(self, bert: Path) -> None:
         """As a method it has ELECTRA's key; as a module it is bit-identical."""
         alone = tiny.of_method("coco_lm", lm="none", contrast=False, lambda_copy=50.0)
@@ -340,8 +323,6 @@ class TestTerms:
         assert all(torch.equal(ends[0][0][n], ends[1][0][n]) for n in ends[0][0])
         one, other = ({**entry, "measures": None} for _, (entry,) in ends)
         assert one == other
-        both = [entry["measures"] for _, (entry,) in ends]
-        assert both[0].items() <= both[1].items()
 
 
 class TestConverged:

@@ -98,7 +98,6 @@ def test_its_gradient_is_that_of_differences(bert: Path) -> None:
     examples, labels = windows(bert, 5)
     module = built(bert).double()
     views = module.prepare(examples, labels, tiny.draw_of())
-    batch = Batch.of(views.tokens, CPU)
     parameters = [module.head.start.weight, module.head.end.bias]
     parameters.append(module.encoder.base.get_input_embeddings().weight)
 
@@ -133,7 +132,7 @@ def test_a_batch_split_over_ranks_and_micro_batches_is_the_batch(
         module.no_sync = nullcontext
         for rank in range(size):
             run = ForwardBackward(module, ProcessGroup(rank, size), at_once, "fp32", CPU, 1)
-            loss += float(run.run(module.prepare(examples, labels, tiny.draw_of()), 1, None)["loss"])
+            loss += float(run.run(module.prepare(examples, labels, tiny.draw_of()), 1)["loss"])
         parameters = dict(module.named_parameters())
         found.append((loss, {name: p.grad / size for name, p in parameters.items() if p.grad is not None}))
     (loss, whole), (added, parts) = found

@@ -85,7 +85,7 @@ def gradients(
     rows = np.arange(3, 3 + ROWS)
     labels = None if inputs.labels is None else inputs.labels[rows]
     views = module.prepare(inputs.train.take(rows), labels, tiny.draw_of())
-    terms = ForwardBackward(module, SINGLE_PROCESS, micro_batch, precision, CPU, 1).run(views, 1, None)
+    terms = ForwardBackward(module, SINGLE_PROCESS, micro_batch, precision, CPU, 1).run(views, 1)
     return terms, {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
 
 

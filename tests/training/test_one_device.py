@@ -48,7 +48,7 @@ def test_a_step_of_every_objective(name: str, relative: tuple[int, int], micro_b
     views = objective.prepare(inputs.train.take(rows), labels, tiny.draw_of())
     batches = ForwardBackward(objective, SINGLE_PROCESS, micro_batch, "fp32", META, 1)
     with OneDevice():
-        terms = batches.run(views, 1, None)
+        terms = batches.run(views, 1)
     assert {term.device for term in terms.values()} == {META}
     trained = [parameter for parameter in objective.parameters() if parameter.grad is not None]
     assert len(trained) > 3

@@ -62,7 +62,7 @@ def our_step(opened: Opened, stage: Stage) -> Part:
         for step, rows in enumerate(_batches(len(inputs.train), stage)):
             labels = None if inputs.labels is None else inputs.labels[rows]
             views = objective.prepare(inputs.train.take(rows), labels, lambda purpose, *more: stream(0, purpose, *more))
-            batches.run(views, step, None)
+            batches.run(views, step)
             torch.nn.utils.clip_grad_norm_(list(trained.values()), 1.0, foreach=True)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
