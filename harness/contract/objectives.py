@@ -27,8 +27,8 @@ from harness.objectives.definitions import Config, Definition, StepSize
 from harness.specs import Objective
 from harness.streams import stream
 from harness.training.forward_backward import ForwardBackward, autocast
-from harness.training.loop import trainable
 from harness.training.process_group import SINGLE_PROCESS
+from harness.training.update import trainable
 
 CPU = torch.device("cpu")
 ROWS = 9

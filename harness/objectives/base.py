@@ -82,6 +82,7 @@ class Views:
 
     def batch(self, *, block: bool = False) -> Batch:
         """The same on the host. In a block the number of predicted tokens is rounded up too, so that few shapes occur."""
+        block = block and self.tokens.places is None  # the places of answers are those of packed tokens
         whole = self.whole.batch(block=block) if self.whole else None
         predicted, placed, width = dict(self.predicted), self.placed, 0
         if block:

@@ -39,9 +39,11 @@ class ForwardBackward:
         precision: str,
         device: torch.device,
         seed: int,
+        *,
+        block: bool = False,
     ) -> None:
         self._objective, self._process_group, self._micro_batch = objective, process_group, micro_batch
-        self._precision, self._device, self._seed = precision, device, seed
+        self._precision, self._device, self._seed, self._block = precision, device, seed, block
         self.scaler = grad_scaler(device, precision)
         self._model: Any = objective
         if process_group.size > 1:
@@ -74,7 +76,7 @@ class ForwardBackward:
     def _forward(self, model: Any, views: Views, dropout_seed: int) -> dict[str, Tensor]:
         seed_dropout(dropout_seed, self._device)
         with autocast(self._device, self._precision):
-            terms: dict[str, Tensor] = model(views.on(self._device))
+            terms: dict[str, Tensor] = model(views.on(self._device, block=self._block))
         return terms
 
     def _no_sync(self) -> AbstractContextManager[Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.compact_embedding import compact
-from harness.encoders.tokens import Examples, by_length
+from harness.encoders.tokens import CUDA_EVALUATION_TOKENS, EVALUATION_TOKENS, Examples, by_length
 from harness.errors import DivergedError, StoppedError
 from harness.kinds import Predictions
 from harness.objectives.base import Draw, Measures, TrainingObjective, at_least_single
@@ -26,10 +26,11 @@ from harness.specs import Optim, Selection, Stage
 from harness.streams import stream
 from harness.tasks.metrics import score
 from harness.training.checkpoint import Checkpoints, SavedWeights
-from harness.training.forward_backward import ForwardBackward, autocast
+from harness.training.forward_backward import autocast
 from harness.training.numerics import loss_scale, repeatable_kernels
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import Speed, Stopwatch, TrainingProgress, TrainingResult
+from harness.training.update import Recorder, trainable, updates_of
 
 LOG_EVERY = 100
 CURVE_POINTS = 50
@@ -75,12 +76,13 @@ class Scoring:
 @dataclass(frozen=True)
 class Placement:
     """How a stage is trained. At most `micro_batch` sequences of a batch go through the encoder at once (0: a rank's whole
-    share). `dev_points`: how often dev is scored for the learning curve alone."""
+    share). `dev_points`: how often dev is scored for the learning curve alone. `recorder`: what captures updates in place of CUDA's graphs."""
 
     device: torch.device = CPU
     process_group: ProcessGroup = SINGLE_PROCESS
     micro_batch: int = 0
     dev_points: int = 0
+    recorder: Callable[[], Recorder] | None = None
 
 
 def train(
@@ -112,26 +114,27 @@ def train(
     """
     with repeatable_kernels(placement.device):
         run = _TrainingRun(objective, inputs, optim, seed, scoring, placement)
-        run.resume(checkpoints, saved)
-        every = scoring.selection.every if scoring else log_every or LOG_EVERY
-        if not optim.steps:
-            run.evaluate_untrained()
-        last = until or optim.steps
-        for step in range(run.progress.step + 1, last + 1):
-            run.update(step)
-            if run.stopwatch.due() and (speed := run.stopwatch.speed(step)):
-                report_speed(speed)
-            if saved and step in saved.steps:
-                run.check_weights(step)
-                if placement.process_group.rank == 0:
-                    saved.save(step)
-            if step % every and step != optim.steps:
-                run.draw_curve(step, placement.dev_points)
-            else:
-                report(run.evaluate(step))
-            if step < last:
-                run.keep(step, checkpoints, stopping)
-        return run.finish()
+        with run.active():
+            run.resume(checkpoints, saved)
+            every = scoring.selection.every if scoring else log_every or LOG_EVERY
+            if not optim.steps:
+                run.evaluate_untrained()
+            last = until or optim.steps
+            for step in range(run.progress.step + 1, last + 1):
+                run.update(step)
+                if run.stopwatch.due() and (speed := run.stopwatch.speed(step)):
+                    report_speed(speed)
+                if saved and step in saved.steps:
+                    run.check_weights(step)
+                    if placement.process_group.rank == 0:
+                        saved.save(step)
+                if step % every and step != optim.steps:
+                    run.draw_curve(step, placement.dev_points)
+                else:
+                    report(run.evaluate(step))
+                if step < last:
+                    run.keep(step, checkpoints, stopping)
+            return run.finish()
 
 
 class _TrainingRun:
@@ -160,19 +163,20 @@ class _TrainingRun:
             ids = torch.from_numpy(inputs.train.tokens.ids.astype(np.int64)).to(self.device)
             self._restore = compact(objective.encoder.base, ids)
         self.trained = trainable(objective)
-        self.optimizer = torch.optim.AdamW(
-            decay_groups(self.trained, optim),
-            lr=optim.lr,
-            betas=(optim.beta1, optim.beta2),
-            eps=optim.eps,
-            fused=True,
-        )
         self.progress = TrainingProgress(TrainingResult(selected_step=optim.steps))
         self._order = self._batches_from(0)
-        self._forward_backward = ForwardBackward(
-            objective, self.process_group, placement.micro_batch, optim.precision, self.device, seed
+        self.block = self.device.type == "cuda" or placement.recorder is not None
+        self._update = updates_of(
+            objective,
+            self.trained,
+            optim,
+            seed,
+            self.device,
+            self.process_group,
+            placement.micro_batch,
+            placement.recorder,
         )
-        self.scaler = self._forward_backward.scaler
+        self.active, self.optimizer, self.scaler = self._update.active, self._update.optimizer, self._update.scaler
         self._pending: list[tuple[int, dict[str, Tensor]]] = []
         self._dev_curve: list[list[float]] = []
         self.stopwatch = Stopwatch(optim.steps)
@@ -252,17 +256,7 @@ class _TrainingRun:
         labels = None if self.inputs.labels is None else self.inputs.labels[self._rows]
         batch = self.inputs.train.take(self._rows)
         views = self.objective.prepare(batch, labels, self._draw(step))
-        terms = self._forward_backward.run(views, step)
-        self.scaler.unscale_(self.optimizer)
-        if self.optim.clip > 0:
-            torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.optim.clip, foreach=True)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.optim.lr * schedule(self.optim, step - 1)
-        # Skipped where fp16's gradients overflowed, by all ranks alike: they have the same gradient. It is an update all the same: a
-        # stage has a fixed number of them, and order and schedule follow from it.
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        terms = self._update(views, step, self.optim.lr * schedule(self.optim, step - 1))
         self.result.flops += views.flops
         self.stopwatch.count(len(batch.tokens.ids), views.flops)
         self._pending.append((step, terms))
@@ -276,7 +270,10 @@ class _TrainingRun:
         measures |= loss_scale(self.scaler, self.optimizer, step, self.optim.steps)
         entry |= {"measures": measures} if measures else {}
         if self.inputs.held_out is not None:
-            entry["held_out"] = held_out_terms(self.objective, self.inputs.held_out, self.seed, self.optim, self.device)
+            held_out = held_out_terms(
+                self.objective, self.inputs.held_out, self.seed, self.optim, self.device, self.block
+            )
+            entry["held_out"] = held_out
         curve = {"loss": losses, "dev": self._dev_curve}
         entry |= {"curve": found} if (found := {name: points for name, points in curve.items() if points}) else {}
         self._pending, self._dev_curve = [], []
@@ -294,7 +291,7 @@ class _TrainingRun:
         found: Measures = {}
         self.objective.eval()
         with torch.no_grad(), autocast(self.device, self.optim.precision):
-            self.objective(views.on(self.device), found)
+            self.objective(views.on(self.device, block=self.block), found)
         self.objective.train()
         values = torch.stack([value.float() for value in found.values()]).tolist() if found else []
         return {name: value for name, value in zip(found, values, strict=True) if math.isfinite(value)}
@@ -311,7 +308,9 @@ class _TrainingRun:
             return
         self.stopwatch.stop()
         evaluation, metric = self.inputs.evaluations[self.scoring.dev], self.scoring.selection.metric
-        found, _ = predict(self.objective, evaluation, self.optim.precision, self.device, self.process_group)
+        found, _ = predict(
+            self.objective, evaluation, self.optim.precision, self.device, self.process_group, block=self.block
+        )
         self.objective.train()
         self._dev_curve.append([step, score(metric, found)])
 
@@ -331,7 +330,9 @@ class _TrainingRun:
 
     def _predict(self, digest: str, name: str, step: int) -> Predictions:
         evaluation = self.inputs.evaluations[digest]
-        predictions, flops = predict(self.objective, evaluation, self.optim.precision, self.device, self.process_group)
+        predictions, flops = predict(
+            self.objective, evaluation, self.optim.precision, self.device, self.process_group, block=self.block
+        )
         self.result.flops += flops
         if problem := predictions.problem:
             raise DivergedError(f"the {name} predictions {problem} at step {step}")
@@ -364,23 +365,6 @@ def encoded_once(objective: TrainingObjective, inputs: Inputs) -> float:
     """FLOPs of a stage that encodes each of its rows once."""
     read = (inputs.train, *(examples for examples, _ in inputs.evaluations.values()))
     return sum(objective.encoding_flops(examples.tokens) for examples in read)
-
-
-def trainable(objective: TrainingObjective) -> dict[str, torch.nn.Parameter]:
-    """Parameters by name: the encoder's, the objective's own, and the encoder's MLM head only where it is used."""
-    names = objective.encoder.head_names
-    head = set() if objective.uses_mlm_head else {f"encoder.model.{name}" for name in names}
-    return {n: p for n, p in objective.named_parameters() if p.requires_grad and n not in head}
-
-
-def decay_groups(parameters: dict[str, torch.nn.Parameter], optim: Optim) -> list[dict[str, Any]]:
-    """Parameter groups of AdamW: biases and norms are not decayed, as in Hugging Face's run_glue. One group where all parameters are, as
-    in fairseq, or none."""
-    if not optim.weight_decay or optim.decay_biases_and_norms:
-        return [{"params": list(parameters.values()), "weight_decay": optim.weight_decay}]
-    free = [p for n, p in parameters.items() if p.dim() < 2]
-    decayed = [p for n, p in parameters.items() if p.dim() >= 2]
-    return [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": free, "weight_decay": 0.0}]
 
 
 def schedule(optim: Optim, step: int) -> float:
@@ -424,7 +408,12 @@ def mean_terms(
 
 
 def held_out_terms(
-    objective: TrainingObjective, held_out: Examples, seed: int, optim: Optim, device: torch.device
+    objective: TrainingObjective,
+    held_out: Examples,
+    seed: int,
+    optim: Optim,
+    device: torch.device,
+    block: bool = False,
 ) -> dict[str, float]:
     """The loss and its terms on at most HELD_OUT examples, in batches as in training but of at most HELD_OUT_BATCH; the same examples,
     masks and other draws each time, from streams of their own, without dropout: it changes nothing that is trained."""
@@ -439,7 +428,7 @@ def held_out_terms(
             views = objective.prepare(
                 batch, None, lambda purpose, *more, at=at: stream(seed, f"held_out_{purpose}", at, *more)
             )
-            terms = objective(views.on(device))
+            terms = objective(views.on(device, block=block))
             counts = objective.counts(views)
             for name, term in terms.items():
                 whole[name] = whole.get(name, 0.0) + counts[name]
@@ -455,9 +444,11 @@ def predict(
     precision: str,
     device: torch.device,
     process_group: ProcessGroup = SINGLE_PROCESS,
+    *,
+    block: bool = False,
 ) -> tuple[Predictions, float]:
-    """What is predicted of each example, in the given order, and the FLOPs spent. Packed batches sorted by length are shared out over
-    the ranks."""
+    """What is predicted of each example, in the given order, and the FLOPs spent. Batches sorted by length are shared out over
+    the ranks; they are as large as the device needs to be busy."""
     gold = evaluation[1]
     examples = objective.evaluated(evaluation[0])
     tokens = examples.tokens
@@ -466,9 +457,14 @@ def predict(
     count = len(objective.kind.positions(tokens.offsets, np.arange(len(tokens))))
     outputs = np.zeros((count, objective.kind.outputs), dtype=objective.kind.output_type)
     with torch.inference_mode(), autocast(device, precision):
-        for rows in list(by_length(tokens.lengths))[process_group.rank :: process_group.size]:
-            places = objective.kind.positions(tokens.offsets, rows)
-            outputs[places] = at_least_single(objective.predict(Batch.of(tokens.take(rows), device))).cpu().numpy()
+        at_once = EVALUATION_TOKENS if device.type == "cpu" else CUDA_EVALUATION_TOKENS
+        batches = list(by_length(tokens.lengths, at_once))[process_group.rank :: process_group.size]
+        found = [
+            at_least_single(objective.predict(Batch.of(tokens.take(rows), device, block=block))) for rows in batches
+        ]
+        if batches:  # one copy, so that the device is waited for once
+            places = np.concatenate([objective.kind.positions(tokens.offsets, rows) for rows in batches])
+            outputs[places] = torch.cat(found).cpu().numpy()
     if process_group.size > 1:
         # Each row is one rank's, and zero on the others. NCCL reduces tensors on the device only.
         outputs = process_group.all_reduce(torch.from_numpy(outputs).to(device)).cpu().numpy()

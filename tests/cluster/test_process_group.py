@@ -25,8 +25,9 @@ from harness.execution import Execution
 from harness.running import run_stage
 from harness.specs import Record
 from harness.training import loop
-from harness.training.loop import Placement, Scoring, train, trainable
+from harness.training.loop import Placement, Scoring, train
 from harness.training.process_group import ProcessGroup
+from harness.training.update import trainable
 
 pytestmark = pytest.mark.ray
 STEPS = 6

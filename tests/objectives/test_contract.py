@@ -18,7 +18,8 @@ from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import ClozeExamples
 from harness.objectives import definition_of
 from harness.objectives.base import Views
-from harness.training.loop import autocast, trainable
+from harness.training.forward_backward import autocast
+from harness.training.update import trainable
 
 CPU = torch.device("cpu")
 NO_DRAW = [name for name, spec in tiny.OBJECTIVES.items() if "p_m" not in spec.params and name != "prompt"]

@@ -28,7 +28,7 @@ Gather = Callable[[Tensor], Tensor]
 class Batch:
     """`arrays` by name: `ids`, `types` [T], those of the packing, and what an objective adds. `shape`: sequences, and tokens of the longest one or
     the width of a block; `lengths` [S] on the host, None of a block. `main`: other sequences that the encoder reads instead. `whole`, `gather`: in a
-    micro-batch whose contrast group is cut, the whole batch, and what a forward pass calls at most once for the states of the others."""
+    micro-batch whose contrast group is cut, the whole batch, and what a forward pass calls at most once for the states of the others. `buffer`: the bytes of all arrays, on a GPU."""
 
     arrays: Mapping[str, Any]
     shape: tuple[int, int]
@@ -36,11 +36,14 @@ class Batch:
     main: Batch | None = None
     whole: Batch | None = None
     gather: Gather | None = None
+    buffer: Tensor | None = None
 
     @classmethod
     def of(cls, tokens: Tokens, device: torch.device, ids: Any = None, *, block: bool = False) -> Batch:
         """From tokens, with `ids` [T] instead of their own where given (a corrupted view)."""
-        return cls.on_host(tokens, ids, block_width(int(tokens.lengths.max())) if block else 0).to(device)
+        return cls.on_host(
+            tokens, ids, block_width(int(tokens.lengths.max())) if block and tokens.places is None else 0
+        ).to(device)
 
     @classmethod
     def on_host(cls, tokens: Tokens, ids: Any = None, width: int = 0, **more: NDArray[Any]) -> Batch:
@@ -55,7 +58,9 @@ class Batch:
         if width:
             slots = slots_of(tokens, width)
             for name, array in arrays.items():
-                arrays[name] = np.zeros(len(lengths) * width, array.dtype)
+                arrays[name] = np.full(
+                    len(lengths) * width, array[0]
+                )  # a token that an embedding of trained words alone has
                 arrays[name][slots] = array
         shape = len(lengths), width or int(lengths.max())
         return cls(arrays | layout_arrays(lengths, width), shape, None if width else lengths)
@@ -90,7 +95,15 @@ class Batch:
         if device.type != "cuda":
             return self.read([torch.from_numpy(array).to(device) for array in self.every])
         buffer = staged(self.every, pinned=True).to(device, non_blocking=True)
-        return self.read(parts(buffer, self.every))
+        return replace(self.read(parts(buffer, self.every)), buffer=buffer)
+
+    def fill(self, host: Batch) -> None:
+        """Take the values of a batch of the same form, in place."""
+        if self.buffer is not None:
+            self.buffer.copy_(staged(host.every, pinned=True), non_blocking=True)
+            return
+        for tensor, array in zip(self.every, host.every, strict=True):
+            tensor.copy_(torch.from_numpy(array))
 
     @property
     def every(self) -> list[Any]:

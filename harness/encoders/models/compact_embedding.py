@@ -14,15 +14,14 @@ from torch import Tensor, nn
 
 
 class CompactEmbedding(nn.Module):
-    """Replaces an embedding [V, d]: `rows` [U, d] are trained, `full` [V, d] is read in evaluation."""
+    """Replaces an embedding [V, d]: `rows` [U, d] are trained, the embedding itself is read in evaluation."""
 
-    full: Tensor
     used: Tensor
     place: Tensor
 
     def __init__(self, embedding: nn.Embedding, used: Tensor) -> None:
         super().__init__()
-        self.register_buffer("full", embedding.weight.detach())
+        self._full = (embedding,)  # in a tuple, where nn.Module does not look for submodules
         self.register_buffer("used", used)
         place = torch.full((embedding.num_embeddings,), -1, dtype=torch.long, device=used.device)
         self.register_buffer("place", place.index_copy(0, used, torch.arange(len(used), device=used.device)))
@@ -31,7 +30,7 @@ class CompactEmbedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         if self.training:
             return nn.functional.embedding(self.place[ids], self.rows)
-        return nn.functional.embedding(ids, self.full)
+        return nn.functional.embedding(ids, self._full[0].weight.detach())
 
     def train(self, mode: bool = True) -> CompactEmbedding:
         if not mode:
@@ -42,7 +41,7 @@ class CompactEmbedding(nn.Module):
     def write(self) -> None:
         """Copy the trained rows into the full table."""
         with torch.no_grad():
-            self.full.index_copy_(0, self.used, self.rows)
+            self._full[0].weight.index_copy_(0, self.used, self.rows)
 
 
 def compact(base: Any, ids: Tensor) -> Callable[[], None]:

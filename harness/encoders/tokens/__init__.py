@@ -3,6 +3,7 @@
 from harness.encoders.tokens.cloze import ClozeExamples
 from harness.encoders.tokens.reading import Cloze, Packed, Plain, Reading, TextExamples, Windows, reading_of
 from harness.encoders.tokens.tokeniser import (
+    CUDA_EVALUATION_TOKENS,
     EVALUATION_TOKENS,
     Examples,
     Tokeniser,
@@ -13,6 +14,7 @@ from harness.encoders.tokens.tokeniser import (
 )
 
 __all__ = [
+    "CUDA_EVALUATION_TOKENS",
     "EVALUATION_TOKENS",
     "Cloze",
     "ClozeExamples",

@@ -40,7 +40,7 @@ class Definition:
     `version` is part of every stage's key: raise it by hand when the code changes a value. `module`: the class that trains
     it, in the module of harness.objectives that is named as the definition's own. `labelled`: it trains on labels. `fitted`: scikit-learn fits it, so that it
     has no updates and no weights; `encoded`: it reads an encoder; `encodes_once`: each row of a stage goes through it once, however often it is trained on or
-    evaluated. `source`, `code`: digest and text of a file from outside, set when it is read.
+    evaluated. `captured`: a GPU may repeat the operators of one update for the next ones (`harness check` says whether it may). `source`, `code`: digest and text of a file from outside, set when it is read.
     """
 
     name: ClassVar[str]
@@ -50,6 +50,7 @@ class Definition:
     fitted: ClassVar[bool] = False
     encoded: ClassVar[bool] = True
     encodes_once: ClassVar[bool] = False
+    captured: ClassVar[bool] = True
     source: ClassVar[str] = ""
     code: ClassVar[str] = ""
 

@@ -24,8 +24,9 @@ from harness.encoders.tokens import Examples, Tokens
 from harness.specs import Stage
 from harness.streams import stream
 from harness.training.forward_backward import ForwardBackward
-from harness.training.loop import decay_groups, predict, trainable
+from harness.training.loop import predict
 from harness.training.process_group import SINGLE_PROCESS
+from harness.training.update import decay_groups, trainable
 
 CPU = torch.device("cpu")
 STEPS = 3

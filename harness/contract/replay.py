@@ -1,0 +1,97 @@
+"""What a CUDA graph does, on a CPU: the operators of a function are recorded and repeated on the same tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+HOST = (
+    torch.ops.aten._local_scalar_dense.default,
+    torch.ops.aten.nonzero.default,
+    torch.ops.aten.masked_select.default,
+    torch.ops.aten._unique2.default,
+    torch.ops.aten.repeat_interleave.Tensor,
+)
+"""Operators that read a value, or a shape that depends on one: a CUDA graph cannot hold them."""
+
+
+class Replay:
+    """A recorder as `harness.training.update` takes one. As with a CUDA graph nothing is computed while it records; a tensor keeps its place; what
+    Python decides is decided once."""
+
+    def record(self, function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+        with _Operators() as seen:
+            result = function()
+        seen.restore()
+        return result, seen.replay
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        yield
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The calls in order, as (operator, arguments, keywords, results)."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._calls: list[tuple[Any, Any, Any, list[Any]]] = []
+        self._before: dict[int, tuple[Tensor, Tensor]] = {}
+        self._made: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in HOST or (func is torch.ops.aten.index.Tensor and any(_chooses(each) for each in args[1])):
+            raise RuntimeError(f"{func} reads from the device")
+        given = {_place(each): each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)}
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            for each in tree_leaves(value) if argument.alias_info and argument.alias_info.is_write else ():
+                self._keep(each)
+        for each in tree_leaves(kwargs) if func._schema.is_mutable else ():  # `out`
+            self._keep(each)
+        results = func(*args, **kwargs)
+        leaves = tree_leaves(results)
+        self._calls.append((func, tree_map(_there, args), tree_map(_there, kwargs), tree_map(_there, leaves)))
+        self._made |= {_place(each) for each in leaves if isinstance(each, Tensor)} - given.keys()
+        return results
+
+    def _keep(self, tensor: Any) -> None:
+        if isinstance(tensor, Tensor) and _place(tensor) not in self._made | self._before.keys():
+            whole = tensor.detach().as_strided((tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0)
+            self._before[_place(tensor)] = whole, whole.clone()
+
+    def restore(self) -> None:
+        """What was there before it recorded."""
+        for tensor, before in self._before.values():
+            tensor.copy_(before)
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        for func, args, kwargs, kept in self._calls:
+            given = {_place(each) for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)}
+            own = [each for each in kept if isinstance(each, Tensor) and _place(each) not in given]
+            if not own and not func._schema.is_mutable:
+                continue  # a view
+            results = tree_leaves(func(*args, **kwargs))
+            for each, result in zip(kept, results, strict=True):
+                if isinstance(each, Tensor) and _place(each) not in given:
+                    each.copy_(result)
+
+
+def _there(value: Any) -> Any:
+    """A tensor at the same place, which stays there whatever becomes of the object."""
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def _chooses(index: Any) -> bool:
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)

@@ -1,0 +1,285 @@
+"""One update: forward and backward pass, clipping, AdamW. On a GPU its kernels are recorded once for each shape of a batch and repeated."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from harness.encoders.models.batch import Batch
+from harness.errors import first_line
+from harness.objectives.base import TrainingObjective, Views, at_least_single
+from harness.specs import Optim
+from harness.streams import seed_of
+from harness.training.forward_backward import ForwardBackward, autocast, seed_dropout
+from harness.training.process_group import ProcessGroup
+
+MOST_TOKENS = 16_384
+"""Of a captured update, padding included. A larger one keeps the device busy by itself."""
+MOST_KEPT = 4
+"""Kinds of stages whose captured updates a process keeps."""
+
+
+class Recorder(Protocol):
+    """Records what a function computes on a device."""
+
+    def record(self, function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+        """(its result, which is not computed yet, and what computes it, each time from what is in the same tensors then)."""
+
+    def active(self) -> Any:
+        """A context in which a stage runs whose updates are recorded."""
+
+
+class CudaGraphs:
+    """CUDA graphs with a memory pool of their own. A stream of their own too: those of one stream share the workspace of cuBLAS."""
+
+    def __init__(self) -> None:
+        self._stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            result = function()
+        return result, graph.replay
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        around = torch.cuda.current_stream()
+        self._stream.wait_stream(around)
+        with torch.cuda.stream(self._stream):
+            yield
+        around.wait_stream(self._stream)
+
+
+class Update:
+    """Updates of one stage, one after another. `block`: batches are blocks."""
+
+    def __init__(
+        self,
+        objective: TrainingObjective,
+        trained: dict[str, torch.nn.Parameter],
+        optim: Optim,
+        seed: int,
+        device: torch.device,
+        process_group: ProcessGroup,
+        micro_batch: int,
+        *,
+        block: bool,
+    ) -> None:
+        self._objective, self._trained, self._optim, self._seed, self._device = objective, trained, optim, seed, device
+        # A captured update reads the rate from the device. A number is exact in double precision, which a CPU keeps.
+        self._rate = torch.tensor(optim.lr, device=device) if block else None
+        self.optimizer = torch.optim.AdamW(
+            decay_groups(trained, optim),
+            lr=optim.lr if self._rate is None else self._rate,
+            betas=(optim.beta1, optim.beta2),
+            eps=optim.eps,
+            fused=True,
+            capturable=device.type == "cuda",
+        )
+        self._forward_backward = ForwardBackward(
+            objective, process_group, micro_batch, optim.precision, device, seed, block=block
+        )
+        self.scaler = self._forward_backward.scaler
+
+    def __call__(self, views: Views, step: int, rate: float) -> dict[str, Tensor]:
+        """Returns this rank's summands of the loss and the terms, without gradient."""
+        self._set_rate(rate)
+        terms = self._forward_backward.run(views, step)
+        self._apply()
+        return terms
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """The context of all updates of a stage."""
+        yield
+
+    def _set_rate(self, rate: float) -> None:
+        if self._rate is not None:
+            self._rate.fill_(rate)
+        for group in self.optimizer.param_groups:  # a checkpoint brings tensors of its own
+            group["lr"] = rate if self._rate is None else self._rate
+
+    def _apply(self) -> None:
+        self.scaler.unscale_(self.optimizer)
+        if self._optim.clip > 0:
+            torch.nn.utils.clip_grad_norm_(list(self._trained.values()), self._optim.clip, foreach=True)
+        # Skipped where fp16's gradients overflowed, by all ranks alike: they have the same gradient. It is an update all the same: a
+        # stage has a fixed number of them, and order and schedule follow from it.
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A captured update: the batch that it reads, its losses (the whole one first, then the terms of `names`), and what computes them."""
+
+    batch: Batch
+    names: tuple[str, ...]
+    losses: Tensor
+    replay: Callable[[], None]
+
+
+@dataclass
+class Kept:
+    """What captured updates of one kind of stage share, from one stage to the next: the tensors at whose places they read and write. `programs` by
+    the form of a batch, None for what cannot be captured; `seen`: the forms of which there was a batch."""
+
+    recorder: Recorder
+    tensors: dict[str, Tensor]
+    rate: Tensor
+    state: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    seen: set[Any] = field(default_factory=set)
+    programs: dict[Any, Program | None] = field(default_factory=dict)
+
+
+_KEPT: list[tuple[Any, Kept]] = []
+"""Of stages that have ended, the last one first."""
+
+
+class CapturedUpdate(Update):
+    """The first batch of a form is an update as any other; at the second its kernels are recorded, and repeated from then on. Both give the same
+    bits. What cannot be recorded stays as it is, with a line in the log."""
+
+    def __init__(self, *given: Any, recorder: Callable[[], Recorder], **named: Any) -> None:
+        super().__init__(*given, **named)
+        assert self._rate is not None
+        self._key = self._identity()
+        self._known = next((kept for key, kept in _KEPT if key == self._key), None)
+        _KEPT[:] = [pair for pair in _KEPT if pair[1] is not self._known]  # no two stages have it at once
+        tensors = {name: tensor.detach() for name, tensor in self._tensors().items()}
+        self._kept = self._known or Kept(recorder(), tensors, self._rate)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        with self._kept.recorder.active():
+            yield
+            for tensor in self._tensors().values():  # the stage leaves with weights that no later one writes into
+                tensor.data = tensor.data.clone()
+        _KEPT.insert(0, (self._key, self._kept))
+        del _KEPT[MOST_KEPT:]
+
+    def __call__(self, views: Views, step: int, rate: float) -> dict[str, Tensor]:
+        host, kept = views.batch(block=True), self._kept
+        if "mask" not in host.arrays or len(host.arrays["ids"]) > MOST_TOKENS:
+            return super().__call__(views, step, rate)
+        if self._known:
+            self._move_to(self._known)
+        form = host.form
+        if form in kept.seen and form not in kept.programs:
+            kept.programs[form] = self._captured(host)
+        program = kept.programs.get(form)
+        kept.seen.add(form)
+        if program is None:
+            terms = super().__call__(views, step, rate)
+            kept.state = kept.state or {name: self.optimizer.state[each] for name, each in self._trained.items()}
+            return terms
+        self._set_rate(rate)
+        program.batch.fill(host)
+        seed_dropout(seed_of(self._seed, "dropout", step), self._device)
+        program.replay()
+        return dict(zip(program.names, program.losses.clone().unbind(), strict=True))
+
+    def _captured(self, host: Batch) -> Program | None:
+        names: list[str] = []
+        batch = host.to(self._device)
+
+        def update() -> Tensor:
+            with autocast(self._device, self._optim.precision):
+                terms = self._objective(batch)
+            loss = self._objective.loss(terms)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._apply()
+            names[:] = ["loss", *terms]
+            return torch.stack([at_least_single(each.detach()) for each in (loss, *terms.values())])
+
+        try:
+            losses, replay = self._kept.recorder.record(update)
+        except RuntimeError as error:  # no memory for it, or a kernel that needs the host
+            self.optimizer.zero_grad(set_to_none=True)
+            logging.getLogger(__name__).warning(
+                "an update of %d x %d tokens is not captured: %s", *batch.shape, first_line(error)
+            )
+            return None
+        return Program(batch, tuple(names), losses, replay)
+
+    def _move_to(self, known: Kept) -> None:
+        """Bring weights and the state of AdamW to the places that captured updates read."""
+        for name, tensor in self._tensors().items():
+            known.tensors[name].copy_(tensor)
+            tensor.data = known.tensors[name]
+        for name, state in known.state.items():
+            own = self.optimizer.state[self._trained[name]]
+            for part, tensor in state.items():
+                tensor.copy_(own[part]) if part in own else tensor.zero_()
+            self.optimizer.state[self._trained[name]] = state
+        self._rate, self._known = known.rate, None
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """All that the objective computes with, by name."""
+        return {**dict(self._objective.named_parameters()), **dict(self._objective.named_buffers())}
+
+    def _identity(self) -> Any:
+        """What is equal for two stages that the same captured updates serve."""
+        objective, optim = self._objective, self._optim
+        numbers = (optim.precision, optim.dropout, optim.clip, optim.beta1, optim.beta2, optim.eps, optim.weight_decay)
+        forms = tuple((name, tensor.shape, tensor.dtype) for name, tensor in self._tensors().items())
+        trained = (tuple(self._trained), optim.decay_biases_and_norms)
+        kind = (objective.params.spec, repr(objective.kind), objective.vocabulary)
+        shape = json.dumps(objective.encoder.shape, sort_keys=True, default=str)
+        return (repr(kind), shape, numbers, trained, forms, self._device)
+
+
+def updates_of(
+    objective: TrainingObjective,
+    trained: dict[str, torch.nn.Parameter],
+    optim: Optim,
+    seed: int,
+    device: torch.device,
+    process_group: ProcessGroup,
+    micro_batch: int,
+    recorder: Callable[[], Recorder] | None = None,
+) -> Update:
+    """The updates of a stage: on a CUDA device captured where the objective and its encoder allow it. `recorder`: what records in place of CUDA."""
+    block = device.type == "cuda" or recorder is not None
+    recorder = recorder or (CudaGraphs if device.type == "cuda" else None)
+    given = (objective, trained, optim, seed, device, process_group, micro_batch)
+    alone = process_group.size == 1 and not micro_batch and optim.precision != "fp16"
+    if recorder is None or not alone or not capturable(objective):
+        return Update(*given, block=block)
+    return CapturedUpdate(*given, block=block, recorder=recorder)
+
+
+def capturable(objective: TrainingObjective) -> bool:
+    """Whether each of its updates runs the same operators: not where states are kept, answers are looked for, or the encoder computes what depends
+    on places or windows of tokens."""
+    family = objective.encoder.family
+    plain = family.packed and not family.own_positions and objective.encoder.relative_positions is None
+    definition = objective.params
+    spans = objective.kind is not None and objective.kind.per_token
+    return plain and definition.captured and not definition.encodes_once and not spans
+
+
+def trainable(objective: TrainingObjective) -> dict[str, torch.nn.Parameter]:
+    """Parameters by name: the encoder's, the objective's own, and the encoder's MLM head only where it is used."""
+    names = objective.encoder.head_names
+    head = set() if objective.uses_mlm_head else {f"encoder.model.{name}" for name in names}
+    return {n: p for n, p in objective.named_parameters() if p.requires_grad and n not in head}
+
+
+def decay_groups(parameters: dict[str, torch.nn.Parameter], optim: Optim) -> list[dict[str, Any]]:
+    """Parameter groups of AdamW: biases and norms are not decayed, as in Hugging Face's run_glue. One group where all parameters are, as
+    in fairseq, or none."""
+    if not optim.weight_decay or optim.decay_biases_and_norms:
+        return [{"params": list(parameters.values()), "weight_decay": optim.weight_decay}]
+    free = [p for n, p in parameters.items() if p.dim() < 2]
+    decayed = [p for n, p in parameters.items() if p.dim() >= 2]
+    return [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": free, "weight_decay": 0.0}]

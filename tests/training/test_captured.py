@@ -1,0 +1,177 @@
+"""Captured updates: on a CPU with what a CUDA graph does, operators that are repeated on the same tensors. tests/gpu has the same laws with CUDA's own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gpu.models import BATCH, CPU, SEED, SHAPES, Trained, built, inputs_of, trained
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from harness.contract.replay import Replay
+from harness.encoders.kernels.packing import block_width
+from harness.encoders.models.batch import parts, staged
+from harness.errors import StoppedError
+from harness.objectives.base import block_count
+from harness.specs import Optim
+from harness.storage import Storage
+from harness.training import update
+from harness.training.checkpoint import Checkpoints
+from harness.training.loop import Inputs, Placement, predict, train
+
+CONFIG = SHAPES["tiny"] | {"initializer_range": 0.1}
+CAPTURED = sorted(name for name, what in trained().items() if update.capturable(built(what, CONFIG)))
+
+
+class Counted(Replay):
+    """How often something was recorded, and repeated."""
+
+    recorded = replayed = 0
+
+    def record(self, function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+        Counted.recorded += 1
+        losses, replay = super().record(function)
+
+        def counted() -> None:
+            Counted.replayed += 1
+            replay()
+
+        return losses, counted
+
+
+class Refusing(Replay):
+    def record(self, function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+        super().record(function)
+        raise RuntimeError("no memory for it")
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update, "_KEPT", [])
+    Counted.recorded = Counted.replayed = 0
+
+
+def trained_by(
+    recorder: Any, what: Trained, seed: int = SEED, precision: str = "fp32", **named: Any
+) -> tuple[list[Tensor], list[Any]]:
+    """(weights, losses) after 12 updates with dropout, on batches of several widths of which the last of an epoch is smaller."""
+    optim = Optim(1e-3, BATCH, 12, dropout=0.1, precision=precision)
+    objective, inputs = built(what, CONFIG, optim.dropout), inputs_of(what, CONFIG, rows=3 * BATCH + 3)
+    inputs = Inputs(inputs.train, inputs.labels)
+    result = train(objective, inputs, optim, seed, placement=Placement(CPU, recorder=recorder), log_every=6, **named)
+    weights = [each.detach().clone() for _, each in sorted(objective.named_parameters())]
+    return weights, [{name: value for name, value in entry.items() if name != "measures"} for entry in result.history]
+
+
+def same(one: Any, other: Any) -> None:
+    assert one[1] == other[1]
+    assert all(torch.equal(a, b) for a, b in zip(one[0], other[0], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"), [*((name, "fp32") for name in CAPTURED), *((n, "bf16") for n in ("ft", "cmlm", "coco_lm"))]
+)
+def test_captured_is_eager(name: str, precision: str) -> None:
+    """Bit for bit, also in a second stage of the process, which records nothing."""
+    what = trained()[name]
+    eager = trained_by(Refusing, what, precision=precision)
+    assert Counted.replayed == 0
+    update._KEPT.clear()
+    same(trained_by(Counted, what, precision=precision), eager)
+    assert Counted.replayed >= 4
+    recorded = Counted.recorded
+    same(trained_by(Counted, what, precision=precision), eager)
+    assert Counted.replayed >= 14
+    assert Counted.recorded - recorded <= 2  # forms of which there was one batch
+
+
+def test_a_resumed_stage_is_the_same(tmp_path: Path) -> None:
+    """Stopped after the seventh update, and gone on in a process that has captured updates of it."""
+    what, storage = trained()["cmlm"], Storage(str(tmp_path))
+    whole = trained_by(Refusing, what)
+    update._KEPT.clear()
+    asked = iter(range(100))
+    with pytest.raises(StoppedError):
+        trained_by(Counted, what, checkpoints=Checkpoints(storage, "key", 3600), stopping=lambda: next(asked) == 6)
+    trained_by(Counted, what, seed=SEED + 1)
+    resumed = trained_by(Counted, what, checkpoints=Checkpoints(storage, "key", 3600))
+    same((resumed[0], resumed[1][-1:]), (whole[0], whole[1][-1:]))
+
+
+@pytest.mark.parametrize("name", ["ft", "cmlm", "coco_lm"])
+def test_a_stage_leaves_its_weights_to_no_other(name: str) -> None:
+    """A later stage of other seed writes into the same places: the first one's weights stay."""
+    what, kept = trained()[name], []
+    for seed in (1, 2):
+        objective = built(what, CONFIG, 0.1)
+        inputs = inputs_of(what, CONFIG, rows=3 * BATCH)
+        optim = Optim(1e-3, BATCH, 8, dropout=0.1)
+        train(objective, Inputs(inputs.train, inputs.labels), optim, seed, placement=Placement(CPU, recorder=Counted))
+        kept.append((objective, [each.detach().clone() for each in objective.parameters()]))
+    for objective, weights in kept:
+        assert all(torch.equal(a, b) for a, b in zip(objective.parameters(), weights, strict=True))
+    assert not torch.equal(kept[0][1][0], kept[1][1][0])
+
+
+def test_what_cannot_be_captured_is_eager_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        trained_by(Refusing, trained()["ft"])
+    assert "is not captured: no memory for it" in caplog.text
+    assert not update.capturable(built(trained()["mlm-relative"], CONFIG))
+    assert not update.capturable(built(trained()["frozen_head"], CONFIG))
+
+
+@pytest.mark.parametrize("name", trained())
+def test_a_block_is_the_packed_batch(name: str) -> None:
+    """Losses and gradients, of a batch in which tokens, predicted tokens and sequences are filled up."""
+    what, found = trained()[name], []
+    for block in (False, True):
+        objective, inputs = built(what, CONFIG).double(), inputs_of(what, CONFIG)
+        objective.take_training_set(inputs.train, inputs.labels)
+        batch, labels = inputs.train.take(np.arange(BATCH)), inputs.labels
+        views = objective.prepare(
+            batch, None if labels is None else labels[:BATCH], lambda *_: np.random.default_rng(3)
+        )
+        terms = objective(views.on(CPU, block=block))
+        objective.loss(terms).backward()
+        gradients = {n: p.grad for n, p in objective.named_parameters() if p.grad is not None}
+        found.append((terms, gradients))
+    (packed, gradients), (padded, others) = found
+    for term, value in packed.items():
+        torch.testing.assert_close(padded[term], value, rtol=1e-6, atol=1e-9)
+    assert gradients.keys() == others.keys()
+    for parameter, gradient in gradients.items():
+        torch.testing.assert_close(others[parameter], gradient, rtol=1e-6, atol=1e-8, msg=parameter)
+
+
+@pytest.mark.parametrize("name", ["ft", "prompt"])
+def test_predictions_of_blocks_are_those_of_packed_batches(name: str) -> None:
+    what = trained()[name]
+    objective, inputs = built(what, CONFIG), inputs_of(what, CONFIG, rows=40)
+    evaluation = inputs.train, inputs.labels
+    packed, padded = (predict(objective, evaluation, "fp32", CPU, block=block)[0].logits for block in (False, True))
+    np.testing.assert_allclose(padded, packed, atol=1e-6)
+
+
+def test_a_buffer_holds_what_was_given() -> None:
+    """As one transfer to a GPU brings it: every array at a place of its own, whatever its type and size."""
+    generator = np.random.default_rng(0)
+    arrays = [generator.random(3), generator.integers(0, 9, (2, 5)), generator.random((3, 3)) < 0.5, np.zeros(0, int)]
+    for given, tensor in zip(arrays, parts(staged(arrays, pinned=False), arrays), strict=True):
+        assert np.array_equal(tensor.numpy(), given)
+        assert tensor.numpy().dtype == given.dtype
+
+
+@settings(max_examples=200)
+@given(st.integers(1, 2000), st.integers(0, 5000))
+def test_few_shapes_occur(longest: int, count: int) -> None:
+    assert longest <= block_width(longest) < longest + 64
+    assert max(count, 1) <= block_count(count) <= max(16, 1.5 * count + 16)
+    assert len({block_count(each) for each in range(count)}) <= 2 + 2 * max(count, 1).bit_length()
