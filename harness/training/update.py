@@ -173,6 +173,7 @@ class CapturedUpdate(Update):
             return super().__call__(views, step, rate)
         if self._known:
             self._move_to(self._known)
+        self._set_rate(rate)  # before anything is captured, which reads it from there
         form = host.form
         if form in kept.seen and form not in kept.programs:
             kept.programs[form] = self._captured(host)
@@ -182,7 +183,6 @@ class CapturedUpdate(Update):
             terms = super().__call__(views, step, rate)
             kept.state = kept.state or {name: self.optimizer.state[each] for name, each in self._trained.items()}
             return terms
-        self._set_rate(rate)
         program.batch.fill(host)
         seed_dropout(seed_of(self._seed, "dropout", step), self._device)
         program.replay()

@@ -164,9 +164,9 @@ def test_a_buffer_holds_what_was_given() -> None:
     """As one transfer to a GPU brings it: every array at a place of its own, whatever its type and size."""
     generator = np.random.default_rng(0)
     arrays = [generator.random(3), generator.integers(0, 9, (2, 5)), generator.random((3, 3)) < 0.5, np.zeros(0, int)]
-    for given, tensor in zip(arrays, parts(staged(arrays, pinned=False), arrays), strict=True):
-        assert np.array_equal(tensor.numpy(), given)
-        assert tensor.numpy().dtype == given.dtype
+    for array, tensor in zip(arrays, parts(staged(arrays, pinned=False), arrays), strict=True):
+        assert np.array_equal(tensor.numpy(), array)
+        assert tensor.numpy().dtype == array.dtype
 
 
 @settings(max_examples=200)
