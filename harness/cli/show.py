@@ -94,7 +94,7 @@ def _spaces() -> Rows:
         space = load_space(name)
         yield name, f"{space.title} (method {space.method})"
         for preset, text in space.presets.items():
-            shown = space.under(preset).space
+            shown = space.under(preset)
             has = ["search"] if shown.search else []
             if shown.grid:
                 grid = resolve_space(space, TuneRequest(space.method, preset=preset, mode="grid"))

@@ -91,7 +91,7 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
     prepared, points, seed = study.prepared, study.points, study.request.seed
     space, base = points.space, points.base
     plan = study.plan()
-    what = "; ".join(f"{p.path} {p.described()}" + _when(p.when) for p in space.parameters)
+    what = "; ".join(f"{path} {drawn.described()}" + _when(drawn.when) for path, drawn in space.parameters.items())
     subsets = {subset for subset, _ in points.replicates}
     design = f"{counted(len(subsets), 'subset')} x {counted(len(base.seeds), 'seed')}"
     sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
@@ -103,7 +103,7 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
         as_default = "" if space.sampler == "grid" else ", if new points cost what the default one does"
         left = f"{plan.to_train:,} of {counted(plan.stages, 'stage')}, {plan.flops:.2g} FLOPs, about {took} on {slots} of this machine{as_default}"
     lines = [
-        *preset_line(study.request.preset, space.preset, space.space.presets),
+        *preset_line(study.request.preset, space.preset, space.presets),
         f"Study {study.name}: {space.mode} over {what}.",
         f"{counted(space.trials, 'point')}, sampler {space.sampler}, racing {space.racing}, seed {seed}; first the "
         f"default point, {default}.",

@@ -72,7 +72,7 @@ class PreparedStudy:
     @property
     def name(self) -> str:
         space, runs = self.points.space, self.points.identity(self.points.space.defaults)
-        return study_name(space, self.request.seed, runs, (*space.set, *self.request.base.overrides))
+        return study_name(space, self.request.seed, runs, (*space.shared, *self.request.base.overrides))
 
     def plan(self) -> StudyPlan:
         """What is left, as `StudyPlan` says it; nothing is trained or written. Exact for a grid; for a search the default point is counted for those that
@@ -201,7 +201,7 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
         _check_folder(request.out, "--out")
     request = request.read()
     space = requested_space(request)
-    check_overrides((*space.set, *request.base.overrides), space)
+    check_overrides((*space.shared, *request.base.overrides), space)
     prepared = prepare(space.bench(request.base, space.defaults), train=train)
     if prepared.plan.waiting:
         raise UserError(
@@ -213,7 +213,7 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
         raise UserError(f"{row}{' on ' + task if task else ''} cannot be tuned: {reason}.")
     tasks = {name: found.task for name, found in prepared.plan.tasks.items()}
     check_metric(space, tasks, request)
-    shared = replace(prepared.named.request, overrides=(*space.set, *space.fixed, *request.base.overrides))
+    shared = replace(prepared.named.request, overrides=(*space.shared, *space.fixed, *request.base.overrides))
     base = resolve(prepared.named.table, shared, tasks)
     return PreparedStudy(request, prepared, Points(space, base, shared, tasks, prepared.plan.table_data))
 
@@ -284,18 +284,18 @@ def study_of(opened: Opened) -> Study:
         f"{base.encoder}, preset {base.preset}, data {opened.study.prepared.plan.source}: {', '.join(base.tasks)}, "
         f"{', '.join(f'N={size}' if size else 'full size' for size in base.sizes)}.",
         *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),
-        *space.space.notes,
+        *space.notes,
         *([f"Proposals that repeated a point, at no cost: {repeated}."] if repeated else []),
     ]
     return Study(
         name=opened.name,
         method=space.method,
         row=base.rows[0].name,
-        paths=tuple(parameter.path for parameter in space.parameters),
+        paths=tuple(space.parameters),
         metric=points.metric,
         replicates=points.replicates,
         trials=opened.trials,
-        grid={p.path: p.choices for p in space.parameters} if space.mode == "grid" else None,
+        grid={path: drawn.choice or () for path, drawn in space.parameters.items()} if space.mode == "grid" else None,
         default=space.defaults,
         mode=space.mode,
         sampler=space.sampler,
@@ -316,7 +316,7 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
     tokeniser = Tokeniser(located.folder)
     check_masks(prepared.items, tokeniser, located)
     check_readings(prepared.items, tokeniser, plan.library)
-    metadata = {"study": opened.name, "space": points.space.space.name, "encoder": located.name}
+    metadata = {"study": opened.name, "space": points.space.name, "encoder": located.name}
     with session(execution_of(request, points.base), metadata) as (dashboard, settled):
         from harness.cluster.ledger import StopRequests, start_ledger
         from harness.cluster.proposals import Proposals

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Self
 
@@ -18,12 +18,6 @@ from harness.planning.recipe import PHASES, Number, Phase, Scalar, Value
 from harness.yaml_files import MisplacedError, Strict, describe_errors, placed
 
 
-def _values(value: object) -> object:
-    if isinstance(value, Mapping):
-        raise ValueError("a grid takes a list of values; write the values out, or move it to search")
-    return _listed(value)
-
-
 def _listed(value: object) -> object:
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"should be a list of values, not {value!r}")
@@ -32,56 +26,95 @@ def _listed(value: object) -> object:
     return value
 
 
-def as_list(value: object) -> object:
-    """One value where a list may stand."""
-    return value if isinstance(value, (list, tuple)) or value is None else [value]
-
-
-GridValues = dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(_values)]]
+Values = Annotated[tuple[Scalar, ...], BeforeValidator(_listed)]
+OneOrMore = Annotated[Values, BeforeValidator(lambda value: [value] if isinstance(value, Value) else value)]
 
 
 class Distribution(Strict):
-    """What a search draws a parameter from: a list of values, or the numbers from `low` to `high`.
+    """What a parameter is drawn from: a list of values, or the numbers from `low` to `high`, whole ones where `Tunable.read` found a whole number.
 
     `log`: evenly in the logarithm. `step`: low, low + step and so on. `when`: the values of other searched parameters under
     which this one has an effect; otherwise it is left out of the point.
     """
 
-    choice: Annotated[tuple[Scalar, ...], BeforeValidator(_listed)] | None = None
+    choice: Values | None = None
     low: Number | None = None
     high: Number | None = None
     log: bool = False
-    step: Number | None = None
-    when: dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(as_list)]] = Field(default_factory=dict)
+    step: Annotated[Number, Field(gt=0)] | None = None
+    when: dict[str, OneOrMore] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
+        for loc, sentence in self._mistakes():
+            raise MisplacedError(loc, sentence)
+        return self
+
+    def _mistakes(self) -> Iterator[tuple[list[str], str]]:
         given = [name for name in ("low", "high", "step") if getattr(self, name) is not None] + ["log"] * self.log
         if self.choice is not None:
             if given:
-                raise MisplacedError([given[0]], f"choice and {given[0]} are both given; keep one")
-            return self
+                yield given[:1], f"choice and {given[0]} are both given; keep one"
+            return
         if self.low is None or self.high is None:
-            missing = "low" if self.low is None else "high"
-            raise MisplacedError([], f"needs {'choice, or low and high' if not given else missing}")
-        if self.low >= self.high:
-            raise MisplacedError(["low"], f"low {self.low:.15g} should be less than high {self.high:.15g}")
-        if self.log and self.low <= 0:
-            raise MisplacedError(["low"], f"low {self.low:.15g} has no logarithm; take more than 0, or leave log out")
-        if self.step is None:
-            return self
-        if self.log:
-            raise MisplacedError(["step"], "log and step are both given; keep one")
-        if not 0 < self.step <= self.high - self.low + 1e-12:
-            raise MisplacedError(
-                ["step"],
-                f"step {self.step:.15g} should be more than 0 and at most high - low, {self.high - self.low:.15g}",
-            )
-        if (last := stepped(self.low, self.step, steps_in(self.low, self.high, self.step))) != self.high:
-            raise MisplacedError(
-                ["high"], f"high {self.high:.15g} is not on a step of {self.step:.15g}; set it to {last:.15g}"
-            )
-        return self
+            yield [], f"needs {('low' if self.low is None else 'high') if given else 'choice, or low and high'}"
+            return
+        low, high, step = *self.ends, self.step
+        if low >= high:
+            yield ["low"], f"low {low:.15g} should be less than high {high:.15g}"
+        if self.log and low <= 0:
+            yield ["low"], f"low {low:.15g} has no logarithm; take more than 0, or leave log out"
+        if step and self.log:
+            yield ["step"], "log and step are both given; keep one"
+        if step and (last := stepped(low, step, max(1, steps_in(low, high, step)))) != high:
+            yield ["high"], f"high {high:.15g} is not on a step of {step:.15g}; set it to {last:.15g}"
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        assert self.low is not None  # `_mistakes` has seen to it
+        assert self.high is not None
+        return self.low, self.high
+
+    @property
+    def whole(self) -> bool:
+        return isinstance(self.low, int)
+
+    @property
+    def num_values(self) -> float:
+        """How many values it can take; infinite for a continuous range."""
+        if self.choice:
+            return len(self.choice)
+        step = self.step or (1 if self.whole else None)
+        return math.inf if step is None else steps_in(*self.ends, step) + 1
+
+    def active(self, point: Mapping[str, Value]) -> bool:
+        """Its parents, as far as the point goes, have values under which it has an effect."""
+        return all(parent in point and point[parent] in values for parent, values in self.when.items())
+
+    def holds(self, value: Value) -> bool:
+        if self.choice:
+            return value in self.choice
+        low, high = self.ends
+        if isinstance(value, (bool, str)) or not low <= value <= high:
+            return False
+        return self.step is None or stepped(low, self.step, steps_in(low, value, self.step)) == value
+
+    def suggest(self, trial: Any, path: str) -> Value:
+        """The value that an optuna trial gives the parameter `path`."""
+        if self.choice:
+            return typing.cast(Value, trial.suggest_categorical(path, list(self.choice)))
+        low, high = self.ends
+        if self.whole:
+            return int(trial.suggest_int(path, low, high, log=self.log, **({"step": self.step} if self.step else {})))
+        value = float(trial.suggest_float(path, low, high, log=self.log, step=self.step))
+        return value if self.step is None else stepped(low, self.step, round((value - low) / self.step))
+
+    def described(self) -> str:
+        """For a reader: '0.1, 0.3, 0.5' or '0.01 to 2 (log)'."""
+        if self.choice:
+            return ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in self.choice)
+        how = " (log)" if self.log else f" in steps of {self.step:.15g}" if self.step is not None else ""
+        return f"{self.low:.15g} to {self.high:.15g}{how}"
 
 
 def steps_in(low: float, high: float, step: float) -> int:
@@ -94,76 +127,13 @@ def stepped(low: float, step: float, count: int) -> float:
     return float(Decimal(str(low)) + count * Decimal(str(step)))
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One path that a space varies, checked and in its canonical form.
-
-    `path`: 'name' where the space's method has one part, 'part.name' where it has several, 'phase.field' of a recipe; `key`: as
-    an override names it. `choices`: of a choice or a grid's list; empty for a range. `extra`: the default's value where the grid
-    lacks it, so that a sampler can be told of the default point. `when`: values of its parents under which it is active. `loc`:
-    its keys in the space's file.
-    """
-
-    path: str
-    key: tuple[str, str] = ("", "")
-    choices: tuple[Value, ...] = ()
-    extra: tuple[Value, ...] = ()
-    low: float = 0
-    high: float = 0
-    log: bool = False
-    step: float | None = None
-    integer: bool = False
-    when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    loc: tuple[str, ...] = field(default=(), compare=False)
-
-    @property
-    def offered(self) -> tuple[Value, ...]:
-        """What a sampler chooses from."""
-        return (*self.choices, *self.extra)
-
-    @property
-    def num_values(self) -> float:
-        """How many values it can take; infinite for a continuous range."""
-        if self.choices:
-            return len(self.offered)
-        step = self.step or (1 if self.integer else None)
-        return math.inf if step is None else steps_in(self.low, self.high, step) + 1
-
-    def active(self, point: Mapping[str, Value]) -> bool:
-        """Its parents, as far as the point goes, have values under which it has an effect."""
-        return all(parent in point and point[parent] in values for parent, values in self.when.items())
-
-    def holds(self, value: Value) -> bool:
-        if self.choices:
-            return value in self.choices
-        if isinstance(value, (bool, str)) or not self.low <= value <= self.high:
-            return False
-        return self.step is None or stepped(self.low, self.step, steps_in(self.low, value, self.step)) == value
-
-    def suggest(self, trial: Any) -> Value:
-        """The value that an optuna trial gives it."""
-        if self.choices:
-            return typing.cast(Value, trial.suggest_categorical(self.path, list(self.offered)))
-        if self.integer:
-            step = {} if self.step is None else {"step": int(self.step)}
-            return int(trial.suggest_int(self.path, int(self.low), int(self.high), log=self.log, **step))
-        value = float(trial.suggest_float(self.path, self.low, self.high, log=self.log, step=self.step))
-        return value if self.step is None else stepped(self.low, self.step, round((value - self.low) / self.step))
-
-    def described(self) -> str:
-        """For a reader: '0.1, 0.3, 0.5' or '0.01 to 2 (log)'."""
-        if self.choices:
-            return ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in self.choices)
-        how = " (log)" if self.log else f" in steps of {self.step:.15g}" if self.step is not None else ""
-        return f"{self.low:.15g} to {self.high:.15g}{how}"
-
-
 # ------------------------------------------------------------------------------------------------------------- paths
 
 
 @dataclass(frozen=True)
 class Tunable:
-    """What a path names: a hyperparameter of `owner`, or a field of the recipe phase `owner`."""
+    """What a path names: a hyperparameter of `owner`, or a field of the recipe phase `owner`. `path`: 'name' where the space's method has one part,
+    'part.name' where it has several, 'phase.field' of a recipe."""
 
     path: str
     owner: str
@@ -202,27 +172,25 @@ class Tunable:
                     raise ValueError(f"{value!r} is given twice; keep one")
         return tuple(checked)
 
-    def parameter(self, spec: Distribution | tuple[Value, ...], loc: tuple[str, ...]) -> Parameter:
-        """The values of a grid, or what a search draws from, as a parameter, `when` left out. Raises MisplacedError."""
-        parameter = Parameter(self.path, (self.owner, self.name), loc=loc)
-        if isinstance(spec, tuple):
-            return replace(parameter, choices=self.values(spec))
-        if spec.choice is not None:
+    def read(self, drawn: Distribution) -> Distribution:
+        """The same with all values as the model reads them. Raises MisplacedError."""
+        if drawn.choice is not None:
             with placed("choice"):
-                return replace(parameter, choices=self.values(spec.choice))
+                return drawn.model_copy(update={"choice": self.values(drawn.choice)})
         if self.kind in (str, bool):
             words = "true and false" if self.kind is bool else "words"
             raise ValueError(f"{self.path} takes {words}, which have no range; give a choice: [...]")
-        assert spec.low is not None  # Distribution has seen to it
-        assert spec.high is not None
-        for name, end in (("low", spec.low), ("high", spec.high), ("step", spec.step or 1.0)):
+        ends: dict[str, Value] = {}
+        for name in ("low", "high", "step"):
+            if (end := getattr(drawn, name)) is None:
+                continue
             with placed(name):
                 if self.kind is int and not end.is_integer():
                     raise ValueError(f"{self.path} is a whole number, and {end:.15g} is not")
+                ends[name] = self.kind(end)
                 if name != "step":
-                    self.value(self.kind(end))
-        integer = self.kind is int
-        return replace(parameter, low=spec.low, high=spec.high, log=spec.log, step=spec.step, integer=integer)
+                    self.value(ends[name])
+        return drawn.model_copy(update=ends)
 
 
 def _kind(annotation: Any) -> type[Value]:

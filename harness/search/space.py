@@ -1,6 +1,6 @@
 """A method's search space as data: the paper's grid, wider distributions, the paper's point, what is judged, and presets.
 
-One YAML file under `search_spaces/` each (`space_file.py`), read by `load_space`. `resolve_space` turns it and a request into one
+One YAML file under `search_spaces/` each (`space_file.py`), read by `load_space`. `resolve_space` parses it for a request, under one preset, into one
 flat object. Imports no optuna: callers pass trials in.
 """
 
@@ -8,87 +8,89 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
+from harness.paths import named_path
 from harness.planning.recipe import EXCLUSIVE, PHASES, Value
 from harness.planning.request import OWN_TABLE, YAML, Override, Request, is_own, overrides_of
-from harness.search.parameters import Parameter
+from harness.planning.row import Row
+from harness.planning.table import load_table
+from harness.search.parameters import Distribution, Tunable, tunable_at
 from harness.search.request import TuneRequest
-from harness.search.space_file import MODES, RACINGS, SAMPLERS, Space, View, known_metric
+from harness.search.space_file import MODES, RACINGS, SAMPLERS, Space
 from harness.search.trials import Mode, Point
-from harness.yaml_files import MisplacedError, load_named, packaged_files
+from harness.tasks.metrics import METRICS
+from harness.yaml_files import MisplacedError, Places, load_named, packaged_files, placed
 
 if TYPE_CHECKING:
     from harness.tasks.task import Task
 
+MOST_POINTS = 10_000
+ORIGINS = {name: name for name in ("table", "tasks", "sizes", "subsets", "seeds")} | {"methods": "row"}
+"""Fields of a request that a space gives, each with its key."""
 
-@dataclass(frozen=True)
-class ResolvedSpace:
-    """A space as it is explored: flat, frozen, and small enough to travel.
 
-    `preset`: of the space; `table_preset`: the preset of `table`. `row` '' lets the table add one. `parameters`:
-    parents before children. `set`: overrides of all points. `fixed`: what `defaults` says of what only the other mode varies, overrides of all
-    points too. `defaults`: the point that is tried first. `metric` '' is what the table selects by.
-    `tasks`, `sizes`, `subsets` (a count), `seeds`: None is the table preset's. `trials`: of a grid its points.
+class ResolvedSpace(Space):
+    """A space as it is explored: under one preset, in one mode, and small enough to travel.
+
+    `preset`: of the space; `table_preset`: the preset of `table`. `row` '' lets the table add one. `parameters` by path,
+    parents before children. `shared`: overrides of all points. `fixed`: what `defaults` says of what only the other mode varies, overrides of all
+    points too. `defaults`: the point that is tried first. `trials`: of a grid its points. `origins`: where the file says what a request takes from it.
     """
 
-    space: Space
     preset: str
     table_preset: str
     mode: Mode
-    method: str
-    table: str
-    row: str
-    parameters: tuple[Parameter, ...]
-    set: tuple[Override, ...]
+    parameters: dict[str, Distribution]
+    shared: tuple[Override, ...]
     fixed: tuple[Override, ...]
-    defaults: dict[str, Value]
-    metric: str
-    tasks: tuple[str, ...] | None
-    sizes: tuple[int, ...] | None
-    subsets: int | None
-    seeds: tuple[int, ...] | None
-    trials: int
-    sampler: str
-    racing: str
+    origins: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def offered(self) -> dict[str, Distribution]:
+        """What a sampler draws from: the parameters, with the default's value where a grid lacks it, so that the default point can be told."""
+        lacking = {
+            path: drawn.model_copy(update={"choice": (*drawn.choice, self.defaults[path])})
+            for path, drawn in self.parameters.items()
+            if drawn.choice and path in self.defaults and not drawn.holds(self.defaults[path])
+        }
+        return self.parameters | lacking
 
     @property
     def num_points(self) -> float:
         """How many points there are at the most; infinite where a parameter is continuous."""
-        return math.prod(parameter.num_values for parameter in self.parameters)
+        return math.prod(drawn.num_values for drawn in self.offered.values())
 
     def grid_points(self) -> tuple[dict[str, Value], ...]:
         """The default point, then the others in the order of the file, the last parameter fastest."""
-        if self.mode != "grid":
-            raise ValueError("a search has no list of points")
-        paths = [parameter.path for parameter in self.parameters]
-        product = itertools.product(*(parameter.choices for parameter in self.parameters))
-        points = [dict(zip(paths, values, strict=True)) for values in product]
+        product = itertools.product(*(drawn.choice or () for drawn in self.parameters.values()))
+        points = [dict(zip(self.parameters, values, strict=True)) for values in product]
         return (dict(self.defaults), *(point for point in points if point != self.defaults))
 
     def define(self, trial: Any) -> dict[str, Value]:
         """The point that an optuna trial proposes: parameters without effect under their parents' values are left out."""
         point: dict[str, Value] = {}
-        for parameter in self.parameters:
-            if parameter.active(point):
-                point[parameter.path] = parameter.suggest(trial)
+        for path, drawn in self.offered.items():
+            if drawn.active(point):
+                point[path] = drawn.suggest(trial, path)
         return point
 
     def overrides(self, point: Point) -> tuple[Override, ...]:
         """The point as the overrides of a request."""
-        keys, origin = {parameter.path: parameter.key for parameter in self.parameters}, f"space {self.space.name},"
-        return tuple(Override(keys[path], value, origin=origin) for path, value in point.items())
+        return _overrides(point, self.parts, f"space {self.name},")
 
     def bench(self, base: Request, point: Point) -> Request:
         """The bench that runs one point. `base`: of the search's request."""
         tasks = base.tasks or self.tasks or ()
         own = bool(tasks) and all(map(is_own, tasks)) and not self.table.endswith(YAML)
-        subsets = tuple(range(self.subsets)) if self.subsets else None
+        taken = {name: origin for name, origin in self.origins.items() if not getattr(base, name)}
         return replace(
             base,
             table=self.table,
@@ -97,25 +99,28 @@ class ResolvedSpace:
             protocol=base.protocol or (OWN_TABLE if own else None),
             tasks=base.tasks or self.tasks,
             sizes=base.sizes or self.sizes,
-            subsets=base.subsets or subsets,
+            subsets=base.subsets or (tuple(range(self.subsets)) if self.subsets else None),
             seeds=base.seeds or self.seeds,
-            overrides=(*self.set, *self.fixed, *base.overrides, *self.overrides(point)),
+            overrides=(*self.shared, *self.fixed, *base.overrides, *self.overrides(point)),
+            origins={**base.origins, **taken},
         )
 
     def identity(self) -> dict[str, Any]:
         """Everything that decides which points are proposed and how they are judged, as JSON: the study's name is its hash."""
+
+        def described(path: str, drawn: Distribution) -> dict[str, Any]:
+            numbers = [None if each is None else float(each) for each in (drawn.low, drawn.high, drawn.step)]
+            return {
+                "path": path,
+                "choices": list(drawn.choice or ()),
+                "range": [] if drawn.choice else [*numbers[:2], drawn.log, numbers[2], drawn.whole],
+                "when": {parent: list(values) for parent, values in drawn.when.items()},
+            }
+
         return {
             "method": self.method,
             "mode": self.mode,
-            "parameters": [
-                {
-                    "path": p.path,
-                    "choices": list(p.choices),
-                    "range": [] if p.choices else [p.low, p.high, p.log, p.step, p.integer],
-                    "when": {parent: list(values) for parent, values in p.when.items()},
-                }
-                for p in self.parameters
-            ],
+            "parameters": [described(path, drawn) for path, drawn in self.parameters.items()],
             "defaults": dict(self.defaults),
             "metrics": [self.metric] if self.metric else [],
             "directions": ["maximize"],
@@ -142,109 +147,223 @@ def requested_space(request: TuneRequest) -> ResolvedSpace:
             f"--space {named}: the space {space.name} is for the method {space.method}, and not for {method}; tune "
             f"{space.method}, or name a space for {method}."
         )
-    return resolve_space(space, request)
+    own = named.endswith(YAML) and named_path(named).is_file()
+    return resolve_space(space, request, Places(Path(named)) if own else None)
 
 
-def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
-    """`space` under the preset and the other fields of a request.
+def resolve_space(space: Space, request: TuneRequest, places: Callable[..., str] | None = None) -> ResolvedSpace:
+    """`space` under the preset and the other fields of a request. `places`: of the space's file.
 
     Without `mode` it is a search where the file has one, and the grid with `sampler` 'grid'. A grid is run in order and
     without racing unless a sampler or a rule is asked for; another sampler draws from the grid's values.
-    Raises UserError for an unknown word and for fields that exclude each other.
+    Raises UserError for what is wrong in the space under this preset, for an unknown word and for fields that exclude each other.
     """
-    mode, sampler, racing = request.mode, request.sampler, request.racing
-    view = _view(space, request)
-    shown = view.space
-    for word, known, what in ((sampler, SAMPLERS, "sampler"), (racing, RACINGS, "racing"), (mode, MODES, "mode")):
-        if word is not None and word not in known:
+    mode, sampler, preset = request.mode, request.sampler, request.preset or space.default_preset
+    if space.presets and preset not in space.presets:
+        raise unknown("preset", preset, space.presets, f"--preset of space {space.name}")
+    for what, known in {"sampler": SAMPLERS, "racing": RACINGS, "mode": MODES, "metric": METRICS}.items():
+        if (word := getattr(request, what)) is not None and word not in known:
             raise unknown(what, word, known, f"--{what}")
+    shown, changes = space.under(preset), space.presets.get(preset)
+
+    def place(*loc: int | str) -> str:
+        loc = space.said_at(preset, *loc)
+        return places(*loc) if places else f"space {space.name}, key {'.'.join(map(str, loc))}"
+
+    try:
+        row = _row(shown)
+        parsed = {mode: _parsed(shown, mode, row) for mode in MODES}
+        _check_varied(space, shown, parsed)
+    except MisplacedError as error:
+        raise UserError(f"{place(*error.loc)}: {str(error).removesuffix('.')}.") from None
     if mode is None:
         mode = "grid" if shown.grid and (sampler == "grid" or not shown.search) else "search"
     if sampler == "grid" and mode == "search":
-        raise UserError(f"--sampler grid: {_no_grid(view, '--grid')}")
-    if not getattr(shown, mode):
-        other = "search" if mode == "grid" else "grid"
-        raise UserError(f"--{mode}: the space {space.name} has no {mode} under preset {view.preset}; take --{other}.")
-    parameters, defaults = view.parsed[mode]
-    if mode == "grid":
-        off = {p.path: (defaults[p.path],) for p in parameters if defaults[p.path] not in p.choices}
-        parameters = tuple(replace(p, extra=off.get(p.path, ())) for p in parameters)
+        fix = "take --grid" if shown.grid else "list values under grid in the space"
+        raise UserError(f"--sampler grid: a search draws its points, and has no list of them; {fix}.")
+    other: Mode = "search" if mode == "grid" else "grid"
+    (parameters, defaults), (_, elsewhere) = parsed[mode], parsed[other]
+    if not parameters:
+        raise UserError(f"--{mode}: the space {space.name} has no {mode} under preset {preset}; take --{other}.")
     chosen = sampler or ("grid" if mode == "grid" else shown.sampler)
     if request.trials is not None and chosen == "grid":
         raise UserError("--trials: a grid ends by itself; leave it out, or draw from the grid with --sampler random.")
-    try:
-        metric = shown.metric if request.metric is None else known_metric(request.metric)
-    except ValueError as error:
-        raise UserError(f"--metric: {error}") from None
-    resolved = ResolvedSpace(
-        space=space,
-        preset=view.preset,
-        table_preset=view.table_preset,
-        mode=mode,
-        method=space.method,
-        table=shown.table,
-        row=view.row.name if view.row else "",
-        parameters=parameters,
-        set=overrides_of(shown.set, f"space {space.name}, key set,"),
-        fixed=view.fixed(mode),
-        defaults=defaults,
-        metric=metric,
-        tasks=shown.tasks,
-        sizes=shown.sizes,
-        subsets=shown.subsets,
-        seeds=shown.seeds,
-        trials=request.trials or shown.trials,
-        sampler=chosen,
-        racing=racing or ("none" if mode == "grid" else shown.racing),
-    )
-    return replace(resolved, trials=len(resolved.grid_points())) if chosen == "grid" else resolved
+    origins = {name: place(key) for name, key in ORIGINS.items() if getattr(shown, key)}
+    if changes or request.preset is None:
+        key = "table_preset" if changes and changes.table_preset else "presets" if changes else "default_preset"
+        origins["preset"] = place(key, *[preset] * (key == "presets"))
+    shared = zip(shown.set, overrides_of(shown.set), strict=True)
+    others = {path: value for path, value in elsewhere.items() if path not in parameters}
+    fixed = _overrides(others, space.parts, f"space {space.name}, key defaults,")
+    explored: dict[str, Any] = {
+        "preset": preset,
+        "table_preset": (changes and changes.table_preset) or preset,
+        "mode": mode,
+        "row": row.name if row else "",
+        "parameters": parameters,
+        "shared": tuple(replace(each, origin=place("set", key), in_file=True) for key, each in shared),
+        "fixed": tuple(each for each in fixed if each.key not in shown.set),
+        "origins": origins,
+        "defaults": defaults,
+        "metric": request.metric or shown.metric,
+        "trials": request.trials or shown.trials,
+        "sampler": chosen,
+        "racing": request.racing or ("none" if mode == "grid" else shown.racing),
+    }
+    resolved = ResolvedSpace.model_construct(**dict(shown) | explored)
+    return resolved.model_copy(update={"trials": len(resolved.grid_points())}) if chosen == "grid" else resolved
 
 
-def _view(space: Space, request: TuneRequest) -> View:
-    """The space under the request's preset; one without presets of its own accepts any preset of its table."""
-    preset = request.preset or space.default_preset
-    if space.presets and preset not in space.presets:
-        raise unknown("preset", preset, space.presets, f"--preset of space {space.name}")
-    view = space.under(preset)
-    if not space.presets:
-        try:
-            _ = view.parsed
-        except MisplacedError as error:
-            raise UserError(f"space {space.name} under preset {preset}: {error}") from None
-    return view
+def _overrides(point: Point, parts: tuple[str, ...], origin: str) -> tuple[Override, ...]:
+    named = [(tunable_at(path, parts), value) for path, value in point.items()]
+    return tuple(Override((each.owner, each.name), value, origin=origin) for each, value in named)
 
 
-def _no_grid(view: View, grid: str) -> str:
-    """Why there is no grid over the search's distributions. `grid`: the option that explores the space's own grid."""
-    ranges = [parameter for parameter in view.parsed["search"][0] if not parameter.choices]
-    fix = f"take {grid}" if view.space.grid else "list values under grid in the space"
-    if not ranges:
-        return f"a search draws its points; {fix}."
-    return f"a grid over a continuous range has no end, and {ranges[0].path} goes from {ranges[0].described()}; {fix}."
+# ----------------------------------------------------------------------------------- what is varied, and by default
+
+Parsed = tuple[dict[str, Distribution], dict[str, Value]]
+"""What one mode varies, by path and parents before children, and the default point."""
+
+
+def _row(shown: Space) -> Row | None:
+    """The row of the space's table that is tuned: the one that is named, or the first one of the method. Raises MisplacedError."""
+    with placed("table"):
+        rows = load_table(shown.table).rows
+    if not shown.row:
+        return next((row for row in rows if row.method == shown.method and not row.pre_train), None)
+    with placed("row"):
+        chosen = next((row for row in rows if row.name == shown.row), None)
+        if chosen is None:
+            raise unknown("row", shown.row, [row.name for row in rows])
+        if not set(shown.parts) <= {*chosen.parts, "ft"}:
+            raise ValueError(f"the row {shown.row} trains {' and '.join(chosen.parts)}, and not {shown.method}")
+    return chosen
+
+
+def _parsed(shown: Space, mode: Mode, row: Row | None) -> Parsed:
+    """Raises MisplacedError for what cannot be varied, and without a default."""
+    keys: dict[str, str] = {}
+    parameters: dict[str, Distribution] = {}
+    for key, drawn in getattr(shown, mode).items():
+        with placed(mode, key):
+            tunable = tunable_at(key, shown.parts)
+            if tunable.path in parameters:
+                raise ValueError(f"{tunable.path} is given twice; keep one")
+            _check_effect(tunable, parameters, row, shown)
+            if mode == "grid" and (drawn.choice is None or drawn.when):
+                raise ValueError("a grid takes a list of values; write the values out, or move it to search")
+            keys[tunable.path], parameters[tunable.path] = key, tunable.read(drawn)
+    points = math.prod(len(drawn.choice or ()) for drawn in parameters.values())
+    if mode == "grid" and points > MOST_POINTS:
+        most = f"{MOST_POINTS:,} is the most; take fewer values, or search"
+        raise MisplacedError([mode], f"has {points:,} points, and {most}")
+    for path, drawn in parameters.items():
+        with placed(mode, keys[path], "when"):
+            when = dict(_condition(*condition, parameters, shown) for condition in drawn.when.items())
+        parameters[path] = drawn.model_copy(update={"when": when})
+    parameters = _in_order(parameters, lambda path: (mode, keys[path], "when"))
+    given: dict[str, Value] = {}
+    for key, value in shown.defaults.items():
+        with placed("defaults", key):
+            tunable = tunable_at(key, shown.parts)
+            path, given[tunable.path] = tunable.path, tunable.value(value)
+            if mode == "search" and path in parameters and not parameters[path].holds(given[path]):
+                raise ValueError(f"{given[path]!r} is outside of the search: {parameters[path].described()}")
+    point: dict[str, Value] = {}
+    for path, drawn in parameters.items():
+        if drawn.active(point):
+            if path not in given:
+                raise MisplacedError([mode, keys[path]], f"has no default; add {path} to defaults")
+            point[path] = given[path]
+    return parameters, point
+
+
+def _check_effect(tunable: Tunable, before: Mapping[str, Distribution], row: Row | None, shown: Space) -> None:
+    """Raises ValueError for a path that changes nothing here, or whose value another one replaces."""
+    owner, name = tunable.owner, tunable.name
+    other = f"{owner}.{_partner(name)}"
+    if other in before:
+        raise ValueError(f"{tunable.path} replaces {other}, which is varied too; keep one")
+    if owner in METHODS:
+        if row and any(key in row.set for key in (f"{owner}.{name}", *[name] * (owner == row.parts[0]))):
+            raise ValueError(f"the row {row.name} of table {shown.table} sets {name} itself; leave it out")
+        return
+    parts = (row.method if row else shown.method).split("+")
+    trains = {
+        "fine_tune": True,
+        "post_train": any(METHODS[part].train for part in parts if part in METHODS),
+        "pre_train": bool(row and row.pre_train),
+    }
+    if not trains[owner]:
+        raise ValueError(f"{row.name if row else shown.method} has no {owner}; leave it out")
+
+
+def _partner(name: str) -> str:
+    """The other field of an exclusive pair, such as steps of epochs; '' where there is none."""
+    return next((other for pair in EXCLUSIVE if name in pair for other in pair if other != name), "")
+
+
+def _condition(
+    key: str, values: tuple[Value, ...], parameters: Mapping[str, Distribution], shown: Space
+) -> tuple[str, tuple[Value, ...]]:
+    """A parent and the values of it under which a parameter has an effect. Raises MisplacedError."""
+    with placed(key):
+        parent = tunable_at(key, shown.parts)
+        if parent.path not in parameters:
+            raise ValueError(f"{parent.path} is not in search; add it there, or leave the condition out")
+        read, drawn = parent.values(values), parameters[parent.path]
+        if never := [value for value in read if not drawn.holds(value)]:
+            raise ValueError(f"{parent.path} is never {never[0]!r}; it is {drawn.described()}")
+    return parent.path, read
+
+
+def _in_order(
+    parameters: Mapping[str, Distribution], place: Callable[[str], tuple[str, ...]]
+) -> dict[str, Distribution]:
+    """Parents before children, otherwise as in the file. Raises MisplacedError for a circle."""
+    waiting, ordered = dict(parameters), dict[str, Distribution]()
+    while waiting:
+        ready = next((path for path, drawn in waiting.items() if drawn.when.keys() <= ordered.keys()), None)
+        if ready is None:
+            path, drawn = next(iter(waiting.items()))
+            raise MisplacedError(place(path), f"{path} depends on itself through {', '.join(drawn.when)}")
+        ordered[ready] = waiting.pop(ready)
+    return ordered
+
+
+def _check_varied(space: Space, shown: Space, parsed: Mapping[Mode, Parsed]) -> None:
+    """Raises MisplacedError where nothing is varied, and for a default of what no preset varies."""
+    varied = {path for parameters, _ in parsed.values() for path in parameters}
+    if not varied:
+        raise MisplacedError(["search"], "there is neither a grid nor a search; give one of them")
+    elsewhere = {key for each in space.presets.values() for key in (*each.grid, *each.search)}
+    for key in shown.defaults:
+        if {key, tunable_at(key, space.parts).path}.isdisjoint(varied | elsewhere):
+            raise MisplacedError(["defaults", key], "neither grid nor search varies it; vary it, or leave it out")
+
+
+# ------------------------------------------------------------------------------------------------- against a request
 
 
 def check_overrides(overrides: Iterable[Override], space: ResolvedSpace) -> None:
     """Raises UserError for an override of what the space varies, which every point would replace, and of the other field of
     an exclusive pair, such as steps where the space varies epochs."""
-    keys = {".".join(parameter.key) for parameter in space.parameters}
+    keys = {each.key for each in _overrides(dict.fromkeys(space.parameters, 0), space.parts, "")}
     for override in overrides:
         key, group, name = override.key, override.path[0], ".".join(override.path[1:])
-        phases = PHASES[:2] if group == "optim" else (group,)
-        same = next((other for pair in EXCLUSIVE if name in pair for other in pair if other != name), name)
-        of_pair = [f"{phase}.{same}" for phase in phases if f"{phase}.{same}" in keys]
-        what = f"the {space.mode} of {space.space.name} varies"
-        if key in keys or any(f"{phase}.{name}" in keys for phase in phases):
-            raise UserError(f"{override.place}: {what} {key} itself; leave one of them out.")
-        if of_pair:
-            raise UserError(
-                f"{override.place}: {what} {of_pair[0]}, which replaces {name}; leave {key} out, or tune over a space of your "
-                f"own without {of_pair[0]}."
-            )
+        what = f"{override.place}: the {space.mode} of {space.name} varies"
+        for phase in PHASES[:2] if group == "optim" else (group,):
+            if f"{phase}.{name}" in keys:
+                raise UserError(f"{what} {key} itself; leave one of them out.")
+            if (other := f"{phase}.{_partner(name)}") in keys:
+                raise UserError(
+                    f"{what} {other}, which replaces {name}; leave {key} out, or tune over a space of your own without {other}."
+                )
 
 
 def check_metric(resolved: ResolvedSpace, tasks: Mapping[str, Task], request: TuneRequest) -> None:
     """Raises UserError for a metric that a task does not have. `tasks`: those of the search by name."""
-    where = "--metric" if request.metric else f"space {resolved.space.name}, metric"
+    where = "--metric" if request.metric else f"space {resolved.name}, metric"
     for name, task in tasks.items() if resolved.metric else ():
         if resolved.metric not in task.metrics:
             known = ", ".join(task.metrics)

@@ -38,7 +38,7 @@ STARTUP = 5
 
 def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
     """Optuna's sampler of a space. A grid's points are enqueued one by one, so its sampler is never used."""
-    conditional = any(parameter.when for parameter in space.parameters)
+    conditional = any(drawn.when for drawn in space.parameters.values())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate, group and GP
         if space.sampler == "tpe":
@@ -57,7 +57,7 @@ def study_name(
     texts = sorted(override.text for override in overrides)
     shared = {"set": texts} if texts else {}
     identity = digest_of({"space": space.identity(), "seed": seed, "runs": list(default_runs), **shared})
-    words = re.sub(r"[^\w.+-]+", "_", f"{space.space.name}-{space.mode}-{space.preset}").lstrip(".")
+    words = re.sub(r"[^\w.+-]+", "_", f"{space.name}-{space.mode}-{space.preset}").lstrip(".")
     return f"{words}-{identity[:8]}"
 
 

@@ -60,7 +60,7 @@ def own_space(old: str = "", new: str = "", text: str = SPACE) -> str:
         ("tune cmlm --trails 3", ["tune: unknown flag '--trails'. Did you mean '--trials'?"]),
         ("tune cmlm --grid --search", ["argument --search: not allowed with argument --grid"]),
         ("tune cmlm --grid --trials 5", ["--trials: a grid ends by itself; leave it out, or draw from the grid"]),
-        ("tune cmlm --search --sampler grid", ["--sampler grid: a grid over a continuous range", "take --grid"]),
+        ("tune cmlm --search --sampler grid", ["--sampler grid: a search draws its points", "take --grid"]),
         ("tune cmlm --set cmlm.alpha=0.2", ["--set cmlm.alpha=0.2: the search of cmlm varies cmlm.alpha itself"]),
         ("tune cmlm --set optim.lr=1e-4", ["--set optim.lr=1e-4: the search of cmlm varies optim.lr itself"]),
         (

@@ -239,5 +239,5 @@ def test_a_run_is_scored_by_what_selects_its_checkpoint_first(grid: Points, two:
     assert scored[0] == grid.base.selection_metric(two[0].task)
     assert set(scored) == set(grid.table_data.tasks[two[0].task].task.metrics)
     assert grid.metric == scored[0]
-    f1 = replace(grid, space=replace(grid.space, metric="f1"))
+    f1 = replace(grid, space=grid.space.model_copy(update={"metric": "f1"}))
     assert f1.metric == f1.metric_of(two[0].task) == "f1"
