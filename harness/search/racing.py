@@ -7,10 +7,10 @@ crossed (`harness.statistics.crossed`), as all comparisons here do. Pure: no opt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from harness.planning.aggregation import mean
 from harness.statistics.crossed import ROUNDING, half_width, mean_squares, t_inference
@@ -40,12 +40,8 @@ def paired(candidate: Sequence[float], incumbent: Sequence[float], replicates: R
     Test: one-sided crossed t on the differences, candidate minus incumbent on the same replicates; while one seed has run that is
     the paired t over subsets, and with one subset the one over its seeds. The error rate is shared equally among the `looks`
     (Bonferroni): against a fixed incumbent, a point that is in truth not worse is dropped at any look with probability at
-    most ERROR_RATE.
-
-    Assumes: subsets and seeds are independent draws with normal effects. Not that all points vary equally. "In truth" is over
-    all subsets and seeds that could be drawn; while one seed has run, or with one subset, it is about that one alone, which
-    may rank points differently from others. An incumbent that is the best of many is best by luck too: points as good
-    as it in truth are then dropped more often than ERROR_RATE, at no loss.
+    most ERROR_RATE. It assumes that subsets and seeds are independent draws with normal effects. While one seed has run, or with one subset,
+    it is about that one alone. Points as good as an incumbent that was lucky are dropped more often, at no loss.
 
     Small dev sets tie. Where all differences are equal, t has no spread to divide by: the trial is dropped if they are
     negative and there are at least three; two that agree are no evidence.
@@ -54,44 +50,28 @@ def paired(candidate: Sequence[float], incumbent: Sequence[float], replicates: R
     done, places = len(candidate), looks(replicates)
     if done not in places:
         return ""
-    differences = crossed(np.subtract(candidate, incumbent[:done]), replicates)
-    t, limit = (float(number) for number in statistic(differences, ERROR_RATE / len(places)))
-    subsets, seeds = differences.shape
+    subsets = min(len({subset for subset, _ in replicates}), done)
+    seeds = done // subsets
+    squares = mean_squares(np.subtract(candidate, incumbent[:done]).reshape(seeds, subsets).T)
+    variances, degrees = t_inference(squares)
+    worse, error = -float(squares.mean), float(np.sqrt(variances.sum()))
+    limit = -float(half_width(variances, degrees, 1 - 2 * ERROR_RATE / len(places)))
+    if error * math.sqrt(done) < ROUNDING:
+        t = -math.inf if worse > ROUNDING and max(subsets, seeds * (subsets == 1)) >= MIN_CLUSTERS else 0.0
+    else:
+        t, limit = -worse / error, limit / error
     design = f"{subsets} subsets x {seeds} seeds"
     over = f"{seeds} seeds" if subsets == 1 else f"{subsets} subsets" if seeds == 1 else design
-    worse = f"{-100 * float(differences.mean()):.1f} points worse"
-    return f"paired t {t:.1f} over {over} against {name} (limit {limit:.1f}): {worse}" if t < limit else ""
+    lost = f"{100 * worse:.1f} points worse"
+    return f"paired t {t:.1f} over {over} against {name} (limit {limit:.1f}): {lost}" if t < limit else ""
 
 
 def projected(values: Sequence[float], complete: Sequence[Sequence[float]]) -> float:
     """The value of a dropped trial for the sampler: an estimate of its mean over all replicates.
 
-    The running mean would mislead: subsets are easy or hard for all points alike, so a trial that ended on the easy ones looks
-    better than a complete one that equals it. So: its running mean, plus what the other replicates add to the mean of the
-    `complete` trials (the values of each, fully replicated). Exact where effects of point and replicate add up. Without a
-    complete trial the running mean. It is no measurement: no table shows it, and it may lie outside the metric's range.
+    Subsets are easy or hard for all points alike, so the running mean of a trial that ended on the easy ones would mislead. So: its running mean,
+    plus what the other replicates add to the mean of the `complete` trials (the values of each). Exact where effects of point and replicate add up.
+    Without a complete trial the running mean. It is no measurement: no table shows it, and it may lie outside the metric's range.
     """
     reference = [mean(column) for column in zip(*complete, strict=True)]
     return mean(values) + mean(reference) - mean(reference[: len(values)]) if reference else mean(values)
-
-
-def crossed(values: ArrayLike, replicates: Replicates) -> NDArray[np.float64]:
-    """(..., done) -> (..., subsets, seeds) of the first `done` replicates, which are those of a look: equally many of each subset."""
-    numbers = np.asarray(values, dtype=np.float64)
-    subsets = min(len({subset for subset, _ in replicates}), numbers.shape[-1])
-    return numbers.reshape(*numbers.shape[:-1], -1, subsets).swapaxes(-1, -2)
-
-
-def statistic(differences: NDArray[np.float64], share: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(..., subsets, seeds) -> (...): t of their mean against zero, and the t below which a trial is dropped at a look with this `share` of the
-    error rate. Without a spread t is -inf for three clusters that are equally worse, otherwise 0."""
-    num_subsets, num_seeds = differences.shape[-2:]
-    squares = mean_squares(differences)
-    variances, degrees = t_inference(squares)
-    variance = variances.sum(axis=-1)
-    flat = variance * num_subsets * num_seeds < ROUNDING**2
-    clusters = num_subsets if num_subsets > 1 else num_seeds
-    equally_worse = flat & (squares.mean < -ROUNDING) & (clusters >= MIN_CLUSTERS)
-    error = np.sqrt(np.where(flat, 1.0, variance))
-    limit = -half_width(variances, degrees, 1 - 2 * share) / error
-    return np.where(equally_worse, -np.inf, np.where(flat, 0.0, squares.mean / error)), limit

@@ -14,7 +14,7 @@ from scipy.stats import t as student
 from scipy.stats import ttest_rel
 
 from harness.search import racing
-from harness.search.racing import ERROR_RATE, crossed, looks, projected, statistic
+from harness.search.racing import ERROR_RATE, looks, projected
 
 
 def paired(candidate: list[float], incumbent: list[float], replicates: list[tuple[int, int]]) -> bool:
@@ -81,18 +81,12 @@ class TestPaired:
     @given(looked())
     def test_is_the_paired_t_test_of_one_seed_or_one_subset(self, case: Any) -> None:
         candidate, incumbent, replicates = case
-        done = len(candidate)
-        if len({s for s, _ in replicates}) > 1 and len({r for _, r in replicates[:done]}) > 1:
+        ours, theirs = candidate, incumbent[: len(candidate)]
+        several = len({s for s, _ in replicates}) > 1 and len({r for _, r in replicates[: len(ours)]}) > 1
+        if several or np.std(np.subtract(ours, theirs)) < 1e-9:
             return
-        ours, theirs = candidate, incumbent[:done]
-        if np.std(np.subtract(ours, theirs)) < 1e-9:
-            return
-        share = ERROR_RATE / len(looks(replicates))
-        expected = ttest_rel(ours, theirs, alternative="less")
-        assert paired(candidate, incumbent, replicates) == (expected.pvalue < share)
-        t, limit = statistic(crossed(np.subtract(candidate, incumbent[:done]), replicates), share)
-        assert float(t) == pytest.approx(expected.statistic)
-        assert float(limit) == pytest.approx(student.ppf(share, done - 1))
+        expected = ttest_rel(ours, theirs, alternative="less").pvalue < ERROR_RATE / len(looks(replicates))
+        assert paired(candidate, incumbent, replicates) == expected
 
     @given(looked())
     def test_counts_subsets_and_seeds_as_crossed(self, case: Any) -> None:
@@ -110,11 +104,10 @@ class TestPaired:
         of_seed = len(subsets) * sum((each - mean) ** 2 for each in by_seed) / (len(seeds) - 1)
         if of_subset + of_seed < 1e-9:
             return
-        t, limit = statistic(crossed(np.subtract(candidate, incumbent[:done]), replicates), 0.01)
-        assert float(t) == pytest.approx(mean / math.sqrt((of_subset + of_seed) / done))
+        share = ERROR_RATE / len(looks(replicates))
         squares = ((of_subset, len(subsets) - 1), (of_seed, len(seeds) - 1))
-        weighted = sum(square * student.ppf(0.01, degrees) ** 2 for square, degrees in squares)
-        assert float(limit) == pytest.approx(-math.sqrt(weighted / (of_subset + of_seed)))
+        limit = math.sqrt(sum(square * student.ppf(share, degrees) ** 2 for square, degrees in squares) / done)
+        assert paired(candidate, incumbent, replicates) == (mean < -limit)
 
     @given(looked(), st.integers(0, 256).map(lambda answers: answers / 256))
     def test_worse_by_a_constant_never_undrops(self, case: Any, constant: float) -> None:
@@ -172,18 +165,15 @@ class TestProjected:
         assert projected([0.5, 0.7], []) == pytest.approx(0.6)
 
 
-def simulated(
-    subsets: int, seeds: int, points: int, effect: float = 0.0, rounded: float = 0.0
-) -> tuple[NDArray[np.float64], list[tuple[int, int]]]:
+def simulated(subsets: int, seeds: int, points: int, better: float = 0.0, rounded: float = 0.0) -> NDArray[np.float64]:
     """Scores [points, replicates] with a run's spread 1, an effect of each subset and seed on all points, and one of subset x point. The
-    first point is better than all others by `effect`."""
-    draw, replicates = np.random.default_rng(0), replicates_of(subsets, seeds)
-    of_all = 3 * draw.normal(size=(subsets, seeds))
-    scores = of_all + draw.normal(size=(points, subsets, 1)) + draw.normal(size=(points, subsets, seeds))
-    scores[0] += effect
-    if rounded:
-        scores = np.round(scores / rounded) * rounded
-    return scores.transpose(0, 2, 1).reshape(points, -1), replicates
+    first point is `better` than all others."""
+    draw = np.random.default_rng(0)
+    of_all = 3 * draw.normal(size=(seeds, subsets))
+    scores = of_all + draw.normal(size=(points, 1, subsets)) + draw.normal(size=(points, seeds, subsets))
+    scores[0] += better
+    scores = np.round(scores / rounded) * rounded if rounded else scores
+    return scores.reshape(points, -1)
 
 
 @pytest.mark.slow
@@ -193,17 +183,14 @@ def test_a_point_as_good_as_the_incumbent_is_dropped_at_most_at_the_error_rate(
     subsets: int, seeds: int, rounded: float
 ) -> None:
     """At any look, against a fixed incumbent drawn anew for each; also with scores of a small dev set, which tie."""
-    scores, replicates = simulated(subsets, seeds, 8000, rounded=rounded)
-    differences = scores[::2] - scores[1::2]
-    dropped = np.zeros(len(differences), bool)
-    for done in looks(replicates):
-        t, limit = statistic(crossed(differences[:, :done], replicates), ERROR_RATE / len(looks(replicates)))
-        dropped |= t < limit
-    assert dropped.mean() - 3 * math.sqrt(ERROR_RATE / len(dropped)) < ERROR_RATE
+    scores, replicates = simulated(subsets, seeds, 8000, rounded=rounded).tolist(), replicates_of(subsets, seeds)
+    pairs = zip(scores[::2], scores[1::2], strict=True)
+    dropped = [any(paired(ours[:done], theirs, replicates) for done in looks(replicates)) for ours, theirs in pairs]
+    assert np.mean(dropped) - 3 * math.sqrt(ERROR_RATE / len(dropped)) < ERROR_RATE
 
 
 def test_a_race_saves_half_of_the_runs_that_cannot_win() -> None:
-    scores, replicates = simulated(5, 3, 200, 15.0)
-    best, *others = (values.tolist() for values in scores)
+    replicates = replicates_of(5, 3)
+    best, *others = simulated(5, 3, 200, better=15.0).tolist()
     first = [next((d for d in looks(replicates) if paired(v[:d], best, replicates)), 15) for v in others]
     assert np.mean(first) < 7.5
