@@ -1,4 +1,4 @@
-"""What a study proposes and when it stops a trial: Ray's OptunaSearch over the study in the store's database, and Ray's schedulers."""
+"""What a study proposes and when it stops a trial: Optuna's study in the store's database as a searcher of Ray Tune, and Ray's schedulers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ import optuna
 from optuna.trial import TrialState
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import Searcher
-from ray.tune.search.optuna import OptunaSearch
 from ray.tune.stopper import NoopStopper, Stopper
 
 from harness.errors import UserError
 from harness.search.points import Points
 from harness.search.racing import paired, projected
 from harness.search.study import DIED, NOTES, REPEATS, asked, limit_of, notes_of, sampler_of, trials_of
-from harness.search.trials import Point, State, Trial, best_trial
+from harness.search.trials import State, Trial, best_trial
 from harness.store import Store
-from harness.store.studies import database_errors, storage_of
+from harness.store.studies import database_errors
 
 GRACE = 2
 """Replicates that ASHA and median stopping grant each point."""
@@ -33,40 +32,28 @@ Watch = Callable[[str, Trial], None]
 """Told 'started', 'replicate' and 'ended' with the trial as it is then."""
 
 
-class Proposals(OptunaSearch):
+class Proposals(Searcher):
     """Gives Tune one point of the `study` after another, up to as many distinct ones as its space asks for. A point that is the same computation as an
     earlier one is not run. `seed`: of the sampler; a study that goes on takes another, lest it draws the same points again."""
 
     def __init__(self, study: optuna.Study, points: Points, store: Store, watch: Watch, seed: int) -> None:
+        super().__init__()
         self.points, self.study = points, study
         self.trials = {trial.number: trial for trial in trials_of(study, points, store)[0]}
         self.fatal: Exception | None = None
         self.over = False
         self.reasons: dict[int, str] = {}
         self._store, self._watch = store, watch
-        self._drawn: tuple[Any, Point]
-        self._running: dict[str, tuple[str, Any, int]] = {}
-        """By Tune's name of a trial: its name in OptunaSearch, Optuna's trial, and the number of the first one of this point."""
+        self._running: dict[str, tuple[optuna.Trial, int]] = {}
+        """By Tune's name of a trial: Optuna's trial, and the number of the first one of this point."""
         self._known: dict[tuple[str, ...], int] = {}
         for trial in self.trials.values():
             with suppress(UserError):  # it could not be run then either
                 self._known.setdefault(points.identity(trial.point), trial.number)
-        super().__init__(
-            space=self._define,
-            metric="score",
-            mode="max",
-            sampler=sampler_of(points.space, seed + len(asked(study, points.space))),
-            study_name=study.study_name,
-            storage=storage_of(store),
-        )
-
-    save = Searcher.save  # Tune would pickle its searcher into a folder that is never read
+        study.sampler = sampler_of(points.space, seed + len(asked(study, points.space)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Searcher, ())
-
-    def _define(self, trial: Any) -> None:
-        self._drawn = trial, self.points.space.define(trial)
+        return (Searcher, ())  # Tune would pickle its searcher into a folder that is never read
 
     def _guarded(self, act: Callable[..., T], *arguments: Any) -> T | None:
         """Tune swallows or wraps exceptions of its searcher; an error of the store must end the study."""
@@ -98,66 +85,64 @@ class Proposals(OptunaSearch):
 
     def _next(self, trial_id: str) -> dict[str, Any] | None:
         space = self.points.space
-        for attempt in range(REPEATS):
+        for _ in range(REPEATS):
             waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
             if not waiting and (space.sampler == "grid" or len(self.trials) >= limit_of(space)):
                 return None
-            name = f"{trial_id} {attempt}"
-            super().suggest(name)
-            trial, point = self._drawn
-            notes = notes_of(trial)
+            trial = self.study.ask()
+            point, notes = space.define(trial), notes_of(trial)
             number = int(notes.get("same as", trial.number))
             try:
                 number = self._known.setdefault(self.points.identity(point), number)
             except UserError as error:
-                self._end(name, trial, Trial(number, point, state="failed", reason=str(error)))
+                self._end(trial, Trial(number, point, state="failed", reason=str(error)))
                 continue
             if number == trial.number or notes.get("again"):
-                self._running[trial_id] = name, trial, number
+                self._running[trial_id] = trial, number
                 self.trials[number] = Trial(number, point)
                 self._watch("started", self.trials[number])
                 return {"number": number, "point": dict(point)}
             trial.set_user_attr(NOTES, {"same as": number})
-            self._tell(name, self.trials[number])
+            self._tell(trial, self.trials[number])
         return None
 
     def _take(self, trial_id: str, result: dict[str, Any]) -> Trial:
         """Scheduler and searcher both report a replicate, in either order, and a trial whose process died reports it again."""
         if result.get("fatal"):
             raise UserError(str(result["error"]))
-        _, trial, number = self._running[trial_id]
+        trial, number = self._running[trial_id]
         outcomes = tuple(result.get("outcomes", ()))
         if len(outcomes) > len(self.trials[number].outcomes):
             self.trials[number] = replace(self.trials[number], outcomes=outcomes)
-            trial.report(self.trials[number].mean(), len(outcomes))
+            trial.report(self.trials[number].mean() or 0.0, len(outcomes))
             self._watch("replicate", self.trials[number])
         return self.trials[number]
 
     def _complete(self, trial_id: str, result: dict[str, Any] | None, error: bool) -> None:
         ended = self._take(trial_id, result or {})
-        name, trial, number = self._running.pop(trial_id)
+        trial, number = self._running.pop(trial_id)
         state: State = "dropped"
         reason = self.reasons.get(number, "")
         if failure := str((result or {}).get("error", "")) or (DIED if error else ""):
             state, reason = "failed", failure
         elif len(ended.outcomes) == len(self.points.replicates):
             state, reason = "complete", ""
-        self._end(name, trial, replace(ended, state=state, reason=reason))
+        self._end(trial, replace(ended, state=state, reason=reason))
 
-    def _end(self, name: str, trial: Any, ended: Trial) -> None:
+    def _end(self, trial: optuna.Trial, ended: Trial) -> None:
         broken = [outcome.reason for outcome in ended.outcomes if outcome.status != "done"]
         notes = {"state": ended.state, "reason": ended.reason, "not done": broken}
         trial.set_user_attr(NOTES, notes_of(trial) | {key: note for key, note in notes.items() if note})
         self.trials[ended.number] = ended
-        self._tell(name, ended)
+        self._tell(trial, ended)
         self._watch("ended", ended)
 
-    def _tell(self, name: str, ended: Trial) -> None:
+    def _tell(self, trial: optuna.Trial, ended: Trial) -> None:
         """Tell the sampler the mean of a complete trial; of a dropped one its running mean, corrected for which subsets came first."""
         told = ended.mean() if ended.state == "complete" else None
         if ended.state == "dropped":
             told = projected(ended.values, [other.values for other in self.trials.values() if other.eligible])
-        super().on_trial_complete(name, None if told is None else {"score": told}, error=told is None)
+        self.study.tell(trial, told, state=TrialState.FAIL if told is None else TrialState.COMPLETE)
 
 
 class Ended(Stopper):

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,16 +21,16 @@ import ray
 from ray import tune
 
 from harness.cluster import environment
-from harness.cluster.ledger import LeasedStages, StopRequests, ask
+from harness.cluster.ledger import StopRequests, ask
 from harness.cluster.proposals import Ended, Proposals, scheduler_of
 from harness.cluster.stop import ASK_SECONDS
-from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, submit
+from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, death_reason, died_with_node, submit
 from harness.cluster.worker_group import start_worker
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
 from harness.methods import read_methods
-from harness.planning.lifecycle import Event, Lifecycle
+from harness.planning.lifecycle import WORKER_DEATHS
 from harness.planning.work import Item
 from harness.processes import end_with_parent
 from harness.search.points import Points
@@ -201,10 +202,10 @@ class HarnessTrial(tune.Trainable):
         }
 
     def _outcome(self, index: int) -> ReplicateOutcome:
-        points, runs, failed = self._points, self._runs[index], dict[str, Record]()
-        for run in runs:
-            failed |= self._chain_runner.run(run, points.scored(run), f"trial {self._number}: {run.name}")
-        outcome = points.outcome(runs, failed | ask(self._ledger, "records", points.counted(runs)))
+        points, runs = self._points, self._runs[index]
+        ended = [self._chain_runner.run(run, points.scored(run), f"trial {self._number}: {run.name}") for run in runs]
+        unrecorded = {record.key: record for record in ended if record}
+        outcome = points.outcome(runs, ask(self._ledger, "records", points.counted(runs)) | unrecorded)
         assert outcome is not None, "each of its runs has ended"
         return outcome
 
@@ -287,55 +288,43 @@ class ChainRunner:
             except Exception:  # the ledger is unavailable for a moment, or ended with its driver
                 continue
 
-    def run(self, run: Run, metrics: tuple[str, ...], name: str) -> dict[str, Record]:
-        """Train what is not recorded of a run. Returns how those stages ended that failed, some of them without a record."""
-        return self._trained(self._items(run.stage, metrics, name))
+    def run(self, run: Run, metrics: tuple[str, ...], name: str) -> Record | None:
+        """Train what is not recorded of a run. Returns its end where no record says it: weights that it starts from could not be made again."""
+        deaths = Counter[str]()
+        while item := self._next(run.stage, metrics, name):
+            key = item.stage.key
+            if ask(self.ledger, "lease", key, item.seen_attempt, item.remake, self.owner) != "granted":
+                time.sleep(POLL_SECONDS)  # another process trains the stage, or recorded it a moment ago
+                continue
+            try:
+                status, reason, _ = self.train(item, self.owner)
+            except StoppedError:
+                raise
+            except WORKER_LOST as error:
+                deaths[key] += not died_with_node(error)
+                if deaths[key] < WORKER_DEATHS:
+                    continue
+                status, reason = "failed", death_reason(deaths[key], error)
+                if item.remake:
+                    ask(self.ledger, "release", key, self.owner)
+                else:
+                    ask(self.ledger, "commit", item.stage, Record(key, status, reason), self.owner)
+            if item.remake and status != "done":
+                return Record(run.stage.key, "failed", f"its parent stage {key[:10]} {status}: {reason}")
+        return None
 
-    def _items(self, leaf: Stage, metrics: tuple[str, ...], name: str) -> list[Item]:
-        """What must be trained before the leaf is recorded, from the leaf upwards; nothing where an ancestor ended without
-        weights."""
-        items: list[Item] = []
+    def _next(self, leaf: Stage, metrics: tuple[str, ...], name: str) -> Item | None:
+        """What must be trained first before the leaf is recorded. None where it is, and where a stage before it ended without weights."""
+        item: Item | None = None
         start: Parent | None = None  # of the stage after the one looked at
         for stage in reversed(leaf.chain):
-            attempt: int
-            ended: str | None
             attempt, ended = ask(self.ledger, "look", stage.key, self.retry)
             if ended and ended != "done":
-                return []
+                return None
             if ended and (start is None or self.setup.storage.exists(weights_of(stage.key, start.step))):
                 break
             save_at = start.save_at if start else ()
             keep = start is not None and not (ended and save_at)
-            items.append(
-                Item(stage, f"{name} ({stage.phase})", 0.0, metrics, keep, bool(ended), attempt, save_at=save_at)
-            )
+            item = Item(stage, f"{name} ({stage.phase})", 0.0, metrics, keep, bool(ended), attempt, save_at=save_at)
             start = stage.init if isinstance(stage.init, Parent) else None
-        return items
-
-    def _trained(self, items: Iterable[Item]) -> dict[str, Record]:
-        """Train items to their end. Returns how those ended that failed."""
-        stages = LeasedStages(Lifecycle(items), self.ledger, self.setup.storage, self.owner, lambda _: None)
-        events: list[Event] = []
-        while stages.life.unfinished:
-            item = stages.life.next_item()
-            if item is None:
-                time.sleep(POLL_SECONDS)
-                stages.life.ask_again()
-                continue
-            events += stages.lease(item)
-            if stages.life.state(item.stage.key) != "running":
-                continue
-            try:
-                result = self.train(item, self.owner)
-            except StoppedError as error:
-                stages.lost(item, error)
-                raise
-            except WORKER_LOST as error:
-                events += stages.lost(item, error)
-            else:
-                events += stages.trained(item, result)
-        return {
-            event.item.stage.key: Record(event.item.stage.key, event.kind, event.reason)
-            for event in events
-            if event.kind == "failed" or event.kind == "diverged"
-        }
+        return item

@@ -88,7 +88,7 @@ def opened(store: Store, name: str, points: Points, retry: bool) -> optuna.Study
 # ------------------------------------------------------------------------------------------------------------ trials
 
 
-def notes_of(trial: FrozenTrial) -> dict[str, Any]:
+def notes_of(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
     return dict(trial.user_attrs.get(NOTES, {}))
 
 

@@ -12,7 +12,6 @@ import pytest
 from ray.exceptions import ActorDiedError
 from store.samples import record, stage
 
-from harness.cluster import ledger as ledger_module
 from harness.cluster import tune as tune_module
 from harness.cluster.tune import ChainRunner, SharedWeights
 from harness.cluster.worker import WorkerResult
@@ -53,9 +52,6 @@ class FakeLedger:
     def release(self, key: str, owner: Owner) -> None:
         self.store.release(owner, key)
 
-    def status(self, key: str) -> Any:
-        return self.store.statuses([key]).get(key)
-
     def look(self, key: str, retry: bool) -> Any:
         status, attempt = self.store.statuses([key]).get(key, (None, 0))
         return attempt, None if status == "failed" and key not in self.tried else status
@@ -87,7 +83,7 @@ class Trial:
         found = record(item.stage, status)
         return WorkerResult(status, found.reason, self.ledger.commit(item.stage, found, owner))
 
-    def run(self, run: Run = RUNS[0]) -> dict[str, Record]:
+    def run(self, run: Run = RUNS[0]) -> Record | None:
         return self.runner.run(run, ("accuracy",), "trial 0")
 
 
@@ -97,13 +93,12 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
         return getattr(to, what)(*arguments)
 
     monkeypatch.setattr(tune_module, "ask", ask)
-    monkeypatch.setattr(ledger_module, "ask", ask)
     return FakeLedger(Store(f"sqlite:///{tmp_path / 'harness.db'}"), Storage(str(tmp_path / "weights")))
 
 
 def test_a_chain_is_trained_once_and_then_read(ledger: FakeLedger) -> None:
     first, second = Trial(ledger), Trial(ledger)
-    assert (first.run(), second.run()) == ({}, {})
+    assert (first.run(), second.run()) == (None, None)
     assert first.trained == ["mlm-head", "post-train", "fine-tune"]
     assert second.trained == []
 
@@ -134,7 +129,7 @@ def test_deleted_weights_are_made_again(ledger: FakeLedger) -> None:
     Trial(ledger).run()
     ledger.storage.delete(weights_of(POST.key))
     other = Trial(ledger)
-    assert other.run(RUNS[1]) == {}
+    assert other.run(RUNS[1]) is None
     assert other.trained == ["post-train", "fine-tune"]
     assert {
         attempt for _, attempt in ledger.store.statuses([HEAD.key, POST.key, *(s.key for s in LEAVES)]).values()
@@ -143,9 +138,9 @@ def test_deleted_weights_are_made_again(ledger: FakeLedger) -> None:
 
 def test_a_chain_ends_with_the_stage_that_diverged(ledger: FakeLedger) -> None:
     trial = Trial(ledger, lambda item: "diverged" if item.stage.phase == "post-train" else "done")
-    assert trial.run()[POST.key].status == "diverged"
-    assert trial.run() == {}, "a divergence is final"
+    assert trial.run() is trial.run() is None, "a divergence is final"
     assert trial.trained == ["mlm-head", "post-train"]
+    assert ledger.store.statuses([POST.key, LEAVES[0].key]) == {POST.key: ("diverged", 1)}
 
 
 def test_deaths_are_retried_and_then_recorded(ledger: FakeLedger) -> None:
@@ -157,8 +152,9 @@ def test_deaths_are_retried_and_then_recorded(ledger: FakeLedger) -> None:
             raise ActorDiedError()
         return "done"
 
-    (leaf,) = Trial(ledger, dies).run().values()
+    assert Trial(ledger, dies).run() is None
     assert len(deaths) == WORKER_DEATHS
+    (leaf,) = ledger.store.records([LEAVES[0].key]).values()
     assert (leaf.status, leaf.reason) == ("failed", f"its worker process died {WORKER_DEATHS} times (ActorDiedError)")
     assert ledger.store.statuses([LEAVES[0].key]) == {LEAVES[0].key: ("failed", 1)}
 
@@ -170,8 +166,9 @@ def test_a_remake_that_fails_leaves_the_record_alone(ledger: FakeLedger) -> None
     def dies(item: Item) -> Status:
         raise ActorDiedError()
 
-    leaf = Trial(ledger, dies).run(RUNS[1])[LEAVES[1].key]
-    assert leaf.status == "failed"
+    leaf = Trial(ledger, dies).run(RUNS[1])
+    assert leaf
+    assert (leaf.key, leaf.status) == (LEAVES[1].key, "failed")
     assert leaf.reason.startswith(f"its parent stage {POST.key[:10]} failed: its worker process died")
     assert ledger.store.statuses([POST.key, LEAVES[1].key]) == {POST.key: ("done", 1)}
-    assert Trial(ledger).run(RUNS[1]) == {}, "its lease was given back"
+    assert Trial(ledger).run(RUNS[1]) is None, "its lease was given back"

@@ -24,7 +24,6 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 from search.small import outcome, small_space
 
-from harness.cluster import proposals as proposals_module
 from harness.cluster import tune
 from harness.cluster.proposals import Proposals, scheduler_of
 from harness.errors import UserError
@@ -183,8 +182,7 @@ def new_store(tmp_path: Path, prepared: Path) -> Callable[[], Store]:
 def memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Forgets all studies. They are in memory: hundreds are begun here, and a database would take a minute."""
     kept: list[InMemoryStorage] = []
-    for module in (study_module, proposals_module):
-        monkeypatch.setattr(module, "storage_of", lambda _: kept[-1])
+    monkeypatch.setattr(study_module, "storage_of", lambda _: kept[-1])
     return lambda: kept.append(InMemoryStorage())
 
 
