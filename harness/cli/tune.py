@@ -8,7 +8,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +244,7 @@ def _final_test(opened: Opened, study: Study, best: Trial) -> list[str]:
     result = final_test(best.values, scores, study.replicates, default, compares=opened.test_compares)
     others = [point for point in _scored_points(opened.home) if point["trial"] != best.number]
     lines = [*test_lines(result, study.replicates, study.metric, [point["trial"] for point in others])]
-    scored = {"trial": best.number, "set": dict(best.point), **asdict(result), "lines": lines.copy()}
+    scored = {"trial": best.number, "set": dict(best.point), **result, "lines": lines.copy()}
     opened.home.mkdir(parents=True, exist_ok=True)
     for folder in {opened.home, opened.folder}:  # beside the store whatever --out says: a later test counts this one
         replace_file(folder / FINAL_TEST, json.dumps([*others, scored], indent=1))

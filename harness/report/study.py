@@ -80,9 +80,8 @@ def caption(study: Study, bold: bool) -> list[str]:
     lines.append(f"default: the point that was tried first ({_point(study.default)}).")
     difference = above_default(study)
     if difference is not None and study.best is not study.default_trial:
-        spread = "" if difference.spread is None else f" ± {in_points(difference.spread)}"
         lines.append(
-            f"The best point is {in_points(difference.mean)}{spread} above the default one: mean and standard deviation"
+            f"The best point is {_shown(difference)} above the default one: mean and standard deviation"
             f"{', between subsets,' if len({subset for subset, _ in study.replicates}) > 1 else ''} of the differences on the same replicates."
         )
     states = {state: spent[state] for state in ("complete", "dropped", "failed")}
@@ -253,17 +252,18 @@ def test_lines(
     test: FinalTest, replicates: Sequence[tuple[int, int]], metric: str, before: Sequence[int]
 ) -> Iterator[str]:
     """The final test in words. `metric`: of dev; `before`: the other trials of the study whose test scores were seen."""
-    scores = [f"{title} {_shown(cell)}" for title, cell in test.columns.items()]
-    scores += [f"mean of the columns {_shown(test.test)}"] if len(scores) > 1 else []
+    scores = [f"{title} {_shown(cell)}" for title, cell in test["columns"].items()]
+    scores += [f"mean of the columns {_shown(test['test'])}"] if len(scores) > 1 else []
     yield f"Test: {', '.join(scores)}."
-    if test.difference:
-        yield f"Dev: {_shown(test.dev)}, {_distance(test.difference)} test."
+    dev, default = _shown(test["dev"]), test["default"]
+    if test["difference"]:
+        yield f"Dev: {dev}, {_distance(test['difference'])} test."
     else:
-        yield f"Dev {metric}: {_shown(test.dev)}, not a mean of the same scores as that of test."
-    if test.default and test.above_default:
-        yield f"Test of the default point: {_shown(test.default)}; the best point is {_distance(test.above_default)} it."
+        yield f"Dev {metric}: {dev}, not a mean of the same scores as that of test."
+    if default and test["above_default"]:
+        yield f"Test of the default point: {_shown(default)}; the best point is {_distance(test['above_default'])} it."
     yield f"Values are in points (x100): {design(replicates)}."
-    points = "this point and the default one" if test.default else "this point"
+    points = "this point and the default one" if default else "this point"
     if before:
         tried = ", ".join(map(str, before))
         yield (
@@ -275,12 +275,12 @@ def test_lines(
 
 
 def _distance(difference: Measured) -> str:
-    where = "above" if difference.mean >= 0 else "below"
-    return f"{_shown(Measured(abs(difference.mean), difference.spread))} {where}"
+    mean, spread = difference["mean"], difference["spread"]
+    return f"{_shown({'mean': abs(mean), 'spread': spread})} {'above' if mean >= 0 else 'below'}"
 
 
 def _shown(cell: Measured) -> str:
-    return in_points(cell.mean) + (f" ± {in_points(cell.spread)}" if cell.spread is not None else "")
+    return in_points(cell["mean"]) + (f" ± {in_points(cell['spread'])}" if cell["spread"] is not None else "")
 
 
 def design(replicates: Sequence[tuple[int, int]]) -> str:

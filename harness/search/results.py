@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from harness.planning.aggregation import mean, subset_std
 from harness.planning.recipe import Value
 from harness.search.trials import Point, Trial, best_trial
 from harness.yaml_files import dumped
+
+Replicates = Sequence[tuple[int, int]]
+"""(subset, seed) in the order of a study."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,9 @@ def ranked(study: Study) -> list[Trial]:
     number of replicates, failed ones, running ones."""
 
     def place(trial: Trial) -> tuple[int, int, float, int]:
-        center = trial.mean()
-        value = math.inf if center is None else -center
-        if trial.state == "complete":
-            return (0 if trial.eligible else 1, 0, value, trial.number)
-        state = {"dropped": 2, "failed": 3}.get(trial.state, 4)
-        return (state, -len(trial.outcomes), value, trial.number)
+        center, state = trial.mean(), ("complete", "dropped", "failed", "running").index(trial.state)
+        further = not trial.eligible if trial.state == "complete" else -len(trial.outcomes)
+        return state, further, math.inf if center is None else -center, trial.number
 
     return sorted(study.trials, key=place)
 
@@ -86,15 +86,25 @@ def budget(study: Study) -> dict[str, Any]:
     }
 
 
+class Measured(TypedDict):
+    """A mean over replicates; `spread`: sd of the subsets' means, of the replicates where there is one subset."""
+
+    mean: float
+    spread: float | None
+
+
+def measured(values: Sequence[float], replicates: Replicates, less: Iterable[float] | None = None) -> Measured:
+    """Of the `values`, each `less` another one on the same replicate."""
+    each = values if less is None else [a - b for a, b in zip(values, less, strict=True)]
+    return {"mean": mean(each), "spread": subset_std([subset for subset, _ in replicates], each)}
+
+
 def above_default(study: Study) -> Measured | None:
-    """The best point minus the default one on the replicates that both have; the spread is the sd of the differences between
-    subsets. None unless all replicates of both are done."""
+    """The best point minus the default one on the replicates that both have. None unless all replicates of both are done."""
     best, first = study.best, study.default_trial
     if best is None or first is None or not first.eligible:
         return None
-    differences = [a - b for a, b in zip(best.values, first.values, strict=True)]
-    subsets = [subset for subset, _ in study.replicates]
-    return Measured(mean(differences), subset_std(subsets, differences))
+    return measured(best.values, study.replicates, first.values)
 
 
 def chosen(study: Study, rule: str) -> dict[str, Any]:
@@ -102,28 +112,22 @@ def chosen(study: Study, rule: str) -> dict[str, Any]:
 
     Raises ValueError while no trial can be the best.
     """
-    best = study.best
+    best, first, difference = study.best, study.default_trial, above_default(study)
     if best is None:
         raise ValueError(f"no trial of the study {study.name} has all its replicates done")
+
+    def scored(trial: Trial) -> dict[str, Any]:
+        return {**measured(trial.values, study.replicates), "replicates": len(trial.outcomes)}
+
     spent = budget(study)
-    body: dict[str, Any] = {
+    return {
         "study": study.name,
         "trial": best.number,
         "rule": rule,
         "metric": study.metric,
-        "dev": {"mean": best.mean(), "spread": best.spread(study.replicates), "replicates": len(best.outcomes)},
-    }
-    first, difference = study.default_trial, above_default(study)
-    if first is not None and difference is not None:
-        body["default"] = {
-            "mean": first.mean(),
-            "spread": first.spread(study.replicates),
-            "replicates": len(first.outcomes),
-            "difference": {"mean": difference.mean, "spread": difference.spread},
-        }
-    counts = ("trials", "complete", "dropped", "failed", "replicates", "flops")
-    return body | {
-        **{name: spent[name] for name in counts},
+        "dev": scored(best),
+        **({"default": scored(first) | {"difference": dict(difference)}} if first and difference else {}),
+        **{name: spent[name] for name in ("trials", "complete", "dropped", "failed", "replicates", "flops")},
         "hours": round(spent["seconds"] / 3600, 4),
         "sampler": study.sampler,
         "racing": study.racing,
@@ -142,23 +146,14 @@ def _plain(node: Any) -> Any:
     return [_plain(value) for value in node] if isinstance(node, (list, tuple)) else node
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A mean over replicates; `spread`: sd of the subsets' means, of the replicates where there is one subset."""
-
-    mean: float
-    spread: float | None
-
-
-@dataclass(frozen=True)
-class FinalTest:
+class FinalTest(TypedDict):
     """The chosen point's test scores. `test`: the mean over `columns` within each replicate; `difference`: dev minus test,
     replicate by replicate, None where they are no means of one metric over the same tasks; `default`: the default point's test mean, where that is another point; `above_default`: the chosen
     point's minus the default one's, replicate by replicate."""
 
     replicates: int
     dev: Measured
-    columns: Mapping[str, Measured]
+    columns: dict[str, Measured]
     test: Measured
     difference: Measured | None
     default: Measured | None
@@ -168,7 +163,7 @@ class FinalTest:
 def final_test(
     dev: Sequence[float],
     test: Mapping[str, Sequence[float]],
-    replicates: Sequence[tuple[int, int]],
+    replicates: Replicates,
     default: Mapping[str, Sequence[float]] | None = None,
     compares: bool = True,
 ) -> FinalTest:
@@ -177,19 +172,13 @@ def final_test(
     scores = [dev, *test.values(), *(default or {}).values()]
     if not test or not replicates or {len(values) for values in scores} != {len(replicates)}:
         raise ValueError("a final test takes one dev score and one test score a column for each replicate")
-
-    def measured(values: Sequence[float]) -> Measured:
-        return Measured(mean(values), subset_std([subset for subset, _ in replicates], values))
-
-    average = [mean(values) for values in zip(*test.values(), strict=True)]
-    columns = {title: measured(values) for title, values in test.items()}
-    first = [mean(values) for values in zip(*default.values(), strict=True)] if default else None
-    return FinalTest(
-        replicates=len(replicates),
-        dev=measured(dev),
-        columns=columns,
-        test=measured(average),
-        difference=measured([a - b for a, b in zip(dev, average, strict=True)]) if compares else None,
-        default=measured(first) if first else None,
-        above_default=measured([a - b for a, b in zip(average, first, strict=True)]) if first else None,
-    )
+    average, first = ([mean(values) for values in zip(*(of or {}).values(), strict=True)] for of in (test, default))
+    return {
+        "replicates": len(replicates),
+        "dev": measured(dev, replicates),
+        "columns": {title: measured(values, replicates) for title, values in test.items()},
+        "test": measured(average, replicates),
+        "difference": measured(dev, replicates, average) if compares else None,
+        "default": measured(first, replicates) if first else None,
+        "above_default": measured(average, replicates, first) if first else None,
+    }
