@@ -10,79 +10,52 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search.small import explored
 
-from harness.encoders import locate
-from harness.planning.request import Override, Request
+from harness.commands.prepare import prepare
+from harness.commands.study import prepare_study
+from harness.planning.request import Request
 from harness.planning.resolve import resolve
-from harness.planning.runs import Plan, make_plan
+from harness.planning.runs import Plan
 from harness.planning.table import load_table
 from harness.search.points import Points
-from harness.search.space import ResolvedSpace, load_space
+from harness.search.request import TuneRequest
+from harness.search.trials import Mode, Point
 from harness.specs import SHARED_PHASES, Record, Run
-from harness.tasks import METRICS, TextSource, open_source
+from harness.tasks import METRICS
 
 
-def request_of(space: ResolvedSpace, *overrides: Override) -> Request:
-    """What a user would ask to bench one point of a space."""
-    subsets = None if space.subsets is None else tuple(range(space.subsets))
-    return Request(
-        preset=space.table_preset,
-        methods=(space.row or space.method,),
-        tasks=space.tasks,
-        sizes=space.sizes,
-        subsets=subsets,
-        seeds=space.seeds,
-        overrides=overrides,
-    )
+def points_of(mode: Mode) -> Points:
+    return prepare_study(TuneRequest("cmlm", mode=mode), train=False).points
 
 
-def planned(space: ResolvedSpace, source: TextSource, *settings: Override) -> Plan:
-    resolved = resolve(load_table(space.table), request_of(space, *settings))
-    return make_plan(resolved, source, locate(resolved.encoder))
+def bench(points: Points, point: Point) -> Plan:
+    """What `bench --set` would run."""
+    return prepare(points.space.bench(Request(), point), train=False).plan
 
 
 @pytest.fixture(scope="module")
-def source(packaged: dict[str, Path]) -> TextSource:
-    return open_source(None)
-
-
-@pytest.fixture(scope="module")
-def points_of(source: TextSource) -> Callable[..., Points]:
-    def make(space: ResolvedSpace, *settings: Override) -> Points:
-        plan = planned(space, source, *settings, *space.overrides(space.defaults))
-        request = request_of(space, *settings)
-        tasks = {name: found.task for name, found in plan.tasks.items()}
-        base = resolve(load_table(space.table), request, tasks)
-        return Points(space, base, request, tasks, plan.table_data)
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def grid(points_of: Callable[..., Points]) -> Points:
+def grid(packaged: dict[str, Path]) -> Points:
     """CMLM's alpha x p_c: 30 points."""
-    return points_of(explored(load_space("cmlm"), preset="quick", mode="grid"))
+    return points_of("grid")
 
 
 @pytest.fixture(scope="module")
-def search(points_of: Callable[..., Points]) -> Points:
-    return points_of(explored(load_space("cmlm"), preset="quick", mode="search"))
+def search(packaged: dict[str, Path]) -> Points:
+    return points_of("search")
 
 
 # ------------------------------------------------------------------------------------------------------------- runs
 
 
-def test_a_point_is_the_runs_of_bench_set(grid: Points, source: TextSource) -> None:
+def test_a_point_is_the_runs_of_bench_set(grid: Points) -> None:
     every = grid.space.grid_points()
-    assert len(every) == 30
-    for point in every:
-        bench = planned(grid.space, source, *grid.space.overrides(point))
-        assert not bench.skipped
+    assert len({grid.identity(point) for point in every}) == len(every) == 30
+    for point in every[::9]:
+        plan = bench(grid, point)
+        assert not plan.skipped
         mine = [run for runs in grid.runs(point) for run in runs]
-        assert {run.name: run.stage.key for run in mine} == {run.name: run.stage.key for run in bench.runs}
-        assert sorted(grid.identity(point)) == sorted(run.stage.key for run in bench.runs)
-    assert len({grid.identity(point) for point in every}) == 30
+        assert {run.name: run.stage.key for run in mine} == {run.name: run.stage.key for run in plan.runs}
+        assert sorted(grid.identity(point)) == sorted(run.stage.key for run in plan.runs)
 
 
 def test_replicates_go_across_subsets_first_and_are_the_same_for_all_points(grid: Points) -> None:
@@ -100,20 +73,6 @@ def test_the_runs_of_a_grid_are_those_of_all_its_points(grid: Points, search: Po
     assert [run.stage.key for run in grid.runs_of_grid()] == keys
     assert len({*keys}) > len(grid.identity(grid.space.defaults))
     assert search.runs_of_grid() == []
-
-
-def test_a_full_training_set_stands_in_every_replicate_of_its_seed(grid: Points) -> None:
-    """It has one subset, and a replicate that lacked it would be a mean over something else."""
-    runs = grid.runs(grid.space.defaults)
-    full = replace(runs[0][0], size=0, subset=0)
-
-    def runs_with_full(_: Any, table_data: Any) -> tuple[list[Run], list[Any]]:
-        return [full, *(run for each in runs for run in each)], []
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.search.points.runs_of", runs_with_full)
-        found = grid.runs(grid.space.defaults)
-    assert [full in each for each in found] == [seed == full.seed for _, seed in grid.replicates]
 
 
 @pytest.mark.parametrize(
@@ -157,13 +116,13 @@ def test_what_has_no_effect_gives_one_identity(search: Points) -> None:
     assert search.identity(simsiam) not in keys
 
 
-def test_points_travel_small_and_without_texts(grid: Points, source: TextSource) -> None:
+def test_points_travel_small_and_without_texts(grid: Points) -> None:
     packed = pickle.dumps(grid)
     assert len(packed) < 50_000
     again = pickle.loads(packed)
     point = grid.space.grid_points()[-1]
     assert again.identity(point) == grid.identity(point)
-    plan = planned(grid.space, source)
+    plan = bench(grid, point)
     texts = {text for rows in plan.library.values() for columns in rows.texts for text in columns if len(text) > 20}
     assert len(texts) > 500
     assert not [text for text in texts if text.encode() in packed]

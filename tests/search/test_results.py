@@ -86,19 +86,6 @@ def mixed(**others: Any) -> Study:
 # ------------------------------------------------------------------------------------------------------------ the best
 
 
-@given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from("cdbf")), min_size=1, max_size=6))
-def test_the_best_has_the_highest_mean_of_all_sound_trials(points: list[tuple[float, str]]) -> None:
-    made = []
-    for n, (score, kind) in enumerate(points):
-        found = trial(
-            n, [score] * (3 if kind == "d" else 6), state={"d": "dropped", "f": "failed"}.get(kind, "complete")
-        )
-        made.append(broken(found, 2) if kind == "b" else found)
-    best = study(*made).best
-    eligible = [mean([score] * 6) for score, kind in points if kind == "c"]
-    assert (best.mean() if best else None) == max(eligible, default=None)
-
-
 def test_an_incomplete_study_is_shown_and_has_no_best() -> None:
     for trials in ((), (noisy(0, 0.5, 2),), (trial(0, [], state="failed", reason="x"),)):
         found = study(*trials)

@@ -8,9 +8,8 @@ import math
 import pickle
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import optuna
@@ -287,25 +286,6 @@ def test_a_metric_that_a_task_does_not_have_is_refused() -> None:
             check_metric(explored(cmlm, metric="mcc"), {"sst2": TASKS["sst2"]}, request(cmlm, metric=asked))
     with pytest.raises(UserError, match=r"--metric: unknown metric 'acc'"):
         explored(cmlm, metric="acc")
-
-
-def test_identity_moves_with_what_shapes_the_proposals_and_with_nothing_else() -> None:
-    def identity(changes: Mapping[str, Any] = MappingProxyType({}), **wishes: Any) -> dict[str, Any]:
-        alpha = {"grid": {"alpha": [0.1, 0.5]}, "search": {"alpha": LOG}, "defaults": {"alpha": 0.5}}
-        return explored(Space.model_validate({**HEAD, **alpha, **changes}), **wishes).identity()
-
-    base = identity()
-    assert identity({"notes": ["a"], "trials": 5, "sizes": [20]}) == base
-    for other in (
-        identity(mode="grid"),
-        identity(sampler="random"),
-        identity(racing="none"),
-        identity(metric="f1"),
-        identity({"defaults": {"alpha": 0.4}}),
-        identity({"search": {"alpha": LOG | {"log": False}}}),
-        identity({"search": {"alpha": LOG | {"high": 3}}}),
-    ):
-        assert other != base
 
 
 def every_knob() -> Iterator[Tunable]:

@@ -42,10 +42,14 @@ def test_a_studys_name_says_what_decides_its_points(tmp_path: Path) -> None:
     def name(seed: int = 0, runs: tuple[str, ...] = ("a", "b"), **wishes: Any) -> str:
         return study_name(small_space(tmp_path, **{"mode": "search", **wishes}), seed, runs)
 
+    def changed(old: str, new: str) -> str:
+        return study_name(small_space(tmp_path, SPACE.replace(old, new, 1), mode="search"), 0, ("a", "b"))
+
     base = name()
     assert base.startswith("mine-search-quick-")
     assert name() == base
     assert name(trials=3) == name(trials=99) == base, "a study can be made longer"
+    assert changed("\n", "\nsizes: [20]\nnotes: [so]\n") == base
     others = [
         name(seed=1),
         name(sampler="random"),
@@ -55,6 +59,10 @@ def test_a_studys_name_says_what_decides_its_points(tmp_path: Path) -> None:
         name(runs=("a", "c")),
         name(metric="f1"),
         name(mode="grid", sampler="tpe"),
+        changed("alpha: 0.5", "alpha: 0.4"),
+        changed("high: 2.0", "high: 3.0"),
+        changed("high: 2.0, log: true", "high: 2.0"),
+        changed("when: {contrast: simclr}", "when: {contrast: [simclr, simsiam]}"),
     ]
     assert len({base, *others}) == 1 + len(others)
 
