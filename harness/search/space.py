@@ -172,8 +172,9 @@ def resolve_space(space: Space, request: TuneRequest, places: Callable[..., str]
 
     try:
         row = _row(shown)
-        parsed = {mode: _parsed(shown, mode, row) for mode in MODES}
-        _check_varied(space, shown, parsed)
+        varied = {mode: _varied(shown, mode, row) for mode in MODES}
+        given = _defaults(space, shown, varied)
+        points = {mode: _point(mode, varied[mode], given) for mode in MODES}
     except MisplacedError as error:
         raise UserError(f"{place(*error.loc)}: {str(error).removesuffix('.')}.") from None
     if mode is None:
@@ -182,8 +183,7 @@ def resolve_space(space: Space, request: TuneRequest, places: Callable[..., str]
         fix = "take --grid" if shown.grid else "list values under grid in the space"
         raise UserError(f"--sampler grid: a search draws its points, and has no list of them; {fix}.")
     other: Mode = "search" if mode == "grid" else "grid"
-    (parameters, defaults), (_, elsewhere) = parsed[mode], parsed[other]
-    if not parameters:
+    if not varied[mode]:
         raise UserError(f"--{mode}: the space {space.name} has no {mode} under preset {preset}; take --{other}.")
     chosen = sampler or ("grid" if mode == "grid" else shown.sampler)
     if request.trials is not None and chosen == "grid":
@@ -193,18 +193,18 @@ def resolve_space(space: Space, request: TuneRequest, places: Callable[..., str]
         key = "table_preset" if changes and changes.table_preset else "presets" if changes else "default_preset"
         origins["preset"] = place(key, *[preset] * (key == "presets"))
     shared = zip(shown.set, overrides_of(shown.set), strict=True)
-    others = {path: value for path, value in elsewhere.items() if path not in parameters}
+    others = {path: value for path, value in points[other].items() if path not in varied[mode]}
     fixed = _overrides(others, space.parts, f"space {space.name}, key defaults,")
     explored: dict[str, Any] = {
         "preset": preset,
         "table_preset": (changes and changes.table_preset) or preset,
         "mode": mode,
         "row": row.name if row else "",
-        "parameters": parameters,
+        "parameters": varied[mode],
         "shared": tuple(replace(each, origin=place("set", key), in_file=True) for key, each in shared),
         "fixed": tuple(each for each in fixed if each.key not in shown.set),
         "origins": origins,
-        "defaults": defaults,
+        "defaults": points[mode],
         "metric": request.metric or shown.metric,
         "trials": request.trials or shown.trials,
         "sampler": chosen,
@@ -220,9 +220,6 @@ def _overrides(point: Point, parts: tuple[str, ...], origin: str) -> tuple[Overr
 
 
 # ----------------------------------------------------------------------------------- what is varied, and by default
-
-Parsed = tuple[dict[str, Distribution], dict[str, Value]]
-"""What one mode varies, by path and parents before children, and the default point."""
 
 
 def _row(shown: Space) -> Row | None:
@@ -240,42 +237,42 @@ def _row(shown: Space) -> Row | None:
     return chosen
 
 
-def _parsed(shown: Space, mode: Mode, row: Row | None) -> Parsed:
-    """Raises MisplacedError for what cannot be varied, and without a default."""
-    keys: dict[str, str] = {}
-    parameters: dict[str, Distribution] = {}
+def _varied(shown: Space, mode: Mode, row: Row | None) -> dict[str, Distribution]:
+    """What a mode varies, by path and parents before children. Raises MisplacedError for what cannot be varied."""
+    found: dict[str, Distribution] = {}
     for key, drawn in getattr(shown, mode).items():
         with placed(mode, key):
             tunable = tunable_at(key, shown.parts)
-            if tunable.path in parameters:
+            if tunable.path in found:
                 raise ValueError(f"{tunable.path} is given twice; keep one")
-            _check_effect(tunable, parameters, row, shown)
+            _check_effect(tunable, found, row, shown)
             if mode == "grid" and (drawn.choice is None or drawn.when):
                 raise ValueError("a grid takes a list of values; write the values out, or move it to search")
-            keys[tunable.path], parameters[tunable.path] = key, tunable.read(drawn)
-    points = math.prod(len(drawn.choice or ()) for drawn in parameters.values())
+            found[tunable.path] = tunable.read(drawn)
+    points = math.prod(len(drawn.choice or ()) for drawn in found.values())
     if mode == "grid" and points > MOST_POINTS:
         most = f"{MOST_POINTS:,} is the most; take fewer values, or search"
         raise MisplacedError([mode], f"has {points:,} points, and {most}")
-    for path, drawn in parameters.items():
-        with placed(mode, keys[path], "when"):
-            when = dict(_condition(*condition, parameters, shown) for condition in drawn.when.items())
-        parameters[path] = drawn.model_copy(update={"when": when})
-    parameters = _in_order(parameters, lambda path: (mode, keys[path], "when"))
-    given: dict[str, Value] = {}
-    for key, value in shown.defaults.items():
-        with placed("defaults", key):
-            tunable = tunable_at(key, shown.parts)
-            path, given[tunable.path] = tunable.path, tunable.value(value)
-            if mode == "search" and path in parameters and not parameters[path].holds(given[path]):
-                raise ValueError(f"{given[path]!r} is outside of the search: {parameters[path].described()}")
-    point: dict[str, Value] = {}
-    for path, drawn in parameters.items():
-        if drawn.active(point):
-            if path not in given:
-                raise MisplacedError([mode, keys[path]], f"has no default; add {path} to defaults")
-            point[path] = given[path]
-    return parameters, point
+    for path, drawn in found.items():
+        when = {}
+        for key, values in drawn.when.items():
+            with placed(mode, path, "when", key):
+                parent = tunable_at(key, shown.parts)
+                if parent.path not in found:
+                    raise ValueError(f"{parent.path} is not in search; add it there, or leave the condition out")
+                when[parent.path], choice = parent.values(values), found[parent.path]
+                if never := [value for value in when[parent.path] if not choice.holds(value)]:
+                    raise ValueError(f"{parent.path} is never {never[0]!r}; it is {choice.described()}")
+        found[path] = drawn.model_copy(update={"when": when})
+    ordered: dict[str, Distribution] = {}
+    while waiting := {path: drawn for path, drawn in found.items() if path not in ordered}:
+        ready = next((path for path, drawn in waiting.items() if drawn.when.keys() <= ordered.keys()), None)
+        if ready is None:
+            path, drawn = next(iter(waiting.items()))
+            parents = ", ".join(drawn.when)
+            raise MisplacedError([mode, path, "when"], f"{path} depends on itself through {parents}")
+        ordered[ready] = found[ready]
+    return ordered
 
 
 def _check_effect(tunable: Tunable, before: Mapping[str, Distribution], row: Row | None, shown: Space) -> None:
@@ -303,43 +300,33 @@ def _partner(name: str) -> str:
     return next((other for pair in EXCLUSIVE if name in pair for other in pair if other != name), "")
 
 
-def _condition(
-    key: str, values: tuple[Value, ...], parameters: Mapping[str, Distribution], shown: Space
-) -> tuple[str, tuple[Value, ...]]:
-    """A parent and the values of it under which a parameter has an effect. Raises MisplacedError."""
-    with placed(key):
-        parent = tunable_at(key, shown.parts)
-        if parent.path not in parameters:
-            raise ValueError(f"{parent.path} is not in search; add it there, or leave the condition out")
-        read, drawn = parent.values(values), parameters[parent.path]
-        if never := [value for value in read if not drawn.holds(value)]:
-            raise ValueError(f"{parent.path} is never {never[0]!r}; it is {drawn.described()}")
-    return parent.path, read
-
-
-def _in_order(
-    parameters: Mapping[str, Distribution], place: Callable[[str], tuple[str, ...]]
-) -> dict[str, Distribution]:
-    """Parents before children, otherwise as in the file. Raises MisplacedError for a circle."""
-    waiting, ordered = dict(parameters), dict[str, Distribution]()
-    while waiting:
-        ready = next((path for path, drawn in waiting.items() if drawn.when.keys() <= ordered.keys()), None)
-        if ready is None:
-            path, drawn = next(iter(waiting.items()))
-            raise MisplacedError(place(path), f"{path} depends on itself through {', '.join(drawn.when)}")
-        ordered[ready] = waiting.pop(ready)
-    return ordered
-
-
-def _check_varied(space: Space, shown: Space, parsed: Mapping[Mode, Parsed]) -> None:
-    """Raises MisplacedError where nothing is varied, and for a default of what no preset varies."""
-    varied = {path for parameters, _ in parsed.values() for path in parameters}
-    if not varied:
+def _defaults(space: Space, shown: Space, varied: Mapping[Mode, Mapping[str, Distribution]]) -> dict[str, Value]:
+    """The values of `defaults` by path. Raises MisplacedError for one of what no preset varies, and for one that the search does not draw."""
+    if not any(varied.values()):
         raise MisplacedError(["search"], "there is neither a grid nor a search; give one of them")
-    elsewhere = {key for each in space.presets.values() for key in (*each.grid, *each.search)}
-    for key in shown.defaults:
-        if {key, tunable_at(key, space.parts).path}.isdisjoint(varied | elsewhere):
-            raise MisplacedError(["defaults", key], "neither grid nor search varies it; vary it, or leave it out")
+    elsewhere = [key for each in space.presets.values() for key in (*each.grid, *each.search)]
+    given: dict[str, Value] = {}
+    for key, value in shown.defaults.items():
+        with placed("defaults", key):
+            tunable = tunable_at(key, shown.parts)
+            path, given[tunable.path] = tunable.path, tunable.value(value)
+            if {key, path}.isdisjoint([*varied["grid"], *varied["search"], *elsewhere]):
+                raise ValueError("neither grid nor search varies it; vary it, or leave it out")
+            drawn = varied["search"].get(path)
+            if drawn and not drawn.holds(given[path]):
+                raise ValueError(f"{given[path]!r} is outside of the search: {drawn.described()}")
+    return given
+
+
+def _point(mode: Mode, parameters: Mapping[str, Distribution], given: Point) -> dict[str, Value]:
+    """The default point: a value for each parameter that is active in it. Raises MisplacedError."""
+    point: dict[str, Value] = {}
+    for path, drawn in parameters.items():
+        if drawn.active(point):
+            if path not in given:
+                raise MisplacedError([mode, path], f"has no default; add {path} to defaults")
+            point[path] = given[path]
+    return point
 
 
 # ------------------------------------------------------------------------------------------------- against a request
