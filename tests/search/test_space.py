@@ -44,17 +44,8 @@ TABLES = {name: load_table(name) for name in table_names()}
 
 
 def tabled(space: ResolvedSpace, point: dict[str, Any]) -> ResolvedTable:
-    """The table as a bench would resolve it for a point."""
-    request = Request(
-        preset=space.table_preset,
-        methods=(space.row or space.method,),
-        tasks=space.tasks,
-        sizes=space.sizes,
-        subsets=None if space.subsets is None else tuple(range(space.subsets)),
-        seeds=space.seeds,
-        overrides=(*space.shared, *space.overrides(point)),
-    )
-    return resolve(TABLES[space.table], request)
+    """The table as a bench resolves it for a point."""
+    return resolve(TABLES[space.table], space.bench(Request(), point))
 
 
 def runnable(space: ResolvedSpace, point: dict[str, Any]) -> None:
@@ -247,7 +238,7 @@ def test_a_mistake_gets_one_sentence_with_its_place(
         for preset in [*own.presets] or [None]:
             space = requested_space(TuneRequest(own.method, space=str(path), preset=preset))
             check_overrides(space.shared, space)
-            resolve(TABLES[space.table], space.bench(Request(), space.defaults))
+            tabled(space, space.defaults)
 
     with pytest.raises(UserError) as caught:
         read()
