@@ -1,5 +1,5 @@
 """Ray Tune over a study: parallel trials in reused actors, each one point over its replicates, with the workers and the ledger of the
-bench. Of the stages of a run what is recorded is taken as it is, the rest is trained under a lease."""
+bench. Of the stages of a run what is recorded is taken as it is, the rest is trained under a lease of the trial's process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from harness.planning.work import Item
 from harness.processes import end_with_parent
 from harness.search.points import Points
 from harness.search.trials import ReplicateOutcome, Trial
-from harness.specs import SHARED_PHASES, Parent, Record, Run, Stage
+from harness.specs import SHARED_PHASES, Parent, Record, Run
 from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner
 
@@ -153,6 +153,8 @@ class HarnessTrial(tune.Trainable):
     actor serves one trial after another with the same worker; a new one starts after its death. `references`: to tokens, as of `TokenCache`;
     `retry`: diverged stages of earlier commands are trained again."""
 
+    _worker: Any
+
     def setup(
         self,
         config: dict[str, Any],
@@ -169,10 +171,17 @@ class HarnessTrial(tune.Trainable):
         for name in points.request.methods or ():
             read_methods(name)  # as the command that sent them has
         self._points, self._setup, self._vocabulary, self._execution = points, worker_setup, vocabulary, execution
-        self._token_cache, self._ledger = TokenCache(references=references), ledger
-        self._worker: Any = None
-        self._chain_runner = ChainRunner(ledger, driver.here(), worker_setup, self._train, retry)
+        self._token_cache, self._ledger, self._owner = TokenCache(references=references), ledger, driver.here()
+        self._worker, self._retry = None, retry
+        threading.Thread(target=self._renew, daemon=True).start()
         self.reset_config(config)
+
+    def _renew(self) -> None:
+        """On another host than the database's, a lease lives as long as it is renewed."""
+        while True:
+            time.sleep(RENEW_SECONDS)
+            with suppress(Exception):  # the ledger is unavailable for a moment, or ended with its driver
+                ray.get(self._ledger.renew.remote(self._owner))
 
     def __repr__(self) -> str:
         return "harness-trial"
@@ -203,17 +212,62 @@ class HarnessTrial(tune.Trainable):
 
     def _outcome(self, index: int) -> ReplicateOutcome:
         points, runs = self._points, self._runs[index]
-        ended = [self._chain_runner.run(run, points.scored(run), f"trial {self._number}: {run.name}") for run in runs]
-        unrecorded = {record.key: record for record in ended if record}
+        unrecorded = {record.key: record for run in runs if (record := self._finish(run))}
         outcome = points.outcome(runs, ask(self._ledger, "records", points.counted(runs)) | unrecorded)
         assert outcome is not None, "each of its runs has ended"
         return outcome
 
-    def _train(self, item: Item, owner: Owner) -> WorkerResult:
+    def _finish(self, run: Run) -> Record | None:
+        """Train what is not recorded of a run. Returns its end where no record says it: weights that it starts from could not be made again.
+
+        Of two trials that need one stage the first trains it, and the second waits.
+        """
+        deaths = Counter[str]()
+        while item := self._next(run):
+            key = item.stage.key
+            if ask(self._ledger, "lease", key, item.seen_attempt, item.remake, self._owner) != "granted":
+                time.sleep(POLL_SECONDS)  # another process trains the stage, or recorded it a moment ago
+                continue
+            try:
+                status, reason, _ = self._train(item)
+            except StoppedError:
+                raise
+            except WORKER_LOST as error:
+                deaths[key] += not died_with_node(error)
+                if deaths[key] < WORKER_DEATHS:
+                    continue
+                status, reason = "failed", death_reason(deaths[key], error)
+                if item.remake:
+                    ask(self._ledger, "release", key, self._owner)
+                else:
+                    ask(self._ledger, "commit", item.stage, Record(key, status, reason), self._owner)
+            if item.remake and status != "done":
+                return Record(run.stage.key, "failed", f"its parent stage {key[:10]} {status}: {reason}")
+        return None
+
+    def _next(self, run: Run) -> Item | None:
+        """What must be trained first before a run is recorded. None where it is, and where a stage before its last one ended without weights."""
+        item: Item | None = None
+        start: Parent | None = None  # of the stage after the one looked at
+        for stage in reversed(run.stage.chain):
+            attempt, ended = ask(self._ledger, "look", stage.key, self._retry)
+            if ended and ended != "done":
+                return None
+            if ended and (start is None or self._setup.storage.exists(weights_of(stage.key, start.step))):
+                break
+            save_at = start.save_at if start else ()
+            keep = start is not None and not (ended and save_at)
+            name, metrics = f"trial {self._number}: {run.name} ({stage.phase})", self._points.scored(run)
+            item = Item(stage, name, 0.0, metrics, keep, bool(ended), attempt, save_at=save_at)
+            start = stage.init if isinstance(stage.init, Parent) else None
+        return item
+
+    def _train(self, item: Item) -> WorkerResult:
+        """Raises one of WORKER_LOST when the worker's process died or stopped the stage."""
         if self._worker is None:
             self._worker = start_worker(self._execution, self._setup, self._ledger, "harness-worker")
         try:
-            result: WorkerResult = answer(submit(self._worker, item, self._vocabulary, self._token_cache, owner))
+            result: WorkerResult = answer(submit(self._worker, item, self._vocabulary, self._token_cache, self._owner))
         except WORKER_LOST:
             self.cleanup()
             raise
@@ -225,10 +279,7 @@ class HarnessTrial(tune.Trainable):
             self._worker = None
 
 
-# ---------------------------------------------------------------------------------------------- the stages of one run
-
-Train = Callable[[Item, Owner], WorkerResult]
-"""Trains an item and commits its record for an owner; raises one of WORKER_LOST when its process died or stopped the stage."""
+# ---------------------------------------------------------------------------------------------- weights of the study
 
 
 @dataclass
@@ -263,68 +314,3 @@ class SharedWeights:
 def _starts_from(runs: Iterable[Run]) -> Iterator[tuple[Run, str]]:
     """The stages whose weights runs need, and which no other command keeps."""
     return ((run, stage.key) for run in runs for stage in run.stage.chain[:-1] if stage.phase not in SHARED_PHASES)
-
-
-@dataclass
-class ChainRunner:
-    """Trains in the name of `owner`, a trial's process. Of two trials that need one stage the first trains it, and the second
-    waits. `setup`: where weights are. `retry`: diverged stages of earlier commands are trained again."""
-
-    ledger: Any
-    owner: Owner
-    setup: WorkerSetup
-    train: Train
-    retry: bool
-
-    def __post_init__(self) -> None:
-        threading.Thread(target=self._renew, daemon=True).start()
-
-    def _renew(self) -> None:
-        """On another host than the database's, a lease lives as long as it is renewed."""
-        while True:
-            time.sleep(RENEW_SECONDS)
-            try:
-                ray.get(self.ledger.renew.remote(self.owner))
-            except Exception:  # the ledger is unavailable for a moment, or ended with its driver
-                continue
-
-    def run(self, run: Run, metrics: tuple[str, ...], name: str) -> Record | None:
-        """Train what is not recorded of a run. Returns its end where no record says it: weights that it starts from could not be made again."""
-        deaths = Counter[str]()
-        while item := self._next(run.stage, metrics, name):
-            key = item.stage.key
-            if ask(self.ledger, "lease", key, item.seen_attempt, item.remake, self.owner) != "granted":
-                time.sleep(POLL_SECONDS)  # another process trains the stage, or recorded it a moment ago
-                continue
-            try:
-                status, reason, _ = self.train(item, self.owner)
-            except StoppedError:
-                raise
-            except WORKER_LOST as error:
-                deaths[key] += not died_with_node(error)
-                if deaths[key] < WORKER_DEATHS:
-                    continue
-                status, reason = "failed", death_reason(deaths[key], error)
-                if item.remake:
-                    ask(self.ledger, "release", key, self.owner)
-                else:
-                    ask(self.ledger, "commit", item.stage, Record(key, status, reason), self.owner)
-            if item.remake and status != "done":
-                return Record(run.stage.key, "failed", f"its parent stage {key[:10]} {status}: {reason}")
-        return None
-
-    def _next(self, leaf: Stage, metrics: tuple[str, ...], name: str) -> Item | None:
-        """What must be trained first before the leaf is recorded. None where it is, and where a stage before it ended without weights."""
-        item: Item | None = None
-        start: Parent | None = None  # of the stage after the one looked at
-        for stage in reversed(leaf.chain):
-            attempt, ended = ask(self.ledger, "look", stage.key, self.retry)
-            if ended and ended != "done":
-                return None
-            if ended and (start is None or self.setup.storage.exists(weights_of(stage.key, start.step))):
-                break
-            save_at = start.save_at if start else ()
-            keep = start is not None and not (ended and save_at)
-            item = Item(stage, f"{name} ({stage.phase})", 0.0, metrics, keep, bool(ended), attempt, save_at=save_at)
-            start = stage.init if isinstance(stage.init, Parent) else None
-        return item

@@ -13,7 +13,7 @@ from ray.exceptions import ActorDiedError
 from store.samples import record, stage
 
 from harness.cluster import tune as tune_module
-from harness.cluster.tune import ChainRunner, SharedWeights
+from harness.cluster.tune import HarnessTrial, SharedWeights
 from harness.cluster.worker import WorkerResult
 from harness.execution import WorkerSetup
 from harness.planning.lifecycle import WORKER_DEATHS
@@ -60,31 +60,28 @@ class FakeLedger:
         return self.store.records(metrics)
 
 
-@dataclass
-class Trial:
-    """A chain runner whose training takes no time: `act` says how a stage ends, or raises what its worker's death raises."""
+class Trial(HarnessTrial):
+    """A trial whose training takes no time: `act` says how a stage ends, or raises what its worker's death raises."""
 
-    ledger: FakeLedger
-    act: Act = lambda _: "done"
-    trained: list[str] = field(default_factory=list)
+    def __init__(self, ledger: FakeLedger, act: Act = lambda _: "done") -> None:
+        self._ledger, self._owner, self._act = ledger, Owner.current(), act
+        self._setup, self._retry, self._number = WorkerSetup(Path(), ledger.storage), False, 0
+        self._points = SimpleNamespace(scored=lambda run: ("accuracy",))  # type: ignore[assignment]
+        self.trained: list[str] = []
 
-    def __post_init__(self) -> None:
-        setup = WorkerSetup(Path(), self.ledger.storage)
-        self.runner = ChainRunner(self.ledger, Owner.current(), setup, self._train, retry=False)
-
-    def _train(self, item: Item, owner: Owner) -> WorkerResult:
+    def _train(self, item: Item) -> WorkerResult:
         self.trained.append(item.stage.phase)
-        status = self.act(item)
+        status, ledger = self._act(item), self._ledger
         if status == "done" and item.keep_weights:
-            self.ledger.storage.write(weights_of(item.stage.key), b"weights")
+            ledger.storage.write(weights_of(item.stage.key), b"weights")
         if item.remake:
-            self.ledger.release(item.stage.key, owner)
+            ledger.release(item.stage.key, self._owner)
             return WorkerResult(status, "", True)
         found = record(item.stage, status)
-        return WorkerResult(status, found.reason, self.ledger.commit(item.stage, found, owner))
+        return WorkerResult(status, found.reason, ledger.commit(item.stage, found, self._owner))
 
     def run(self, run: Run = RUNS[0]) -> Record | None:
-        return self.runner.run(run, ("accuracy",), "trial 0")
+        return self._finish(run)
 
 
 @pytest.fixture
