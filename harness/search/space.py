@@ -22,9 +22,8 @@ from harness.planning.recipe import EXCLUSIVE, PHASES, Value
 from harness.planning.request import OWN_TABLE, YAML, Override, Request, is_own, overrides_of
 from harness.planning.row import Row
 from harness.planning.table import load_table
-from harness.search.parameters import Distribution, Tunable, tunable_at
 from harness.search.request import TuneRequest
-from harness.search.space_file import MODES, RACINGS, SAMPLERS, Space
+from harness.search.space_file import MODES, RACINGS, SAMPLERS, Distribution, Space, Tunable, tunable_at
 from harness.search.trials import Mode, Point
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import MisplacedError, Places, load_named, packaged_files, placed

@@ -25,7 +25,6 @@ from harness.planning.request import Request, parse_override
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table, table_names
-from harness.search.parameters import Tunable, tunable_at
 from harness.search.request import TuneRequest
 from harness.search.space import (
     ResolvedSpace,
@@ -35,7 +34,7 @@ from harness.search.space import (
     requested_space,
     space_names,
 )
-from harness.search.space_file import Space
+from harness.search.space_file import Space, Tunable, tunable_at
 from harness.tasks import TASKS
 from harness.yaml_files import parse_yaml
 
