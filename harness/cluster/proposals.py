@@ -12,7 +12,7 @@ import optuna
 from optuna.trial import TrialState
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import Searcher
-from ray.tune.stopper import NoopStopper, Stopper
+from ray.tune.stopper import Stopper
 
 from harness.errors import UserError
 from harness.search.points import Points
@@ -32,9 +32,10 @@ Watch = Callable[[str, Trial], None]
 """Told 'started', 'replicate' and 'ended' with the trial as it is then."""
 
 
-class Proposals(Searcher):
+class Proposals(Searcher, Stopper):
     """Gives Tune one point of the `study` after another, up to as many distinct ones as its space asks for. A point that is the same computation as an
-    earlier one is not run. `seed`: of the sampler; a study that goes on takes another, lest it draws the same points again."""
+    earlier one is not run. `seed`: of the sampler; a study that goes on takes another, lest it draws the same points again. It stops all trials if the
+    study cannot continue (`fatal`), or its time is `over`."""
 
     def __init__(self, study: optuna.Study, points: Points, store: Store, watch: Watch, seed: int) -> None:
         super().__init__()
@@ -53,11 +54,17 @@ class Proposals(Searcher):
         study.sampler = sampler_of(points.space, seed + len(asked(study, points.space)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Searcher, ())  # Tune would pickle its searcher into a folder that is never read
+        return (Searcher, ())  # Tune would pickle its searcher and its stopper into a folder that is never read
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return self.stop_all()
+
+    def stop_all(self) -> bool:
+        return self.fatal is not None or self.over
 
     def _guarded(self, act: Callable[..., T], *arguments: Any) -> T | None:
         """Tune swallows or wraps exceptions of its searcher; an error of the store must end the study."""
-        if self.fatal or self.over:
+        if self.stop_all():
             return None
         try:
             with database_errors(self._store):
@@ -143,22 +150,6 @@ class Proposals(Searcher):
         if ended.state == "dropped":
             told = projected(ended.values, [other.values for other in self.trials.values() if other.eligible])
         self.study.tell(trial, told, state=TrialState.FAIL if told is None else TrialState.COMPLETE)
-
-
-class Ended(Stopper):
-    """Tells Tune to stop all trials if the study cannot continue, or its time is over."""
-
-    def __init__(self, proposals: Proposals) -> None:
-        self._proposals = proposals
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (NoopStopper, ())
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return self.stop_all()
-
-    def stop_all(self) -> bool:
-        return self._proposals.fatal is not None or self._proposals.over
 
 
 # ---------------------------------------------------------------------------------------------------------- schedulers

@@ -22,7 +22,7 @@ from ray import tune
 
 from harness.cluster import environment
 from harness.cluster.ledger import StopRequests, ask
-from harness.cluster.proposals import Ended, Proposals, scheduler_of
+from harness.cluster.proposals import Proposals, scheduler_of
 from harness.cluster.stop import ASK_SECONDS
 from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, death_reason, died_with_node, submit
 from harness.cluster.worker_group import start_worker
@@ -115,7 +115,7 @@ def explore(
                     name=study,
                     storage_path=folder,
                     verbose=0,
-                    stop=Ended(proposals),
+                    stop=proposals,
                     failure_config=tune.FailureConfig(max_failures=LOSSES),
                     checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 ),

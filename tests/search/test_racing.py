@@ -162,7 +162,7 @@ def test_a_point_as_good_as_the_incumbent_is_dropped_at_most_at_the_error_rate(
     subsets: int, seeds: int, rounded: float
 ) -> None:
     """At any look, against a fixed incumbent drawn anew for each; also with scores of a small dev set, which tie."""
-    scores, replicates = simulated(subsets, seeds, 8000, rounded=rounded).tolist(), replicates_of(subsets, seeds)
+    scores, replicates = simulated(subsets, seeds, 4000, rounded=rounded).tolist(), replicates_of(subsets, seeds)
     pairs = zip(scores[::2], scores[1::2], strict=True)
     dropped = [any(paired(ours[:done], theirs, replicates) for done in looks(replicates)) for ours, theirs in pairs]
     assert np.mean(dropped) - 3 * math.sqrt(ERROR_RATE / len(dropped)) < ERROR_RATE
