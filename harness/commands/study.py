@@ -104,12 +104,7 @@ class PreparedStudy:
         )
 
     def _stages(self, points: Iterable[Mapping[str, Any]]) -> dict[str, Stage]:
-        """The stages of points by key; a point that cannot be run has none."""
-        found: dict[str, Stage] = {}
-        for point in points:
-            with suppress(UserError):
-                found |= {s.key: s for runs in self.points.runs(point) for run in runs for s in run.stage.chain}
-        return found
+        return {stage.key: stage for run in self.points.runs_of(points) for stage in run.stage.chain}
 
 
 @dataclass
@@ -334,7 +329,7 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
         weights.hold(
             plan.runs, opened.owner.token
         )  # what the default point shares with others stays until the study ends
-        runs = points.runs_of_grid()
+        runs = points.runs_of(points.space.grid_points() if points.space.sampler == "grid" else ())
         recorded = store.statuses(run.stage.key for run in runs)
         weights.hold(run for run in runs if run.stage.key not in recorded)
         setup = worker_setup_of(request, [located], storage, settled)
@@ -490,9 +485,8 @@ def track_trial(opened: Opened, writer: Writer, kind: str, trial: Trial) -> None
 def _projection(opened: Opened, trials: Iterable[Trial]) -> Projection:
     points, members = opened.points, []
     for trial in trials:
-        with suppress(UserError):  # a point that cannot be run: its trial failed
-            labels = {"study": opened.name, "trial": trial.number, **trial.point}
-            for run in {run.name: run for runs in points.runs(trial.point) for run in runs}.values():
-                group = f"trial {trial.number}/{run.task}/{size_name(run)}"
-                members.append(member_of(run, group, labels, points.table_data.tasks[run.task], tests=False))
+        labels = {"study": opened.name, "trial": trial.number, **trial.point}
+        for run in {run.name: run for run in points.runs_of([trial.point])}.values():
+            group = f"trial {trial.number}/{run.task}/{size_name(run)}"
+            members.append(member_of(run, group, labels, points.table_data.tasks[run.task], tests=False))
     return Projection(f"harness-{opened.name}", tuple(members))

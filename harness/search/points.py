@@ -69,10 +69,10 @@ class Points:
             for subset, seed in self.replicates
         )
 
-    def runs_of_grid(self) -> list[Run]:
-        """Those of all points that can be run; none of a search, whose points are not known before."""
+    def runs_of(self, points: Iterable[Point]) -> list[Run]:
+        """Those of several points; a point that cannot be run has none."""
         runs: list[Run] = []
-        for point in self.space.grid_points() if self.space.sampler == "grid" else ():
+        for point in points:
             with suppress(UserError):
                 runs += chain.from_iterable(self.runs(point))
         return runs

@@ -68,13 +68,6 @@ def test_replicates_go_across_subsets_first_and_are_the_same_for_all_points(grid
         ]
 
 
-def test_the_runs_of_a_grid_are_those_of_all_its_points(grid: Points, search: Points) -> None:
-    keys = [key for point in grid.space.grid_points() for key in grid.identity(point)]
-    assert [run.stage.key for run in grid.runs_of_grid()] == keys
-    assert len({*keys}) > len(grid.identity(grid.space.defaults))
-    assert search.runs_of_grid() == []
-
-
 @pytest.mark.parametrize(
     ("protocol", "sizes", "subsets", "of_full"),
     [
