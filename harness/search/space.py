@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
 from harness.errors import UserError, unknown
 from harness.methods import METHODS, methods_named
 from harness.paths import named_path
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     from harness.tasks.task import Task
 
 MOST_POINTS = 10_000
-ORIGINS = {name: name for name in ("table", "tasks", "sizes", "subsets", "seeds")} | {"methods": "row"}
-"""Fields of a request that a space gives, each with its key."""
 
 
 class ResolvedSpace(Space):
@@ -50,7 +46,7 @@ class ResolvedSpace(Space):
     parameters: dict[str, Distribution]
     shared: tuple[Override, ...]
     fixed: tuple[Override, ...]
-    origins: dict[str, str] = Field(default_factory=dict)
+    origins: dict[str, str]
 
     @property
     def offered(self) -> dict[str, Distribution]:
@@ -187,13 +183,13 @@ def resolve_space(space: Space, request: TuneRequest, places: Callable[..., str]
     chosen = sampler or ("grid" if mode == "grid" else shown.sampler)
     if request.trials is not None and chosen == "grid":
         raise UserError("--trials: a grid ends by itself; leave it out, or draw from the grid with --sampler random.")
-    origins = {name: place(key) for name, key in ORIGINS.items() if getattr(shown, key)}
+    origins = {key: place(key) for key in ("tasks", "sizes", "subsets") if getattr(shown, key)}
     if changes or request.preset is None:
         key = "table_preset" if changes and changes.table_preset else "presets" if changes else "default_preset"
         origins["preset"] = place(key, *[preset] * (key == "presets"))
     shared = zip(shown.set, overrides_of(shown.set), strict=True)
     others = {path: value for path, value in points[other].items() if path not in varied[mode]}
-    fixed = _overrides(others, space.parts, f"space {space.name}, key defaults,")
+    fixed = _overrides(others, space.parts, f"space {space.name}, key defaults,")  # unless `set` says it
     explored: dict[str, Any] = {
         "preset": preset,
         "table_preset": (changes and changes.table_preset) or preset,
