@@ -163,9 +163,6 @@ class Race(FIFOScheduler):
         super().__init__()
         self._proposals = proposals
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (FIFOScheduler, ())
-
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         mine = self._proposals.heard(trial.trial_id, result)
         if mine is None:
