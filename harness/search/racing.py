@@ -13,15 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.planning.aggregation import mean
+from harness.search.trials import Replicates
 from harness.statistics.crossed import ROUNDING, half_width, mean_squares, t_inference
 
 ERROR_RATE = 0.05
 """Probability, at most, that a point that is not worse than the incumbent is dropped, over all looks together."""
 MIN_CLUSTERS = 3
 """Clusters (subsets; the seeds where there is one subset) that a look needs; two where there are just two subsets."""
-
-Replicates = Sequence[tuple[int, int]]
-"""(subset, seed), all pairs of them, across subsets first: the order that is the same for all trials."""
 
 
 def looks(replicates: Replicates) -> tuple[int, ...]:

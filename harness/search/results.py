@@ -13,11 +13,8 @@ from typing import Any, TypedDict
 
 from harness.planning.aggregation import mean, subset_std
 from harness.planning.recipe import Value
-from harness.search.trials import Point, Trial, best_trial
+from harness.search.trials import Point, Replicates, Trial, best_trial
 from harness.yaml_files import dumped
-
-Replicates = Sequence[tuple[int, int]]
-"""(subset, seed) in the order of a study."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Study:
     row: str
     paths: tuple[str, ...]
     metric: str
-    replicates: tuple[tuple[int, int], ...]
+    replicates: Replicates
     trials: tuple[Trial, ...]
     grid: Mapping[str, tuple[Value, ...]] | None
     default: Point

@@ -15,6 +15,8 @@ Point = Mapping[str, Value]
 """One hyperparameter point: values by path ('alpha', 'fine_tune.lr')."""
 Mode = Literal["grid", "search"]
 State = Literal["running", "complete", "dropped", "failed"]
+Replicates = Sequence[tuple[int, int]]
+"""(subset, seed), all pairs of them, across subsets first: the order that is the same for all trials."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,8 @@ class Trial:
         """The mean of the replicates so far; None before the first."""
         return mean(self.values) if self.outcomes else None
 
-    def spread(self, replicates: Sequence[tuple[int, int]]) -> float | None:
-        """Sd of the subsets' means (ddof 1); of the replicates where there is one subset; None while there is only one.
-        `replicates`: (subset, seed) in the study's order."""
+    def spread(self, replicates: Replicates) -> float | None:
+        """Sd of the subsets' means (ddof 1); of the replicates where there is one subset; None while there is only one."""
         subsets = [subset for subset, _ in replicates[: len(self.outcomes)]]
         return subset_std(subsets, self.values) if self.outcomes else None
 
