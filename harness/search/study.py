@@ -133,12 +133,13 @@ def state_of(notes: dict[str, Any]) -> State:
 
 
 def told(study: optuna.Study, space: ResolvedSpace) -> dict[int, int]:
-    """The trials whose mean or projected mean the sampler was told last, by Optuna's number of it."""
-    return {
+    """The trials whose mean or projected mean the sampler was told, by Optuna's number of the last time."""
+    last = {
         int(notes.get("same as", each.number)): each.number
         for each, notes, _ in asked(study, space)
         if each.state == TrialState.COMPLETE and (notes.get("again") or "same as" not in notes)
     }
+    return {number: first for first, number in last.items()}
 
 
 def outcomes_of(points: Points, store: Store, point: Point) -> tuple[ReplicateOutcome, ...]:
