@@ -17,6 +17,7 @@ from transformers.utils import logging
 
 from harness import objectives
 from harness.contract.law import require
+from harness.contract.replay import Replay
 from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Examples, Tokeniser, Tokens
@@ -28,7 +29,7 @@ from harness.specs import Objective
 from harness.streams import stream
 from harness.training.forward_backward import ForwardBackward, autocast
 from harness.training.process_group import SINGLE_PROCESS
-from harness.training.update import trainable
+from harness.training.update import capturable, trainable
 
 CPU = torch.device("cpu")
 ROWS = 9
@@ -297,6 +298,38 @@ def a_batch_in_parts_is_the_batch(make: Make) -> None:
             )
 
 
+def a_gpu_may_repeat_its_operators(make: Make) -> None:
+    """Those of one update, recorded, give the next batch's losses and gradients, bit for bit: Python decides nothing that depends on a batch."""
+    subject = make(dropout=0.1)
+    if not capturable(subject.module):
+        return
+    labels, turned = subject.labels, np.arange(len(subject.examples))[::-1]
+    other = replace(
+        subject, examples=subject.examples.take(turned), labels=None if labels is None else labels[turned].copy()
+    )
+    first = subject.views().batch(block=True)
+    second = next(each for step in range(1, 99) if (each := other.views(2, step).batch(block=True)).form == first.form)
+    batch, module = first.to(CPU), subject.module
+
+    def losses() -> Tensor:
+        terms = module(batch)
+        module.loss(terms).backward()  # type: ignore[no-untyped-call]
+        return torch.stack([term.detach() for term in terms.values()])
+
+    what = "a GPU cannot repeat its operators; let forward() read its batch alone, or set captured = False in its definition"
+    try:
+        found, replay = Replay().record(losses)
+    except RuntimeError as error:
+        require(False, f"{what} ({error})")
+    batch.fill(second)
+    torch.manual_seed(5)
+    replay()
+    repeated = found.clone(), {name: gradient.clone() for name, gradient in gradients(module).items()}
+    module.zero_grad(set_to_none=True)
+    torch.manual_seed(5)
+    require(torch.equal(losses(), repeated[0]) and same(gradients(module), repeated[1]), what)
+
+
 def its_flops_are_counted(make: Make) -> None:
     views = make().views()
     require(
@@ -312,6 +345,7 @@ OF_OBJECTIVE: tuple[Callable[[Make], None], ...] = (
     half_precision_is_finite,
     batches_without_content_are_finite,
     a_batch_in_parts_is_the_batch,
+    a_gpu_may_repeat_its_operators,
     its_flops_are_counted,
 )
 

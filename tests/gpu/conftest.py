@@ -38,7 +38,7 @@ def cuda(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0])
     record_property("machine", machine)
     torch.set_float32_matmul_precision("highest")  # no TF32
-    yield Setting(torch.device("cuda"), tmp_path)
+    yield Setting(torch.device("cuda"), tmp_path, updates=60, warm=60)
     gc.collect()
     torch.cuda.empty_cache()
 

@@ -50,6 +50,7 @@ class TextEncoder(nn.Module):
                     setattr(module, name, nn.Dropout(0.0))
         use_cpu_kernels(model)
         self.model: Any = model
+        self._fused = False
         self.fresh_head = fresh_head
         self.config: Any = model.config
         self.hidden_size: int = self.config.hidden_size
@@ -111,6 +112,9 @@ class TextEncoder(nn.Module):
 
     def _padded(self, batch: Batch, *, embedded: bool = False) -> tuple[Tensor, ...]:
         """By the library's own padded forward: (hidden states [T, d],), and with `embedded` also the input of the first layer."""
+        if batch.ids.device.type != "cpu" and not self._fused:
+            self.model.set_attn_implementation("sdpa")  # where the library has it for this model; numbers on a CPU stay
+            self._fused = True
         packing = batch.packing
         positions, types = self.position_and_type_ids(batch)
         given = {
