@@ -4,39 +4,27 @@ database."""
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import platform
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
-from harness.errors import KEPT, UserError, masked
+from harness.errors import KEPT, UserError, first_line, masked
 from harness.paths import named_path, replace_file
 from harness.retry import TransientError, retried
 
 T = TypeVar("T")
 
-OPTIONS = {"s3": ("endpoint_override", "region", "scheme"), "gs": ("endpoint_override", "scheme")}
-"""Options after a '?' in the URI of each kind of bucket."""
-CONNECT_SECONDS, SILENT_SECONDS, ATTEMPTS = 5.0, 10.0, 2
-"""An unreachable bucket fails after 11 s, a connected one that does not answer after 21 s (measured)."""
-CLEAN_UP_SECONDS = 3600.0
-"""Files of killed writers are deleted from this age on; a living one writes."""
+KINDS = ("s3", "gs", "file")
+"""Of URIs, as pyarrow reads them."""
 
 
-class StorageError(UserError, OSError):
+class StorageError(TransientError, OSError):
     """The storage cannot be used: the reason and the fix in one sentence."""
-
-
-class StorageOutageError(StorageError, TransientError):
-    """One that may pass."""
 
 
 _reached: set[str] = set()
@@ -57,13 +45,20 @@ class Storage:
     @classmethod
     def named(cls, text: str) -> Storage:
         """The storage that a user names. A relative path refers to the working folder. Raises UserError for an invalid name."""
-        if "://" in text:
-            _parts(text)
-            return cls(text)
         kind = text.partition(":")[0]
-        if kind in OPTIONS:  # the rest may contain a secret
-            raise UserError(f"storage {kind}:...: write two slashes, as in s3://BUCKET/PREFIX.")
-        return cls(str(named_path(text, "storage").absolute()))
+        if "://" not in text and kind not in KINDS[:2]:
+            return cls(str(named_path(text, "storage").absolute()))
+        try:
+            if kind not in KINDS:
+                raise ValueError(f"unknown kind of storage '{kind}'")
+            with contextlib.suppress(OSError):  # the network's, of which the first use tells
+                _opened(text)
+        except ValueError as error:
+            raise UserError(
+                f"storage {masked(text)}: {first_line(error).rstrip('.')}; write a folder, file:///FOLDER, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, and in "
+                "s3://KEY:SECRET@BUCKET/PREFIX %2F for a '/' of the secret and %2B for a '+'."
+            ) from None
+        return cls(text)
 
     def __repr__(self) -> str:
         return f"Storage({self.shown!r})"
@@ -78,7 +73,7 @@ class Storage:
         """Its folder; None for a bucket."""
         if "://" not in self.uri:
             return Path(self.uri)
-        parts = _parts(self.uri)
+        parts = urlsplit(self.uri, allow_fragments=False)
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
     def exists(self, name: str) -> bool:
@@ -120,16 +115,14 @@ class Storage:
 
     def _once(self, done: str, act: Callable[[_Folder | _Bucket], T]) -> T:
         try:
-            answer = act(_opened(self.uri))
+            answer = act(_Folder(self.folder) if self.folder else _opened(self.uri))
         except FileNotFoundError:  # an answer too
             _reached.add(self.uri)
             raise
-        except UserError:
-            raise
         except OSError as error:
             _opened.cache_clear()
-            text = (error.strerror or str(error) or "no message").splitlines()[0].rpartition("Details: ")[2][:300]
-            raise (StorageError if error.errno in _LASTING else StorageOutageError)(
+            text = (error.strerror or first_line(error)).rpartition("Details: ")[2]
+            raise StorageError(
                 f"The storage {self.shown} could not be {done} on {_here()}: {text.rstrip('.')}; check that it is there, has room, and "
                 "lets this user or these credentials (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS) read, write and delete, or name "
                 f"another one: {KEPT}."
@@ -150,78 +143,20 @@ def checkpoint_of(key: str) -> str:
 
 # ---------------------------------------------------------------- folders and buckets
 
-_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
-
 
 def _here() -> str:
     return platform.node() or "this machine"
 
 
-def _parts(uri: str) -> SplitResult:
-    """Parse the URI of a storage. Raises UserError."""
-    shown = f"storage {masked(uri)}"
-    parts = urlsplit(uri, allow_fragments=False)
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path:
-            raise UserError(f"{shown}: write file:///FOLDER with three slashes; it names this machine's folder.")
-        return parts
-    if parts.scheme not in OPTIONS:
-        raise UserError(
-            f"{shown}: unknown kind of storage '{parts.scheme}'; write a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX."
-        )
-    bucket = parts.netloc.rpartition("@")[2]
-    if not bucket or ":" in bucket or "@" in parts.path:
-        raise UserError(
-            f"{shown}: write {parts.scheme}://BUCKET/PREFIX; in s3://KEY:SECRET@BUCKET/PREFIX a '/' of the secret is %2F, a "
-            "'+' is %2B."
-        )
-    strange = sorted({key for key, _ in parse_qsl(parts.query, keep_blank_values=True)} - set(OPTIONS[parts.scheme]))
-    if strange:
-        raise UserError(f"{shown}: unknown option '{strange[0]}' after '?'. Known: {', '.join(OPTIONS[parts.scheme])}.")
-    return parts
-
-
 @lru_cache(maxsize=8)
-def _opened(uri: str) -> _Folder | _Bucket:
-    folder = Storage(uri).folder
-    if folder:
-        return _Folder(folder)
-    parts = _parts(uri)
-    credentials, _, bucket = parts.netloc.rpartition("@")
-    options = dict(parse_qsl(parts.query))
-    system = _s3(credentials, bucket, options) if parts.scheme == "s3" else _gs(credentials, options)
-    return _Bucket(system, "/".join(filter(None, (bucket, unquote(parts.path).strip("/")))))
+def _opened(uri: str) -> _Bucket:
+    """Raises ValueError for what is no URI of a storage, and OSError."""
+    from pyarrow.fs import FileSystem
 
-
-def _s3(credentials: str, bucket: str, options: dict[str, str]) -> Any:
-    from pyarrow import fs
-
-    endpoint = options.get("endpoint_override") or ""
-    if not endpoint:  # which Arrow does not read
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-    scheme, _, address = endpoint.rpartition("://")
-    region = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if not region:
-        region = "us-east-1" if address else fs.resolve_s3_region(bucket)
-    key, _, secret = credentials.partition(":")
-    return fs.S3FileSystem(
-        access_key=unquote(key) or None,
-        secret_key=unquote(secret) or None,
-        region=region,
-        scheme=options.get("scheme") or scheme or None,
-        endpoint_override=address or None,
-        connect_timeout=CONNECT_SECONDS,
-        request_timeout=SILENT_SECONDS,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
-        allow_delayed_open=False,  # otherwise closing a failed upload creates an empty file
-    )
-
-
-def _gs(credentials: str, options: dict[str, str]) -> Any:
-    from pyarrow import fs
-
-    limit = timedelta(seconds=SILENT_SECONDS)
-    return fs.GcsFileSystem(anonymous=credentials == "anonymous", retry_time_limit=limit, **options)
+    system, root = FileSystem.from_uri(uri)
+    if not root:
+        raise ValueError("it names no bucket")
+    return _Bucket(system, root)
 
 
 @dataclass(frozen=True)
@@ -266,17 +201,7 @@ class _Folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError as error:
             raise OSError(str(error)) from None
-        self._clean_up(path)
         replace_file(path, content)
 
     def delete(self, name: str) -> None:
-        self._clean_up(self.root / name)
         (self.root / name).unlink()
-
-    @staticmethod
-    def _clean_up(path: Path) -> None:
-        """Delete what killed writers left."""
-        for left in path.parent.glob(f".{path.name}.*.part*"):
-            with contextlib.suppress(OSError):  # deleted meanwhile
-                if time.time() - left.stat().st_mtime > CLEAN_UP_SECONDS:
-                    left.unlink()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import errno
-import http.server
 import os
 import pickle
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,7 +127,7 @@ class TestFolders:
         program += "; sys.exit('pyarrow' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False).returncode == 0
 
-    def test_a_killed_writer_leaves_whole_files_and_nothing_for_long(self, tmp_path: Path) -> None:
+    def test_a_killed_writer_leaves_whole_files(self, tmp_path: Path) -> None:
         storage = Storage(str(tmp_path))
         storage.write("shared", b"a" * 50)
         process = writer(storage, "b", times=10**6, size=8 * MIB)
@@ -143,12 +140,6 @@ class TestFolders:
             process.kill()
             process.wait()
         assert storage.read("shared") == b"b" * 8 * MIB
-        (left,) = tmp_path.glob(".shared.*.part")
-        storage.write("shared", b"c")
-        assert left.exists(), "it could be another writer's that has only begun"
-        os.utime(left, (0, 0))
-        storage.write("shared", b"d")
-        assert [path.name for path in tmp_path.iterdir()] == ["shared"]
 
 
 def killed_in_the_middle(process: subprocess.Popen[bytes], folder: Path) -> bool:
@@ -184,58 +175,22 @@ class TestPlacesThatCannotBeUsed:
                 assert SECRET not in str(error.value)
         storage.probe()
 
-    @pytest.mark.parametrize("listens", [False, True])
-    def test_nobody_answers(self, listens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(storages, "SILENT_SECONDS", 1.0)
-        with socket.socket() as silent:
-            silent.bind(("127.0.0.1", 0))
-            if listens:
-                silent.listen(8)
-            uri = f"s3://a:b@bucket/x?endpoint_override=127.0.0.1:{silent.getsockname()[1]}&scheme=http"
-            with pytest.raises(StorageError, match=r"could not be written on .*(connect|too slow)"):
-                Storage.named(uri).probe()
-
-    def test_an_upload_that_cannot_begin_puts_nothing(self) -> None:
-        """Arrow's stream, told to open late, would upload an empty file as it is closed."""
-        asked = []
-
-        class Refusing(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.answer(501)
-
-            def do_PUT(self) -> None:
-                self.answer(200)
-
-            def answer(self, status: int) -> None:
-                asked.append(self.command)
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                self.send_response(status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as refusing:
-            threading.Thread(target=refusing.serve_forever, daemon=True).start()
-            storage = Storage(f"s3://a:b@bucket/x?endpoint_override=127.0.0.1:{refusing.server_port}&scheme=http")
-            with pytest.raises(StorageError, match="could not be written"):
-                storage.write("big", bytes(20 * MIB))
-            refusing.shutdown()
-        assert set(asked) == {"POST"}
+    def test_nobody_answers(self) -> None:
+        with pytest.raises(StorageError, match=r"could not be written on .*connect"):
+            Storage.named("s3://a:b@bucket/x?endpoint_override=127.0.0.1:1&scheme=http").probe()
 
     @pytest.mark.parametrize(
         ("text", "said"),
         {
-            "hdfs://host/folder": "unknown kind of storage 'hdfs'; write a folder, s3://BUCKET/PREFIX or gs://",
-            "s3:/me:hush@bucket/x": "write two slashes",
-            "s3:///x": "write s3://BUCKET/PREFIX",
-            "gs://": "write gs://BUCKET/PREFIX",
-            "file://folder": "write file:///FOLDER with three slashes",
-            "s3://bucket/x?endpoint=a": "unknown option 'endpoint' after '\\?'. Known: endpoint_override, region, scheme",
-            "gs://bucket/x?region=a": "unknown option 'region' after '\\?'. Known: endpoint_override, scheme",
-            "s3://me:hush/hush@bucket/x": "a '/' of the secret is %2F",
-            "s3://me:hush": "a '/' of the secret is %2F",
+            "hdfs://host/folder": "unknown kind of storage 'hdfs'; write a folder, file:///FOLDER, s3://BUCKET/PREFIX or gs://",
+            "s3:/me:hush@bucket/x": "Missing bucket name",
+            "s3:///x": "Missing bucket name",
+            "gs://": "it names no bucket",
+            "file://folder": "write a folder, file:///FOLDER",
+            "s3://bucket/x?endpoint=a": "'endpoint'",
+            "gs://bucket/x?region=a": "'region'",
+            "s3://me:hush/hush@bucket/x": "%2F for a '/' of the secret",
+            "s3://me:hush": "%2F for a '/' of the secret",
         }.items(),
     )
     def test_what_is_no_storage(self, text: str, said: str) -> None:
@@ -313,26 +268,3 @@ class TestSecrets:
         for text in (repr(storage), str(storage), repr(WorkerSetup(Path(), storage))):
             assert shown in text
             assert "hush" not in text
-
-    def test_the_secret_of_the_uri_is_the_one_that_signs(self, server: Server) -> None:
-        """'%2F' and '%2B' are read as what they stand for, and the environment may name the endpoint as Amazon's tools do."""
-        from pyarrow.fs import S3FileSystem
-
-        place = storages._opened(server.uri("x"))
-        assert isinstance(place, storages._Bucket)
-        assert place.root == "weights/x"
-        same = S3FileSystem(
-            access_key="someone", secret_key=SECRET, region="us-east-1", endpoint_override=server.address
-        )
-        options, expected = place.system.__reduce__()[1][0], same.__reduce__()[1][0]
-        assert [options[name] for name in ("access_key", "secret_key")] == [
-            expected[name] for name in ("access_key", "secret_key")
-        ]
-
-    def test_the_endpoint_may_come_from_the_environment(self, server: Server) -> None:
-        program = "import sys; from harness.storage import Storage; Storage(sys.argv[1]).write('a', b'a')"
-        environment = {"AWS_ENDPOINT_URL": f"http://{server.address}", "AWS_ACCESS_KEY_ID": "me"}
-        environment |= {"AWS_SECRET_ACCESS_KEY": SECRET}
-        arguments = [sys.executable, "-c", program, "s3://weights/environment"]
-        subprocess.run(arguments, env={**os.environ, **environment}, check=True)
-        assert server.files("environment") == {"a"}
