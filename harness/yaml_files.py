@@ -23,8 +23,6 @@ from harness.errors import UserError, hint, quoted, unknown
 from harness.paths import named_path
 
 SHOWN_ERRORS = 3
-MOST_BYTES, MOST_LEVELS, MOST_VALUES = 200_000, 100, 100_000
-"""What a file may hold: the parser takes seconds for more (measured), and aliases multiply without end."""
 
 
 class Strict(BaseModel):
@@ -87,7 +85,7 @@ M = TypeVar("M", bound=BaseModel)
 def load_yaml(path: Path, model: type[M]) -> M:
     """The YAML file at `path` as a validated `model`; `~` is expanded.
 
-    Raises UserError when the file is missing, empty, too large, not UTF-8, not YAML, or does not fit the model; for the
+    Raises UserError when the file is missing, empty, not UTF-8, not YAML, or does not fit the model; for the
     latter the first three errors, each as 'FILE, line N, key a.b.c: what is wrong and what is allowed.'
     """
     return parse_yaml(_read(path), model, str(path))
@@ -95,14 +93,11 @@ def load_yaml(path: Path, model: type[M]) -> M:
 
 def _read(path: Path) -> str:
     try:
-        with named_path(str(path)).open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
+        raw = named_path(str(path)).read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file.") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    if len(raw) > MOST_BYTES:
-        raise UserError(f"{path}: is larger than {MOST_BYTES:,} bytes, the most for a YAML file; make it shorter.")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -264,20 +259,9 @@ def _parse(text: str, where: str) -> Any:
     from ruamel.yaml import YAML
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError
-    from ruamel.yaml.scanner import RoundTripScanner, ScannerError
 
-    class Scanner(RoundTripScanner):
-        def fetch_flow_collection_start(self, *given: Any, **named: Any) -> None:
-            """Its time grows with the square of the open brackets: 3,000 take half a minute."""
-            if self.flow_level >= MOST_LEVELS:
-                problem = f"more than {MOST_LEVELS} brackets are open"
-                raise ScannerError(problem=problem, problem_mark=self.reader.get_mark())
-            super().fetch_flow_collection_start(*given, **named)
-
-    parser = YAML(typ="rt")
-    parser.Scanner = Scanner
     try:
-        return parser.load(text)
+        return YAML(typ="rt").load(text)
     except DuplicateKeyError as error:
         mark = error.problem_mark
         problem = str(error.problem).partition(" with value")[0].replace("found duplicate key", "the key")
@@ -295,14 +279,9 @@ def _parse(text: str, where: str) -> Any:
 
 def _plain(tree: Any, where: str) -> Any:
     """Ruamel's annotated values as plain dict, list, str, bool, int, float. Raises UserError, which names `where`, for keys
-    that are no plain values, for characters that no file may hold, and for aliases that expand without end."""
-    left = MOST_VALUES
+    that are no plain values, for characters that no file may hold, and for a value that contains itself."""
 
     def plain(node: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise UserError(f"{where}: its aliases (*) stand for more than {MOST_VALUES:,} values; write fewer.")
         if isinstance(node, Mapping):
             for key in node:
                 if isinstance(key, (Mapping, list, tuple)):

@@ -332,7 +332,7 @@ def arrays(rng: random.Random, raw: bytes) -> bytes:
 
 
 VALUES: dict[str, list[str]] = {
-    "--table": ["small.yaml", "few_shot", "objectives", "fewshot", "nowhere.yaml", "data", "task.yaml", "/dev/zero"],
+    "--table": ["small.yaml", "few_shot", "objectives", "fewshot", "nowhere.yaml", "data", "task.yaml"],
     "--space": ["space.yaml", "cmlm", "ft", "small.yaml", "x"],
     "--with": ["point.yaml", "space.yaml", "nowhere.yaml", "data"],
     "--tasks": ["sst2", "task.yaml", "sst2,task.yaml", "movies", "stsb", "nowhere.yaml", "sst2,sst2"],

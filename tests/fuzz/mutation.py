@@ -27,7 +27,7 @@ NASTY: list[Any] = [
     *(Raw(text) for text in ("*a", "&a [*a]", "!!set {a}", "!!set {? [a]}", "!!python/object:os.system x", "{[a]: 1}", "{? {b: 1} : 2}")),
     *(Raw(text) for text in ("!!binary aGk=", "2020-01-01", "0x1F", "0o17", "1_000", "~", ".inf", "-.inf", ".nan", "1e400", "<<", "!x 1")),
     *(Raw(text) for text in ("{<<: 1}", "{<<: [1]}", "!!int x", "!!float []", "!!timestamp x", "!!omap [a: 1]", "'''", '"', "|", "? ", "@")),
-    *(Raw("[" * 150 + "]" * 150), Raw("[" * 3000), Raw("{a: " * 3000), Raw("x, " * 2000)),
+    *(Raw("[" * 150 + "]" * 150), Raw("[" * 300), Raw("{a: " * 300), Raw("x, " * 2000)),
     Raw("[&a [x,x,x,x,x,x,x,x,x], &b [*a,*a,*a,*a,*a,*a,*a,*a,*a], &c [*b,*b,*b,*b,*b,*b,*b,*b,*b], &d [*c,*c,*c,*c,*c,*c,*c,*c,*c], *d, *d]"),
 ]  # fmt: skip
 
