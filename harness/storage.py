@@ -79,6 +79,10 @@ class Storage:
     def exists(self, name: str) -> bool:
         return self._retried("read", lambda place: place.exists(name))
 
+    def sizes(self) -> dict[str, int]:
+        """The files at its top, with their bytes."""
+        return self._retried("read", lambda place: place.sizes())
+
     def read(self, name: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""
         return self._retried("read", lambda place: place.read(name))
@@ -169,6 +173,12 @@ class _Bucket:
     def exists(self, name: str) -> bool:
         return bool(self.system.get_file_info(f"{self.root}/{name}").is_file)
 
+    def sizes(self) -> dict[str, int]:
+        from pyarrow.fs import FileSelector
+
+        found = self.system.get_file_info(FileSelector(self.root, allow_not_found=True))
+        return {each.base_name: each.size for each in found if each.is_file}
+
     def read(self, name: str) -> bytes:
         with self.system.open_input_file(f"{self.root}/{name}") as file:
             content: bytes = file.read()
@@ -191,6 +201,9 @@ class _Folder:
 
     def exists(self, name: str) -> bool:
         return (self.root / name).exists()
+
+    def sizes(self) -> dict[str, int]:
+        return {each.name: each.stat().st_size for each in self.root.glob("*") if each.is_file()}
 
     def read(self, name: str) -> bytes:
         return (self.root / name).read_bytes()

@@ -48,6 +48,7 @@ class TestLaws:
     def test_what_was_written_is_read(self, storage: Storage) -> None:
         names = [weights_of("a"), checkpoint_of("a"), weights_of("b"), "encoders/digest/config.json"]
         contents = {name: name.encode() * 3 for name in names} | {"empty": b""}
+        assert storage.sizes() == {}
         for name, content in contents.items():
             assert not storage.exists(name)
             storage.write(name, content)
@@ -56,6 +57,8 @@ class TestLaws:
             assert storage.read(name) == content
         storage.write("empty", b"no more")
         assert storage.read("empty") == b"no more"
+        top = {name: len(content) for name, content in contents.items() if "/" not in name}
+        assert storage.sizes() == top | {"empty": len(b"no more")}
         again = pickle.loads(pickle.dumps(storage))
         assert again == storage
         assert again.read("encoders/digest/config.json") == contents["encoders/digest/config.json"]

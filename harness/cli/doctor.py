@@ -1,4 +1,5 @@
 """`doctor`: what this machine has, what it lacks, and how to fix it. Trains nothing and leaves no file behind.
+`--clean` deletes weights and checkpoints that nothing needs.
 
 A check imports what it needs itself, and whatever it raises is a line of the report: a broken installation is no traceback.
 """
@@ -18,8 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.cluster import set_environment
 from harness.devices import cores
 from harness.errors import UserError, first_line
+from harness.wording import counted
 
 if TYPE_CHECKING:
+    from harness.storage import Storage
+    from harness.store import Store
     from harness.tasks import Task, TextSource
 
 GIB = 2**30
@@ -308,6 +312,47 @@ def _disk(url: str | None) -> Check:
     return Check("disk", ok, f"{free:.1f} GB free at {place}", "" if ok else fix)
 
 
+# ------------------------------------------------------------------------------------------------------------ clean
+
+
+def _unneeded(store: Store, storage: Storage) -> dict[str, int]:
+    """Files of stages that no stage left to train starts from, with their bytes. Weights of runs (`--keep`) and those that many tables
+    start from stay, and files of stages that this store does not know."""
+    from harness.specs import SHARED_PHASES
+
+    settled, found = store.settled(), {}
+    for name, size in sorted(storage.sizes().items()):
+        key, _, rest = name.removeprefix(".").partition(".")
+        if key not in settled:
+            continue
+        stage = store.stage(key)
+        weights = rest.startswith(("safetensors", "step-")) and not name.startswith(".")  # else half a file
+        if not (weights and (store.labels(key) or (stage and stage.phase in SHARED_PHASES))):
+            found[name] = size
+    return found
+
+
+def _clean(args: argparse.Namespace) -> int:
+    from harness.cli.progress import agreed
+    from harness.storage import Storage
+    from harness.store import DEFAULT_URL, Owner, Store
+
+    store = Store(args.store or DEFAULT_URL, create=False)
+    storage = Storage.named(args.storage or str(store.artifacts))
+    if store.exists and store.others_alive(Owner.current()):
+        raise UserError(f"--clean: another command trains on {store.shown}; call it again when that has ended.")
+    files = _unneeded(store, storage)
+    print("\n".join(f"{size / 1e6:10,.1f} MB  {name}" for name, size in files.items()))
+    total = f"{counted(len(files), 'file')} in {storage.shown} ({sum(files.values()) / 1e9:,.2f} GB)"
+    if not files or not (args.yes or (sys.stdin.isatty() and agreed(f"Delete {total}?"))):
+        print(f"{total} can go{'; --yes deletes' if files else ''}. Nothing was deleted.")
+        return 0
+    for name in files:
+        storage.delete(name)
+    print(f"Deleted {total}.")
+    return 0
+
+
 # --------------------------------------------------------------------------------------------------------- the report
 
 
@@ -341,7 +386,9 @@ def checks(url: str | None = None, data: str | None = None, storage: str | None 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print every check with its fix. Returns 0 if nothing needed is missing, else 1."""
+    """Print every check with its fix. Returns 0 if nothing needed is missing, else 1. With `--clean` delete files, and check nothing."""
+    if args.clean:
+        return _clean(args)
     results = checks(args.store, args.data, args.storage)
     width = max(len(check.name) for check in results)
     for check in results:

@@ -483,6 +483,12 @@ def _check(check: argparse.ArgumentParser) -> None:
 
 def _doctor(doctor: argparse.ArgumentParser) -> None:
     _add(doctor, "store", "storage", "data")
+    _switch(
+        doctor,
+        "--clean",
+        "delete weights and checkpoints that no stage left to train needs, after it lists them and asks",
+    )
+    _switch(doctor, "--yes", "do not ask before --clean deletes")
 
 
 COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] = {

@@ -45,9 +45,13 @@ def confirm(yes: bool, expected: float, narrow: str) -> None:
         raise UserError(
             f"This plan takes about {duration(expected)} here; add --yes to run it, or narrow it with {narrow}."
         )
-    print(f"This takes about {duration(expected)} here. Continue? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not agreed(f"This takes about {duration(expected)} here. Continue?"):
         raise UserError("Nothing was trained.")
+
+
+def agreed(question: str) -> bool:
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def print_tracked(outcomes: dict[str, Outcome]) -> None:

@@ -21,7 +21,7 @@ from harness.store.database import parts
 from harness.store.kept import Kept
 from harness.store.leases import END, HELD, OF_KEY, Leases, Owner
 from harness.store.rows import packed, record_of, stage_of, written
-from harness.store.tables import RECORDS, RUNS
+from harness.store.tables import RECORDS, REQUEST_STAGES, RUNS
 
 C = RECORDS.c
 PLAIN = sa.select(C.key, C.record)
@@ -59,6 +59,15 @@ class Store(Leases, Kept):
     def keys(self) -> set[str]:
         """All recorded keys."""
         return {str(row["key"]) for row in self._select(sa.select(RECORDS.c.key))}
+
+    @retried
+    def settled(self) -> set[str]:
+        """The keys of stages that ended and belong to no request with a stage left to train."""
+        joined = sa.select(REQUEST_STAGES.c.digest).outerjoin(RECORDS, C.key == REQUEST_STAGES.c.key)
+        left = joined.where(sa.func.coalesce(C.status, "failed") == "failed")
+        needed = sa.select(REQUEST_STAGES.c.key).where(REQUEST_STAGES.c.digest.in_(left))
+        query = sa.select(C.key).where(C.status != "failed", C.key.not_in(needed))
+        return {str(row["key"]) for row in self._select(query)}
 
     @retried
     def records(self, keys: Iterable[str], *, predictions: bool = False) -> dict[str, Record]:

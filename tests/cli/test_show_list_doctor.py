@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from store.samples import committed, run, stage
 
 from harness.encoders.families import FAMILIES
 from harness.methods import METHODS
-from harness.store import Store
+from harness.storage import Storage, checkpoint_of, weights_of
+from harness.store import Owner, Store, StoredRequest
 from harness.tasks import TASKS, open_source
 
 Harness = Callable[..., Said]
@@ -137,3 +139,33 @@ def test_doctor_says_by_its_exit_status_whether_something_is_missing(
         assert said.status == 1
         assert f"Needed and missing: {missing}." in said.out
         assert "hush" not in said.out
+
+
+def test_clean_deletes_what_no_stage_left_needs_after_it_was_told(harness: Harness, workdir: Path) -> None:
+    """A kill after the last commit leaves its parent's weights; heads, weights of runs, an open bench's and strangers' stay."""
+    store, storage = Store(f"sqlite:///{workdir / 'x.db'}"), Storage(str(workdir / "products"))
+    leaf, waiting = stage(1), stage(2)
+    head, inner = replace(leaf.chain[0], phase="mlm-head"), leaf.chain[1]
+    for of in (leaf, inner, head, waiting.chain[1]):
+        committed(store, of)
+    store.label("few_shot", [run(leaf)])
+    store.keep_request(StoredRequest("few_shot", {}), [of.key for of in leaf.chain])
+    store.keep_request(StoredRequest("few_shot", {"a": 1}), [of.key for of in waiting.chain[1:]])
+    gone = [weights_of(inner.key), weights_of(inner.key, 5), checkpoint_of(leaf.key), f".{weights_of(leaf.key)}.0.part"]
+    stay = [weights_of(leaf.key), weights_of(head.key), weights_of(waiting.chain[1].key), checkpoint_of(waiting.key)]
+    stay += [weights_of("f" * 32), "mark"]
+    for name in gone + stay:
+        storage.write(name, b"weights")
+    told = harness("doctor --clean --store sqlite:///x.db")
+    assert told.status == 0
+    assert "4 files" in told.out
+    assert "Nothing was deleted" in told.out
+    assert all(name in told.out for name in gone)
+    assert set(storage.sizes()) == {*gone, *stay}
+    owner = Owner.current()
+    store.lease(waiting.key, owner)
+    assert "another command trains" in harness("doctor --clean --yes --store sqlite:///x.db").err
+    store.release(owner)
+    assert "Deleted 4 files" in harness("doctor --clean --yes --store sqlite:///x.db").out
+    assert set(storage.sizes()) == {*stay}
+    assert "0 files" in harness("doctor --clean --yes --store sqlite:///x.db").out
