@@ -11,10 +11,9 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property, lru_cache
-from types import UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import numpy as np
 
@@ -139,7 +138,7 @@ class Objective:
     version: int
     params: Mapping[str, float | int | str | bool] = field(default_factory=dict)
     source: str = neutral("")
-    code: str = field(default="", compare=False, repr=False, metadata={"label": True, "unstored": True})
+    code: str = field(default="", compare=False, repr=False, metadata={"label": True})
 
 
 @dataclass(frozen=True)
@@ -337,48 +336,23 @@ class Stage:
         return tuple(dict.fromkeys(missing))
 
     def to_json(self) -> dict[str, Any]:
-        """The whole chain, labels included, readable back by `from_json`."""
-
-        def plain(value: Any) -> Any:
-            if is_dataclass(value) and not isinstance(value, type):
-                return {f.name: plain(getattr(value, f.name)) for f in fields(value) if "unstored" not in f.metadata}
-            if isinstance(value, Mapping):
-                return dict(value)
-            return [plain(v) for v in value] if isinstance(value, tuple) else value
-
-        result: dict[str, Any] = plain(self)
-        return result
+        """The whole chain, labels included and an objective's code left out, readable back by `from_json`."""
+        return asdict(self, dict_factory=lambda pairs: {name: each for name, each in pairs if name != "code"})
 
     @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> Self:
-        """Raises TypeError for a key that is no field or is never stored, and for a field that is missing."""
-        found: Self = _read(cls, body)
+    def from_json(cls, body: Any) -> Stage:
+        """Raises ValueError for what is no stage, also for a key that is no field and for an objective's code."""
+        found: Stage = _adapter().validate_python((body,))[0]
+        if any(stage.objective.code for stage in found.chain):
+            raise ValueError("an objective's code is in no store, and none from there is run")
         return found
 
 
-def _read(kind: Any, value: Any) -> Any:
-    """The JSON `value` of a field of type `kind`: dataclasses, tuples and unions of them are built, other values are kept."""
-    if get_origin(kind) in (Union, UnionType):
-        options = [option for option in get_args(kind) if isinstance(option, type) and is_dataclass(option)]
-        kind = next((option for option in options if value is not None and _required(option) <= value.keys()), None)
-    if get_origin(kind) is tuple:
-        return tuple(_read(get_args(kind)[0], each) for each in value)
-    if not isinstance(kind, type) or not is_dataclass(kind):
-        return value
-    types = _field_types(kind)
-    if "code" in value and kind is Objective:
-        raise TypeError("an objective's code is in no store, and none from there is run")
-    return kind(**{name: _read(types.get(name), each) for name, each in value.items()})
-
-
 @cache
-def _field_types(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _adapter() -> Any:
+    from pydantic import ConfigDict, TypeAdapter
 
-
-@cache
-def _required(kind: type[Any]) -> frozenset[str]:
-    return frozenset(f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING)
+    return TypeAdapter(tuple[Stage], config=ConfigDict(extra="forbid"))  # a dataclass alone takes no config
 
 
 @dataclass(frozen=True)
