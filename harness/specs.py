@@ -33,31 +33,6 @@ def neutral(value: Any) -> Any:
     return field(default=value, metadata={"neutral": value})
 
 
-def canonical(value: Any) -> Any:
-    """A JSON value that is equal for equal computations: floats to 12 significant digits, mappings sorted, no NaN.
-
-    Raises ValueError for a value that has no canonical form (NaN, infinity, an unknown type).
-    """
-    if isinstance(value, Stage):
-        return value.key
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: canonical(each) for name, each in _hashed(value).items()}
-    if isinstance(value, Mapping):
-        return {str(k): canonical(v) for k, v in sorted(value.items())}
-    if isinstance(value, (tuple, list)):
-        return [canonical(v) for v in value]
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, (int, np.integer)):
-        return int(value)
-    if isinstance(value, (float, np.floating)):
-        if not math.isfinite(value):
-            raise ValueError(f"{value} has no canonical form")
-        rounded = float(f"{float(value):.12g}")
-        return 0.0 if rounded == 0 else rounded
-    raise ValueError(f"{type(value).__name__} has no canonical form")
-
-
 @cache
 def _fields_of(kind: type[Any]) -> tuple[tuple[str, Any, type | None], ...]:
     """(name, neutral value or MISSING, float or int where the field is one) of the hashed fields of a dataclass, by name."""
@@ -85,13 +60,14 @@ def _hashed(value: Any) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """`_encoded(canonical(value))`. The text of a dataclass is kept with it: those that are hashed are frozen, and shared by
-    thousands of stages."""
+    """JSON that is equal for equal computations: floats to 12 significant digits, mappings sorted, no NaN. That of a dataclass is kept with it:
+    those that are hashed are frozen, and shared by thousands of stages.
+
+    Raises ValueError for a value that has no canonical form (NaN, infinity, an unknown type).
+    """
     kind = type(value)
     if kind is str:
         return _quoted(value)
-    if kind is int:
-        return str(value)
     kept = getattr(value, "__dict__", None)
     if kept is not None and "_text" in kept:
         found: str = kept["_text"]
@@ -101,11 +77,17 @@ def _text(value: Any) -> str:
     if is_dataclass(kind) and kept is not None:
         kept["_text"] = text = _object(_hashed(value))
         return text
-    if kind is tuple or kind is list:
-        return f"[{','.join(map(_text, value))}]"
-    if kind is dict:
+    if isinstance(value, Mapping):
         return _object({str(k): v for k, v in sorted(value.items())})
-    return _encoded(canonical(value))
+    if isinstance(value, (tuple, list)):
+        return f"[{','.join(map(_text, value))}]"
+    if value is None or isinstance(value, (bool, str)):
+        return _encoded(value)
+    if isinstance(value, (int, np.integer)):
+        return str(int(value))
+    if isinstance(value, (float, np.floating)) and math.isfinite(value):
+        return _encoded(float(f"{float(value):.12g}") or 0.0)  # one zero
+    raise ValueError(f"{value!r:.60} has no canonical form")
 
 
 def _object(values: Mapping[str, Any]) -> str:

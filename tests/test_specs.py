@@ -33,7 +33,6 @@ from harness.specs import (
     Run,
     Selection,
     Stage,
-    canonical,
     digest_of,
 )
 
@@ -199,6 +198,24 @@ def test_execution_and_labels_of_a_run_are_no_part_of_a_stage() -> None:
     assert not {f.name for f in fields(Execution)} & {f.name for f in fields(Stage)}
 
 
+def canonical(value: Any) -> Any:
+    """What a key is the hash of, naively."""
+    if isinstance(value, Stage):
+        return value.key
+    if is_dataclass(value):
+        hashed = [(f, getattr(value, f.name)) for f in fields(value) if not f.metadata.get("label")]
+        return {
+            f.name: canonical(float(each) if f.type == "float" else each)
+            for f, each in hashed
+            if "neutral" not in f.metadata or each != f.metadata["neutral"]
+        }
+    if isinstance(value, dict):
+        return {str(name): canonical(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return [*map(canonical, value)]
+    return float(f"{value:.12g}") or 0.0 if isinstance(value, float) else value
+
+
 # --------------------------------------------------------------------------------------------------- numbers as declared
 
 
@@ -220,9 +237,8 @@ def test_floats_have_twelve_digits_and_one_zero() -> None:
     assert key(-0.0) == key(0.0) == key(0)
     assert key(1e-5) == key(0.00001) == key(float(np.float64("1e-5")))
     assert key(1e-5) != key(1.00000001e-5)
-    assert str(canonical(-0.0)) == "0.0"
-    assert canonical(Optim(1, 16.5, 10))["batch_size"] == 16.5, "what is no whole number is not made one"
-    assert canonical(np.float32(0.5)) == 0.5
+    assert digest_of(Optim(1, 16.5, 10)) != digest_of(Optim(1, 16, 10)), "what is no whole number is not made one"
+    assert digest_of(np.float32(0.5)) == digest_of(0.5)
 
 
 NOT_FINITE = [float("nan"), float("inf"), -float("inf"), np.float32("nan")]
@@ -232,7 +248,7 @@ NOT_FINITE = [float("nan"), float("inf"), -float("inf"), np.float32("nan")]
 def test_what_is_not_finite_or_has_no_canonical_form_is_refused(bad: Any) -> None:
     for value in (bad, {"a": bad}, [bad], Optim(bad, 16, 10), Objective("scl", 1, {"lam": bad})):
         with pytest.raises(ValueError, match="no canonical form"):
-            canonical(value)
+            digest_of(value)
     with pytest.raises(ValueError, match="no canonical form"):
         _ = replace(FINE, optim=replace(FINE.optim, lr=bad)).key
 
@@ -366,7 +382,6 @@ chains = roots | stages_from(parents_of(roots | stages_from(parents_of(roots))))
 def test_the_canonical_float_is_its_own_canonical_form(x: float) -> None:
     once = canonical(x)
     assert canonical(once) == once
-    assert canonical(json.loads(json.dumps(once))) == once
     assert once == pytest.approx(x, rel=1e-11)
     assert digest_of(Optim(x, 1, 1)) == digest_of(Optim(once, 1, 1))
 
@@ -388,7 +403,7 @@ def test_any_chain_goes_through_json_and_its_keys_are_those_of_its_canonical_for
     assert [s.key for s in again.chain] == [s.key for s in chain.chain]
     for stage in chain.chain:
         body = {"loop": specs.LOOP_VERSION} | {
-            f.name: canonical(getattr(stage, f.name)) for f in fields(stage) if not f.metadata.get("label")
+            f.name: canonical(getattr(stage, f.name)) for f in fields(stage) if f.name != "phase"
         }
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         assert stage.key == hashlib.sha256(text.encode()).hexdigest()[: specs.KEY_LENGTH]
