@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from harness.errors import masked
 
@@ -39,8 +39,7 @@ def draining_nodes() -> dict[str, int]:
     """Nodes that will leave the cluster, by Ray's id, with the time of that in ms since the epoch (0: not said)."""
     import ray
 
-    deadlines: dict[str, int] = ray._private.state.state.get_draining_nodes()
-    return deadlines
+    return cast("dict[str, int]", ray._private.state.state.get_draining_nodes())
 
 
 @contextmanager
@@ -117,8 +116,7 @@ def linear_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [n, i] @ weight [o, i].T + bias [o] through oneDNN."""
     import torch
 
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return product
+    return cast("Tensor", torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], ""))
 
 
 def softmax_backward(gradient: Tensor, output: Tensor) -> Tensor:
