@@ -12,6 +12,7 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,7 @@ LOCK_SECONDS = 60.0
 CONNECT_SECONDS, SILENT_SECONDS = 10, 30
 """PostgreSQL: for a connection, and until one is closed whose other end went away."""
 AWAY = ("SQLITE_FULL", "SQLITE_IOERR")
-CLOSED = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
-"""Errors of SQLite that may pass; the latter of a file that could be written before."""
+"""Errors of SQLite that may pass."""
 CLOCK = sa.select(sa.extract("epoch", sa.func.clock_timestamp()))
 """Seconds since 1970 by PostgreSQL's clock."""
 WRITER = 0x6861726E657373
@@ -57,7 +57,6 @@ class Database:
         if create:
             self.check_writable()
         self.path: Path | None = None
-        self._written = False
         self.url = self._parsed.render_as_string(hide_password=False)
         """With the password: never show it."""
         if self._parsed.get_backend_name() == "sqlite":
@@ -121,11 +120,6 @@ class Database:
             )
 
     @contextmanager
-    def _read(self) -> Iterator[Connection]:
-        with self._transaction(harness_read=True) as connection:
-            yield connection
-
-    @contextmanager
     def _write(self) -> Iterator[Connection]:
         self.check_writable()
         with self._transaction() as connection:
@@ -134,7 +128,6 @@ class Database:
                 limit = sa.func.set_config("idle_in_transaction_session_timeout", f"{SILENT_SECONDS}s", True)
                 connection.execute(sa.select(limit, sa.func.pg_advisory_xact_lock(WRITER)))
             yield connection
-        self._written = True
 
     @contextmanager
     def _transaction(self, **options: Any) -> Iterator[Connection]:
@@ -145,19 +138,26 @@ class Database:
         ):
             yield connection
 
-    def _select(self, query: sa.Select[Any]) -> list[sa.RowMapping]:
-        """The rows of a query; none where the store does not exist yet. Raises UserError for a value of another kind than its column's: SQLite keeps any."""
+    _read = partialmethod(_transaction, harness_read=True)
+
+    def _select(
+        self, query: sa.Select[Any], column: sa.Column[str] | None = None, keys: Iterable[str] = ()
+    ) -> list[sa.RowMapping]:
+        """The rows of a query, with `column` those that have one of these keys there; none where the store does not exist yet. Raises UserError for a
+        value of another kind than its column's: SQLite keeps any."""
         if not self.exists:
             return []
+        queries = [query] if column is None else [query.where(column.in_(part)) for part in parts(keys)]
         with self._read() as connection:
-            rows = [*connection.execute(query).mappings()]
-        for column in (column for column in query.selected_columns if isinstance(column, sa.Column)):
-            kind = (column.type.python_type, type(None)) if column.nullable else column.type.python_type
-            values = (row[column.name] for row in rows)
-            if wrong := [value for value in values if not isinstance(value, kind) or value in (math.inf, -math.inf)]:
-                raise UserError(
-                    f"The store {self.shown} holds {quoted(wrong[0])} as the {column.name} of a row; restore a copy of it, or name another store."
-                )
+            rows = [row for each in queries for row in connection.execute(each).mappings()]
+        for name, kind, nullable in (
+            (c.name, c.type.python_type, c.nullable) for c in query.selected_columns if isinstance(c, sa.Column)
+        ):
+            for value in (row[name] for row in rows):
+                if not (isinstance(value, kind) or (nullable and value is None)) or value in (math.inf, -math.inf):
+                    raise UserError(
+                        f"The store {self.shown} holds {quoted(value)} as the {name} of a row; restore a copy of it, or name another store."
+                    )
         return rows
 
     def integrity(self) -> str:
@@ -197,14 +197,8 @@ class Database:
             name = getattr(orig, "sqlite_errorname", "")
             if name == "SQLITE_INTERRUPT":  # a signal raised an error where SQLite could not pass it on
                 raise KeyboardInterrupt from None
-            if name.startswith("SQLITE_READONLY"):  # a connection stays what it was opened as
-                self._engine.dispose()
-            if self.path:
-                transient = name.startswith((*AWAY, *(CLOSED if self._written else ())))
-            else:
-                transient = isinstance(error, sa.exc.OperationalError) or getattr(
-                    error, "connection_invalidated", False
-                )
+            cut = isinstance(error, sa.exc.OperationalError) or getattr(error, "connection_invalidated", False)
+            transient = name.startswith(AWAY) if self.path else cut
             raise (TransientError if transient else UserError)(
                 f"The store {self.shown} failed ({first_line(orig or error).rstrip('.')}); check that it is there, may be written "
                 f"and has room, or name another store: {KEPT}."

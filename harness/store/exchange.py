@@ -182,15 +182,11 @@ def publish_records(
         take_rows(made, RUNS, sorted(labels, key=lambda label: [str(value) for value in label.values()]))
         last = made._select(sa.select(sa.func.max(RECORDS.c.committed_at).label("at")))[0]["at"]
         request = StoredRequest(table, values, asked_at=last or 0.0)
-        body = {"table": table, "study": "", "body": json.dumps(dict(values)), "asked_at": request.asked_at}
-        take_rows(made, REQUESTS, [{"digest": request.digest, **body}])
+        take_rows(made, REQUESTS, [request.row])
         take_rows(made, REQUEST_STAGES, [{"key": key, "digest": request.digest} for key in sorted(keys)])
         take_rows(made, SNAPSHOTS, [{"digest": request.digest, "body": json.dumps(snapshot)}] if snapshot else [])
-        take_rows(
-            made,
-            SEALS,
-            store._select(sa.select(SEALS).where(SEALS.c.table == table).order_by(*SEALS.primary_key)),
-        )
+        seals = sa.select(SEALS).where(SEALS.c.table == table).order_by(*SEALS.primary_key)
+        take_rows(made, SEALS, store._select(seals))
         name, other = (RECORDS_FILE, UNLABELLED_FILE) if gold else (UNLABELLED_FILE, RECORDS_FILE)
         write_packed(path, folder / name)
         (folder / other).unlink(missing_ok=True)

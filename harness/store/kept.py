@@ -38,6 +38,18 @@ class StoredRequest:
     def digest(self) -> str:
         return digest_of([self.table, self.study, dict(self.values)])
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """As the store keeps it."""
+        body = json.dumps(dict(self.values))
+        return {
+            "digest": self.digest,
+            "table": self.table,
+            "study": self.study,
+            "body": body,
+            "asked_at": self.asked_at,
+        }
+
 
 @dataclass(frozen=True)
 class StoredSeal:
@@ -64,22 +76,16 @@ class Kept(Database):
         the last request and has nothing new, nothing is written."""
         digest, keys = request.digest, tuple(keys)
         last = self._select(sa.select(REQUESTS.c.digest).order_by(REQUESTS.c.asked_at.desc()).limit(1))
+        read = [] if snapshot is None else [{"digest": digest, "body": json.dumps(snapshot)}]
         known = [row["digest"] for row in last] == [digest] and set(keys) <= set(self.stages_of(request))
-        if known and snapshot in (None, self.snapshot_of(request)):
+        query = sa.select(SNAPSHOTS).where(SNAPSHOTS.c.digest == digest)
+        if known and (not read or [*map(dict, self._select(query))] == read):
             return
-        row: dict[str, Any] = {
-            "digest": digest,
-            "table": request.table,
-            "study": request.study,
-            "body": json.dumps(dict(request.values)),
-        }
         with self._write() as connection:
-            row["asked_at"] = self._now(connection)
+            row = request.row | {"asked_at": self._now(connection)}
             self._insert(connection, REQUESTS, [row], replacing=["asked_at"])
             self._insert(connection, REQUEST_STAGES, [{"key": key, "digest": digest} for key in keys])
-            if snapshot is not None:
-                body = {"digest": digest, "body": json.dumps(snapshot)}
-                self._insert(connection, SNAPSHOTS, [body], replacing=["body"])
+            self._insert(connection, SNAPSHOTS, read, replacing=["body"])
 
     @retried
     def requests(self, key: str | None = None) -> list[StoredRequest]:
@@ -99,16 +105,12 @@ class Kept(Database):
         its stages."""
         needed: dict[str, set[str]] = {}
         c = REQUEST_STAGES.c
-        for part in parts(keys):
-            for row in self._select(sa.select(c.key, c.digest).where(c.key.in_(part))):
-                needed.setdefault(row["digest"], set()).add(row["key"])
+        for row in self._select(sa.select(REQUEST_STAGES), c.key, keys):
+            needed.setdefault(row["digest"], set()).add(row["key"])
         count = sa.select(c.digest, sa.func.count().label("count")).group_by(c.digest)
-        counts = {row["digest"]: int(row["count"]) for row in self._select(count)}
-        return [
-            (request, frozenset(needed[digest]), counts[digest])
-            for request in self.requests()
-            if (digest := request.digest) in needed
-        ]
+        counts = {row["digest"]: row["count"] for row in self._select(count)}
+        known = ((request, request.digest) for request in self.requests())
+        return [(request, frozenset(needed[digest]), counts[digest]) for request, digest in known if digest in needed]
 
     @retried
     def stages_of(self, request: StoredRequest) -> list[str]:
@@ -168,11 +170,8 @@ class Kept(Database):
     @retried
     def translations(self, keys: Sequence[str]) -> dict[str, str]:
         """The texts of those keys that have one."""
-        kept: dict[str, str] = {}
-        for part in parts(keys):
-            rows = self._select(sa.select(TRANSLATIONS).where(TRANSLATIONS.c.digest.in_(part)))
-            kept.update((row["digest"], row["text"]) for row in rows)
-        return kept
+        rows = self._select(sa.select(TRANSLATIONS), TRANSLATIONS.c.digest, keys)
+        return {row["digest"]: row["text"] for row in rows}
 
     @retried
     def keep_translations(self, texts: Mapping[str, str]) -> None:

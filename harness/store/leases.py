@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,12 +13,11 @@ from typing import Any, Literal
 
 import psutil
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from harness.processes import process_of, started_at
 from harness.retry import TransientError, retried
 from harness.store.database import Database
-from harness.store.tables import LEASES
+from harness.store.tables import LEASES, RECORDS
 
 LEASE_SECONDS = 180.0
 """A lease of another host that was not renewed for this long is dead; one of this host dies with its process. It is longer than a
@@ -33,6 +31,7 @@ OF_KEY: sa.BindParameter[str] = sa.bindparam("of_key")
 HELD = sa.select(LEASES).where(LEASES.c.key == OF_KEY)
 END = sa.delete(LEASES).where(LEASES.c.key == OF_KEY)
 BEGIN = sa.insert(LEASES)
+ONE = sa.select(RECORDS.c.status, RECORDS.c.attempt, RECORDS.c.record).where(RECORDS.c.key == OF_KEY)
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,8 @@ class Leases(Database):
         """
         with self._write() as connection:
             now = self._now(connection)
-            if not remake and self._attempts(connection, key) > seen_attempt:
+            recorded = connection.execute(ONE, {"of_key": key}).first()
+            if not remake and recorded and recorded.attempt > seen_attempt:
                 return "settled"
             held = connection.execute(HELD, {"of_key": key}).mappings().first()
             if held and held["owner"] != owner.token and _alive(held, now):
@@ -87,10 +87,6 @@ class Leases(Database):
             connection.execute(BEGIN, lease | {"renewed_at": now})
             return "granted"
 
-    @abstractmethod
-    def _attempts(self, connection: Connection, key: str) -> int:
-        """How often a stage was recorded; 0 if it has no record."""
-
     @retried
     def renew(self, owner: Owner) -> None:
         with self._write() as connection:
@@ -99,18 +95,11 @@ class Leases(Database):
             )
 
     def release(self, owner: Owner, key: str | None = None) -> None:
-        """Release one lease, or all of an owner and of the processes that work for it. The latter is not retried: at the owner's
-        end they expire anyway."""
-        if key is None:
-            with suppress(TransientError):
-                self._released(LEASES.c.owner.startswith(owner.token))
-        else:
-            lease = (LEASES.c.owner == owner.token) & (LEASES.c.key == key)
-            retried(self._released)(lease)
-
-    def _released(self, condition: sa.ColumnElement[bool]) -> None:
-        with self._write() as connection:
-            connection.execute(sa.delete(LEASES).where(condition))
+        """Release one lease, or all of an owner and of the processes that work for it. Not retried: they expire at the owner's end anyway."""
+        every = LEASES.c.owner.startswith(owner.token)
+        lease = every if key is None else (LEASES.c.owner == owner.token) & (LEASES.c.key == key)
+        with suppress(TransientError), self._write() as connection:
+            connection.execute(sa.delete(LEASES).where(lease))
 
     @retried
     def others_alive(self, owner: Owner) -> bool:

@@ -13,20 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from harness.retry import retried
 from harness.specs import Record, Run, Stage, Status
-from harness.store.database import parts
 from harness.store.kept import Kept
-from harness.store.leases import END, HELD, OF_KEY, Leases, Owner
+from harness.store.leases import END, HELD, ONE, Leases, Owner
 from harness.store.rows import packed, record_of, stage_of, written
 from harness.store.tables import RECORDS, REQUEST_STAGES, RUNS
 
 C = RECORDS.c
 PLAIN = sa.select(C.key, C.record)
 WHOLE = PLAIN.add_columns(C.predictions)
-ONE = sa.select(C.status, C.attempt, C.record).where(C.key == OF_KEY)
 KEPT = sa.insert(RECORDS)
 
 
@@ -52,8 +49,8 @@ class Store(Leases, Kept):
     @retried
     def statuses(self, keys: Iterable[str]) -> dict[str, tuple[Status, int]]:
         """Status and attempt number of every key that has a record."""
-        queries = [sa.select(C.key, C.status, C.attempt).where(C.key.in_(part)) for part in parts(keys)]
-        return {row["key"]: (row["status"], row["attempt"]) for query in queries for row in self._select(query)}
+        rows = self._select(sa.select(C.key, C.status, C.attempt), C.key, keys)
+        return {row["key"]: (row["status"], row["attempt"]) for row in rows}
 
     @retried
     def keys(self) -> set[str]:
@@ -72,9 +69,7 @@ class Store(Leases, Kept):
     @retried
     def records(self, keys: Iterable[str], *, predictions: bool = False) -> dict[str, Record]:
         """Records by key."""
-        query = WHOLE if predictions else PLAIN
-        queries = [query.where(C.key.in_(part)) for part in parts(keys)]
-        return {row["key"]: record_of(row) for query in queries for row in self._select(query)}
+        return {row["key"]: record_of(row) for row in self._select(WHOLE if predictions else PLAIN, C.key, keys)}
 
     def each(self, keys: Iterable[str], *, predictions: bool = False) -> Iterator[tuple[str, Record]]:
         """Keys with their records, of which 100 are held in memory at a time."""
@@ -97,27 +92,14 @@ class Store(Leases, Kept):
     @retried
     def committed_at(self, keys: Iterable[str]) -> dict[str, float]:
         """When the records of these keys were committed (Unix time)."""
-        queries = [sa.select(C.key, C.committed_at).where(C.key.in_(part)) for part in parts(keys)]
-        return {str(row["key"]): float(row["committed_at"]) for q in queries for row in self._select(q)}
+        return {row["key"]: row["committed_at"] for row in self._select(sa.select(C.key, C.committed_at), C.key, keys)}
 
     @retried
     def speeds(self) -> list[Speed]:
         """The newest 200 finished stages, which calibrate a plan's estimate."""
         newest = PLAIN.where(C.status == "done").order_by(C.committed_at.desc()).limit(200)
-        recorded = [record_of(row) for row in self._select(newest)]
-        return [
-            Speed(
-                r.provenance.get("device", ""),
-                r.provenance.get("encoder", ""),
-                r.flops,
-                r.seconds,
-            )
-            for r in recorded
-        ]
-
-    def _attempts(self, connection: Connection, key: str) -> int:
-        found = connection.execute(ONE, {"of_key": key}).first()
-        return found.attempt if found else 0
+        recorded = [(each, each.provenance) for each in map(record_of, self._select(newest))]
+        return [Speed(p.get("device", ""), p.get("encoder", ""), r.flops, r.seconds) for r, p in recorded]
 
     def commit(self, stage: Stage, record: Record, owner: Owner) -> bool:
         """Write a record if `owner` holds the lease of its key, and release that. False: another process has the stage now."""
@@ -163,15 +145,13 @@ class Store(Leases, Kept):
         with self._write() as connection:
             self._insert(connection, RUNS, rows)
 
-    @retried
     def labels(self, key: str) -> list[dict[str, Any]]:
         return self.labels_of([key])
 
     @retried
     def labels_of(self, keys: Iterable[str]) -> list[dict[str, Any]]:
         """The labels of the runs with any of these keys."""
-        queries = [sa.select(RUNS).where(RUNS.c.key.in_(part)) for part in parts(keys)]
-        return [dict(row) for query in queries for row in self._select(query)]
+        return [dict(row) for row in self._select(sa.select(RUNS), RUNS.c.key, keys)]
 
     @retried
     def recorded_runs(self) -> list[dict[str, Any]]:

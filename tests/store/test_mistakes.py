@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
 from store.samples import committed, record, run, same, stage
 
-from harness import retry
 from harness.cli import doctor
 from harness.errors import UserError
 from harness.store import Owner, Store
@@ -149,38 +147,6 @@ def test_read_only(open_folder: Path) -> None:
         finally:
             open_folder.chmod(0o755)
     assert same(Store(f"sqlite:///{path}").records([of.key], predictions=True)[of.key], record(of))
-
-
-def test_a_file_that_is_closed_to_writers_in_the_middle_is_waited_for(
-    open_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that this process could never write is refused at once."""
-    path, owner, waited = open_folder / "harness.db", Owner.current(), list[float]()
-
-    def set_modes(folder: int, file: int) -> None:
-        path.chmod(file)
-        open_folder.chmod(folder)
-
-    def reopen(seconds: float) -> None:
-        waited.append(seconds)
-        mine = os.geteuid()
-        os.seteuid(os.getuid())  # of the folder
-        set_modes(0o777, 0o666)
-        os.seteuid(mine)
-
-    monkeypatch.setattr(retry, "time", SimpleNamespace(sleep=reopen))  # not that of other threads
-    open_folder.chmod(0o777)
-    with nobody():
-        store, other = (Store(f"sqlite:///{path}") for _ in range(2))
-        assert store.lease(stage().key, owner) == "granted"
-    for each in (store, other):
-        each._engine.dispose()
-    set_modes(0o555, 0o444)
-    with nobody():
-        assert "may be written" in error_of(partial(other.lease, "b" * 32, owner))
-        assert waited == []
-        assert store.commit(stage(), record(stage()), owner)
-    assert waited == [retry.WAITS[0]]
 
 
 def test_a_folder_that_may_not_be_written(open_folder: Path) -> None:
