@@ -64,11 +64,15 @@ class Repository:
     def __str__(self) -> str:
         return f"{'model' if self.kind == 'model' else 'data set'} {self.name}"
 
+    @property
+    def _at(self) -> dict[str, Any]:
+        return {"revision": self.revision, "repo_type": self.kind}
+
     def cached(self, file: str) -> Path | None:
         """A file, if it is in the cache. Makes no request."""
         from huggingface_hub import try_to_load_from_cache
 
-        path = try_to_load_from_cache(self.name, file, revision=self.revision, repo_type=self.kind)
+        path = try_to_load_from_cache(self.name, file, **self._at)
         return Path(path) if isinstance(path, str) else None
 
     def fetch(self, file: str) -> Path:
@@ -78,29 +82,23 @@ class Repository:
         if path := self.cached(file):
             return path
         with self._asking(file):
-            return Path(hf_hub_download(self.name, file, revision=self.revision, repo_type=self.kind))
+            return Path(hf_hub_download(self.name, file, **self._at))
 
     def cached_snapshot(self, patterns: Sequence[str]) -> Path | None:
         """A folder with the cached files of these patterns; None where there is none. Makes no request."""
+        from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError
 
-        try:
-            return self._snapshot(patterns, local_files_only=True)
-        except (HfHubHTTPError, OSError):  # not there, or not whole
-            return None
+        with suppress(HfHubHTTPError, OSError):  # not there, or not whole
+            return Path(snapshot_download(self.name, allow_patterns=[*patterns], local_files_only=True, **self._at))
+        return None
 
     def snapshot(self, patterns: Sequence[str]) -> Path:
         """A folder with the files of these patterns, fetched where they are new. Raises NotAtHand or UserError, see `failed`."""
-        with self._asking():
-            return self._snapshot(patterns)
-
-    def _snapshot(self, patterns: Sequence[str], **options: Any) -> Path:
         from huggingface_hub import snapshot_download
 
-        revision, kind = self.revision, self.kind
-        return Path(
-            snapshot_download(self.name, revision=revision, repo_type=kind, allow_patterns=list(patterns), **options)
-        )
+        with self._asking():
+            return Path(snapshot_download(self.name, allow_patterns=[*patterns], **self._at))
 
     def commit(self) -> str:
         """The commit that the revision stands for now. Raises NotAtHand or UserError, see `failed`; also where files are not given.
@@ -111,7 +109,7 @@ class Repository:
         from huggingface_hub.errors import RemoteEntryNotFoundError
 
         with self._asking():
-            info = HfApi().repo_info(self.name, revision=self.revision, repo_type=self.kind, timeout=SECONDS)
+            info = HfApi().repo_info(self.name, timeout=SECONDS, **self._at)
             with suppress(RemoteEntryNotFoundError):
                 hf_hub_download(self.name, "README.md", revision=info.sha, repo_type=self.kind)
         return str(info.sha)
@@ -120,7 +118,7 @@ class Repository:
     def _asking(self, file: str = "") -> Iterator[None]:
         """Inside, the hub is asked for the repository, or for a file of it. Raises NotAtHand or UserError, see `failed`."""
         if reason := unreachable():
-            raise self._lacking(reason, f"{file} of {self.name}" if file else "")
+            raise self._lacking(reason, file)
         try:
             yield
         except Exception as error:  # of the client, its HTTP library or the disk
@@ -134,8 +132,7 @@ class Repository:
             raise UserError(
                 f"{self.where}: the hub cannot be reached ({reason}); connect, or leave it out and use `hf upload` later."
             )
-        owner, slash, _ = self.name.partition("/")
-        if not slash or not is_id(self.name):
+        if "/" not in self.name or not is_id(self.name):
             raise UserError(f"{self.where} {self.name}: write OWNER/NAME, the repository to upload to.")
         if not get_token():
             raise UserError(
@@ -146,7 +143,7 @@ class Repository:
         except Exception as error:
             raise self.failed(error) from None
         owners = [user["name"], *(organisation["name"] for organisation in user.get("orgs", []))]
-        if owner not in owners:
+        if self.name.partition("/")[0] not in owners:
             raise UserError(
                 f"{self.where} {self.name}: the token is that of {user['name']}; upload to one of {', '.join(owners)}."
             )
@@ -157,17 +154,10 @@ class Repository:
 
         try:
             made = HfApi().create_repo(self.name, repo_type=self.kind, private=private, exist_ok=True)
-            HfApi().upload_folder(
-                repo_id=self.name,
-                repo_type=self.kind,
-                folder_path=folder,
-                commit_message=message,
-                revision=self.revision,
-            )
+            HfApi().upload_folder(repo_id=self.name, folder_path=folder, commit_message=message, **self._at)
         except Exception as error:
-            short = " ".join(str(error).split())[:160].rstrip(".")
             raise UserError(
-                f"{self.where}: {self} could not be uploaded ({type(error).__name__}: {short}); the folder {folder} is written, and "
+                f"{self.where}: {self} could not be uploaded ({_short(f'{type(error).__name__}: {error}')}); the folder {folder} is written, and "
                 f"`hf upload {self.name} {folder}` uploads it."
             ) from None
         return str(made)
@@ -178,26 +168,26 @@ class Repository:
         from huggingface_hub import errors as known
 
         page = f"{constants.ENDPOINT}/{'' if self.kind == 'model' else 'datasets/'}{self.name}"
-        if isinstance(error, known.GatedRepoError):
-            return UserError(
-                f"{self.where}: {self} asks for consent; give it on {page} and log in with `hf auth login`."
-            )
-        if isinstance(error, (known.RepositoryNotFoundError, known.HFValidationError)):
-            return UserError(
-                f"{self.where}: the hub has no {self} (or it is private); correct the name, or log in with `hf auth login`."
-            )
-        if isinstance(error, known.RevisionNotFoundError):
-            return UserError(
-                f"{self.where}: {self} has no revision '{self.revision}'; name a branch, a tag or a commit of it."
-            )
-        if isinstance(error, known.EntryNotFoundError) and not isinstance(error, known.LocalEntryNotFoundError):
-            at = f" at {self.revision[:7]}" if self.revision else ""
-            return UserError(f"{self.where}: {self} has no file {file}{at}; correct the split or the revision.")
-        return self._lacking(f"{type(error).__name__}: {error}", f"{file} of {self.name}" if file else "")
+        at = f" at {self.revision[:7]}" if self.revision else ""
+        sentences: dict[type[Exception], str] = {
+            known.LocalEntryNotFoundError: "",
+            known.GatedRepoError: f"{self} asks for consent; give it on {page} and log in with `hf auth login`.",
+            known.RepositoryNotFoundError: f"the hub has no {self} (or it is private); correct the name, or log in with `hf auth login`.",
+            known.RevisionNotFoundError: f"{self} has no revision '{self.revision}'; name a branch, a tag or a commit of it.",
+            known.EntryNotFoundError: f"{self} has no file {file}{at}; correct the split or the revision.",
+        }
+        sentences[known.HFValidationError] = sentences[known.RepositoryNotFoundError]
+        if said := next((text for kind, text in sentences.items() if isinstance(error, kind)), ""):
+            return UserError(f"{self.where}: {said}")
+        return self._lacking(f"{type(error).__name__}: {error}", file)
 
-    def _lacking(self, reason: Any, what: str) -> NotAtHand:
-        short = " ".join(str(reason).split())[:160].rstrip(".")
+    def _lacking(self, reason: str, file: str) -> NotAtHand:
+        what = f"{file} of {self.name}" if file else self
         return NotAtHand(
-            f"{self.where}: {what or self} is not in the hub cache and cannot be fetched ({short}); connect, set HF_ENDPOINT "
+            f"{self.where}: {what} is not in the hub cache and cannot be fetched ({_short(reason)}); connect, set HF_ENDPOINT "
             f"to a mirror, or {self.otherwise}."
         )
+
+
+def _short(reason: str) -> str:
+    return " ".join(reason.split())[:160].rstrip(".")
