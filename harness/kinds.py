@@ -270,9 +270,9 @@ class Classes(Kind):
         return codes
 
     def columns(self, predictions: Predictions) -> dict[str, list[Any]]:
-        shares = {f"probability.{name}": predictions.probabilities[:, code] for code, name in enumerate(self.names)}
+        shares = zip(self.names, predictions.probabilities.T.tolist(), strict=False)
         return {"predicted": [*self.named(predictions.decoded)]} | {
-            name: share.tolist() for name, share in shares.items()
+            f"probability.{name}": share for name, share in shares
         }
 
     def mistakes(self, predictions: Predictions) -> tuple[NDArray[np.int64], str, Array]:
@@ -291,17 +291,11 @@ class Scores(Kind):
     metrics = ("spearman", "pearson")
     loss = "mean_squared_error"
     word_loss = "kl_divergence"
+    outputs = 1
+    description = "regression"
 
     bounds: tuple[float, float] | None = None
     standardised: tuple[float, float] | None = None
-
-    @property
-    def outputs(self) -> int:
-        return 1
-
-    @property
-    def description(self) -> str:
-        return "regression"
 
     @property
     def scale(self) -> tuple[float, float] | None:
@@ -387,21 +381,11 @@ class Spans(Kind):
     structured = True
     label_column = "answers"
     unit = 1
+    outputs = 2  # start and end
+    description = "extractive question answering"
+    predicted = "answer"
 
     reading: SpanReading = SQUAD
-
-    @property
-    def outputs(self) -> int:
-        """Start and end."""
-        return 2
-
-    @property
-    def description(self) -> str:
-        return "extractive question answering"
-
-    @property
-    def predicted(self) -> str:
-        return "answer"
 
     @property
     def allowed(self) -> str:
