@@ -1,4 +1,4 @@
-"""A process by its pid and when it began, since pids are reused; one that ends with its parent; and how one holds its memory."""
+"""When a process began; one that ends with its parent; and how one holds its memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,6 @@ import psutil
 def started_at(process: psutil.Process) -> float:
     """When a process began, in seconds since the machine's boot: the same after the machine's clock was set."""
     return process.create_time() - psutil.boot_time()
-
-
-def process_of(pid: int, started: float) -> psutil.Process | None:
-    """The process that has had this pid since `started` (`started_at`); None if it ended (another may have its pid)."""
-    try:
-        process = psutil.Process(pid)
-        return process if abs(started_at(process) - started) < 1.0 else None
-    except psutil.Error:
-        return None
 
 
 def end_with_parent() -> None:

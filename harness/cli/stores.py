@@ -6,6 +6,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from harness.analysis.published import where
 from harness.cli import EXIT_INCOMPLETE
@@ -47,11 +48,12 @@ def merge(args: argparse.Namespace) -> int:
     for other in others:
         merged = take_over(store, other.store, other.labels)
         agree = agree and merged.agrees
-        print_lines(_lines(merged, other.shown, store.shown), sys.stdout)
+        print_lines(_lines(merged, other.shown, store), sys.stdout)
     return 0 if agree else EXIT_INCOMPLETE
 
 
-def _lines(merged: Merged, there: str, here: str) -> Iterator[str]:
+def _lines(merged: Merged, there: str, store: Store) -> Iterator[str]:
+    here = store.shown
     yield (
         f"{there}: {counted(merged.added, 'record')} taken over into {here}, {merged.replaced:,} in place of a failed one; "
         f"{merged.known:,} were there already."
@@ -63,14 +65,14 @@ def _lines(merged: Merged, there: str, here: str) -> Iterator[str]:
         )
     if merged.conflicts:
         yield f"{counted(len(merged.conflicts), 'record')} differ and stay as they are in {here}:"
-        yield from (f"  {_conflict(conflict)}" for conflict in merged.conflicts[:SHOWN])
+        yield from (f"  {_conflict(each, store.labels(each.key))}" for each in merged.conflicts[:SHOWN])
         yield from [f"  and {len(merged.conflicts) - SHOWN:,} more"] if len(merged.conflicts) > SHOWN else []
     if merged.studies:
         yield f"Studies with other trials, which stay as they are in {here}: {some_of(merged.studies, SHOWN)}."
 
 
-def _conflict(conflict: Conflict) -> str:
-    run = f" ({where(conflict.label)})" if conflict.label else ""
+def _conflict(conflict: Conflict, labels: list[dict[str, Any]]) -> str:
+    run = f" ({where(labels[0])})" if labels else ""
     return f"{conflict.key[:12]}{run}: {_outcome(conflict.ours)} here, {_outcome(conflict.theirs)} there"
 
 

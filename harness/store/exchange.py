@@ -44,12 +44,11 @@ Labels = Callable[[str], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Conflict:
-    """One key with two outcomes. `label`: of a run that has the key, in the store that was read; empty for an earlier stage."""
+    """One key with two outcomes."""
 
     key: str
     ours: Record
     theirs: Record
-    label: Mapping[str, Any]
 
 
 @dataclass
@@ -97,8 +96,6 @@ def take_records(target: Store, source: Store, keys: Collection[str], gold: Labe
             for row in rows:
                 taken = _without_host(row)
                 _take_record(connection, _labelled(taken, gold) if gold else taken, merged)
-    runs = {label["key"]: label for label in source.labels_of(conflict.key for conflict in merged.conflicts)}
-    merged.conflicts = [Conflict(c.key, c.ours, c.theirs, runs.get(c.key, {})) for c in merged.conflicts]
     return merged
 
 
@@ -126,7 +123,7 @@ def _take_record(connection: Connection, row: Columns, merged: Merged) -> None:
     if old and (old["status"] == "done" or row["status"] != "done"):
         here, there = record_of(old), record_of(row)
         if old["status"] == "done" == row["status"] and not same_outcome(here, there):
-            merged.conflicts.append(Conflict(row["key"], here, there, {}))
+            merged.conflicts.append(Conflict(row["key"], here, there))
         else:
             merged.known += 1
             merged.other_weights += row["status"] == "done" and here.weights_digest != there.weights_digest

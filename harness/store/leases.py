@@ -14,7 +14,7 @@ from typing import Any, Literal
 import psutil
 import sqlalchemy as sa
 
-from harness.processes import process_of, started_at
+from harness.processes import started_at
 from harness.retry import TransientError, retried
 from harness.store.database import Database
 from harness.store.tables import LEASES, RECORDS
@@ -112,10 +112,12 @@ class Leases(Database):
 
 def _alive(lease: Mapping[Any, Any], now: float) -> bool:
     if lease["host"] == _host():
-        process = process_of(lease["pid"], lease["started"])
         try:
-            # A killed process is a zombie until its parent reads its exit status.
-            return process is not None and bool(process.status() != psutil.STATUS_ZOMBIE)
+            process = psutil.Process(
+                lease["pid"]
+            )  # pids are reused, and a killed process is a zombie until its parent reads its exit status
+            same = abs(started_at(process) - lease["started"]) < 1.0
+            return same and bool(process.status() != psutil.STATUS_ZOMBIE)
         except psutil.Error:
             return False
     return bool(now - lease["renewed_at"] < LEASE_SECONDS)

@@ -64,12 +64,11 @@ def test_a_merge_is_the_union_and_a_second_one_changes_nothing(store: Store, oth
     assert rows(store) == union
 
 
-def test_a_finished_record_stays_and_the_other_is_named_with_its_run(store: Store, other: Store) -> None:
+def test_a_finished_record_stays_and_the_other_is_named(store: Store, other: Store) -> None:
     of = stage()
     committed(store, of)
     committed(other, of, mark=1.0)
     ours = rows(store)
-    other.label("toy", [run(of, "CMLM")])
     assert merge(store, other).agrees, "the mark changes no prediction"
     differing = record(of)
     differing.selected_step = 10
@@ -81,7 +80,6 @@ def test_a_finished_record_stays_and_the_other_is_named_with_its_run(store: Stor
     merged = merge(store, other)
     assert rows(store) == ours
     assert [(c.key, c.ours.selected_step, c.theirs.selected_step) for c in merged.conflicts] == [(of.key, 20, 10)]
-    assert merged.conflicts[0].label["row"] == "CMLM"
     assert not merged.agrees
 
 
