@@ -4,7 +4,6 @@ database."""
 from __future__ import annotations
 
 import contextlib
-import platform
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -111,7 +110,9 @@ class Storage:
         finally:
             self.delete(name)
         if found != content:
-            raise StorageError(f"The storage {self.shown} does not return what {_here()} wrote; name another storage.")
+            raise StorageError(
+                f"The storage {self.shown} does not return what was written to it; name another storage."
+            )
 
     def _retried(self, done: str, act: Callable[[_Folder | _Bucket], T]) -> T:
         again = retried(self._once) if self.uri in _reached else self._once
@@ -127,7 +128,7 @@ class Storage:
             _opened.cache_clear()
             text = (error.strerror or first_line(error)).rpartition("Details: ")[2]
             raise StorageError(
-                f"The storage {self.shown} could not be {done} on {_here()}: {text.rstrip('.')}; check that it is there, has room, and "
+                f"The storage {self.shown} could not be {done}: {text.rstrip('.')}; check that it is there, has room, and "
                 "lets this user or these credentials (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS) read, write and delete, or name "
                 f"another one: {KEPT}."
             ) from None
@@ -146,10 +147,6 @@ def checkpoint_of(key: str) -> str:
 
 
 # ---------------------------------------------------------------- folders and buckets
-
-
-def _here() -> str:
-    return platform.node() or "this machine"
 
 
 @lru_cache(maxsize=8)

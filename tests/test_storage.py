@@ -160,13 +160,13 @@ class TestPlacesThatCannotBeUsed:
         (tmp_path / "letter").write_text("no folder")
         storage = Storage(str(tmp_path / "letter"))
         assert not storage.exists("a")
-        with pytest.raises(StorageError, match=rf"{tmp_path}/letter could not be written on .* or name another one"):
+        with pytest.raises(StorageError, match=rf"{tmp_path}/letter could not be written: .* or name another one"):
             storage.probe()
 
     def test_a_bucket_that_is_not_there(self, server: Server) -> None:
         storage = Storage.named(server.uri("x", bucket="other"))
         for act in (storage.probe, lambda: storage.write("a", bytes(20 * MIB))):
-            with pytest.raises(StorageError, match=r"could not be written .*NO_SUCH_BUCKET.* or name another one"):
+            with pytest.raises(StorageError, match=r"could not be written: .*NO_SUCH_BUCKET.* or name another one"):
                 act()
 
     def test_credentials_that_are_refused(self, server: Server) -> None:
@@ -179,7 +179,7 @@ class TestPlacesThatCannotBeUsed:
         storage.probe()
 
     def test_nobody_answers(self) -> None:
-        with pytest.raises(StorageError, match=r"could not be written on .*connect"):
+        with pytest.raises(StorageError, match=r"could not be written: .*connect"):
             Storage.named("s3://a:b@bucket/x?endpoint_override=127.0.0.1:1&scheme=http").probe()
 
     @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from harness.store.database import sqlite_url
 from harness.store.kept import StoredRequest
 from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, write_packed
 from harness.store.records import Store
-from harness.store.rows import packed, record_of, unpacked
+from harness.store.rows import anonymous, packed, record_of, unpacked
 from harness.store.studies import take_studies
 from harness.store.tables import (
     RECORDS,
@@ -94,18 +94,9 @@ def take_records(target: Store, source: Store, keys: Collection[str], gold: Labe
         rows = source._select(sa.select(RECORDS).where(of_part).order_by(RECORDS.c.key))
         with target._write() as connection:
             for row in rows:
-                taken = _without_host(row)
+                taken = {**row, "record": anonymous(row)}
                 _take_record(connection, _labelled(taken, gold) if gold else taken, merged)
     return merged
-
-
-def _without_host(row: Columns) -> Columns:
-    """A row whose record names no machine, as those of older harnesses do."""
-    body = json.loads(row["record"])
-    if "host" not in body.get("provenance", {}):
-        return row
-    del body["provenance"]["host"]
-    return {**row, "record": json.dumps(body)}
 
 
 def _labelled(row: Columns, gold: Labels) -> Columns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, cast
@@ -12,11 +13,14 @@ import numpy as np
 
 from harness.errors import UserError
 from harness.kinds import Predictions
+from harness.paths import without_folders
 from harness.specs import Record, Stage
 from harness.store.published import arrays_of
 
 STORED_AS = {"weights_digest": "product"}
 """Fields of a record that have another name in the store."""
+_ON_HOST = re.compile(r"(could not be (?:read|written)) on [^:]+(?=: )")
+"""In a sentence of an older harness, with the name of a machine."""
 UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 
@@ -67,6 +71,20 @@ def written(record: Record) -> str:
     """A record without its predictions, as JSON."""
     body = asdict(replace(record, predictions={}))
     return json.dumps({STORED_AS.get(name, name): value for name, value in body.items()})
+
+
+def anonymous(row: Mapping[Any, Any]) -> str:
+    """The record of a row as JSON that names no machine, folder or user, as provenance and reasons may. Raises UserError as `record_of`."""
+    try:
+        body = json.loads(row["record"])
+        origin = body.get("provenance", {})
+        origin.pop("host", None)  # of an older harness
+        for fields, name in ((body, "reason"), (origin, "checkpoint_failed")):
+            if fields.get(name):
+                fields[name] = _ON_HOST.sub(r"\1", without_folders(fields[name]))
+        return json.dumps(body)
+    except UNREADABLE:
+        raise _unreadable(row) from None
 
 
 def packed(predictions: Mapping[str, Predictions]) -> bytes:

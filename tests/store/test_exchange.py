@@ -228,14 +228,19 @@ def test_a_published_table_is_a_store_of_its_records_alone(several: Store, tmp_p
 
 def test_what_leaves_a_store_names_no_machine(store: Store, other: Store, tmp_path: Path) -> None:
     of, owner = stage(), Owner.current()
-    named = record(of)
-    named.provenance["host"] = "the-machine-of-somebody"
+    named, said = record(of), "at step 5: The storage {} could not be written{}: No space left on device"
+    named.provenance |= {
+        "host": "alices-laptop",
+        "checkpoint_failed": said.format("/home/alice/x", " on alices-laptop"),
+    }
     store.lease(of.key, owner)
     assert store.commit(of, named, owner)
     publish_records(store, "toy", [of.key], {"table": "toy"}, tmp_path)
     merge(other, store)
+    left = record(of)
+    left.provenance["checkpoint_failed"] = said.format("x", "")
     for taken in (Store(str(tmp_path), create=False), other):
-        assert same(taken.records([of.key], predictions=True)[of.key], record(of))
+        assert same(taken.records([of.key], predictions=True)[of.key], left)
 
 
 def test_equal_records_are_published_as_equal_files(several: Store, tmp_path: Path) -> None:
