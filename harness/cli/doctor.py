@@ -342,7 +342,8 @@ def _clean(args: argparse.Namespace) -> int:
     if store.exists and store.others_alive(Owner.current()):
         raise UserError(f"--clean: another command trains on {store.shown}; call it again when that has ended.")
     files = _unneeded(store, storage)
-    print("\n".join(f"{size / 1e6:10,.1f} MB  {name}" for name, size in files.items()))
+    for name, size in files.items():
+        print(f"{size / 1e6:10,.1f} MB  {name}")
     total = f"{counted(len(files), 'file')} in {storage.shown} ({sum(files.values()) / 1e9:,.2f} GB)"
     if not files or not (args.yes or (sys.stdin.isatty() and agreed(f"Delete {total}?"))):
         print(f"{total} can go{'; --yes deletes' if files else ''}. Nothing was deleted.")

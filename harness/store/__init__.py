@@ -3,8 +3,7 @@
 from harness.store.database import DEFAULT_URL, SCHEMA_VERSION
 from harness.store.exchange import merge
 from harness.store.kept import StoredRequest, StoredSeal
-from harness.store.leases import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner
-from harness.store.records import Speed, Store
+from harness.store.records import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner, Speed, Store
 
 __all__ = [
     "DEFAULT_URL",
