@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.errors import UserError
+from harness.errors import UserError, quoted
 
 T = TypeVar("T")
 PYTHON = ".py"
@@ -31,14 +31,14 @@ def named_path(text: str, place: str = "") -> Path:
         path = Path(text).expanduser()
     except RuntimeError:
         user = text.partition("/")[0]
-        raise UserError(f"{named}there is no user for '{_short(user)}'; write the path without '~'.") from None
+        raise UserError(f"{named}there is no user for {quoted(user)}; write the path without '~'.") from None
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{named}'{_short(text)}' cannot be looked up ({reason}); name another path.") from None
+        raise UserError(f"{named}{quoted(text)} cannot be looked up ({reason}); name another path.") from None
     return path
 
 
@@ -157,7 +157,3 @@ def remembered(path: Path, group: str, key: str, make: Callable[[], T], most: in
         with suppress(OSError):
             write_json(path, {"version": 1, group: known})
     return known[key]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -80,25 +80,10 @@ class Database:
             raise UserError(
                 f"store '{self.shown}' needs the Python package '{error.name}': pip install 'glue-harness[postgresql]'."
             ) from None
-        self.exists = self._prepare(create)
+        self.exists = self._prepared(create)
 
-    def _prepare(self, create: bool) -> bool:
-        """Whether the tables exist, after creating them with `create`."""
-        version = self._version()
-        if version is None and create:
-            with self._write() as connection:  # another process may have created them meanwhile
-                metadata.create_all(connection)
-                version = str(SCHEMA_VERSION)
-                self._insert(connection, META, [{"name": "schema_version", "value": version}])
-        if version is not None and version != str(SCHEMA_VERSION):
-            raise UserError(
-                f"The store {self.shown} was written by another harness (schema {version[:20]}, this one knows {SCHEMA_VERSION}); "
-                "upgrade glue-harness or name another store."
-            )
-        return version is not None
-
-    def _version(self) -> str | None:
-        """The version of the schema; None without tables. Raises UserError for another program's file."""
+    def _prepared(self, create: bool) -> bool:
+        """Whether the tables exist, after creating them with `create`. Raises UserError for another program's file and another schema."""
         with self._read() as connection:
             if self.path:
                 check_schema(connection.exec_driver_sql, self.shown)
@@ -109,7 +94,17 @@ class Database:
             raise UserError(
                 f"The store {self.shown} is not a store of harness: it has tables of something else; name another file."
             )
-        return version
+        if version is None and create:
+            with self._write() as connection:  # another process may have created them meanwhile
+                metadata.create_all(connection)
+                version = str(SCHEMA_VERSION)
+                self._insert(connection, META, [{"name": "schema_version", "value": version}])
+        if version not in (None, str(SCHEMA_VERSION)):
+            raise UserError(
+                f"The store {self.shown} was written by another harness (schema {version[:20]}, this one knows {SCHEMA_VERSION}); "
+                "upgrade glue-harness or name another store."
+            )
+        return version is not None
 
     def check_writable(self) -> None:
         """Raises UserError for a published folder."""
