@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sqlalchemy.engine import Connection
 
 from harness.kinds import Predictions
+from harness.paths import named_alone
 from harness.specs import Record
 from harness.store.database import sqlite_url
 from harness.store.kept import StoredRequest
@@ -94,7 +95,7 @@ def take_records(target: Store, source: Store, keys: Collection[str], gold: Labe
         rows = source._select(sa.select(RECORDS).where(of_part).order_by(RECORDS.c.key))
         with target._write() as connection:
             for row in rows:
-                taken = {**row, "record": anonymous(row)}
+                taken = anonymous(row)
                 _take_record(connection, _labelled(taken, gold) if gold else taken, merged)
     return merged
 
@@ -172,7 +173,8 @@ def publish_records(
         request = StoredRequest(table, values, asked_at=last or 0.0)
         take_rows(made, REQUESTS, [request.row])
         take_rows(made, REQUEST_STAGES, [{"key": key, "digest": request.digest} for key in sorted(keys)])
-        take_rows(made, SNAPSHOTS, [{"digest": request.digest, "body": json.dumps(snapshot)}] if snapshot else [])
+        body = named_alone(json.dumps(snapshot))
+        take_rows(made, SNAPSHOTS, [{"digest": request.digest, "body": body}] if snapshot else [])
         seals = sa.select(SEALS).where(SEALS.c.table == table).order_by(*SEALS.primary_key)
         take_rows(made, SEALS, store._select(seals))
         name, other = (RECORDS_FILE, UNLABELLED_FILE) if gold else (UNLABELLED_FILE, RECORDS_FILE)
