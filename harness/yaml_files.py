@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 
@@ -158,14 +158,14 @@ def _load_packaged(path: Path, model: type[BaseModel]) -> BaseModel:
 
 def parse_yaml(text: str, model: type[M], where: str) -> M:
     """YAML text as a validated `model`; `where` names the text in errors. Raises UserError as `load_yaml` does."""
-    tree = _parse(text, where)
-    if tree is None:
+    values = _values(text, where)
+    if values is None:
         keys = ", ".join(name for name, field in model.model_fields.items() if field.is_required())
         raise UserError(f"{where}: the file is empty; it needs the keys {keys or 'of ' + model.__name__}.")
     try:
-        return model.model_validate(_plain(tree, where))
+        return model.model_validate(values)
     except ValidationError as error:
-        raise UserError(describe_errors(error, where, tree)) from None
+        raise UserError(describe_errors(error, where, _parse(text, where))) from None
 
 
 def validated(model: type[M], values: Mapping[str, Any], where: str) -> M:
@@ -182,7 +182,7 @@ def parse_value(text: str) -> Any:
     Text that is not YAML comes back as it is.
     """
     try:
-        return _plain(_parse(text, "value"), "value")
+        return _values(text, "value")
     except UserError:
         return text
 
@@ -254,14 +254,14 @@ def dumped(values: Mapping[str, Any], *, lists_in_a_line: bool = True) -> str:
     return out.getvalue()
 
 
-def _parse(text: str, where: str) -> Any:
-    """A ruamel tree that knows the line of each key. Raises UserError for what is not YAML."""
+def _parse(text: str, where: str, kind: Literal["rt", "safe"] = "rt") -> Any:
+    """A ruamel tree that knows the line of each key, or plain values ('safe'). Raises UserError for what is not YAML."""
     from ruamel.yaml import YAML
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError
 
     try:
-        return YAML(typ="rt").load(text)
+        return YAML(typ=kind, pure=True).load(text)
     except DuplicateKeyError as error:
         mark = error.problem_mark
         problem = str(error.problem).partition(" with value")[0].replace("found duplicate key", "the key")
@@ -277,32 +277,22 @@ def _parse(text: str, where: str) -> Any:
         raise UserError(f"{where}: not valid YAML ({problem}).") from None
 
 
-def _plain(tree: Any, where: str) -> Any:
-    """Ruamel's annotated values as plain dict, list, str, bool, int, float. Raises UserError, which names `where`, for keys
-    that are no plain values, for characters that no file may hold, and for a value that contains itself."""
-
-    def plain(node: Any) -> Any:
-        if isinstance(node, Mapping):
-            for key in node:
-                if isinstance(key, (Mapping, list, tuple)):
-                    line = f", line {node.lc.key(key)[0] + 1}" if hasattr(node, "lc") else ""
-                    raise UserError(f"{where}{line}: a key is a list or a mapping; write a plain key such as 'name:'.")
-            return {plain(key): plain(value) for key, value in node.items()}
-        if isinstance(node, (list, tuple)):
-            return [plain(value) for value in node]
-        if type(node).__name__ == "ScalarBoolean":
-            return bool(node)
-        if isinstance(node, str) and any(char == "\0" or "\ud800" <= char <= "\udfff" for char in node):
-            raise UserError(f"{where}: {quoted(str(node))} holds a null or half a character; write it without.")
-        for kind in (bool, int, float, str):
-            if isinstance(node, kind):
-                return kind(node)
-        return node
-
+def _values(text: str, where: str) -> Any:
+    """Plain values. Raises UserError, which names `where`, for what is not YAML, for keys that are none, for characters that no file may hold,
+    and for a value that contains itself."""
+    values = _parse(text, where, "safe")
     try:
-        return plain(tree)
-    except RecursionError:
+        written = json.dumps(values, default=str, ensure_ascii=False)
+        written.encode()
+    except TypeError:
+        raise UserError(f"{where}: a key is a list or a mapping; write a plain key such as 'name:'.") from None
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: a text holds half a character; write it without.") from None
+    except (ValueError, RecursionError):
         raise UserError(f"{where}: a value contains itself through an alias; write it out.") from None
+    if "\\u0000" in written.replace(r"\\", ""):
+        raise UserError(f"{where}: a text holds a null; write it without.")
+    return values
 
 
 def _locate(tree: Any, loc: Sequence[int | str]) -> tuple[list[str], int | None]:
