@@ -11,6 +11,8 @@ from harness.errors import UserError
 
 WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Seconds before each further try: a minute, for a restart, a cut connection or a full disk."""
+MOST = 120.0
+"""Seconds from which on there is no further try: a silent bucket takes 100 to fail."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,14 +23,17 @@ class TransientError(UserError):
 
 
 def retried(act: Callable[P, R]) -> Callable[P, R]:
-    """The same function, called again after each TransientError, and after the last of WAITS once more."""
+    """The same function, called again after each TransientError, and after the last of WAITS once more, for MOST seconds."""
 
     @wraps(act)
     def retrying(*args: P.args, **options: P.kwargs) -> R:
+        began = time.monotonic()
         for seconds in WAITS:
             try:
                 return act(*args, **options)
             except TransientError:
+                if time.monotonic() - began > MOST:
+                    raise
                 time.sleep(seconds)
         return act(*args, **options)
 

@@ -154,6 +154,8 @@ def _opened(uri: str) -> _Bucket:
     """Raises ValueError for what is no URI of a storage, and OSError."""
     from pyarrow.fs import FileSystem
 
+    if uri.startswith("gs:") and "retry_limit_seconds=" not in uri:  # its own limit is a quarter of an hour
+        uri += f"{'&' if '?' in uri else '?'}retry_limit_seconds=10"
     system, root = FileSystem.from_uri(uri)
     if not root:
         raise ValueError("it names no bucket")
