@@ -200,10 +200,6 @@ class Kind(ABC):
         """Whether one class is predicted for every example."""
         return int(np.count_nonzero(predictions.histogram)) == 1
 
-    def difference(self, one: Predictions, other: Predictions) -> float:
-        """The largest difference of two numbers in the same place; 0 where both are bit-identical."""
-        return max(float(np.abs(array - other.arrays[name]).max()) for name, array in one.arrays.items())
-
     def overview(self, summary: tuple[float, ...]) -> str:
         """What a `summary` says, for people."""
         return f"a {self.description}, {summary[0]:.15g} to {summary[1]:.15g}"
@@ -517,16 +513,6 @@ class Spans(Kind):
         """Whether no question is answered though some have an answer."""
         return not any(predictions.decoded) and bool(answerable(predictions.gold).any())
 
-    def difference(self, one: Predictions, other: Predictions) -> float:
-        if any(array.shape != other.arrays[name].shape for name, array in one.arrays.items()):
-            return math.inf
-        return super().difference(
-            *(
-                Predictions({name: array for name, array in each.arrays.items() if array.size}, each.gold)
-                for each in (one, other)
-            )
-        )
-
     def frame(self, predictions: Predictions) -> dict[str, Any]:
         """Gold answers, the predicted one, F1, and the scores of the best answer and of none."""
         arrays = predictions.arrays
@@ -613,5 +599,8 @@ class Predictions:
         return self.kind.collapsed(self)
 
     def difference(self, other: Predictions) -> float:
-        """The largest difference of two numbers in the same place; 0 where both are bit-identical."""
-        return self.kind.difference(self, other)
+        """The largest difference of two numbers in the same place; 0 where both are bit-identical, infinite where they are not as many."""
+        pairs = [(array, other.arrays[name]) for name, array in self.arrays.items()]
+        if any(one.shape != two.shape for one, two in pairs):
+            return math.inf
+        return max((float(np.abs(one - two).max()) for one, two in pairs if one.size), default=0.0)
