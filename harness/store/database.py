@@ -261,8 +261,8 @@ def _engine(url: sa.engine.URL, mode: str = "rw") -> Engine:
     return engine
 
 
-def parts(keys: Iterable[str]) -> Iterator[list[str]]:
-    """The distinct keys in lists that one query takes."""
+def parts(keys: Iterable[str], most: int = 500) -> Iterator[list[str]]:
+    """The distinct keys in lists of what one query takes."""
     every = list(dict.fromkeys(keys))
-    for start in range(0, len(every), 500):
-        yield every[start : start + 500]
+    for start in range(0, len(every), most):
+        yield every[start : start + most]

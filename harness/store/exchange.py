@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from harness.kinds import Predictions
 from harness.paths import named_alone
 from harness.specs import Record
-from harness.store.database import sqlite_url
+from harness.store.database import parts, sqlite_url
 from harness.store.kept import StoredRequest
 from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, write_packed
 from harness.store.records import Store
@@ -89,10 +89,9 @@ def take_records(target: Store, source: Store, keys: Collection[str], gold: Labe
     """Take over the records of these keys, in their order. Both outcomes of a key that has two finished records are compared: the
     selected update, the scores on dev, and what is predicted. Weights and times may differ, as they do between machines. `gold`:
     what takes the place of their gold labels."""
-    merged, every = Merged(), list(keys)
-    for start in range(0, len(every), CHUNK):
-        of_part = RECORDS.c.key.in_(every[start : start + CHUNK])
-        rows = source._select(sa.select(RECORDS).where(of_part).order_by(RECORDS.c.key))
+    merged = Merged()
+    for part in parts(keys, CHUNK):
+        rows = source._select(sa.select(RECORDS).order_by(RECORDS.c.key), RECORDS.c.key, part)
         with target._write() as connection:
             for row in rows:
                 taken = anonymous(row)
@@ -139,10 +138,8 @@ def same_outcome(one: Record, other: Record) -> bool:
 
 def take_rows(target: Store, table: sa.Table, rows: Iterable[Mapping[Any, Any]]) -> None:
     """Insert those rows whose primary key is not there."""
-    taken = [dict(row) for row in rows]
-    for start in range(0, len(taken), 500):
-        with target._write() as connection:
-            target._insert(connection, table, taken[start : start + 500])
+    with target._write() as connection:
+        target._insert(connection, table, [*map(dict, rows)])
 
 
 # ---------------------------------------------------------------- one table, published

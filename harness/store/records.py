@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from harness.processes import started_at
 from harness.retry import TransientError, retried
 from harness.specs import Record, Run, Stage, Status
+from harness.store.database import parts
 from harness.store.kept import Kept
 from harness.store.rows import packed, record_of, stage_of, written
 from harness.store.tables import LEASES, RECORDS, REQUEST_STAGES, RUNS
@@ -121,9 +122,8 @@ class Store(Kept):
 
     def each(self, keys: Iterable[str], *, predictions: bool = False) -> Iterator[tuple[str, Record]]:
         """Keys with their records, of which 100 are held in memory at a time."""
-        every, size = [*keys], 100
-        for start in range(0, len(every), size):
-            yield from self.records(every[start : start + size], predictions=predictions).items()
+        for part in parts(keys, 100):
+            yield from self.records(part, predictions=predictions).items()
 
     @retried
     def stage(self, key: str) -> Stage | None:

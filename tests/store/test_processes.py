@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import random
 import signal
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
@@ -64,17 +63,6 @@ def received(pipe: Any) -> Any:
     return pipe.recv()
 
 
-def integrity(url: str) -> str:
-    """Of SQLite's file; PostgreSQL's are its server's."""
-    if not url.startswith("sqlite"):
-        return "ok"
-    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
-    try:
-        return str(connection.execute("PRAGMA integrity_check").fetchone()[0])
-    finally:
-        connection.close()
-
-
 @pytest.mark.parametrize("reaped", [True, False], ids=["reaped", "zombie"])
 def test_the_lease_of_a_killed_process_is_free_at_once(store: Store, url: str, reaped: bool) -> None:
     """Also while the dead process is a zombie, whose exit status nobody has read."""
@@ -117,7 +105,7 @@ def test_processes_with_the_same_work_write_one_record_each(store: Store, url: s
     stages = [samples.stage(seed) for seed in seeds]
     assert set(store.statuses([s.key for s in stages]).values()) == {("done", 1)}
     assert not store.others_alive(Owner.current())
-    assert integrity(url) == "ok"
+    assert store.integrity() == "ok"
 
 
 def test_killed_in_the_middle_of_commits_nothing_that_was_said_is_lost(store: Store, url: str) -> None:
@@ -136,7 +124,7 @@ def test_killed_in_the_middle_of_commits_nothing_that_was_said_is_lost(store: St
                     answered.add(pipe.recv())
                 except EOFError:
                     break
-        assert integrity(url) == "ok"
+        assert store.integrity() == "ok"
     me = Owner.current()
     assert not store.others_alive(me)
     for seed in answered:
