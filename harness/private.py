@@ -1,9 +1,5 @@
-"""Every private interface of Ray and torch that the harness uses, and nothing else. `pyproject.toml` caps their versions
-to the minor ones that were tested; `tests/test_private.py` fails for each use whose name or meaning changes.
-
-The libraries are imported inside the functions: only harness/cluster calls those of Ray, which is the one exception to the law
-that nothing else imports it.
-"""
+"""Every private interface of Ray and torch that the harness uses, and nothing else. `pyproject.toml` caps their versions to the minor ones that
+were tested; `tests/test_private.py` fails for each use whose name or meaning changes. Only harness/cluster calls those of Ray."""
 
 from __future__ import annotations
 
@@ -16,8 +12,6 @@ from harness.errors import masked
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-# ------------------------------------------------------------------------------------------------------------------- Ray
 
 
 def job_config(metadata: dict[str, str]) -> Any:
@@ -107,9 +101,6 @@ def orphaned_placement_groups() -> list[Any]:
 
 NODE_DIED = "its node has died"
 """What Ray says of a process whose node left: it has no type for that."""
-
-
-# ----------------------------------------------------------------------------------------------------------------- torch
 
 
 def linear_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
