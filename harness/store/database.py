@@ -32,7 +32,8 @@ LOCK_SECONDS = 60.0
 CONNECT_SECONDS, SILENT_SECONDS = 10, 30
 """PostgreSQL: for a connection, and until one is closed whose other end went away."""
 AWAY = ("SQLITE_FULL", "SQLITE_IOERR")
-"""Errors of SQLite that may pass."""
+CLOSED = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
+"""Errors of SQLite that may pass; the latter of a file that could be written before."""
 CLOCK = sa.select(sa.extract("epoch", sa.func.clock_timestamp()))
 """Seconds since 1970 by PostgreSQL's clock."""
 WRITER = 0x6861726E657373
@@ -57,6 +58,7 @@ class Database:
         if create:
             self.check_writable()
         self.path: Path | None = None
+        self._written = False
         self.url = self._parsed.render_as_string(hide_password=False)
         """With the password: never show it."""
         if self._parsed.get_backend_name() == "sqlite":
@@ -123,6 +125,7 @@ class Database:
                 limit = sa.func.set_config("idle_in_transaction_session_timeout", f"{SILENT_SECONDS}s", True)
                 connection.execute(sa.select(limit, sa.func.pg_advisory_xact_lock(WRITER)))
             yield connection
+        self._written = True
 
     @contextmanager
     def _transaction(self, **options: Any) -> Iterator[Connection]:
@@ -192,8 +195,10 @@ class Database:
             name = getattr(orig, "sqlite_errorname", "")
             if name == "SQLITE_INTERRUPT":  # a signal raised an error where SQLite could not pass it on
                 raise KeyboardInterrupt from None
+            if name.startswith("SQLITE_READONLY"):  # a connection stays what it was opened as
+                self._engine.dispose()
             cut = isinstance(error, sa.exc.OperationalError) or getattr(error, "connection_invalidated", False)
-            transient = name.startswith(AWAY) if self.path else cut
+            transient = name.startswith((*AWAY, *(CLOSED if self._written else ()))) if self.path else cut
             raise (TransientError if transient else UserError)(
                 f"The store {self.shown} failed ({first_line(orig or error).rstrip('.')}); check that it is there, may be written "
                 f"and has room, or name another store: {KEPT}."

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
 from store.samples import committed, record, run, same, stage
 
+from harness import retry
 from harness.cli import doctor
 from harness.errors import UserError
 from harness.store import Owner, Store
@@ -221,3 +224,37 @@ def test_a_store_lies_where_the_folder_is(tmp_path: Path, name: str, monkeypatch
     assert Store(store.url, create=False).statuses([stage().key])
     assert sa.inspect(sa.create_engine(store.url)).has_table("records")
     assert {each.name for each in tmp_path.iterdir()} == {name}
+
+
+def test_a_file_that_is_closed_to_writers_in_the_middle_is_waited_for(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that this process could never write is refused at once."""
+    path, owner, waited = open_folder / "harness.db", Owner.current(), list[float]()
+
+    def set_modes(folder: int, file: int) -> None:
+        path.chmod(file)
+        open_folder.chmod(folder)
+
+    def reopen(seconds: float) -> None:
+        waited.append(seconds)
+        mine = os.geteuid()
+        os.seteuid(os.getuid())  # of the folder
+        set_modes(0o777, 0o666)
+        os.seteuid(mine)
+
+    monkeypatch.setattr(
+        retry, "time", SimpleNamespace(sleep=reopen, monotonic=time.monotonic)
+    )  # not that of other threads
+    open_folder.chmod(0o777)
+    with nobody():
+        store, other = (Store(f"sqlite:///{path}") for _ in range(2))
+        assert store.lease(stage().key, owner) == "granted"
+    for each in (store, other):
+        each._engine.dispose()
+    set_modes(0o555, 0o444)
+    with nobody():
+        assert "may be written" in error_of(partial(other.lease, "b" * 32, owner))
+        assert waited == []
+        assert store.commit(stage(), record(stage()), owner)
+    assert waited == [retry.WAITS[0]]
