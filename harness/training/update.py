@@ -155,6 +155,10 @@ class CapturedUpdate(Update):
         self._key = self._identity()
         self._known = next((kept for key, kept in _KEPT if key == self._key), None)
         _KEPT[:] = [pair for pair in _KEPT if pair[1] is not self._known]  # no two stages have it at once
+        if self._known is None and self._device.type == "cuda":
+            free, memory = torch.cuda.mem_get_info(self._device)
+            if free < memory / 2:  # graphs of other kinds must not take what this one needs
+                _KEPT.clear()
         tensors = {name: tensor.detach() for name, tensor in self._tensors().items()}
         self._kept = self._known or Kept(recorder(), tensors, self._rate)
 
