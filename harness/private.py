@@ -49,56 +49,6 @@ def command_line_masked() -> Iterator[None]:
         utils.get_entrypoint_name = whole
 
 
-def worker_process_died(error: Exception) -> bool:
-    """Whether this failure of a Ray Train worker is the death of its process, and not an exception that it raised."""
-    return hasattr(error, "health_check_failure")
-
-
-def fit(trainer: Any) -> Any:
-    """`trainer.fit()` of Ray Train without the detached actors that it starts, which outlive the command: one removes the placement group
-    of a dead controller, but asks the dashboard, which a cluster may lack, and does not know the group before all its workers have started
-    (`orphaned_placement_groups` takes its place); one asks the autoscaler for what the placement group asks it for too."""
-    from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
-
-    class Policy(FixedScalingPolicy):
-        def _send_resource_request(self) -> None:
-            pass
-
-        _maybe_send_resource_request = _cancel_resource_request = _send_resource_request
-
-    run = trainer._initialize_and_run_controller
-
-    def run_without(**options: Any) -> Any:
-        options["scaling_policy"] = Policy(options["scaling_policy"].scaling_config)
-        options["callbacks"] = [
-            callback for callback in options["callbacks"] if not isinstance(callback, PlacementGroupCleanerCallback)
-        ]
-        return run(**options)
-
-    trainer._initialize_and_run_controller = run_without
-    return trainer.fit()
-
-
-def orphaned_placement_groups() -> list[Any]:
-    """The placement groups of this job that were made by an actor which is dead. Ray itself removes them when the job ends."""
-    import ray
-    from ray.core.generated.gcs_pb2 import PlacementGroupTableData
-    from ray.util.placement_group import PlacementGroup
-
-    accessor = ray._private.state.state._connect_and_get_accessor()
-    job = ray.get_runtime_context().get_job_id()
-    groups = map(PlacementGroupTableData.FromString, accessor.get_placement_group_table())
-    return [
-        PlacementGroup(ray.PlacementGroupID(group.placement_group_id))
-        for group in groups
-        if group.creator_job_id.hex() == job
-        and group.state != PlacementGroupTableData.REMOVED
-        and group.creator_actor_dead  # also of one that no actor made
-        and not ray.ActorID(group.creator_actor_id).is_nil()
-    ]
-
-
 NODE_DIED = "its node has died"
 """What Ray says of a process whose node left: it has no type for that."""
 

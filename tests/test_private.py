@@ -41,7 +41,6 @@ def test_only_this_module_knows_private_names() -> None:
         "ray._raylet",
         "ray.dashboard",
         "_stopped_trials",
-        "health_check_failure",
         "node has died",
     )
     names += ("torch._softmax", "torch.ops.", "._study_id", "._trial_id")
@@ -57,12 +56,6 @@ def test_only_this_module_knows_private_names() -> None:
 
 
 class TestRay:
-    def test_death_of_a_train_worker(self) -> None:
-        from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
-
-        assert private.worker_process_died(WorkerHealthCheckFailedError("it does not answer", RuntimeError("it died")))
-        assert not private.worker_process_died(RuntimeError("it died"))
-
     def test_death_with_a_node(self) -> None:
         import ray
 

@@ -203,7 +203,7 @@ def _serve(pipe: Connection, folder: str, environment: dict[str, str]) -> None:
             print(f"{what}: {error}", file=sys.stderr)
             return None
 
-    head = {**place, "include_dashboard": False}
+    head = {**place, "include_dashboard": True, "dashboard_port": 0}
     tries = (patiently(lambda: Cluster(initialize_head=True, head_node_args=head, connect=True)) for _ in range(9))
     cluster: Any = next(filter(None, tries))
     pipe.send(cluster.address)
@@ -230,7 +230,8 @@ def _there() -> dict[str, int]:
     import ray
     from ray._private import internal_api, state
 
-    actors = [actor for actor in state.actors().values() if actor["State"] != "DEAD"]
+    kept = "AutoscalingCoordinator"  # Ray Train's, one for a cluster, without resources
+    actors = [a for a in state.actors().values() if a["State"] != "DEAD" and kept not in a["ActorClassName"]]
     groups = [group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"]
     stored = 0
     for node in ray.nodes():

@@ -18,7 +18,6 @@ import tiny
 import torch
 from numpy.typing import NDArray
 
-from harness import private
 from harness.encoders.models.weights import weights_digest
 from harness.errors import StoppedError
 from harness.execution import Execution
@@ -178,7 +177,6 @@ def train_in_group(folder: Path, workers: int) -> None:
 
     out = folder.parent
     with session(Execution("local", slots=workers, gpus_per_run=0.0), {}):
-        import ray
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
 
@@ -199,9 +197,7 @@ def train_in_group(folder: Path, workers: int) -> None:
             torch_config=ProcessGroupConfig("gloo"),
             run_config=RunConfig(name=f"process-group-{workers}", storage_path=str(out / "train")),
         )
-        private.fit(trainer)
-        names = sorted({actor["ActorClassName"] for actor in ray._private.state.actors().values()})
-        (out / f"actors-{workers}.txt").write_text("\n".join(names))
+        trainer.fit()
 
 
 def difference(one: Trained, other: Trained) -> tuple[float, float]:
@@ -257,13 +253,6 @@ def test_interrupted_and_resumed(how: str, workers: int, by_workers: ByWorkers) 
     )
     for digest, predicted in undisturbed.predictions.items():
         assert predicted.logits.tobytes() == resumed.predictions[digest].logits.tobytes()
-
-
-@pytest.mark.usefixtures("by_workers")
-def test_a_group_starts_no_actor_that_outlives_it(folder: Path) -> None:
-    names = (folder.parent / "actors-2.txt").read_text().split()
-    assert "TrainController" in names
-    assert not [name for name in names if "Cleaner" in name or "Coordinator" in name]
 
 
 def test_training_moved_the_weights(by_workers: ByWorkers, folder: Path) -> None:

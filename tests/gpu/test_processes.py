@@ -160,13 +160,9 @@ def test_a_worker_group_of_one(setting: Setting, measured: Measured) -> None:
     stage = _stage(SEED)
 
     def start(execution: Any, setup: Any, ledger: Any, name: str, /, **options: Any) -> Any:
-        import ray
-
         from harness.cluster.worker_group import WorkerGroup
 
-        kind: Any = WorkerGroup
-        address = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-        return kind.options(runtime_env={"env_vars": address}, **options).remote(setup, ledger, name, execution)
+        return WorkerGroup.options(**options).remote(setup, ledger, name, execution)
 
     _, (record,) = _pool(setting, "group", [stage], start)
     assert record.status == "done", record.reason
