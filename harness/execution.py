@@ -39,7 +39,8 @@ class WorkerSetup:
     `micro_batch`: sequences that go through the encoder at once (0: a worker's whole share of the batch).
     `dev_points`: how often a stage scores dev for its learning curve alone.
     `checkpoint_seconds`: a stage keeps what it would go on from this often (0: never).
-    `storage_mark`, `encoder_digest`: what a node of a cluster must find in the storage and in the encoder's folder.
+    `storage_mark`, `code`, `encoder_digest`: what a node of a cluster must find in the storage, as its harness and in the encoder's folder.
+    `files`: references to the files of encoders, by digest, for a node without them.
     `further`: of a table of several encoders the folder and the configuration of each of the others, by digest.
     """
 
@@ -52,7 +53,9 @@ class WorkerSetup:
     dev_points: int = 0
     checkpoint_seconds: float = 0.0
     storage_mark: str = ""
+    code: str = ""
     encoder_digest: str = ""
+    files: Mapping[str, Any] = field(default_factory=dict)
     further: Mapping[str, tuple[Path, dict[str, Any] | None]] = field(default_factory=dict)
 
     def of(self, digest: str) -> WorkerSetup:

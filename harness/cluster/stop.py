@@ -20,14 +20,9 @@ STOP = threading.Event()
 """Set in a worker process that is to stop its stage with a checkpoint: its node leaves, or the command's time is over."""
 
 
-def on_node(node: str) -> NodeAffinitySchedulingStrategy:
-    """A strategy that places an actor or a task on this node only."""
-    return NodeAffinitySchedulingStrategy(node, soft=False)
-
-
 def on_driver_node() -> NodeAffinitySchedulingStrategy:
     """A strategy for the node of the calling process: what a driver depends on must not die with another node."""
-    return on_node(ray.get_runtime_context().get_node_id())
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 def stop_when_asked(ledger: Any) -> None:

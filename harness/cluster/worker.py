@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import logging
+import platform
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,16 +24,19 @@ from ray.exceptions import (
     RayTaskError,
 )
 
+import harness
 from harness import private
 from harness.cluster.stop import STOP, stop_when_asked
+from harness.encoders.sources import encoder_digest, files_of
 from harness.encoders.tokens import Examples, Vocabulary
 from harness.errors import StoppedError, UserError
 from harness.execution import Execution, WorkerSetup
+from harness.paths import user_cache
 from harness.planning.lifecycle import Running
 from harness.planning.work import Item
 from harness.processes import keep_freed_memory
 from harness.specs import Data, Record, RowSet, Stage, Status
-from harness.storage import Storage, checkpoint_of
+from harness.storage import Storage, StorageError, checkpoint_of
 
 if TYPE_CHECKING:
     from harness.running import Launch
@@ -62,6 +70,8 @@ class WorkerGroupEndedError(Exception):
 
 WORKER_LOST = (RayActorError, OutOfMemoryError, UnusableProcessError, WorkerGroupEndedError, StoppedError)
 """The errors after which a stage is retried in another process."""
+MARK = "harness-storage"
+"""A file that identifies the storage; it is never deleted."""
 
 Tokenised = Callable[[RowSet, Data, str], tuple[Examples, Any]]
 """(row set, how the stage reads it, the digest of its encoder) -> its examples and labels, as arrays. Called once for each row set, way of
@@ -151,17 +161,19 @@ class TokenCache:
         for rows, data in wanted:
             if _cache_key(rows, data, encoder) not in self.made:
                 assert self._tokenised is not None, f"{rows.name} is not in the token cache"
-                self.made[_cache_key(rows, data, encoder)] = _stored(rows.name, self._tokenised(rows, data, encoder))
+                self.made[_cache_key(rows, data, encoder)] = _stored(
+                    f"The tokens of {rows.name}", self._tokenised(rows, data, encoder)
+                )
         return [rows.digest for rows, _ in wanted[1:]], [self.made[_cache_key(*each, encoder)] for each in wanted]
 
 
-def _stored(name: str, tokens: Any) -> Any:
+def _stored(what: str, content: Any) -> Any:
     """Ray spills to disk what does not fit into its object store; this fails only if both are full."""
     try:
-        return ray.put(tokens)
+        return ray.put(content)
     except (ObjectStoreFullError, OutOfDiskError) as error:
         raise UserError(
-            f"The tokens of {name} do not fit into Ray's object store, nor on the disk that it spills to "
+            f"{what} do not fit into Ray's object store, nor on the disk that it spills to "
             f"({type(error).__name__}); {MORE_ROOM}, and run the same command again: recorded stages are kept."
         ) from None
 
@@ -172,7 +184,7 @@ def fetched(references: list[Any]) -> list[Any]:
         objects: list[Any] = ray.get(references, timeout=FETCH_SECONDS)
     except GetTimeoutError:
         raise UserError(
-            f"Tokens did not reach node {ray.util.get_node_ip_address()} in {FETCH_SECONDS:g} s: its object store or its "
+            f"Tokens or an encoder did not reach node {ray.util.get_node_ip_address()} in {FETCH_SECONDS:g} s: its object store or its "
             f"disk may be full; {MORE_ROOM}, and run the same command again: recorded stages are kept."
         ) from None
     return objects
@@ -276,14 +288,82 @@ def committed(item: Item, record: Record, ledger: Any, owner: Owner | None, stor
     return WorkerResult(record.status, record.reason, ours)
 
 
+def for_nodes(setup: WorkerSetup, execution: Execution, digest: str) -> WorkerSetup:
+    """With what every node of a cluster must find: the driver's storage and code, and the encoders, the first with this digest. Their files
+    lie in the object store for nodes without them; one with random weights needs none."""
+    if execution.address == "local":  # one node, and this one
+        return setup
+    storage = setup.storage
+    if not storage.exists(MARK):
+        storage.write(MARK, uuid.uuid4().hex.encode())
+    mark, setup = storage.read(MARK).decode(), replace(setup, encoder_digest=digest)
+    folders = {each.encoder_digest: each.encoder_folder for each in setup.by_encoder if each.encoder_config is None}
+    files = {
+        name: _stored(f"The files of {folder}", {path.name: path.read_bytes() for path in files_of(folder)})
+        for name, folder in folders.items()
+    }
+    return replace(setup, storage_mark=mark, code=code_digest(), files=files)
+
+
+def on_this_node(setup: WorkerSetup) -> WorkerSetup:
+    """The setup with folders of this node. Raises UserError that names the node and what it lacks."""
+    storage, node = setup.storage, f"The node {platform.node()} ({ray.util.get_node_ip_address()})"
+    storage.trust()
+    if not setup.storage_mark:
+        return setup
+    try:
+        seen = storage.read(MARK).decode() if storage.exists(MARK) else ""
+    except StorageError as error:
+        raise UserError(f"{node} cannot use the storage. {error}") from None
+    if seen != setup.storage_mark:
+        raise UserError(
+            f"{node} sees another place than the driver under the storage {storage.shown}; name one with --storage that all nodes "
+            "share: a folder on NFS, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX."
+        )
+    if code_digest() != setup.code:
+        raise UserError(f"{node} has another harness than the driver; install the same one there.")
+    storage.probe()
+    try:
+        first, *others = [replace(each, encoder_folder=_folder_here(each)) for each in setup.by_encoder]
+    except OSError as error:
+        raise UserError(f"{node} cannot keep an encoder ({error}); set XDG_CACHE_HOME there.") from None
+    return replace(first, further={each.encoder_digest: (each.encoder_folder, each.encoder_config) for each in others})
+
+
+def code_digest() -> str:
+    """Of this process's harness."""
+    files = sorted(Path(harness.__file__).parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+def _folder_here(setup: WorkerSetup) -> Path:
+    """The encoder's folder, or where this node lacks it one of its cache. One worker of the node fetches it; the others wait."""
+    digest = setup.encoder_digest
+    if digest not in setup.files or _has(setup.encoder_folder, digest):
+        return setup.encoder_folder
+    folder = user_cache("encoders") / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _has(folder, digest):
+            for name, content in fetched([setup.files[digest]])[0].items():
+                (folder / name).write_bytes(content)
+    return folder
+
+
+def _has(folder: Path, digest: str) -> bool:
+    try:
+        return encoder_digest(folder) == digest
+    except (OSError, UserError):
+        return False
+
+
 def prepared(setup: WorkerSetup) -> WorkerSetup:
     """Prepare this process, once: its memory, torch's threads, the device that Ray assigned, the encoder and the storage. Raises UserError if
     this node lacks one of them."""
     import torch
 
-    from harness.cluster.nodes import checked
-
-    setup = checked(setup)
+    setup = on_this_node(setup)
     keep_freed_memory()
     torch.set_num_threads(setup.threads)
     torch.set_float32_matmul_precision("highest")  # TORCH_ALLOW_TF32_CUBLAS_OVERRIDE, set in some images, allows TF32

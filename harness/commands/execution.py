@@ -41,8 +41,8 @@ def storage_of(request: Request, store: Store) -> Storage:
 def worker_setup_of(
     request: Request, encoders: Sequence[Located], storage: Storage, execution: Execution
 ) -> WorkerSetup:
-    """For workers of a session: every node that is there sees the storage and has the encoders."""
-    from harness.cluster.nodes import shared
+    """For workers of a session, on every node."""
+    from harness.cluster.worker import for_nodes
 
     at_hand = [(each, each.folder.resolve()) for each in encoders if each.folder]  # unresolved encoders were refused
     (located, folder), *others = at_hand
@@ -56,7 +56,7 @@ def worker_setup_of(
         checkpoint_seconds=60 * request.checkpoint_minutes,
         further={each.encoder.digest: (folder, each.new_config) for each, folder in others},
     )
-    return shared(setup, execution, located.encoder.digest)
+    return for_nodes(setup, execution, located.encoder.digest)
 
 
 def check_machine(request: Request) -> None:

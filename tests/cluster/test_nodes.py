@@ -1,4 +1,4 @@
-"""The storage and the encoder on every node: what a node cannot see is said before anything trains, and weights travel."""
+"""The storage and the encoder on every node: what a node cannot see is said before it trains, and weights travel."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ import psutil
 import pytest
 from bucket import Server, served
 from cluster.driver import BENCH, Driver, kept, started
-from ray.exceptions import NodeDiedError
 
-from harness.cluster import nodes
+from harness.cluster import worker
 from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.sources import encoder_digest
 from harness.errors import UserError
@@ -57,60 +56,19 @@ def found(tmp_path_factory: pytest.TempPathFactory, bert: Path) -> Iterator[dict
 class TestTwoNodes:
     def test_the_encoder_is_lent_to_the_node_that_lacks_it(self, found: dict[str, Any], bert: Path) -> None:
         digest = encoder_digest(bert)
-        files = {Path(name).name for name in found["lent"]}
-        assert {f"shared/{nodes.MARK}", f"shared/encoders/{digest}/model.safetensors"} <= set(found["lent"])
-        assert files >= {"config.json", "tokenizer.json", "files.json"}
         own, lent, same = found["folders"]
         cached = found["folder"] / "elsewhere" / "cache" / "harness" / "encoders" / digest
         assert own == ["/proc/self/cwd/encoder", ""]
         assert lent == same == [str(cached), ""]
         assert encoder_digest(cached) == digest
-        assert [path.name for path in cached.parent.iterdir() if path.is_dir()] == [digest]
         assert load_encoder(cached, digest, seed=0).parts().keys() == load_encoder(bert, digest, seed=0).parts().keys()
         assert found["new"] == ["/proc/self/cwd/encoder", ""], "what has no weights yet needs no files"
 
     def test_a_path_of_one_machine_is_named_with_the_node(self, found: dict[str, Any]) -> None:
-        said = (
-            rf"The node \S+ \(127\.0\.0\.1, {found['second']}\) sees another place than the driver under the storage "
-        )
-        assert re.match(
-            rf"{said}/proc/self/cwd/weights; name one with --storage that all nodes share", found["local path"]
-        )
-        folder, late = found["late, local path"]
+        folder, said = found["local path"]
         assert not folder
-        assert "sees another place than the driver" in late
-        assert found["left"] == []
-
-
-def test_a_node_that_dies_as_it_is_asked_is_not_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The cluster notices it seconds later."""
-
-    class Look:
-        def options(self, *, scheduling_strategy: str, **_: Any) -> Look:
-            self.node = scheduling_strategy
-            return self
-
-        def remote(self, setup: WorkerSetup, file: str) -> str:
-            nodes._look(setup, file)
-            return self.node
-
-    def get(reference: str) -> Any:
-        if reference == "dead":
-            raise NodeDiedError("Task failed because the node it was running on is dead or unavailable.")
-        return nodes._Seen("")
-
-    for name, stand_in in {
-        "nodes": lambda: [{"NodeID": each, "Alive": True} for each in ("dead", "alive")],
-        "wait": lambda references, **_: (references, []),
-        "get": get,
-    }.items():
-        monkeypatch.setattr(nodes.ray, name, stand_in)
-    monkeypatch.setattr(nodes, "_LOOK", Look())
-    monkeypatch.setattr(nodes, "on_node", lambda identity: identity)
-    storage = Storage(str(tmp_path))
-    storage.write(nodes.MARK, b"mark")
-    setup = WorkerSetup(tmp_path, storage, storage_mark="mark")
-    assert nodes._answers(setup) == {"alive": nodes._Seen("")}
+        start = r"The node \S+ \(127\.0\.0\.1\) sees another place than the driver under the storage "
+        assert re.match(rf"{start}/proc/self/cwd/weights; name one with --storage that all nodes share", said)
 
 
 class TestEncoderFiles:
@@ -118,36 +76,32 @@ class TestEncoderFiles:
     def lent(self, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerSetup:
         """On a node without the encoder's folder."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        storage = Storage(str(tmp_path / "storage"))
-        storage.write(nodes.MARK, b"mark")
-        setup = WorkerSetup(bert, storage, storage_mark="mark", encoder_digest=encoder_digest(bert))
-        nodes._upload(setup)
+        monkeypatch.setattr("ray.put", lambda value: value)
+        monkeypatch.setattr("ray.get", lambda value, timeout: value)
+        digest = encoder_digest(bert)
+        setup = worker.for_nodes(WorkerSetup(bert, Storage(str(tmp_path / "storage"))), Execution("auto"), digest)
         return replace(setup, encoder_folder=tmp_path / "nowhere")
 
     def test_another_encoder_under_the_same_name_is_not_taken(
         self, lent: WorkerSetup, folders: dict[str, Path]
     ) -> None:
-        setup = nodes.checked(replace(lent, encoder_folder=folders["roberta"]))
+        setup = worker.on_this_node(replace(lent, encoder_folder=folders["roberta"]))
         assert encoder_digest(setup.encoder_folder) == lent.encoder_digest
 
-    def test_files_that_are_not_the_encoder_are_refused(self, lent: WorkerSetup) -> None:
-        name = f"encoders/{lent.encoder_digest}/model.safetensors"
-        content = bytearray(lent.storage.read(name))
-        content[-1] ^= 1
-        lent.storage.write(name, bytes(content))
-        with pytest.raises(UserError, match=r"lacks the encoder .*nowhere.*are not it; delete them and run"):
-            nodes.checked(lent)
-
     def test_half_a_cache_is_fetched_again(self, lent: WorkerSetup) -> None:
-        folder = nodes.checked(lent).encoder_folder
+        folder = worker.on_this_node(lent).encoder_folder
         weights = folder / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-4])
-        assert nodes.checked(lent).encoder_folder == folder
+        assert worker.on_this_node(lent).encoder_folder == folder
         assert encoder_digest(folder) == lent.encoder_digest
+
+    def test_another_harness_is_refused(self, lent: WorkerSetup) -> None:
+        with pytest.raises(UserError, match="has another harness than the driver; install the same one there"):
+            worker.on_this_node(replace(lent, code="another"))
 
     def test_on_one_machine_nothing_is_left_and_nothing_fetched(self, bert: Path, tmp_path: Path) -> None:
         setup = WorkerSetup(bert, Storage(str(tmp_path / "storage")))
-        assert nodes.checked(nodes.shared(setup, Execution(), encoder_digest(bert))) == setup
+        assert worker.on_this_node(worker.for_nodes(setup, Execution(), encoder_digest(bert))) == setup
         assert not (tmp_path / "storage").exists()
 
 

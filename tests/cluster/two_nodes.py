@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.cluster import nodes  # isort: skip, before ray
+from harness.cluster import worker  # isort: skip, before ray
 import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -25,20 +24,12 @@ HERE = Path("/proc/self/cwd")
 CLUSTER = Execution("auto")
 
 
-def said(act: Callable[[], Any]) -> str:
-    try:
-        act()
-    except UserError as error:
-        return str(error)
-    return ""
-
-
 def at(node: str, setup: WorkerSetup) -> Any:
     """What becomes of a setup as a worker starts on that node."""
 
     def start() -> tuple[str, str]:
         try:
-            return str(nodes.checked(setup).encoder_folder), ""
+            return str(worker.on_this_node(setup).encoder_folder), ""
         except UserError as error:
             return "", str(error)
 
@@ -48,7 +39,6 @@ def at(node: str, setup: WorkerSetup) -> Any:
 
 def main() -> dict[str, Any]:
     folder = Path.cwd()
-    nodes.ANSWER_SECONDS = 600.0  # no node hangs here, however busy the machine is
     place = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
     cluster = Cluster(initialize_head=True, head_node_args={**place, "include_dashboard": False})
     try:
@@ -57,26 +47,16 @@ def main() -> dict[str, Any]:
         environment = {"XDG_CACHE_HOME": str(folder / "elsewhere" / "cache")}
         second = cluster.add_node(**place, env_vars=environment)
         os.chdir(folder)
-        name = second.node_id
-        found: dict[str, Any] = {"second": name[:8]}
-
-        shared = Storage(str(folder / "shared"))
+        found: dict[str, Any] = {}
         encoder, digest = HERE / "encoder", encoder_digest(folder / "encoder")
-        setup = WorkerSetup(encoder, shared)
-        marked = nodes.shared(setup, CLUSTER, digest)
-        found["lent"] = sorted(
-            str(path.relative_to(folder)) for path in (folder / "shared").rglob("*") if path.is_file()
-        )
-        (head,) = {node["NodeID"] for node in ray.nodes()} - {name}
-        found["folders"] = ray.get([at(head, marked), at(name, marked), at(name, marked)])
-        new = nodes.shared(replace(setup, encoder_config={"model_type": "bert"}), CLUSTER, digest)
-        found["new"] = ray.get(at(name, new))
-
-        local = Storage(str(HERE / "weights"))
-        found["local path"] = said(lambda: nodes.shared(replace(setup, storage=local), CLUSTER, digest))
-        mark = local.read(nodes.MARK).decode()
-        found["late, local path"] = ray.get(at(name, replace(marked, storage=local, storage_mark=mark)))
-        found["left"] = sorted(path.name for path in folder.rglob("probe-*"))
+        setup = WorkerSetup(encoder, Storage(str(folder / "shared")))
+        marked = worker.for_nodes(setup, CLUSTER, digest)
+        (head,) = {node["NodeID"] for node in ray.nodes()} - {second.node_id}
+        found["folders"] = ray.get([at(node, marked) for node in (head, second.node_id, second.node_id)])
+        new = worker.for_nodes(replace(setup, encoder_config={"model_type": "bert"}), CLUSTER, digest)
+        found["new"] = ray.get(at(second.node_id, new))
+        local = worker.for_nodes(replace(setup, storage=Storage(str(HERE / "weights"))), CLUSTER, digest)
+        found["local path"] = ray.get(at(second.node_id, local))
         return found
     finally:
         ray.shutdown()
