@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -19,6 +19,7 @@ from harness.cluster.worker import (
     WORKER_LOST,
     TokenCache,
     Tokenised,
+    WorkerResult,
     answer,
     died_with_node,
     resources_text,
@@ -60,143 +61,9 @@ class WorkerHandle:
     stages: int = 0
 
 
-class WorkerSet:
-    """The workers of a pool: as many as fit on this machine, or, of a cluster, as `--slots` or the stages ask for. Starting one does not block.
-
-    `start_worker`: (name, options of the actor) -> the handle of a worker that is starting, with the interface of `WorkerProcess`.
-    Call `scale_to` in every round, wait for the `references` of workers that start together with those of running stages, and give each
-    one that is ready to `take_ready`. `idle`: workers without a stage; take the last one first.
-    """
-
-    def __init__(self, start_worker: Callable[[str, dict[str, Any]], Any], execution: Execution) -> None:
-        self._start_worker, self._execution = start_worker, execution
-        self.idle: list[WorkerHandle] = []
-        self._starting: dict[Any, WorkerHandle] = {}
-        self._workers: set[WorkerHandle] = set()
-        self._excluded_nodes: dict[str, str] = {}
-        self._num_started = self._num_failed = 0
-        self._notices: list[str] = []
-        self._slots, self._counted_at = slots_of(execution), time.monotonic()
-        self._had_worker_at = time.monotonic()
-        self._notified = False
-
-    @property
-    def references(self) -> list[Any]:
-        return list(self._starting)
-
-    def scale_to(self, life: Lifecycle) -> list[str]:
-        """Start workers for the stages that are left, and end those of a cluster that no stage needs. Returns notices for the user, one sentence
-        each. Raises UserError if no worker can start."""
-        now = time.monotonic()
-        if now - self._counted_at >= RECOUNT_SECONDS:
-            self._counted_at = now
-            self._recount()
-        if self._execution.address == "local":
-            wanted = min(self._slots, life.unfinished)
-        else:
-            most = self._execution.slots or max(self._slots, MOST_ASKED // self._execution.num_workers)
-            wanted = min(most, life.count("ready") + life.count("running"))
-            for worker in [*self._starting.values(), *self.idle][: max(0, len(self._workers) - wanted)]:
-                self.remove(worker)
-        for _ in range(len(self._workers), wanted):
-            self._start()
-        if len(self._workers) > len(self._starting):
-            self._had_worker_at, self._notified = now, False
-        elif not self._notified and now - self._had_worker_at >= (STALL_SECONDS if self._slots else 0):
-            self._notified = True
-            self._notices.append(self._waits_for())
-        notices, self._notices = self._notices, []
-        return notices
-
-    def _usable_nodes(self) -> list[dict[str, Any]]:
-        unusable = {*self._excluded_nodes, *private.draining_nodes()}
-        return [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in unusable]
-
-    def _recount(self) -> None:
-        nodes = self._usable_nodes()
-        self._slots, there = slots_in(nodes, self._execution), {node["NodeID"] for node in nodes}
-        for worker in [worker for worker in self.idle if worker.node and worker.node not in there]:
-            self.remove(worker)
-        surplus = max(0, len(self._workers) - self._slots) if self._execution.address == "local" else 0
-        for worker in list(self._starting.values())[::-1][:surplus]:  # they wait for resources that left the cluster
-            self.remove(worker)
-
-    def _waits_for(self) -> str:
-        each = resources_text(self._execution.resources)
-        if not self._slots:
-            return f"waiting for nodes: no node of the cluster has {each}; recorded stages are kept."
-        return f"waiting for a worker of {each}: the cluster has {resources_text(ray.available_resources())} free."
-
-    def _start(self) -> None:
-        self._num_started += 1
-        name = f"harness-worker-{self._num_started}"
-        options: dict[str, Any] = {}
-        if self._excluded_nodes:
-            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self._excluded_nodes)})"}
-        worker = WorkerHandle(self._start_worker(name, options))
-        self._workers.add(worker)
-        self._starting[worker.actor.ready.remote()] = worker
-
-    def take_ready(self, reference: Any) -> bool:
-        """Whether the reference is that of a worker that starts; if so, the worker becomes idle, or is removed if it failed."""
-        worker = self._starting.pop(reference, None)
-        if worker is None:
-            return False
-        try:
-            worker.node, problem = answer(reference)
-        except (RayError, *WORKER_LOST) as error:
-            self.remove(worker)
-            if not died_with_node(error) and not isinstance(error, ActorUnavailableError):
-                self._num_failed += 1
-                if self._num_failed >= MAX_STARTS:
-                    why = str(error).strip().splitlines()[-1][:300]
-                    raise UserError(
-                        f"No worker can start: {self._num_failed} processes in a row ended before their first stage ({why})."
-                    ) from None
-            return True
-        if not problem:
-            self._num_failed = 0
-            self.idle.append(worker)
-            return True
-        self.remove(worker)
-        if worker.node not in self._excluded_nodes:
-            self._excluded_nodes[worker.node] = problem
-            self._notices.append(f"node {worker.node[:10]} is not used: {problem}")
-        self._counted_at = -RECOUNT_SECONDS
-        if not self._usable_nodes():
-            raise UserError(problem)
-        return True
-
-    def returned(self, worker: WorkerHandle, *, spent: bool) -> None:
-        """A worker has trained a stage. It becomes idle, or is removed if it is `spent` (out of memory) or has trained MAX_STAGES; of
-        these one at a time."""
-        worker.stages += 1
-        if spent or (worker.stages >= MAX_STAGES and not self._starting):
-            self.remove(worker)
-        else:
-            self.idle.append(worker)
-
-    def remove(self, worker: WorkerHandle) -> None:
-        """End a worker's process, if it still runs; `scale_to` starts another."""
-        self._workers.discard(worker)
-        if worker in self.idle:
-            self.idle.remove(worker)
-        self._starting = {reference: other for reference, other in self._starting.items() if other is not worker}
-        ray.kill(worker.actor)
-
-
-@dataclass(frozen=True)
-class _Running:
-    """A stage on a worker. `doubtful`: the worker could not be reached, and was asked whether it is there."""
-
-    item: Item
-    worker: WorkerHandle
-    doubtful: bool = False
-
-
 class Pool:
     """Runs items to their end: `pool = Pool(...); for event in pool.run(items): ...; pool.close()`. `run` may be called again: the
-    workers stay.
+    workers stay. There are as many as fit on this machine, or, of a cluster, as `--slots` or the stages ask for.
 
     `vocabularies`: by the digest of the encoder; `keep_weights`: also those that no unfinished stage starts from. `deadline`: by
     `time.monotonic()`; then, or when this node leaves the cluster, running stages stop with a checkpoint and `run` ends. `start_worker` starts a worker: as `harness.cluster.worker_group.start_worker`.
@@ -214,20 +81,20 @@ class Pool:
         keep_weights: bool = False,
         deadline: float = math.inf,
     ) -> None:
-        self._owner = Owner.current()
-        self._store = store
-        self._vocabularies = vocabularies
-        self._token_cache = TokenCache(tokenised)
-        self._execution = execution
-        self._setup = setup
-        self._start_worker = start_worker
+        self._owner, self._store, self._setup, self._execution = Owner.current(), store, setup, execution
+        self._vocabularies, self._token_cache = vocabularies, TokenCache(tokenised)
+        self._start_worker, self._table, self._keep_weights = start_worker, table, keep_weights
         self._ledger = start_ledger(store, setup.storage, self._owner)
         self._stop_requests = StopRequests(self._ledger, deadline)
-        self._table = table
-        self._keep_weights = keep_weights
-        self._workers = WorkerSet(self._new_worker, execution)
-        self._running: dict[Any, _Running] = {}
+        self._starting: dict[Any, WorkerHandle] = {}
+        """By the reference to what its `ready` returns."""
+        self._idle: list[WorkerHandle] = []
+        self._running: dict[Any, tuple[Item, WorkerHandle]] = {}
         """By the reference to its worker's answer."""
+        self._excluded_nodes: set[str] = set()
+        self._num_started = self._num_failed = 0
+        self._slots, self._counted_at = slots_of(execution), time.monotonic()
+        self._had_worker_at, self._notified = time.monotonic(), False
 
     @property
     def over(self) -> str:
@@ -239,62 +106,140 @@ class Pool:
         every = list(items)
         life = Lifecycle(every)
         stages = LeasedStages(life, self._ledger, self._setup.storage, None, self._discard)
-        workers = self._workers
-        running = self._running = {}
         asked_at, looked_at = 0.0, time.monotonic()
         while life.unfinished:
             if life.count("held") and time.monotonic() - asked_at > POLL_SECONDS:
                 life.ask_again()
                 asked_at = time.monotonic()
-            for sentence in self._stop_requests.look() or ([] if self.over else workers.scale_to(life)):
+            for sentence in self._stop_requests.look() or ([] if self.over else self._scale_to(life)):
                 yield Event("notice", every[0], sentence)
-            if self.over and not running:
+            if self.over and not self._running:
                 break
-            while workers.idle and not self.over and (item := life.next_item()):
+            while self._idle and not self.over and (item := life.next_item()):
                 yield from stages.lease(item)
                 if life.state(item.stage.key) == "running":
-                    worker, name = workers.idle.pop(), f"{self._table}: {item.name}"
-                    vocabulary = self._vocabularies[item.stage.encoder.digest]
+                    worker, vocabulary = self._idle.pop(), self._vocabularies[item.stage.encoder.digest]
+                    name = f"{self._table}: {item.name}"
                     reference = submit(worker.actor, item, vocabulary, self._token_cache, name=name)
-                    running[reference] = _Running(item, worker)
-            if workers.references and not workers.idle and (upcoming := life.next_stage):
+                    self._running[reference] = item, worker
+            if self._starting and not self._idle and (upcoming := life.next_stage):
                 self._token_cache.references(upcoming)  # made while workers start
-            references = [*running, *workers.references]
+            if self._running and time.monotonic() - looked_at > LOOK_SECONDS:
+                looked_at, reports = time.monotonic(), ask(self._ledger, "reports")
+                for item, _ in list(self._running.values()):
+                    if report := reports.get(item.stage.key):
+                        yield Event("running", item, running=report)
+            references = [*self._running, *self._starting]
             if not references:
                 time.sleep(0.2)
                 continue
-            if time.monotonic() - looked_at > LOOK_SECONDS:
-                looked_at = time.monotonic()
-                reports = ask(self._ledger, "reports")
-                for stage in list(running.values()):
-                    if report := reports.get(stage.item.stage.key):
-                        yield Event("running", stage.item, running=report)
             for reference in ray.wait(references, timeout=POLL_SECONDS)[0]:
-                if not workers.take_ready(reference):
+                if reference not in self._starting:
                     yield from self._answered(reference, stages)
+                elif sentence := self._started(self._starting.pop(reference), reference):
+                    yield Event("notice", every[0], sentence)
+
+    # ------------------------------------------------------------------------------------------------------- workers
+
+    def _scale_to(self, life: Lifecycle) -> list[str]:
+        """Start workers for the stages that are left, and end those of a cluster that no stage needs. Returns notices for the user, one sentence each."""
+        now = time.monotonic()
+        if now - self._counted_at >= RECOUNT_SECONDS:
+            self._counted_at, nodes = now, self._usable_nodes()
+            self._slots, there = slots_in(nodes, self._execution), {node["NodeID"] for node in nodes}
+            for worker in [worker for worker in self._idle if worker.node not in there]:
+                self._remove(worker)
+        count = len(self._starting) + len(self._idle) + len(self._running)
+        if self._execution.address == "local":
+            wanted = min(self._slots, life.unfinished)
+        else:
+            most = self._execution.slots or max(self._slots, MOST_ASKED // self._execution.num_workers)
+            wanted = min(most, life.count("ready") + life.count("running"))
+            for worker in [*self._starting.values(), *self._idle][: max(0, count - wanted)]:
+                self._remove(worker)
+        for _ in range(count, wanted):
+            self._start()
+        if self._idle or self._running:
+            self._had_worker_at, self._notified = now, False
+        elif not self._notified and now - self._had_worker_at >= (STALL_SECONDS if self._slots else 0):
+            self._notified = True
+            each = resources_text(self._execution.resources)
+            if not self._slots:
+                return [f"waiting for nodes: no node of the cluster has {each}; recorded stages are kept."]
+            free = resources_text(ray.available_resources())
+            return [f"waiting for a worker of {each}: the cluster has {free} free."]
+        return []
+
+    def _usable_nodes(self) -> list[dict[str, Any]]:
+        unusable = {*self._excluded_nodes, *private.draining_nodes()}
+        return [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in unusable]
+
+    def _start(self) -> None:
+        self._num_started += 1
+        name = f"harness-worker-{self._num_started}"
+        options: dict[str, Any] = {"name": f"{name}-{self._table}-{self._owner.token[:6]}"}
+        if self._excluded_nodes:
+            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self._excluded_nodes)})"}
+        if self._execution.num_workers > 1:  # the group's own actor must not die with another node
+            options["scheduling_strategy"] = on_driver_node()
+        worker = WorkerHandle(self._start_worker(self._execution, self._setup, self._ledger, name, **options))
+        self._starting[worker.actor.ready.remote()] = worker
+
+    def _started(self, worker: WorkerHandle, reference: Any) -> str:
+        """A worker becomes idle, or is removed if it failed; then another is started. Returns why its node is not used any more, '' otherwise. Raises
+        UserError if no worker can start."""
+        try:
+            worker.node, problem = answer(reference)
+        except (RayError, *WORKER_LOST) as error:
+            self._remove(worker)
+            if not died_with_node(error) and not isinstance(error, ActorUnavailableError):
+                self._num_failed += 1
+                if self._num_failed >= MAX_STARTS:
+                    why = str(error).strip().splitlines()[-1][:300]
+                    raise UserError(
+                        f"No worker can start: {self._num_failed} processes in a row ended before their first stage ({why})."
+                    ) from None
+            return ""
+        if not problem:
+            self._num_failed = 0
+            self._idle.append(worker)
+            return ""
+        self._remove(worker)
+        known = worker.node in self._excluded_nodes
+        self._excluded_nodes.add(worker.node)
+        self._counted_at = -RECOUNT_SECONDS
+        if not self._usable_nodes():
+            raise UserError(problem)
+        return "" if known else f"node {worker.node[:10]} is not used: {problem}"
+
+    def _remove(self, worker: WorkerHandle) -> None:
+        """End a worker's process, if it still runs; `_scale_to` starts another."""
+        self._idle = [other for other in self._idle if other is not worker]
+        self._starting = {reference: other for reference, other in self._starting.items() if other is not worker}
+        ray.kill(worker.actor)
+
+    # -------------------------------------------------------------------------------------------------------- stages
 
     def _answered(self, reference: Any, stages: LeasedStages) -> list[Event]:
         """A worker's answer: a result, or that its process ended."""
-        stage = self._running.pop(reference)
-        item, worker = stage.item, stage.worker
+        item, worker = self._running.pop(reference)
         try:
             result = answer(reference)
-            if stage.doubtful:
+            if not isinstance(result, WorkerResult):  # its process is there again, and may still train
                 raise RayActorError(error_msg="its process could not be reached")
         except ActorUnavailableError:  # Ray knows within a minute whether its node is gone
-            self._running[worker.actor.ready.remote()] = replace(stage, doubtful=True)
+            self._running[worker.actor.ready.remote()] = item, worker
             return []
         except WORKER_LOST as error:
-            self._workers.remove(worker)
+            self._remove(worker)
             return stages.lost(item, error)
-        self._workers.returned(worker, spent=result.status == "failed" and result.reason.startswith("out of memory"))
+        worker.stages += 1
+        spent = result.status == "failed" and result.reason.startswith("out of memory")
+        if spent or (worker.stages >= MAX_STAGES and not self._starting):  # of these one at a time
+            self._remove(worker)
+        else:
+            self._idle.append(worker)
         return stages.trained(item, result)
-
-    def _new_worker(self, name: str, options: dict[str, Any]) -> Any:
-        options["name"] = f"{name}-{self._table}-{self._owner.token[:6]}"
-        if self._execution.num_workers > 1:  # the group's own actor must not die with another node
-            options["scheduling_strategy"] = on_driver_node()
-        return self._start_worker(self._execution, self._setup, self._ledger, name, **options)
 
     def _discard(self, stage: Stage) -> None:
         """Delete weights that no unfinished stage of any driver starts from."""
