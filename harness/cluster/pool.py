@@ -43,7 +43,8 @@ LOOK_SECONDS = 2.0
 """The time between two questions after the progress of the running stages."""
 RECOUNT_SECONDS = 3.0
 MOST_ASKED = 100
-"""Workers that a cluster is asked for without `--slots`: those that do not fit wait, and Ray's autoscaler adds nodes for them."""
+"""Workers that a cluster is asked for without `--slots`: those that do not fit wait, and Ray's autoscaler adds nodes for them. A worker
+group that waits holds four processes, so that only one is asked for where none fits."""
 STALL_SECONDS = 20.0
 """Without a worker for this long, the user reads what the pool waits for."""
 MAX_STARTS = 3
@@ -153,7 +154,7 @@ class Pool:
         if self._execution.address == "local":
             wanted = min(self._slots, life.unfinished)
         else:
-            most = self._execution.slots or max(self._slots, MOST_ASKED // self._execution.num_workers)
+            most = self._execution.slots or max(self._slots, MOST_ASKED if self._execution.num_workers == 1 else 1)
             wanted = min(most, life.count("ready") + life.count("running"))
             for worker in [*self._starting.values(), *self._idle][: max(0, count - wanted)]:
                 self._remove(worker)

@@ -29,7 +29,7 @@ from harness.specs import Record
 
 _TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 START_SECONDS = float(os.environ.get(_TIMEOUT, 300))
-"""A worker group that has not started after this time waits for resources that the cluster lacks."""
+"""A worker group that has not started after this time waits for resources that the cluster lacks: its stage is retried, but for a machine alone."""
 
 _ENVIRONMENT = {
     _TIMEOUT: str(START_SECONDS),
@@ -99,7 +99,8 @@ class WorkerGroupProcess(WorkerProcess):
         cause = getattr(error, "controller_failure", error)
         if type(cause).__name__ == "WorkerGroupStartupTimeoutError":
             there, free = ray.cluster_resources(), ray.available_resources()
-            return UserError(
+            kind = UserError if self._execution.address == "local" else StoppedError  # a cluster may grow
+            return kind(
                 f"The Ray Train worker group of {self._execution.num_workers} workers ({resources_text(self._execution.resources)} "
                 f"each) did not start in {START_SECONDS:.0f} s; the cluster has {resources_text(there)}, of which "
                 f"{resources_text(free)} are free; lower --num-workers or --slots."
