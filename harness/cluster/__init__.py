@@ -3,6 +3,7 @@
 Ray reads its environment as it is imported, and every module that imports it lies below this one: so it is set here, and again where a
 session begins, since a caller's environment is as before after each call."""
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,6 +34,19 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
         for name, value in before.items():
             os.environ.pop(name, None)
             os.environ.update({name: value} if value is not None else {})
+
+
+@contextmanager
+def log_level(level: int, *names: str) -> Iterator[None]:
+    """Set the level of these loggers meanwhile."""
+    before = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in before:
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, was in before.items():
+            logger.setLevel(was)
 
 
 set_environment()

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from harness.cluster import environment, set_environment
+from harness.cluster import environment, log_level, set_environment
 from harness.devices import cores
 from harness.errors import UserError, first_line
 from harness.execution import Execution
@@ -36,9 +36,10 @@ LEAST_FILES = 128
 
 @contextmanager
 def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[str, Execution]]:
-    """Start or join Ray. Yields the address of its dashboard ('' where it has none) and the execution with `gpus_per_run` resolved
-    (negative: 1 if the cluster has GPUs, else 0). The dashboard shows `metadata` for the job. Raises UserError where Ray does not
-    start or answer, and where this process runs one already, which is left alone."""
+    """Start a Ray on loopback, with all its files in a folder that is removed at the end, or join a running cluster, which is left. Yields the
+    address of its dashboard ('' where it has none) and the execution with `gpus_per_run` resolved (negative: 1 if the cluster has GPUs, else
+    0). The dashboard shows `metadata` for the job. Raises UserError where Ray does not start or answer, and where this process runs one
+    already, which is left alone."""
     few_arenas()
     set_environment()
     import ray
@@ -48,7 +49,6 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
             "Ray runs in this process already, and harness ends the one that it starts or joins: call ray.shutdown() first, or run "
             "harness in a process of its own."
         )
-    levels = {logger: logger.level for logger in map(logging.getLogger, ("ray", "ray.train", "ray.data"))}
     options: dict[str, Any] = {
         "logging_level": logging.ERROR,
         "log_to_driver": False,
@@ -56,84 +56,65 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         "namespace": "harness",
         "job_config": job_config({f"harness_{k}": v for k, v in metadata.items()}),
     }
-    with _started(execution, options) if execution.address == "local" else _joined(execution, options) as dashboard:
-        for logger in levels:
-            logger.setLevel(logging.ERROR)
+    local, folder, of_processes = execution.address == "local", "", dict[str, str]()
+    if local:
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if 0 <= files < LEAST_FILES:  # beyond it Ray ends this process without a word
+            raise UserError(
+                f"Ray needs {LEAST_FILES} open files, and this process may have {files}: set 'ulimit -n 1024' first."
+            )
+        slots, folder = execution.slots or max(1, cores() // execution.num_workers), _new_folder()
+        options["num_cpus"] = max(1, round(slots * execution.num_workers * execution.cpus_per_run))
+        options |= {"dashboard_host": "127.0.0.1", "_temp_dir": str(Path(folder, "r"))}
+        # a file in the current folder may have the name of a library
+        of_processes = {"TMPDIR": folder, "PYTHONSAFEPATH": "1"}
+    with log_level(logging.ERROR, "ray", "ray.train", "ray.data"):
         try:
-            with redirect_stdout(sys.stderr):  # only tables go to standard output
-                yield dashboard, replace(execution, gpus_per_run=_gpus(execution))
-        finally:
-            for logger, level in levels.items():
-                logger.setLevel(level)
-
-
-@contextmanager
-def _started(execution: Execution, options: dict[str, Any]) -> Iterator[str]:
-    """A Ray for this command, on loopback, with all its files in a folder that is removed at the end. Yields its dashboard's address."""
-    import ray
-
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if 0 <= files < LEAST_FILES:  # beyond it Ray ends this process without a word
-        raise UserError(
-            f"Ray needs {LEAST_FILES} open files, and this process may have {files}: set 'ulimit -n 1024' first."
-        )
-    slots = execution.num_workers * (execution.slots or max(1, cores() // execution.num_workers))
-    folder = _new_folder()
-    # a file in the current folder may have the name of a library
-    of_processes = {"TMPDIR": folder, "PYTHONSAFEPATH": "1"}
-    try:
-        with _own_handlers(), environment(of_processes), command_line_masked():
-            context = ray.init(
-                address="local",
-                num_cpus=max(1, round(slots * execution.cpus_per_run)),
-                dashboard_host="127.0.0.1",
-                _temp_dir=str(Path(folder, "r")),
-                **options,
-            )
-    except BaseException as error:
-        _kill_processes(folder)
-        if not isinstance(error, Exception):
-            _remove(folder)
+            with _own_handlers(), environment(of_processes), command_line_masked():
+                context = ray.init(address=execution.address, **options)
+        except BaseException as error:
+            if local:
+                _kill_processes(folder)
+            if isinstance(error, Exception):  # Ray raises bare ones for its time limits
+                said = _not_started(error, folder) if local else _not_joined(error, execution.address)
+                raise UserError(said) from None
+            if local:
+                _remove(folder)
             raise
-        fix = "if the machine is overloaded, run the same command again later"
-        if isinstance(error, OSError) and error.filename:
-            fix = "HOME has to name a folder that can be written"
-        raise UserError(  # Ray raises bare ones for its time limits
-            f"Ray did not start on this machine ({first_line(error)}{_last_words(folder)}); {fix}. Ray's logs are in {folder}."
-        ) from None
-    try:
-        asked = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
-        if asked and not ip_address(context.address_info["node_ip_address"]).is_loopback:
-            raise UserError(
-                "Ray listens on all addresses: it was imported before harness.cluster; import that one first."
-            )
-        yield context.dashboard_url or ""
-    finally:
-        _end()
-        _remove(folder)
+        try:
+            asked = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+            if local and asked and not ip_address(context.address_info["node_ip_address"]).is_loopback:
+                raise UserError(
+                    "Ray listens on all addresses: it was imported before harness.cluster; import that one first."
+                )
+            with redirect_stdout(sys.stderr):  # only tables go to standard output
+                yield context.dashboard_url or "", replace(execution, gpus_per_run=_gpus(execution))
+        finally:
+            try:
+                ray.shutdown()
+            except KeyboardInterrupt:  # the first signal that ends the command; later ones are ignored
+                ray.shutdown()
+                raise
+            finally:
+                if local:
+                    _remove(folder)
 
 
-@contextmanager
-def _joined(execution: Execution, options: dict[str, Any]) -> Iterator[str]:
-    """A running cluster, which is left at the end. Yields its dashboard's address."""
-    import ray
+def _not_started(error: Exception, folder: str) -> str:
+    fix = "if the machine is overloaded, run the same command again later"
+    if isinstance(error, OSError) and error.filename:
+        fix = "HOME has to name a folder that can be written"
+    said = f"{first_line(error)}{_last_words(folder)}"
+    return f"Ray did not start on this machine ({said}); {fix}. Ray's logs are in {folder}."
 
-    try:
-        with _own_handlers(), command_line_masked():
-            context = ray.init(address=execution.address, **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        if "AuthToken" in f"{error.__cause__}":
-            raise UserError(
-                f"--address {execution.address}: the cluster wants another token; set RAY_AUTH_MODE=token, and take its head's ~/.ray/auth_token."
-            ) from None
-        raise UserError(
-            f"--address {execution.address}: no Ray cluster answers there ({str(error).splitlines()[0]}); start one "
-            "with 'ray start --head', or omit the flag to run on this machine."
-        ) from None
-    try:
-        yield context.dashboard_url or ""
-    finally:
-        _end()
+
+def _not_joined(error: Exception, address: str) -> str:
+    if "AuthToken" in f"{error.__cause__}":
+        return f"--address {address}: the cluster wants another token; set RAY_AUTH_MODE=token, and take its head's ~/.ray/auth_token."
+    return (
+        f"--address {address}: no Ray cluster answers there ({first_line(error)}); start one with 'ray start --head', or omit "
+        "the flag to run on this machine."
+    )
 
 
 def _last_words(folder: str) -> str:
@@ -143,16 +124,6 @@ def _last_words(folder: str) -> str:
     ]
     lines = [log.read_text(errors="replace").splitlines()[-1:] for log in logs if not log.is_symlink()]
     return "".join(f"; {line.strip()[:200]}" for [line] in filter(None, lines))
-
-
-def _end() -> None:
-    import ray
-
-    try:
-        ray.shutdown()
-    except KeyboardInterrupt:  # the first signal that ends the command; later ones are ignored
-        ray.shutdown()
-        raise
 
 
 def _new_folder() -> str:
@@ -200,18 +171,13 @@ def _gpus(execution: Execution) -> float:
     """GPUs per run: as requested, or 1 if the cluster has GPUs. On this machine they have to be of use to torch: with a build for
     the CPU a run would keep a GPU busy that it cannot use, and the others waiting."""
     import ray
+    import torch
 
     there = float(ray.cluster_resources().get("GPU", 0))
     if execution.gpus_per_run < 0:
-        return 1.0 if there >= 1 and (execution.address != "local" or _torch_has_gpus()) else 0.0
+        return 1.0 if there >= 1 and (execution.address != "local" or torch.cuda.is_available()) else 0.0
     if execution.gpus_per_run > there and execution.address == "local":
         raise UserError(
             f"--gpus-per-run {execution.gpus_per_run:g}: this machine has {there:g} GPUs; leave the flag out."
         )
     return execution.gpus_per_run
-
-
-def _torch_has_gpus() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
