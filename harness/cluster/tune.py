@@ -20,7 +20,7 @@ from typing import Any
 import ray
 from ray import tune
 
-from harness.cluster import environment
+from harness.cluster import environment, log_level
 from harness.cluster.ledger import StopRequests, ask
 from harness.cluster.proposals import Proposals, scheduler_of
 from harness.cluster.stop import ASK_SECONDS
@@ -62,19 +62,15 @@ _ENVIRONMENT = {
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Tune's settings and silence, and afterwards this process as it was."""
-    levels = {logger: logger.level for logger in map(logging.getLogger, ("ray.tune", "ray.train", "ray._private"))}
     handler = signal.getsignal(signal.SIGUSR1)
+    quiet = log_level(logging.CRITICAL, "ray.tune", "ray.train", "ray._private")
     try:
-        for logger in levels:
-            logger.setLevel(logging.CRITICAL)
-        with environment(_ENVIRONMENT), warnings.catch_warnings():
+        with environment(_ENVIRONMENT), quiet, warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="ray|optuna")
             yield
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR1, handler)
-        for logger, level in levels.items():
-            logger.setLevel(level)
 
 
 @_quiet()
