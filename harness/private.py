@@ -49,6 +49,25 @@ def command_line_masked() -> Iterator[None]:
         utils.get_entrypoint_name = whole
 
 
+def orphaned_placement_groups() -> list[Any]:
+    """The placement groups of this job that were made by an actor which is dead. Ray itself removes them when the job ends."""
+    import ray
+    from ray.core.generated.gcs_pb2 import PlacementGroupTableData
+    from ray.util.placement_group import PlacementGroup
+
+    accessor = ray._private.state.state._connect_and_get_accessor()
+    job = ray.get_runtime_context().get_job_id()
+    groups = map(PlacementGroupTableData.FromString, accessor.get_placement_group_table())
+    return [
+        PlacementGroup(ray.PlacementGroupID(group.placement_group_id))
+        for group in groups
+        if group.creator_job_id.hex() == job
+        and group.state != PlacementGroupTableData.REMOVED
+        and group.creator_actor_dead  # also of one that no actor made
+        and not ray.ActorID(group.creator_actor_id).is_nil()
+    ]
+
+
 NODE_DIED = "its node has died"
 """What Ray says of a process whose node left: it has no type for that."""
 

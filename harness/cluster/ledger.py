@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import ray
 from ray.exceptions import RayActorError
+from ray.util.placement_group import remove_placement_group
 
 from harness import private
 from harness.cluster.stop import on_driver_node
@@ -128,7 +129,8 @@ def ask(ledger: Any, method: str, *arguments: Any) -> Any:
 
 class StopRequests:
     """Asks running stages to stop with a checkpoint: those on nodes that leave the cluster (a drain, a spot notice), and all when the
-    time of the command is over or its own node leaves. `deadline`: by `time.monotonic()`. `over`: why no further stage may start."""
+    time of the command is over or its own node leaves. Frees what worker groups held whose controller is dead. `deadline`: by
+    `time.monotonic()`. `over`: why no further stage may start."""
 
     def __init__(self, ledger: Any, deadline: float = math.inf) -> None:
         self._ledger, self._deadline = ledger, deadline
@@ -143,6 +145,8 @@ class StopRequests:
         if self.over or now - self._looked_at < LOOK_SECONDS:
             return []
         self._looked_at = now
+        for group in private.orphaned_placement_groups():
+            remove_placement_group(group)
         leaving = frozenset(private.draining_nodes())
         if self._own_node in leaving:
             self.over = "the node of this command leaves the cluster"
