@@ -16,8 +16,8 @@ from ray.util.placement_group import remove_placement_group
 
 from harness import private
 from harness.cluster.stop import on_driver_node
-from harness.cluster.worker import WorkerResult, answer, death_reason, died_with_node
-from harness.errors import KEPT, StoppedError, UserError
+from harness.cluster.worker import WorkerResult, answer, loss_of
+from harness.errors import KEPT, UserError
 from harness.planning.lifecycle import DiscardWeights, Event, Lifecycle, Output, RecordFailure, ReleaseLease, Running
 from harness.planning.work import Item
 from harness.specs import Parent, Record, Stage, Status, trained_again
@@ -212,13 +212,7 @@ class LeasedStages:
         """The process that trained the stage ended or stopped it, as one of WORKER_LOST says."""
         status, attempt = ask(self.ledger, "status", item.stage.key) or (None, 0)
         recorded = status if attempt > item.seen_attempt else None
-        with_node = died_with_node(error) or isinstance(error, StoppedError)
-        if isinstance(error, StoppedError):
-            reason = str(error)
-        elif with_node:
-            reason = "its worker's node left"
-        else:
-            reason = death_reason(item.deaths + 1, error)
+        reason, with_node = loss_of(error, item.deaths + 1)
         return self._events(self.life.worker_lost(item, reason, with_node=with_node, recorded=recorded))
 
     def _recorded(self, item: Item) -> list[Output]:

@@ -91,13 +91,17 @@ def answer(reference: Any) -> Any:
         raise
 
 
-def death_reason(times: int, error: Exception) -> str:
-    """Why a stage failed that lost its worker."""
+def loss_of(error: Exception, times: int) -> tuple[str, bool]:
+    """Why a stage lost its worker, and whether that says nothing of the stage; `times`: of its losses that do."""
+    if isinstance(error, StoppedError):
+        return str(error), True
+    if died_with_node(error):
+        return "its worker's node left", True
     if isinstance(error, UnusableProcessError):
-        return f"its worker process cannot train any further stage: {error}"
+        return f"its worker process cannot train any further stage: {error}", False
     if isinstance(error, WorkerGroupEndedError):
-        return f"its worker group ended {times} times ({error})"
-    return f"its worker process died {times} times ({type(error).__name__})"
+        return f"its worker group ended {times} times ({error})", False
+    return f"its worker process died {times} times ({type(error).__name__})", False
 
 
 def died_with_node(error: Exception) -> bool:
