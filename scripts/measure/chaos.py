@@ -182,7 +182,16 @@ class Hook:
 sys.meta_path.insert(0, Hook())
 """
 """A sitecustomize: a store with triggers is opened."""
-published._STORED = re.compile("CREATE")
+
+
+@contextmanager
+def stores_with_triggers() -> Iterator[None]:
+    """The same in this process."""
+    before, published._STORED = published._STORED, re.compile("CREATE")
+    try:
+        yield
+    finally:
+        published._STORED = before
 
 
 def database(folder: Path) -> Path:
@@ -712,7 +721,7 @@ def chaos(
 ) -> Tally:
     """All of it, in `folder`; `expected` stands for undisturbed runs of the same commands. Counts go to `file` after each command. `until`: no kill comes later."""
     tally, begun = Tally(), time.monotonic()
-    with nodes(folder) as cluster:
+    with nodes(folder) as cluster, stores_with_triggers():
         whole = dict(expected or {})
         for name, line in commands.items():
             if name not in whole:
