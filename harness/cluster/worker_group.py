@@ -29,7 +29,7 @@ from harness.specs import Record
 
 _TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 START_SECONDS = float(os.environ.get(_TIMEOUT, 300))
-"""A worker group that has not started after this time waits for resources that the cluster lacks: its stage is retried, but for a machine alone."""
+"""A worker group that has not started after this time lacks resources: on a cluster its stage is retried, on one machine the command ends."""
 
 _ENVIRONMENT = {
     _TIMEOUT: str(START_SECONDS),
