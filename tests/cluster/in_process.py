@@ -6,25 +6,24 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from harness.cli import main
 from harness.cluster import ledger as ledger_module
+from harness.cluster import worker as worker_module
 from harness.cluster.ledger import LeasedStages, Ledger
-from harness.cluster.worker import WorkerResult
+from harness.cluster.worker import TokenCache, WorkerResult, trained
 from harness.encoders.tokens import Vocabulary
 from harness.execution import Execution, WorkerSetup
 from harness.planning.lifecycle import Event, Lifecycle
 from harness.planning.work import Item
-from harness.running import run_stage
 from harness.specs import Stage
 from harness.storage import weights_of
 from harness.store import Owner, Store
-from harness.training.loop import Inputs
 
 LedgerHere: Any = Ledger.__ray_metadata__.modified_class
 
@@ -51,12 +50,8 @@ class PoolHere:
         keep_weights: bool = False,
         deadline: float = math.inf,
     ) -> None:
-        self._setup, self._vocabularies, self._tokenised, self._keep_weights = (
-            setup,
-            vocabularies,
-            tokenised,
-            keep_weights,
-        )
+        self._setup, self._vocabularies, self._keep_weights = setup, vocabularies, keep_weights
+        self._token_cache = TokenCache(tokenised)
         self._owner, self._store, self._trained = Owner.current(), store, 0
         self._deadline, self.over = deadline, ""
         self._ledger = LedgerHere(store.url, setup.storage, self._owner)
@@ -78,21 +73,9 @@ class PoolHere:
         self._trained += 1
         if self._trained > self.stop_after > 0:
             raise KeyboardInterrupt
-        data, encoder = item.stage.data, item.stage.encoder.digest
-        one_view = replace(data, views=1)
-        train, labels = self._tokenised(data.train, data, encoder)
-        sets = {rows.digest: self._tokenised(rows, one_view, encoder) for rows in (data.dev, *data.tests) if rows}
-        held_out = self._tokenised(data.held_out, data, encoder)[0] if data.held_out else None
-        record = run_stage(
-            item.stage,
-            Inputs(train, labels, sets, held_out),
-            self._vocabularies[encoder],
-            item.metrics,
-            self._setup,
-            keep_weights=item.keep_weights,
-            save_at=item.save_at,
-            until=item.until,
-        )
+        digests, sets = self._token_cache.references(item.stage)
+        vocabulary = self._vocabularies[item.stage.encoder.digest]
+        record = trained(item, self._setup, vocabulary, digests, sets, ledger=Mock(), launch=lambda train: train())
         if item.remake:
             self._ledger.release(item.stage.key)
             return WorkerResult(record.status, record.reason, True)
@@ -111,6 +94,7 @@ def patch(monkeypatch: pytest.MonkeyPatch, stop_after: int = 0) -> None:
     monkeypatch.setattr("harness.cluster.session.session", session_here)
     monkeypatch.setattr("harness.cluster.pool.Pool", PoolHere)
     monkeypatch.setattr(ledger_module, "ask", lambda ledger, what, *arguments: getattr(ledger, what)(*arguments))
+    monkeypatch.setattr(worker_module, "_stored", lambda what, content: content)
     monkeypatch.setattr(PoolHere, "stop_after", stop_after)
 
 

@@ -80,49 +80,30 @@ def trained(folder: Path, name: str, dtype: str, process_group: ProcessGroup, mi
     )
 
 
-def interrupted(folder: Path, artifacts: Path, process_group: ProcessGroup) -> tuple[Record, Record]:
-    """A stage with dropout as it ends undisturbed, and interrupted on every worker and resumed."""
-    stage, inputs = tiny.fine_tuning(folder, tiny.OBJECTIVES["scl"], every=4, steps=2 * RESUMED, dropout=0.1)
-
-    def run(name: str, seconds: float, last: int) -> Record:
-        def report(entry: dict[str, Any]) -> None:
-            if entry["step"] == last:
-                raise InterruptedError
-
-        place = replace(tiny.worker_setup(folder, artifacts / name), checkpoint_seconds=seconds)
-        vocabulary = tiny.vocabulary(folder)
-        return run_stage(
-            stage,
-            inputs,
-            vocabulary,
-            tiny.METRICS,
-            place,
-            keep_weights=True,
-            report=report,
-            process_group=process_group,
-        )
-
-    undisturbed = run("undisturbed", 0.0, 0)
-    with suppress(InterruptedError):
-        run("interrupted", 1e-9, RESUMED + 4)
-    ProcessGroup.current().all_gather_object("here")  # the first worker has written before the others read
-    return undisturbed, run("interrupted", 1e-9, 0)
-
-
-def stopped(folder: Path, artifacts: Path, process_group: ProcessGroup) -> tuple[Record, Record]:
-    """A stage as it ends undisturbed, and resumed after the last worker alone was asked to stop, between two evaluations."""
-    stage, inputs = tiny.fine_tuning(folder, tiny.OBJECTIVES["scl"], every=5, steps=12, dropout=0.1)
+def resumed(how: str, folder: Path, artifacts: Path, process_group: ProcessGroup) -> tuple[Record, Record]:
+    """A stage with dropout as it ends undisturbed, and resumed after all workers were interrupted, or after the last one alone was asked to
+    stop, between two evaluations."""
+    interrupted = how == "interrupted"
+    every, steps = (4, 2 * RESUMED) if interrupted else (5, 12)
+    stage, inputs = tiny.fine_tuning(folder, tiny.OBJECTIVES["scl"], every=every, steps=steps, dropout=0.1)
 
     def run(name: str, **options: Any) -> Record:
-        place = replace(tiny.worker_setup(folder, artifacts / name), checkpoint_seconds=1e9)
+        place = replace(
+            tiny.worker_setup(folder, artifacts / how / name), checkpoint_seconds=1e-9 if interrupted else 1e9
+        )
         options |= {"keep_weights": True, "process_group": process_group}
         return run_stage(stage, inputs, tiny.vocabulary(folder), tiny.METRICS, place, **options)
 
-    undisturbed = run("unstopped")
-    with suppress(StoppedError):
-        run("stopped", stopping=lambda: process_group.rank == process_group.size - 1)
-    ProcessGroup.current().all_gather_object("here")  # the first worker has written before the others read
-    return undisturbed, run("stopped")
+    def interrupt(entry: dict[str, Any]) -> None:
+        if entry["step"] == RESUMED + 4:
+            raise InterruptedError
+
+    undisturbed = run("undisturbed")
+    with suppress(InterruptedError, StoppedError):
+        last = process_group.rank == process_group.size - 1
+        run("disturbed", **{"report": interrupt} if interrupted else {"stopping": lambda: last})
+    process_group.all_gather_object("here")  # the first worker has written before the others read
+    return undisturbed, run("disturbed")
 
 
 def stage_loop(config: dict[str, Any]) -> None:
@@ -134,11 +115,11 @@ def stage_loop(config: dict[str, Any]) -> None:
         results[name, "float64", 0] = trained(folder, name, "float64", process_group)
     for name in HALF:
         results[name, "float16", 0] = trained(folder, name, "float16", process_group)
-    for name in BATCH_SPLIT:
-        results[name, "float64", MICRO_BATCH] = trained(folder, name, "float64", process_group, MICRO_BATCH)
-    artifacts = Path(config["out"]) / f"artifacts-{process_group.size}"
-    results["interrupted"] = interrupted(folder, artifacts, process_group)
-    results["stopped"] = stopped(folder, artifacts, process_group)
+    if process_group.size > 1:
+        for name in BATCH_SPLIT:
+            results[name, "float64", MICRO_BATCH] = trained(folder, name, "float64", process_group, MICRO_BATCH)
+        for how in HOW:
+            results[how] = resumed(how, folder, Path(config["out"]) / "artifacts", process_group)
     if process_group.rank == 0:
         torch.save(results, Path(config["out"]) / f"{process_group.size}.pt")
 
@@ -146,6 +127,8 @@ def stage_loop(config: dict[str, Any]) -> None:
 SOME = ("cross_entropy", "scl", "mlm", "cmlm-simclr", "cssl-simsiam", "taco", "electra-narrow", "coco_lm")
 """One of each kind; tests/training/test_batch_split.py has every objective on one worker, in micro-batches."""
 BATCH_SPLIT = ("scl", "coco_lm")
+HOW = ("interrupted", "stopped")
+"""On one worker: tests/training/test_checkpoint.py."""
 HALF = ("cross_entropy", "cmlm-simclr", "coco_lm")
 """In fp16, which a CPU computes slowly: with labels, with a contrast over the whole batch, and the one that skips most updates."""
 
@@ -228,24 +211,18 @@ def test_all_ranks_skip_the_update_that_one_of_them_cannot_make(by_workers: ByWo
         assert scales[SPOILED - 1] == scales[SPOILED - 2] / 2, name
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_nor_on_micro_batches(workers: int, by_workers: ByWorkers) -> None:
+def test_nor_on_micro_batches(by_workers: ByWorkers) -> None:
     for name in BATCH_SPLIT:
-        assert (
-            max(difference(by_workers[1][name, "float64", 0], by_workers[workers][name, "float64", MICRO_BATCH]))
-            <= 1e-9
-        ), name
+        one, two = by_workers[1][name, "float64", 0], by_workers[2][name, "float64", MICRO_BATCH]
+        assert max(difference(one, two)) <= 1e-9, name
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("how", ["interrupted", "stopped"])
-def test_interrupted_and_resumed(how: str, workers: int, by_workers: ByWorkers) -> None:
-    undisturbed, resumed = by_workers[workers][how]
+@pytest.mark.parametrize("how", HOW)
+def test_interrupted_and_resumed(how: str, by_workers: ByWorkers) -> None:
+    undisturbed, resumed = by_workers[2][how]
     assert undisturbed.status == "done", undisturbed.reason
-    assert resumed.provenance["resumed_at"] == (
-        (RESUMED if workers > 1 else RESUMED + 3) if how == "interrupted" else loop.ASK_EVERY if workers > 1 else 1
-    )
-    assert resumed.provenance["workers"] == workers
+    assert resumed.provenance["resumed_at"] == (RESUMED if how == "interrupted" else loop.ASK_EVERY)
+    assert resumed.provenance["workers"] == 2
     assert (resumed.weights_digest, resumed.history, resumed.dev_scores) == (
         undisturbed.weights_digest,
         undisturbed.history,
