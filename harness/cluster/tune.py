@@ -24,7 +24,7 @@ from harness.cluster import environment, log_level
 from harness.cluster.ledger import StopRequests, ask
 from harness.cluster.proposals import Proposals, scheduler_of
 from harness.cluster.stop import ASK_SECONDS
-from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, death_reason, died_with_node, submit
+from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, loss_of, submit
 from harness.cluster.worker_group import start_worker
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError, first_line
@@ -229,10 +229,11 @@ class HarnessTrial(tune.Trainable):
             except StoppedError:
                 raise
             except WORKER_LOST as error:
-                deaths[key] += not died_with_node(error)
+                reason, with_node = loss_of(error, deaths[key] + 1)
+                deaths[key] += not with_node
                 if deaths[key] < WORKER_DEATHS:
                     continue
-                status, reason = "failed", death_reason(deaths[key], error)
+                status = "failed"
                 if item.remake:
                     ask(self._ledger, "release", key, self._owner)
                 else:
