@@ -100,17 +100,15 @@ class Projection:
 
 
 def of_plan(plan: Plan, variant: str) -> Projection:
-    """The runs of a table and those that they start from; runs whose start is not selected yet are left out. `variant`: what tells
+    """The runs of a table. `variant`: what tells
     its cells from those of the same table under other values."""
     resolved = plan.resolved
     members = []
-    for wave in plan.waves:
-        for run in wave.runs:
-            encoder = wave.part_of(run.stage).resolved.encoder
-            labels = {"table": wave.resolved.table.name, "preset": wave.resolved.preset, "encoder": encoder}
-            if not wave.waits(run):
-                group = f"{run.row}/{run.task}/{size_name(run)} ({variant})"
-                members.append(member_of(run, group, labels, wave.tasks[run.task], tests=True))
+    for run in plan.runs:
+        encoder = plan.part_of(run.stage).resolved.encoder
+        labels = {"table": resolved.table.name, "preset": resolved.preset, "encoder": encoder}
+        group = f"{run.row}/{run.task}/{size_name(run)} ({variant})"
+        members.append(member_of(run, group, labels, plan.tasks[run.task], tests=True))
     return Projection(f"harness-{resolved.table.name}", tuple(members))
 
 

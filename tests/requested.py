@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from harness.encoders import Located
 from harness.planning.request import Request, parse_override
-from harness.planning.resolve import resolve
+from harness.planning.resolve import earlier_request, resolve
 from harness.planning.resolved import ResolvedTable
+from harness.planning.runs import make_plan
 from harness.planning.table import Table, load_table
-from harness.tasks import Task
+from harness.planning.waves import start_at
+from harness.specs import Parent
+from harness.tasks import Task, TextSource
 
 
 def request(preset: str | None = None, *, set: Iterable[str] = (), **fields: Any) -> Request:
@@ -24,3 +28,14 @@ def resolve_table(
     """A table by name or loaded; `known`: the tasks by name; `fields`: as of `request`."""
     found = load_table(table) if isinstance(table, str) else table
     return resolve(found, request(preset, **fields), known)
+
+
+def first_starts(
+    resolved: ResolvedTable, request: Request, source: TextSource | None, located: Located
+) -> dict[str, Parent | str]:
+    """What runs start from where they start from runs of another table: the first run of each row there."""
+    starts: dict[str, Parent | str] = {}
+    if before := earlier_request(resolved, request):
+        for run in make_plan(resolve(load_table(before.table), before), source, located).runs:
+            starts.setdefault(run.row, start_at(run, head=True))
+    return starts

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from requested import first_starts
 
 from harness.encoders import PACKAGED, Located, locate
 from harness.planning.request import Request
@@ -24,7 +25,6 @@ from harness.planning.resolve import resolve
 from harness.planning.runs import make_plan
 from harness.planning.table import Table, load_table
 from harness.planning.task_reader import Translation
-from harness.planning.waves import Start
 from harness.specs import Encoder
 from harness.tasks import TextSource, open_source
 
@@ -50,14 +50,16 @@ def table_named(name: str) -> Table:
 def digests(table: str, preset: str, source: TextSource | None) -> Digests:
     """Of the runs of each row. The points of a grid and the tasks of a tuned row count as one row."""
     loaded = table_named(table)
-    resolved = resolve(loaded, Request(preset=preset, tasks=None if loaded.tasks else ("sst2",)))
+    request = Request(preset=preset, tasks=None if loaded.tasks else ("sst2",))
+    resolved = resolve(loaded, request)
     name = resolved.encoder
     if source:
         located = locate(name)
     else:
         training = PACKAGED[name].head_training if name in PACKAGED else None
         located = Located(Encoder("7" * 32, name), None, CONFIG, training, new=name.startswith("new:"))
-    plan = make_plan(resolved, source, located, translation=Translation(), select=lambda runs: Start(runs[0]))
+    starts = first_starts(resolved, request, source, located)
+    plan = make_plan(resolved, source, located, translation=Translation(), starts=starts)
     keys: dict[str, list[str]] = {}
     for run in plan.runs:
         keys.setdefault(run.row.partition(", ")[0].partition(" on ")[0], []).append(f"{run.name} {run.stage.key}")

@@ -54,11 +54,7 @@ def results_of(plan: Plan, store: Store) -> pd.DataFrame:
         runs = plan.runs[start : start + CHUNK]
         records = store.records([run.stage.key for run in runs], predictions=True)
         for run in runs:
-            if plan.waits(run):
-                reason = plan.starts[run.row].reason
-                record = Record(run.stage.key, "failed", reason) if reason else None
-            else:
-                record = records.get(run.stage.key) or next(_blocking(run.stage, earlier), None)
+            record = records.get(run.stage.key) or next(_blocking(run.stage, earlier), None)
             if record is not None:
                 found += _of(plan, run, methods[run.row], record)
     return placed(frame_of(found), plan.resolved.places)

@@ -1,11 +1,11 @@
-"""The driver of a bench: prepare, back-translate, train wave after wave, remember, track. What its caller shows comes in as callbacks."""
+"""The driver of a bench: prepare, back-translate, train, remember, track. What its caller shows comes in as callbacks."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.commands.execution import deadline_of
@@ -66,8 +66,13 @@ def bench(request: Request, callbacks: Callbacks, agree: Callable[[Prepared], No
     """Train what the table of a request lacks. `agree`: called before anything is trained; raises an error to train nothing."""
     check_trackers(request)
     prepared, deadline = prepare(request, train=True), deadline_of(request)
-    agree(prepared)
     writer = writer_of(prepared.request, prepared.store.url, callbacks.warn)
+    if prepared.earlier and prepared.earlier.items:
+        over = bench(prepared.earlier.request, callbacks, agree).prepared.over
+        prepared = replace(prepare(request, train=True), over=over)
+        if prepared.undecided:
+            return Benched(prepared, writer)
+    agree(prepared)
     if prepared.items:
         prepared = callbacks.translated(prepared)
     if prepared.items:

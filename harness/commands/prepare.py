@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -28,14 +28,14 @@ from harness.planning.request import (
     same_table,
     to_json,
 )
-from harness.planning.resolve import resolve
+from harness.planning.resolve import earlier_request, resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, joined, make_plan
 from harness.planning.snapshot import Snapshot, remade, snapshot
 from harness.planning.table import Table, load_table
-from harness.planning.waves import SELECTED, Select, Start, selected
+from harness.planning.waves import SELECTED, selected
 from harness.planning.work import Item, work
-from harness.specs import Run, Stage, Status, trained_again
+from harness.specs import Parent, Run, Stage, Status
 from harness.storage import Storage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tasks import TASKS, NotAtHand, Rows, Task, TextSource, count_overlap, open_source, protocol_named
@@ -83,7 +83,7 @@ class Named:
 class Prepared:
     """A table ready to be run or shown. `request`: as the user gave it. `over`: why its training ended with
     stages left; `unread`: why it is what a bench of the store read, without texts; `changed`: a sentence where its data are not those of the bench that is
-    recorded. `others`: rows of another system, beside the table's own."""
+    recorded. `others`: rows of another system, beside the table's own; `earlier`: the table of the runs that its own start from."""
 
     request: Request
     named: Named
@@ -99,6 +99,7 @@ class Prepared:
     unread: str = ""
     changed: str = ""
     others: OtherSystem | None = None
+    earlier: Prepared | None = None
 
     @property
     def recorded(self) -> bool:
@@ -115,10 +116,14 @@ class Prepared:
         )
 
     @property
-    def wave(self) -> list[Item]:
-        """The stages that can be trained now: those that wait for a selection come after them."""
-        waiting = self.plan.waiting
-        return [item for item in self.items if item.stage.key not in waiting]
+    def stages(self) -> dict[str, Stage]:
+        """Those of its plan, after those among which the runs are selected that its own start from."""
+        return {**(self.earlier.plan.stages if self.earlier else {}), **self.plan.stages}
+
+    @property
+    def undecided(self) -> bool:
+        """Whether some row starts from a run that is not selected yet."""
+        return any(name.startswith(SELECTED_LATER) for name in self.plan.unresolved)
 
     def work_of(self, part: Plan) -> list[Item]:
         """The stages to train of one of its encoders."""
@@ -149,15 +154,14 @@ class Prepared:
 
     def remember(self) -> None:
         """Keep which runs the stages are for and which request needs them: `show` and `report` read it."""
-        waiting = self.plan.waiting
-        for part in (part for wave in self.plan.waves for part in wave.parts):
-            self.store.label(part.resolved.table.name, [run for run in part.runs if run.stage.key not in waiting])
-        self.store.keep_request(self.named.kept, [key for key in self.plan.stages if key not in waiting], self.snapshot)
+        for part in self.plan.parts:
+            self.store.label(part.resolved.table.name, part.runs)
+        self.store.keep_request(self.named.kept, self.stages, self.snapshot)
 
     @property
     def snapshot(self) -> Any:
         """What the plan read, as JSON, for a store; None where some of it is not at hand."""
-        return None if lacking(self.plan, SELECTED_LATER) else snapshot(self.plan, self.named.files).to_json()
+        return None if self.plan.unresolved else snapshot(self.plan, self.named.files).to_json()
 
 
 def read_named(request: Request) -> Named:
@@ -223,9 +227,8 @@ def _description(request: Request, files: Sequence[str]) -> Description:
     return Description(**said)
 
 
-def prepare(request: Request, *, train: bool, tried: Collection[str] = (), writes: bool = True) -> Prepared:
-    """Read and check everything that the request names. With `train`, what a hub holds is fetched. `tried`: keys of stages that
-    this command has trained already: one that failed is not tried again, and a run is selected without it. `writes`: training writes the
+def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
+    """Read and check everything that the request names. With `train`, what a hub holds is fetched. `writes`: training writes the
     request's store, which is checked before anything is fetched."""
     named = read_named(request)
     resolved = named.resolve()
@@ -243,6 +246,8 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = (), write
     translators, found = translations_of(resolved, store, train)
     views, augmentations = found[None], {augment: each for augment, each in found.items() if augment}
     corpora = corpora_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus")
+    before = earlier_request(resolved, request)
+    earlier = prepare(before, train=train, writes=writes) if before else None
     plans = [
         make_plan(
             part,
@@ -252,7 +257,8 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = (), write
             translation=views,
             augmentations=augmentations,
             corpora=corpora,
-            select=_selection(store, trained_again(request.retry) if train else (), tried),
+            starts=_starts(earlier, resolved) if earlier else {},
+            before=_trained_on(earlier.plan) if earlier else (),
         )
         for part, each in zip(resolved.parts, located, strict=True)
     ]
@@ -260,7 +266,7 @@ def prepare(request: Request, *, train: bool, tried: Collection[str] = (), write
     if train and lacking(plan):
         raise UserError(_not_at_hand(plan, source, named.tasks))
     prepared = _with_work(request, named, plan, store, storage, translators)
-    prepared.items = [item for item in prepared.items if item.remake or item.stage.key not in tried]
+    prepared.earlier = earlier
     if train and prepared.items:
         _check_cores(request, resolved)
     return prepared
@@ -368,7 +374,8 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
     changed = replace(request, tasks=tasks, sizes=request.sizes or (None if table.sizes else read.sizes))
     known = {name: data.task for part in read.parts for name, data in part.tasks.items() if data.task.own}
     named = Named(changed, table, known, stored, {})
-    plan = remade(named.resolve(), read, _selection(store, (), ()))
+    resolved = named.resolve()
+    plan = remade(resolved, read, _stored_starts(store, stored, resolved))
     return _with_work(request, named, plan, store, storage_of(request, store), {}) if plan else None
 
 
@@ -392,15 +399,28 @@ def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[
     return found
 
 
-def _selection(store: Store, again: Collection[Status], tried: Collection[str]) -> Select:
-    """How the start of a row is selected by what is recorded. Runs with a status of `again` are trained again first, unless they
-    were `tried`."""
+def _starts(earlier: Prepared, resolved: ResolvedTable) -> dict[str, Parent | str]:
+    """What is selected of the runs of `earlier` that are recorded, by row of the table whose runs start from it."""
+    assert resolved.starts_from is not None
+    runs: dict[str, list[Run]] = {}
+    for run in earlier.plan.runs:
+        runs.setdefault(run.row, []).append(run)
+    records = earlier.store.records({run.stage.key for run in earlier.plan.runs})
+    found = {row: selected(each, records, resolved.starts_from.head) for row, each in runs.items()}
+    return {row: start for row, start in found.items() if start is not None}
 
-    def select(runs: Sequence[Run]) -> Start:
-        records = store.records([run.stage.key for run in runs])
-        return selected(runs, {key: each for key, each in records.items() if key in tried or each.status not in again})
 
-    return select
+def _stored_starts(store: Store, stored: StoredRequest, resolved: ResolvedTable) -> dict[str, Parent | str]:
+    """What the runs of a stored bench start from, by row, where runs of its table start from others."""
+    labels = store.labels_of(store.stages_of(stored)) if resolved.starts_from else []
+    stages = {label["row"]: store.stage(label["key"]) for label in labels if label["table"] == resolved.table.name}
+    found = {row: stage.init for row, stage in stages.items() if stage and isinstance(stage.init, Parent)}
+    return {row.name: found.get(row.name, "no run of it is recorded") for row in resolved.continued}
+
+
+def _trained_on(plan: Plan) -> list[Rows]:
+    sets = {stage.data.train.digest: stage.data.train for stage in plan.stages.values()}
+    return [plan.library[digest].named(rows.name) for digest, rows in sets.items() if digest in plan.library]
 
 
 def shared_runs(prepared: Prepared) -> dict[str, int]:

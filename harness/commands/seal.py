@@ -28,7 +28,7 @@ def seal(
             f"plan --seal: {some_of(missing, 3)} is not at hand, so that the runs have no keys to seal; name the data with --data."
         )
     grid, _ = grid_of(prepared)
-    provisional = {*plan.waiting, *(run.stage.key for run in plan.runs if run.stage.unresolved)}
+    provisional = {run.stage.key for run in plan.runs if run.stage.unresolved}
     planned = plan_of(grid, plan.runs, provisional, against, region, items, wanted)
     store = Store(prepared.request.store or DEFAULT_URL)
     keys = {run.stage.key for run in plan.runs}

@@ -198,7 +198,7 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
     space = requested_space(request)
     check_overrides((*space.shared, *request.base.overrides), space)
     prepared = prepare(space.bench(request.base, space.defaults), train=train)
-    if prepared.plan.waiting:
+    if prepared.undecided:
         raise UserError(
             f"table {prepared.resolved.table.name}: its runs start from selected runs, which are not trained yet; run 'harness bench "
             f"--table {prepared.request.table}' first."

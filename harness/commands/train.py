@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
-from harness.commands.prepare import Prepared, check_masks, check_readings, prepare
+from harness.commands.prepare import Prepared, check_masks, check_readings
 from harness.commands.texts import reader
 from harness.planning.runs import Plan
 from harness.planning.waves import best_run
@@ -31,8 +30,7 @@ def unshown(*_: Any) -> Iterator[Callable[..., None]]:
 
 
 def train(prepared: Prepared, view: View, *, remember: bool = True, deadline: float = math.inf) -> Prepared:
-    """Train the stages that are left, wave after wave, and keep the request (`remember`). The table as it is prepared after the last
-    wave; `over` says why stages are left at `deadline` (by `time.monotonic()`), or where the driver's node leaves. Raises UserError before
+    """Train the stages that are left, and keep the request (`remember`). The same table; `over` says why stages are left at `deadline` (by `time.monotonic()`), or where the driver's node leaves. Raises UserError before
     Ray starts for what this machine lacks."""
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
@@ -70,56 +68,33 @@ def train(prepared: Prepared, view: View, *, remember: bool = True, deadline: fl
             keep_weights=request.keep == "all",
             deadline=deadline,
         )
-        tried: set[str] = set()
+        best = BestWeights(plan, prepared.store, storage) if request.keep == "best" else None
         try:
-            while True:
-                wave = replace(prepared, items=prepared.wave)
-                best = _best_weights(wave, storage)
-                with view(wave, dashboard) as show:
-                    for event in pool.run(wave.items):
-                        show(event)
-                        if best and not event.running:
-                            best.ended(event.item.stage.key)
-                tried |= {item.stage.key for item in wave.items}
-                prepared.over = pool.over
-                if pool.over or len(wave.items) in (
-                    0,
-                    len(prepared.items),
-                ):  # nothing waits, or what waits cannot be selected now
-                    break
-                prepared = replace(prepare(request, train=True, tried=tried), store=prepared.store)
-                if remember:
-                    prepared.remember()
+            with view(prepared, dashboard) as show:
+                for event in pool.run(prepared.items):
+                    show(event)
+                    if best and not event.running:
+                        best.ended(event.item.stage.key)
+            prepared.over = pool.over
         finally:
             pool.close()
     prepared.statuses = prepared.store.statuses(prepared.plan.stages)
     return prepared
 
 
-def _best_weights(wave: Prepared, storage: Storage) -> BestWeights | None:
-    """What deletes the weights that nobody wants: of a table's runs where only the best are kept, of the runs that later ones may
-    start from all but those that can still be selected."""
-    if wave.request.keep == "best":
-        return BestWeights(wave.plan.waves, wave.store, storage)
-    if wave.request.keep == "none" and wave.plan.earlier and wave.plan.waiting:
-        return BestWeights(wave.plan.earlier.waves, wave.store, storage)
-    return None
-
-
 class BestWeights:
     """Of the runs of each cell keeps the weights of the one that `best_run` selects among those with stored weights, and deletes the
     others' as soon as they end. A run without stored weights, recorded by an earlier command, takes part in nothing."""
 
-    def __init__(self, plans: Sequence[Plan], store: Store, storage: Storage) -> None:
+    def __init__(self, plan: Plan, store: Store, storage: Storage) -> None:
         self._store, self._storage = store, storage
-        self._parents = {stage.parent.key for plan in plans for stage in plan.stages.values() if stage.parent}
+        self._parents = {stage.parent.key for stage in plan.stages.values() if stage.parent}
         self._cells: dict[tuple[str, str, int], list[Run]] = {}
         self._cells_of: dict[str, list[tuple[str, str, int]]] = {}
-        for plan in plans:
-            for run in plan.runs:
-                cell = plan.resolved.titles[run.row], run.task, run.size
-                self._cells.setdefault(cell, []).append(run)
-                self._cells_of.setdefault(run.stage.key, []).append(cell)
+        for run in plan.runs:
+            cell = plan.resolved.titles[run.row], run.task, run.size
+            self._cells.setdefault(cell, []).append(run)
+            self._cells_of.setdefault(run.stage.key, []).append(cell)
         self._ended: dict[str, Record] = {}
         self._best: dict[tuple[str, str, int], str] = {}
         for key in store.statuses(self._cells_of):

@@ -16,8 +16,8 @@ from harness.objectives.definitions import HEAD
 from harness.planning.recipe import Augment, EncoderSettings
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ENCODER, Row
-from harness.planning.waves import Start
-from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection, Stage
+from harness.planning.waves import SELECTED
+from harness.specs import UNRESOLVED, Data, Encoder, Parent, RowSet, Run, Selection, Stage
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import Task
 
@@ -66,7 +66,7 @@ class TableData:
     head start from instead (None: `base` has a usable one); `corpora` of pre-training by part, empty without it; `config` and
     `encoder` of the located encoder; `views` and `untranslated` of the translation, `unaugmented`: why training sets cannot be
     augmented so, by augmentation. `read_under`: what the table said that this depends on, by the name under which a user sets it.
-    `starts`: of the rows that start from other runs the selected one.
+    `starts`: of each row that starts from another run the weights of the selected one, or why there are none; a row is left out before that.
     """
 
     tasks: Mapping[str, TaskData]
@@ -80,7 +80,7 @@ class TableData:
     untranslated: str
     unaugmented: Mapping[Augment | None, str] = field(default_factory=dict)
     read_under: Mapping[str, object] = field(default_factory=dict)
-    starts: Mapping[str, Start] = field(default_factory=dict)
+    starts: Mapping[str, Parent | str] = field(default_factory=dict)
 
 
 def data_settings(resolved: ResolvedTable) -> dict[str, object]:
@@ -115,8 +115,10 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
     prepared = []
     for row in resolved.rows:
         before, steps = _steps(resolved, row)
-        of_run, head = table_data.starts.get(row.name), bool(resolved.starts_from and resolved.starts_from.head)
-        start = of_run.weights(row.name, head) if of_run else _pre_trained(resolved, row, before, table_data)
+        start: Encoder | Parent | str | None = _pre_trained(resolved, row, before, table_data)
+        if row in resolved.continued:
+            later = Encoder(f"{UNRESOLVED}start of {row.name}", f"{SELECTED}{row.name}")
+            start = table_data.starts.get(row.name, later)
         if start is None and resolved.mlm_head.shared and any(method.train for method, _ in steps):
             start = table_data.mlm_head
         prepared.append((row, steps, start))
@@ -126,8 +128,10 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
         for row, steps, start in prepared:
             if not resolved.takes(row, name):
                 continue
-            if row.augment in table_data.unaugmented:
-                skipped.append((row.name, name, table_data.unaugmented[row.augment]))
+            if isinstance(start, str) or row.augment in table_data.unaugmented:
+                skipped.append(
+                    (row.name, name, start if isinstance(start, str) else table_data.unaugmented[row.augment])
+                )
                 continue
             _check_head(resolved, row, start, table_data.tasks[name].task)
             like = (f"{row.recipe_settings}{resolved.tuned_recipe(row)}", row.unlabelled, row.augment)

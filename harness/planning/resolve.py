@@ -6,14 +6,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from harness.errors import UserError, unknown, unknown_names
 from harness.methods import METHODS, REFERENCE, known_methods, methods_named
 from harness.planning.overrides import applied, check_effect, of_rows, set_here
-from harness.planning.request import OWN_DATA, YAML, Request, encoder_names
+from harness.planning.request import FILTERS, LABELLED, OWN_DATA, YAML, Request, encoder_names
 from harness.planning.resolved import ResolvedTable, encoder_titles, on_encoder
 from harness.planning.row import Row, rows_named
-from harness.planning.table import Column, Table, load_table
+from harness.planning.table import Column, Table
 from harness.planning.values import departures, deviations
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS, Task
@@ -91,7 +92,8 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         starts_from=base.starts_from or table.starts_from,
     )
     tuned = {name: resolve(table, each, tasks) for name, each in of_rows(table, rows, request).items()}
-    result = replace(result, earlier=_earlier(result, request, tasks), tuned=tuned)
+    result = replace(result, tuned=tuned)
+    _check_starts(result)
     check_effect(result, shared)
     _check_k(result)
     differs = deviations(result)
@@ -115,7 +117,6 @@ def _joined(parts: Sequence[ResolvedTable]) -> ResolvedTable:
         title = row.configuration_of and on_encoder(row.configuration_of, encoder)
         return row.model_copy(update={"name": on_encoder(row.name, encoder), "configuration_of": title})
 
-    earlier = [part.earlier for part in parts if part.earlier]
     return replace(
         parts[0],
         encoder=",".join(part.encoder for part in parts),
@@ -123,7 +124,6 @@ def _joined(parts: Sequence[ResolvedTable]) -> ResolvedTable:
             named(row, name) for part, name in zip(parts, encoder_titles(parts), strict=True) for row in part.rows
         ),
         incomparable=("no paper has rows of several encoders beside one another; name one alone",),
-        earlier=_joined(earlier) if earlier else None,
         tuned={},
         by_encoder=tuple(parts),
     )
@@ -240,31 +240,35 @@ def _columns(
 # ------------------------------------------------------------------------------------------------- what it starts from
 
 
-def _earlier(resolved: ResolvedTable, request: Request, tasks: Mapping[str, Task] | None) -> ResolvedTable | None:
-    """The table of the runs that this one's start from, under the same preset, encoder and overrides. Raises UserError where a row
-    does more than fine-tune."""
-    start, rows = resolved.starts_from, resolved.continued
-    if start is None or not rows:
-        return None
-    place = f"table {resolved.table.name}, key starts_from"
-    for row in rows:
+def _check_starts(resolved: ResolvedTable) -> None:
+    """Raises UserError where a row that starts from a selected run does more than fine-tune."""
+    for row in resolved.continued:
         if row.pre_train or any(METHODS[part].train for part in row.parts if part in METHODS):
             raise UserError(
-                f"{place}: row {row.name} trains on unlabelled texts; rows of a table that starts from selected runs are fine-tuned "
-                "only."
+                f"table {resolved.table.name}, key starts_from: row {row.name} trains on unlabelled texts; rows of a table that starts from "
+                "selected runs are fine-tuned only."
             )
-    earlier = Request(
-        table=start.table,
-        preset=resolved.preset,
-        methods=tuple(row.name for row in rows),
-        tasks=(start.task,),
-        sizes=(start.size,),
-        encoder=request.encoder,
-        data=request.data,
-        overrides=request.overrides,
-        origins=dict.fromkeys(("table", "preset", "methods", "tasks", "sizes"), place),
-    )
-    return resolve(load_table(start.table, place), earlier, tasks)
+
+
+def earlier_request(resolved: ResolvedTable, request: Request) -> Request | None:
+    """What is benched before a table whose runs start from those of another one: the same rows, under the same preset, encoders and
+    overrides; the best weights by dev stay. None for other tables."""
+    start = resolved.starts_from
+    rows = dict.fromkeys(row.name for part in resolved.parts for row in part.continued)
+    if start is None or not rows:
+        return None
+    own: dict[str, Any] = dict.fromkeys((*FILTERS, *LABELLED, "reference", "protocol", "corpus", "translator"))
+    place = f"table {resolved.table.name}, key starts_from"
+    changed: dict[str, Any] = {
+        "table": start.table,
+        "preset": resolved.preset,
+        "methods": (*rows,),
+        "tasks": (start.task,),
+        "sizes": (start.size,),
+    }
+    origins = {**request.origins, **dict.fromkeys(changed, place)}
+    keep = "best" if request.keep == "none" else request.keep
+    return replace(request, **(own | changed), keep=keep, origins=origins)
 
 
 def _check_k(resolved: ResolvedTable) -> None:

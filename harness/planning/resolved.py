@@ -80,7 +80,7 @@ class ResolvedTable:
     `origins`: their overrides by key; `encoder_settings`: what the table, the preset or an override says of the encoder, for
     all rows; `num_workers` train one stage together, which is no part of what is computed; `file`: the table's, '' where
     it is packaged; `protocol`: the table's, or another that the request names; `task_recipes` of tasks that have their own; `starts_from`: what all runs
-    start from, and `earlier` the table of the runs among which that is selected; `tuned`: the table of a row alone, by name, for those that
+    start from; `tuned`: the table of a row alone, by name, for those that
     some overrides reach alone; `by_encoder`: of several encoders the table under each, whose rows in order are the `rows` here, under names that
     say the encoder.
     """
@@ -113,7 +113,6 @@ class ResolvedTable:
     protocol: str = ""
     task_recipes: Mapping[str, Recipe] = field(default_factory=dict)
     starts_from: StartsFrom | None = None
-    earlier: ResolvedTable | None = None
     tuned: Mapping[str, ResolvedTable] = field(default_factory=dict)
     by_encoder: tuple[ResolvedTable, ...] = ()
 
@@ -196,8 +195,8 @@ class ResolvedTable:
 
     @property
     def continued(self) -> tuple[Row, ...]:
-        """Of a table whose runs start from other runs the rows that do: reference rows start from the encoder as it is."""
-        return tuple(row for row in self.rows if row.title not in self.reference_titles)
+        """The rows that start from other runs: reference rows start from the encoder as it is."""
+        return tuple(row for row in self.rows if self.starts_from and row.title not in self.reference_titles)
 
     @property
     def places(self) -> list[Place]:

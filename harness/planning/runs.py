@@ -19,7 +19,6 @@ from harness.planning.recipe import Augment
 from harness.planning.resolved import Part, ResolvedTable
 from harness.planning.task_reader import NO_TRANSLATION, Overlap, TaskReader, Translation
 from harness.planning.truncation import Truncation, truncation
-from harness.planning.waves import Select, Start, not_ended
 from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status, trained_again
 from harness.tasks import (
     Corpus,
@@ -45,8 +44,7 @@ class Plan:
     """What a table needs. `stages` by key, parents before children; `table_data` make the runs of other hyperparameters on the
     same data; `library` holds the rows of every row set, `corpora` the texts of pre-training, the largest part first;
     `untranslated`: rows whose back-translations have to be made before anything is trained, for views (None) and by augmentation;
-    `earlier`: the plan of the runs among which those that runs start from are selected, with its stages, and `starts` what is
-    selected, by row; `by_encoder`: of several encoders the plan under each."""
+    `by_encoder`: of several encoders the plan under each."""
 
     resolved: ResolvedTable
     located: Located
@@ -59,8 +57,6 @@ class Plan:
     library: dict[str, Rows] = field(default_factory=dict)
     corpora: tuple[Corpus, ...] = ()
     untranslated: Mapping[Augment | None, tuple[Rows, ...]] = field(default_factory=dict)
-    earlier: Plan | None = None
-    starts: Mapping[str, Start] = field(default_factory=dict)
     by_encoder: tuple[Plan, ...] = ()
 
     @property
@@ -73,31 +69,13 @@ class Plan:
         digest = stage.encoder.digest
         return next((part for part in self.parts if part.located.encoder.digest == digest), self.parts[0])
 
-    @property
-    def waves(self) -> tuple[Plan, ...]:
-        """Itself, after the plan of the runs that its own start from."""
-        return (*(self.earlier.waves if self.earlier else ()), self)
-
-    def waits(self, run: Run) -> bool:
-        """Whether the run starts from one that is not selected yet, or of which there is none: its key is provisional."""
-        return run.row in self.starts and self.starts[run.row].selected is None
-
-    @property
-    def waiting(self) -> dict[str, str]:
-        """Keys of the stages that wait for a selection, with the reason where nothing can be selected."""
-        waits = [
-            (run.stage.key, wave.starts[run.row].reason) for wave in self.waves for run in wave.runs if wave.waits(run)
-        ]
-        return dict(waits)
-
     def task_of(self, stage: Stage) -> Task | None:
         """The task on whose dev set a stage is evaluated: that of the run that it ends. None of an earlier stage."""
         return self._tasks_of_runs.get(stage.key)
 
     @cached_property
     def _tasks_of_runs(self) -> dict[str, Task]:
-        runs = [(wave, run) for wave in self.waves for run in wave.runs]
-        return {run.stage.key: wave.tasks[run.task].task for wave, run in reversed(runs)}
+        return {run.stage.key: self.tasks[run.task].task for run in reversed(self.runs)}
 
     def leaves_weights(self, stage: Stage) -> bool:
         """Whether a stage ends with a model: what scikit-learn fits is kept as its predictions alone."""
@@ -119,7 +97,7 @@ class Plan:
     def names(self) -> dict[str, list[str]]:
         """Run names by the keys of their chains: which runs a stage serves."""
         serves: dict[str, list[str]] = {}
-        for run in (run for wave in self.waves for run in wave.runs):
+        for run in self.runs:
             for stage in run.stage.chain:
                 serves.setdefault(stage.key, []).append(run.name)
         return serves
@@ -164,16 +142,16 @@ def make_plan(
     translation: Translation = NO_TRANSLATION,
     augmentations: Mapping[Augment, Translation] | None = None,
     corpora: Mapping[Part, Corpus] = MappingProxyType({}),
-    select: Select = not_ended,
+    starts: Mapping[str, Parent | str] = MappingProxyType({}),
+    before: Sequence[Rows] = (),
 ) -> Plan:
-    """All runs of a table, and those that they start from. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
+    """All runs of a table. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
 
     `corpora`: what rows are pre-trained on, by part, where it was opened; `augmentations`: left out, they can be made where
-    `translation` can; `select`: gives the start of a row's runs. Raises UserError for unknown tasks, methods and
+    `translation` can; `starts`: see `TableData`; `before`: what these runs were trained on. Raises UserError for unknown tasks, methods and
     hyperparameters, for objectives that the encoder cannot be trained with, and for data that are wrong.
     """
     library: dict[str, Rows] = {}
-    earlier, starts = _earlier(resolved, source, located, user_tasks, select)
     located = located.adapted(resolved.encoder_settings)
     mlm_head, prose = _mlm_head(resolved, located, library, bool(source))
     if augmentations is None:
@@ -217,15 +195,13 @@ def make_plan(
         located=located,
         source="; ".join(places),
         runs=runs,
-        stages={**(earlier.stages if earlier else {}), **{s.key: s for run in runs for s in run.stage.chain}},
+        stages={s.key: s for run in runs for s in run.stage.chain},
         skipped=skipped,
         table_data=table_data,
-        overlaps=_overlaps(readers.values(), next(iter(corpora.values()), None), prose, earlier),
-        library={**(earlier.library if earlier else {}), **library},
+        overlaps=_overlaps(readers.values(), next(iter(corpora.values()), None), prose, before),
+        library=library,
         corpora=tuple(corpora.values()),
         untranslated={augment: tuple(rows.values()) for augment, rows in untranslated.items()},
-        earlier=earlier,
-        starts=starts,
     )
 
 
@@ -236,7 +212,6 @@ def joined(resolved: ResolvedTable, plans: Sequence[Plan]) -> Plan:
         return first
     shown = iter(resolved.rows)
     pairs = [(plan, {row.name: next(shown).name for row in plan.resolved.rows}) for plan in plans]
-    earlier = [plan.earlier for plan in plans if plan.earlier]
     untranslated: dict[Augment | None, dict[str, Rows]] = {}
     for plan in plans:
         for augment, sets in plan.untranslated.items():
@@ -250,42 +225,19 @@ def joined(resolved: ResolvedTable, plans: Sequence[Plan]) -> Plan:
         overlaps=tuple(dict.fromkeys(overlap for plan in plans for overlap in plan.overlaps)),
         library={digest: rows for plan in plans for digest, rows in plan.library.items()},
         untranslated={augment: tuple(sets.values()) for augment, sets in untranslated.items()},
-        earlier=joined(resolved.earlier, earlier) if resolved.earlier else None,
-        starts={names[row]: start for plan, names in pairs for row, start in plan.starts.items()},
         by_encoder=tuple(plans),
     )
 
 
-def _earlier(
-    resolved: ResolvedTable,
-    source: TextSource | None,
-    located: Located,
-    user_tasks: Mapping[str, Task] | None,
-    select: Select,
-) -> tuple[Plan | None, dict[str, Start]]:
-    """The plan of the runs that a table's runs start from, and what is selected of them by row."""
-    if resolved.earlier is None:
-        return None, {}
-    plan = make_plan(resolved.earlier, source, located, user_tasks=user_tasks, select=select)
-    rows = [row.name for row in resolved.continued]
-    return plan, {row: select([run for run in plan.runs if run.row == row]) for row in rows}
-
-
 def _overlaps(
-    readers: Iterable[TaskReader], corpus: Corpus | None, prose: Rows | None, earlier: Plan | None
+    readers: Iterable[TaskReader], corpus: Corpus | None, prose: Rows | None, before: Sequence[Rows]
 ) -> tuple[Overlap, ...]:
-    """Overlap of all evaluation sets with their training sets, the corpus, the `prose` of the MLM head and the training sets of
-    `earlier` runs."""
-    corpora = [prose] if prose else []
-    if earlier:
-        sets = {stage.data.train.digest: stage.data.train for run in earlier.runs for stage in run.stage.chain}
-        corpora += [
-            earlier.library[digest].named(rows.name) for digest, rows in sets.items() if digest in earlier.library
-        ]
+    """Overlap of all evaluation sets with their training sets, the corpus, the `prose` of the MLM head and the training sets of the
+    runs `before`."""
+    corpora = [*([prose] if prose else []), *before]
     if corpus and corpus.rows <= COMPARED_TEXTS and not (prose and prose.digest == corpus.digest):
         corpora.append(Rows(tuple((text,) for text in corpus.texts()), None, corpus.name))
-    found = tuple(overlap for reader in readers for overlap in reader.overlaps(corpora))
-    return (*(earlier.overlaps if earlier else ()), *found)
+    return tuple(overlap for reader in readers for overlap in reader.overlaps(corpora))
 
 
 class _Lazy(dict[K, V]):

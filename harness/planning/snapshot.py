@@ -16,7 +16,6 @@ from harness.planning.recipe import Augment
 from harness.planning.resolved import Part, ResolvedTable
 from harness.planning.runs import Plan, joined
 from harness.planning.task_reader import Overlap
-from harness.planning.waves import Select
 from harness.specs import Encoder, Parent, RowSet, Stage
 
 
@@ -38,7 +37,6 @@ class PlanSnapshot:
     unaugmented: tuple[tuple[Augment | None, str], ...]
     read_under: Mapping[str, Any]
     overlaps: tuple[Overlap, ...]
-    earlier: PlanSnapshot | None
     lacks: tuple[str, ...] = ()
 
 
@@ -91,7 +89,6 @@ def _snapshot(plan: Plan) -> PlanSnapshot:
         unaugmented=tuple((augment, without_folders(reason)) for augment, reason in data.unaugmented.items()),
         read_under=_shown(data.read_under),
         overlaps=plan.overlaps,
-        earlier=_snapshot(plan.earlier) if plan.earlier else None,
         lacks=plan.located.lacks,
     )
 
@@ -100,31 +97,23 @@ def _shown(settings: Mapping[str, object]) -> dict[str, object]:
     return {name: without_folders(value) if isinstance(value, str) else value for name, value in settings.items()}
 
 
-def remade(resolved: ResolvedTable, read: Snapshot, select: Select) -> Plan | None:
-    """The plan of a table from what another one read, without texts; None where that one read other data. Raises UserError as `make_plan` does for what is
+def remade(resolved: ResolvedTable, read: Snapshot, starts: Mapping[str, Parent | str]) -> Plan | None:
+    """The plan of a table from what another one read, without texts; None where that one read other data. `starts`: see `TableData`. Raises UserError as `make_plan` does for what is
     wrong in the table."""
     parts = {part.read_under.get("encoder"): part for part in read.parts}
     plans = []
     for each in resolved.parts:
         part = parts.get(without_folders(each.encoder))
-        plan = _remade(each, part, select) if part else None
+        plan = _remade(each, part, starts) if part else None
         if plan is None:
             return None
         plans.append(plan)
     return joined(resolved, plans)
 
 
-def _remade(resolved: ResolvedTable, read: PlanSnapshot, select: Select) -> Plan | None:
+def _remade(resolved: ResolvedTable, read: PlanSnapshot, starts: Mapping[str, Parent | str]) -> Plan | None:
     if any(read.read_under.get(name) != value for name, value in _shown(data_settings(resolved)).items()):
         return None
-    earlier = None
-    if resolved.earlier:
-        earlier = _remade(resolved.earlier, read.earlier, select) if read.earlier else None
-        if earlier is None:
-            return None
-    starts = {
-        row.name: select([run for run in earlier.runs if run.row == row.name]) for row in resolved.continued if earlier
-    }
     table_data = TableData(
         tasks={name: read.tasks[name] for name in resolved.tasks if name in read.tasks},
         training=dict(read.training),
@@ -148,10 +137,8 @@ def _remade(resolved: ResolvedTable, read: PlanSnapshot, select: Select) -> Plan
         located=Located(read.encoder, None, dict(read.config), None, read.contaminated, lacks=read.lacks),
         source=read.source,
         runs=runs,
-        stages={**(earlier.stages if earlier else {}), **{s.key: s for run in runs for s in run.stage.chain}},
+        stages={s.key: s for run in runs for s in run.stage.chain},
         skipped=skipped,
         table_data=table_data,
         overlaps=read.overlaps,
-        earlier=earlier,
-        starts=starts,
     )

@@ -1,45 +1,15 @@
-"""A table in waves: runs that start from one of several earlier runs, which is selected by dev when all of these have ended.
-
-Pure: which runs there are is the plan's, which of them are recorded is the caller's.
-"""
+"""Which run of another table the runs of a row start from: of those that were trained, the best by dev."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from harness.objectives.definitions import HEAD
-from harness.specs import UNRESOLVED, Encoder, Parent, Record, Run
+from harness.specs import Parent, Record, Run
 
 SELECTED = "the run selected on dev of "
 """How the name of a start begins that is not known yet."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """What the runs of a row start from: the run `selected` of the earlier wave. None while that wave has not ended, and where none
-    of its runs was trained, for the `reason` given."""
-
-    selected: Run | None = None
-    dev: float | None = None
-    reason: str = ""
-
-    def weights(self, row: str, head: bool) -> Encoder | Parent:
-        """The weights of the selected run at its selected checkpoint, with its classification `head` or without; an unresolved
-        encoder where there is none."""
-        if self.selected is None:
-            return Encoder(f"{UNRESOLVED}start of {row}", f"{SELECTED}{row}")
-        return Parent(self.selected.stage, "selected", ("encoder", HEAD) if head else ("encoder",))
-
-
-Select = Callable[[Sequence[Run]], Start]
-"""How the start is selected from the earlier runs of a row."""
-
-
-def not_ended(runs: Sequence[Run]) -> Start:
-    """The start while nothing is known of the runs."""
-    return Start()
 
 
 def best_run(runs: Sequence[Run], records: Mapping[str, Record]) -> Run | None:
@@ -55,13 +25,17 @@ def best_run(runs: Sequence[Run], records: Mapping[str, Record]) -> Run | None:
     return best
 
 
-def selected(runs: Sequence[Run], records: Mapping[str, Record]) -> Start:
-    """The start as `best_run` selects it; not selected while a record is missing."""
+def start_at(run: Run, head: bool) -> Parent:
+    """The weights of a run at its selected checkpoint, with its classification `head` or without."""
+    return Parent(run.stage, "selected", ("encoder", HEAD) if head else ("encoder",))
+
+
+def selected(runs: Sequence[Run], records: Mapping[str, Record], head: bool) -> Parent | str | None:
+    """The start as `best_run` selects it, or why there is none; None while a record is missing."""
     if any(run.stage.key not in records for run in runs):
-        return Start()
+        return None
     best = best_run(runs, records)
-    if best is None:
-        ends = [f"{run.name} {records[run.stage.key].status}: {records[run.stage.key].reason}" for run in runs]
-        return Start(reason=f"none of the {len(runs)} runs that it could start from was trained ({ends[0]})")
-    assert best.stage.selection is not None
-    return Start(best, records[best.stage.key].dev_scores[best.stage.selection.metric])
+    if best is not None:
+        return start_at(best, head)
+    ends = [f"{run.name} {records[run.stage.key].status}: {records[run.stage.key].reason}" for run in runs]
+    return f"none of the {len(runs)} runs that it could start from was trained ({ends[0]})"

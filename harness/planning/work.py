@@ -54,15 +54,12 @@ def work(
 
     A stage without a `done` record is trained (a diverged one with `retry` only); a recorded parent is made again when
     a stage that is trained needs its weights and they are gone; it ends then with the last weights that are needed. `is_stored`:
-    whether weights are there, by name. A stage that waits for the selection of an earlier run is among the items under its
-    provisional key, and the runs it may start from keep their weights; one that nothing can be selected for is not.
-    `keep`: with 'best' and 'all' every run saves its weights.
+    whether weights are there, by name. `keep`: with 'best' and 'all' every run saves its weights.
     """
-    waiting = plan.waiting
     pending = {stage.key for stage in plan.pending(statuses, retry)}
     blocked: list[Stage] = []
     wanted: dict[str, Stage] = {}
-    needed: dict[str, set[int]] = {run.stage.key: {0} for run in plan.earlier.runs} if plan.earlier and waiting else {}
+    needed: dict[str, set[int]] = {}
     """Of each parent to train, the updates after which its weights are needed; 0: its final ones."""
 
     def want(stage: Stage) -> None:
@@ -77,7 +74,7 @@ def work(
 
     final = {key for key, (status, _) in statuses.items() if status != "done" and key not in pending}
     for key, stage in plan.stages.items():
-        if key in pending and not waiting.get(key):
+        if key in pending:
             if any(parent.key in final for parent in stage.chain[:-1]):
                 blocked.append(stage)
             else:
@@ -104,13 +101,11 @@ def _turns(plan: Plan) -> dict[str, int]:
     """When each stage is to start, by its key. All rows and columns on one subset and seed come first, then on the grid of two and
     two, and so on: whenever a bench is interrupted, its rows can be compared."""
     turns: dict[str, int] = {}
-    for wave in plan.waves:
-        for part in wave.parts:
-            subsets, seeds = part.resolved.subsets, part.resolved.seeds
-            for run in part.runs:
-                turn = max(_place(run.subset, subsets), _place(run.seed, seeds))
-                for stage in run.stage.chain:
-                    turns[stage.key] = min(turn, turns.get(stage.key, turn))
+    subsets, seeds = plan.resolved.subsets, plan.resolved.seeds
+    for run in plan.runs:
+        turn = max(_place(run.subset, subsets), _place(run.seed, seeds))
+        for stage in run.stage.chain:
+            turns[stage.key] = min(turn, turns.get(stage.key, turn))
     return turns
 
 

@@ -131,21 +131,16 @@ def weight_sentences(plan: Plan) -> list[str]:
 
 def start_sentences(plan: Plan) -> list[str]:
     """Which run the runs of each row start from, where they start from a selected one."""
-    if plan.earlier is None:
+    starts, table = plan.table_data.starts, plan.resolved.starts_from
+    if table is None or not plan.resolved.continued:
         return []
-    found = [
-        f"Its runs start from one of {len(plan.earlier.runs):,} runs of table {plan.earlier.resolved.table.name}: in each row from the "
-        "one that is best on dev"
-    ]
-    for row, start in plan.starts.items():
-        if start.selected:
-            found.append(f"{row} starts from {start.selected.name}, dev {start.dev:.4f}")
-        else:
-            found.append(
-                f"{row} is not run: {start.reason}"
-                if start.reason
-                else f"{row}: none is selected yet, its keys are provisional"
-            )
+    found = [f"Its runs start from runs of table {table.table}: in each row from the one that is best on dev"]
+    for row in plan.resolved.continued:
+        start = starts.get(row.name)
+        if start is None:
+            found.append(f"{row.name}: none is selected yet, its keys are provisional")
+        elif isinstance(start, Parent):
+            found.append(f"{row.name} starts from {start.stage.key[:10]}")
     return found
 
 

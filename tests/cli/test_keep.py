@@ -41,11 +41,11 @@ def kept(order: list[str], cells: dict[str, list[str]], scores: dict[str, float]
             key: SimpleNamespace(status="done", dev_scores={"accuracy": scores[key]}) for key in keys
         },
     )
-    best = BestWeights([plan], store, storage)
+    best = BestWeights(plan, store, storage)
     exported = best_run(runs, store.records(order)).stage.key
     for number, key in enumerate(order):
         if number == 2:  # the command is run again
-            best = BestWeights([plan], store, storage)
+            best = BestWeights(plan, store, storage)
         storage.write(weights_of(key), b"weights")
         done.add(key)
         best.ended(key)

@@ -215,10 +215,12 @@ def test_what_is_sealed_before_its_keys_are_known_is_sealed_by_its_settings(
     def record(words: str) -> None:
         for _ in range(2):  # what is selected from, then what waits for it
             prepared = prepare(read_words(["bench", *words.split()]), train=False)
-            for item in prepared.wave:
+            first = prepared.earlier if prepared.undecided else prepared
+            assert first is not None
+            for item in first.items:
                 if not item.remake:
-                    commit(prepared.store, item.stage)
-            prepared.remember()
+                    commit(first.store, item.stage)
+            first.remember()
 
     planned = "--table scl_transfer --subsets 0,1,2 --set fine_tune.steps=8 --set max_length=16"
     said = harness(f"plan {planned} --seal").out

@@ -1,4 +1,4 @@
-"""The driver of a bench without Ray: its leases, lifecycle, waves and records are the real ones, and this process is the only worker."""
+"""The driver of a bench without Ray: its leases, lifecycle and records are the real ones, and this process is the only worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def session_here(execution: Execution, metadata: dict[str, Any]) -> Iterator[tup
 class PoolHere:
     """As `harness.cluster.pool.Pool`, one stage after another. KeyboardInterrupt comes before the stage number `stop_after` + 1."""
 
-    stop_after = 0
+    stop_after = trained = 0
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class PoolHere:
     ) -> None:
         self._setup, self._vocabularies, self._keep_weights = setup, vocabularies, keep_weights
         self._token_cache = TokenCache(tokenised)
-        self._owner, self._store, self._trained = Owner.current(), store, 0
+        self._owner, self._store = Owner.current(), store
         self._deadline, self.over = deadline, ""
         self._ledger = LedgerHere(store.url, setup.storage, self._owner)
 
@@ -70,8 +70,8 @@ class PoolHere:
                 yield from stages.trained(item, self._train(item))
 
     def _train(self, item: Item) -> WorkerResult:
-        self._trained += 1
-        if self._trained > self.stop_after > 0:
+        PoolHere.trained += 1
+        if PoolHere.trained > self.stop_after > 0:
             raise KeyboardInterrupt
         digests, sets = self._token_cache.references(item.stage)
         vocabulary = self._vocabularies[item.stage.encoder.digest]
@@ -90,12 +90,13 @@ class PoolHere:
 
 
 def patch(monkeypatch: pytest.MonkeyPatch, stop_after: int = 0) -> None:
-    """Let benches of this process train here; `stop_after`: of each wave's pool, KeyboardInterrupt after so many stages."""
+    """Let benches of this process train here; `stop_after`: KeyboardInterrupt after so many stages."""
     monkeypatch.setattr("harness.cluster.session.session", session_here)
     monkeypatch.setattr("harness.cluster.pool.Pool", PoolHere)
     monkeypatch.setattr(ledger_module, "ask", lambda ledger, what, *arguments: getattr(ledger, what)(*arguments))
     monkeypatch.setattr(worker_module, "_stored", lambda what, content: content)
     monkeypatch.setattr(PoolHere, "stop_after", stop_after)
+    monkeypatch.setattr(PoolHere, "trained", 0)
 
 
 def alone(folder: Path, lines: Iterable[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A table in waves: interrupted between them, the same command goes on, and every run starts from the selected one."""
+"""A table whose runs start from runs of another: interrupted between the two, the same command goes on, and each starts from the selected one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EARLIER = LATER = 6
 """Three seeds, and three subsets, of two rows."""
 
 
-def test_interrupted_between_waves_the_same_command_goes_on(bench: Bench, tmp_path: Path) -> None:
+def test_interrupted_between_the_two_the_same_command_goes_on(bench: Bench, tmp_path: Path) -> None:
     bench(tmp_path, LINE, status=130, interrupt_after=EARLIER)
     before = kept(tmp_path)
     assert EARLIER <= len(before) < EARLIER + LATER

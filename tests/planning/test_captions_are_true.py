@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from analysis.runs import filled
-from requested import resolve_table
+from requested import first_starts, request, resolve_table
 
 from harness.encoders import PACKAGED, Located
 from harness.objectives import definition_of
@@ -22,7 +22,6 @@ from harness.planning.runs import Plan, make_plan
 from harness.planning.table import load_table, table_names
 from harness.planning.task_reader import Translation
 from harness.planning.values import by_origin, changed, grid_points, reach, used
-from harness.planning.waves import Start
 from harness.report.caption import Caption, caption_lines
 from harness.report.settings import grid_records, settings_of
 from harness.specs import Encoder, Optim, Run, Stage
@@ -75,7 +74,9 @@ def planned(table: str, preset: str, more: Mapping[str, Any]) -> Plan:
     r = narrowed(table, preset, more)
     training = PACKAGED[r.encoder].head_training if r.encoder in PACKAGED else None
     located = Located(Encoder("7" * 32, r.encoder), None, CONFIG, training, new=r.encoder.startswith("new:"))
-    return make_plan(r, None, located, translation=Translation(), select=lambda runs: Start(runs[0]))
+    return make_plan(
+        r, None, located, translation=Translation(), starts=first_starts(r, request(preset), None, located)
+    )
 
 
 def holds(optim: Optim, name: str, value: Any, size: int, rows: int) -> bool:

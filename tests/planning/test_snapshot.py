@@ -12,7 +12,6 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, joined, make_plan
 from harness.planning.snapshot import Snapshot, remade, snapshot
 from harness.planning.table import load_table, table_names
-from harness.planning.waves import not_ended
 from harness.specs import Encoder
 
 SHAPE = {
@@ -52,11 +51,11 @@ PRESETS = [
 def test_every_table_has_its_runs_again(name: str, preset: str) -> None:
     resolved = resolve_table(name, preset)
     plan = plan_of(resolved)
-    again = remade(resolved, kept(plan), not_ended)
+    again = remade(resolved, kept(plan), {})
     assert again is not None
     assert again.runs == plan.runs
     assert [run.stage.key for run in again.runs] == [run.stage.key for run in plan.runs]
-    assert (again.skipped, again.stages.keys(), again.starts) == (plan.skipped, plan.stages.keys(), plan.starts)
+    assert (again.skipped, again.stages.keys()) == (plan.skipped, plan.stages.keys())
     assert [each.tests for each in again.tasks.values()] == [each.tests for each in plan.tasks.values()]
     assert [*map(again.stage_flops, again.stages.values())] == [*map(plan.stage_flops, plan.stages.values())]
 
@@ -65,7 +64,7 @@ def test_a_part_of_what_was_read_is_enough_and_another_recipe_gives_other_keys()
     read = kept(plan_of(resolve_table("few_shot", "quick", encoder="bert-tiny,minilm")))
     for fields in ({"encoder": "minilm"}, {"methods": ("ft",), "subsets": (0,)}, {"set": ["fine_tune.lr=0.1"]}):
         resolved = resolve_table("few_shot", "quick", **{"encoder": "bert-tiny", **fields})
-        again = remade(resolved, read, not_ended)
+        again = remade(resolved, read, {})
         assert again is not None
         assert [run.stage.key for run in again.runs] == [run.stage.key for run in plan_of(resolved).runs]
 
@@ -77,7 +76,7 @@ def test_a_part_of_what_was_read_is_enough_and_another_recipe_gives_other_keys()
 def test_what_was_not_read_is_no_plan(fields: dict[str, object]) -> None:
     read = kept(plan_of(resolve_table("few_shot", "quick", encoder="bert-tiny", tasks=("sst2",))))
     resolved = resolve_table("few_shot", "quick", **{"encoder": "bert-tiny", "tasks": ("sst2",), **fields})
-    assert remade(resolved, read, not_ended) is None
+    assert remade(resolved, read, {}) is None
 
 
 @pytest.mark.parametrize("body", [None, [], {"sizes": [0]}, {"sizes": [0], "files": {}, "parts": [{"encoder": 3}]}])
