@@ -104,9 +104,9 @@ def of_plan(plan: Plan, variant: str) -> Projection:
     its cells from those of the same table under other values."""
     resolved = plan.resolved
     members = []
+    encoders = {row.name: row.encoder for row in resolved.rows}
     for run in plan.runs:
-        encoder = plan.part_of(run.stage).resolved.encoder
-        labels = {"table": resolved.table.name, "preset": resolved.preset, "encoder": encoder}
+        labels = {"table": resolved.table.name, "preset": resolved.preset, "encoder": encoders[run.row]}
         group = f"{run.row}/{run.task}/{size_name(run)} ({variant})"
         members.append(member_of(run, group, labels, plan.tasks[run.task], tests=True))
     return Projection(f"harness-{resolved.table.name}", tuple(members))

@@ -25,7 +25,7 @@ from harness.training.loop import Inputs
 
 def train_here(prepared: Prepared, view: Any, *, remember: bool = True, deadline: float = math.inf) -> Prepared:
     """As `harness.commands.train.train`: parents first, also those whose weights are gone; their weights are deleted at the end."""
-    located = prepared.plan.located
+    located = prepared.plan.encoders[0]
     assert located.folder is not None
     prepared.store = Store(prepared.store.url)
     if remember:
@@ -38,7 +38,7 @@ def train_here(prepared: Prepared, view: Any, *, remember: bool = True, deadline
         encoder_config=located.config if located.new else None,
         micro_batch=prepared.request.micro_batch,
     )
-    read, owner = reader(prepared.plan, tokeniser, prepared.store), Owner.current()
+    read, owner = reader(prepared.plan, located, tokeniser, prepared.store), Owner.current()
 
     def trained(stage: Any, metrics: tuple[str, ...], keep: bool, save_at: tuple[int, ...], until: int = 0) -> Any:
         start = stage.init

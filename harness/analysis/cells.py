@@ -26,7 +26,7 @@ from harness.planning.aggregation import (
     subset_std,
 )
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import Row
+from harness.planning.row import ResolvedRow
 from harness.statistics.difference import published_half_width
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def _note(status: str, reason: str | float, done: bool, collapsed: bool) -> Note
 
 def _unrun(
     resolved: ResolvedTable,
-    rows: Sequence[Row],
+    rows: Sequence[ResolvedRow],
     place: tuple[int, str, str],
     skipped: Mapping[tuple[str, str], str],
 ) -> Cell:
@@ -346,7 +346,7 @@ def _of_cells(values: Mapping[str, float | None], groups: Groups) -> float | Non
 
 def _reasons(
     resolved: ResolvedTable,
-    rows: Sequence[Row],
+    rows: Sequence[ResolvedRow],
     column: str,
     test_rows: Mapping[str, int],
     stated: Mapping[str, str],

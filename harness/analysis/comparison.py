@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from harness.analysis.cells import REPLICATE, Grid, counted_scores
 from harness.errors import UserError, unknown
 from harness.planning.aggregation import AVERAGE, replicate_averages
-from harness.planning.resolved import ResolvedTable, encoder_titles, on_encoder
+from harness.planning.resolved import ResolvedTable
+from harness.planning.row import on_encoder
 from harness.statistics.design import full_grid
 from harness.statistics.difference import Difference, Interval, difference, mean_interval
 from harness.statistics.sign_flip import holm
@@ -153,8 +154,8 @@ Reference = Callable[[str], str]
 def reference_of(resolved: ResolvedTable, against: str = "") -> tuple[str, Reference]:
     """What rows are compared with, in words and row by row: one row, of several encoders also a row of the same encoder (the first one, where `against`
     is empty), or the same row of one encoder. Raises UserError for a name of none of these."""
-    titles, encoders = list(resolved.printed_rows), encoder_titles(resolved.by_encoder)
-    own = list(dict.fromkeys(row.title for part in resolved.parts for row in part.rows))
+    titles, encoders = list(resolved.printed_rows), resolved.encoder_titles
+    own = list(dict.fromkeys(row.own.title for row in resolved.rows))
 
     def apart(row: str) -> tuple[str, str]:
         encoder = next(name for name in encoders if row.endswith(on_encoder("", name)))

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.analysis.schema import Result
 from harness.errors import UserError, unknown
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import Row
+from harness.planning.row import ResolvedRow, Row, resolved_row
 from harness.tasks.reading import existing_file, whole_rows
 from harness.wording import listed
 
@@ -26,7 +26,7 @@ COLUMNS = (
 class OtherSystem:
     """`rows` after the table's own, and their `results`; `note`: a sentence about them for the caption."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ResolvedRow, ...]
     results: tuple[Result, ...]
     note: str
 
@@ -45,7 +45,7 @@ class Digests:
 def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> OtherSystem:
     """The rows of a file. Raises UserError for a file that cannot be read or has nothing of this table, and where a line names an unknown place, other
     examples or another metric than the table's, or repeats a place."""
-    if len(resolved.parts) > 1:
+    if len(resolved.encoders) > 1:
         raise UserError(f"{path}: rows of another system stand beside those of one encoder; name it with --encoder.")
     rule = resolved.aggregate
     if rule.scores == "dev" or rule.center in ("best", "top_k"):
@@ -72,7 +72,9 @@ def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> 
             tasks[result.row].append(result.task)
     if not results:
         raise UserError(f"{path}: has no score at a task, size, subset and seed of this table; see 'harness plan'.")
-    rows = tuple(Row(name=name, method=systems[name], tasks=tuple(found)) for name, found in tasks.items())
+    rows = tuple(
+        resolved_row(Row(name=name, method=systems[name], tasks=tuple(found))) for name, found in tasks.items()
+    )
     note = f"Not trained by harness: {listed([*tasks])}, from {path.name}: scores of another system on the same examples (by their digests), without records."
     return OtherSystem(rows, tuple(results.values()), note)
 

@@ -13,6 +13,7 @@ from harness.analysis.schema import Result, frame_of, placed, with_records
 from harness.objectives import definition_of
 from harness.objectives.definitions.fitted import MajorityDefinition
 from harness.paths import without_folders
+from harness.planning.row import ResolvedRow
 from harness.planning.runs import Plan
 from harness.specs import Record, Run, Stage
 from harness.store import Store
@@ -47,7 +48,7 @@ def results_of(plan: Plan, store: Store) -> pd.DataFrame:
     """What the store holds of a plan's runs, in the tidy schema and the order of the table: the scores of finished runs, and the
     reason why there is none of a run that ended badly, or whose parent did. Runs that were never tried have no row."""
     found: list[Result] = []
-    methods = {row.name: "+".join(row.parts) for row in plan.resolved.rows}
+    rows = {row.name: row for row in plan.resolved.rows}
     ancestors = {s.key: s for run in plan.runs for s in run.stage.chain[:-1]}
     earlier = store.records(ancestors)
     for start in range(0, len(plan.runs), CHUNK):
@@ -56,18 +57,18 @@ def results_of(plan: Plan, store: Store) -> pd.DataFrame:
         for run in runs:
             record = records.get(run.stage.key) or next(_blocking(run.stage, earlier), None)
             if record is not None:
-                found += _of(plan, run, methods[run.row], record)
+                found += _of(plan, run, rows[run.row], record)
     return placed(frame_of(found), plan.resolved.places)
 
 
-def _of(plan: Plan, run: Run, method: str, record: Record) -> Iterator[Result]:
+def _of(plan: Plan, run: Run, row: ResolvedRow, record: Record) -> Iterator[Result]:
     """The rows of one run: each column of its task with each metric, the column's own first."""
     for name, column in plan.resolved.columns.items():
         if column.task != run.task:
             continue
         result = Result(
             row=run.row,
-            method=method,
+            method="+".join(row.parts),
             task=run.task,
             column=name,
             evaluation=column.evaluation,
@@ -80,7 +81,7 @@ def _of(plan: Plan, run: Run, method: str, record: Record) -> Iterator[Result]:
             status=record.status,
             reason="\n".join(record.reason.splitlines()) or None,  # a lone \r ends a row for readers of CSV
             key=record.key,
-            encoder=without_folders(plan.part_of(run.stage).resolved.encoder),
+            encoder=without_folders(row.encoder),
             workers=record.provenance.get("workers"),
             hardware=record.provenance.get("device"),
         )

@@ -148,10 +148,10 @@ def describe(prepared: Prepared) -> list[str]:
         if prepared.items
         else "To do: nothing."
     )
-    for part, speed in zip(plan.parts, speeds, strict=True) if several else ():
-        work = prepared.work_of(part)
+    for (encoder, located), speed in zip(plan.table_data.located.items(), speeds, strict=True) if several else ():
+        work, own = prepared.work_of(located), {row.name for row in resolved.rows if row.encoder == encoder}
         lines.append(
-            f"{part.resolved.encoder}: {counted(len(part.runs), 'run')}, {counted(len(work), 'stage')} to train, "
+            f"{encoder}: {counted(sum(run.row in own for run in plan.runs), 'run')}, {counted(len(work), 'stage')} to train, "
             f"{sum(item.cost for item in work):.2g} FLOPs, {speed}."
         )
     return [*lines, *_kept_lines(prepared)]
@@ -160,10 +160,10 @@ def describe(prepared: Prepared) -> list[str]:
 def _encoders(plan: Plan) -> str:
     """The encoders with the beginnings of their digests; of several also how large they are."""
     names = []
-    for part in plan.parts:
-        count = parameters(part.located.config) / 1e6
-        size = f", about {count:.1f} million parameters" if len(plan.parts) > 1 and count else ""
-        names.append(f"{part.resolved.encoder} ({part.located.encoder.digest[:10]}{size})")
+    for encoder, located in plan.table_data.located.items():
+        count = parameters(located.config) / 1e6
+        size = f", about {count:.1f} million parameters" if len(plan.encoders) > 1 and count else ""
+        names.append(f"{encoder} ({located.encoder.digest[:10]}{size})")
     return listed(names)
 
 
@@ -174,7 +174,7 @@ def _kept_lines(prepared: Prepared) -> Iterator[str]:
         return
     cells = len({(plan.resolved.titles[run.row], run.task, run.size) for run in plan.runs})
     count, what = (cells, "the best run of each cell") if request.keep == "best" else (len(plan.stages), "all stages")
-    sizes = [weights_bytes(part.located.config) for part in plan.parts]
+    sizes = [weights_bytes(each.config) for each in plan.encoders]
     space = decimal(round(count * sum(sizes) / len(sizes)))
     where = storage_of(request, prepared.store).shown
     yield f"Weights: those of {what} stay, {counted(count, 'file')}, about {space} in {where}; runs that were recorded without their weights are not trained again for them."

@@ -109,7 +109,7 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
         f"default point, {default}.",
         f"Judged on dev {points.metric}: table {base.table.name}, row {base.rows[0].name}, preset "
         f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {counted(len(points.replicates), 'replicate')} a point.",
-        f"Encoder {base.encoder} ({prepared.plan.located.encoder.digest[:10]}), data: {prepared.plan.source}, "
+        f"Encoder {base.encoder} ({prepared.plan.encoders[0].encoder.digest[:10]}), data: {prepared.plan.source}, "
         f"store {prepared.store.shown}.",
         *(f"Overlap: {sentence}." for sentence in overlap_sentences(prepared.plan)),
         *(f"{sentence}." for sentence in weight_sentences(prepared.plan)),

@@ -17,7 +17,7 @@ from harness.commands.seal import ends_of
 from harness.encoders.flops import parameters
 from harness.errors import UserError
 from harness.methods import METHODS
-from harness.planning.row import Row
+from harness.planning.row import ResolvedRow
 from harness.planning.table import Column
 from harness.tasks import METRICS
 from harness.wording import counted, listed
@@ -104,8 +104,8 @@ def costs_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[Cel
             counts = title not in several or (run.row, run.task, run.size, run.subset) in chosen
             of_runs.setdefault((title, run.task, run.size), []).append(RunCost(known[run.stage.key], earlier, counts))
     searched = _searches(prepared) if prepared.request.overrides else {}
-    sizes = {titles[run.row]: parameters(plan.part_of(run.stage).located.config) for run in plan.runs}
-    return grid, costs(grid, of_runs, searched, sizes if plan.by_encoder else {}), left_out
+    sizes = {titles[run.row]: parameters(plan.encoder_of(run.stage).config) for run in plan.runs}
+    return grid, costs(grid, of_runs, searched, sizes if len(plan.encoders) > 1 else {}), left_out
 
 
 def _searches(prepared: Prepared) -> dict[str, Cost]:
@@ -125,10 +125,10 @@ def _searches(prepared: Prepared) -> dict[str, Cost]:
     return found
 
 
-def _set_by_request(prepared: Prepared, row: Row) -> bool:
+def _set_by_request(prepared: Prepared, row: ResolvedRow) -> bool:
     """Whether an override of the request is of this row, of a method of it, or of the recipe of all."""
     shared = [each.path[0] for each in prepared.request.overrides if not each.row]
-    return prepared.resolved.set_alone(row) or any(name in row.parts or name not in METHODS for name in shared)
+    return row.alone or any(name in row.parts or name not in METHODS for name in shared)
 
 
 def counted_grid(prepared: Prepared, collapsed: bool, grid: Grid | None = None) -> tuple[Grid, list[str]]:

@@ -126,7 +126,7 @@ def card(
         stage=stage,
         stages=[*map(_stage, stage.chain)],
         encoder=_code(resolved.encoder),
-        encoder_license=encoder_license(plan.located.folder),
+        encoder_license=encoder_license(plan.encoders[0].folder),
         source=plan.source,
         notes=[resolved.table.title]
         + [data.note for data in plan.tasks.values() if data.note]

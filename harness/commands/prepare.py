@@ -16,6 +16,7 @@ from harness.encoders import Located, locate, with_weights
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
+from harness.paths import without_folders
 from harness.planning.estimate import Calibration, Estimate, calibrate, estimated, hours
 from harness.planning.request import (
     BESIDE,
@@ -30,7 +31,7 @@ from harness.planning.request import (
 )
 from harness.planning.resolve import earlier_request, resolve
 from harness.planning.resolved import ResolvedTable
-from harness.planning.runs import Plan, joined, make_plan
+from harness.planning.runs import Plan, make_plan
 from harness.planning.snapshot import Snapshot, remade, snapshot
 from harness.planning.table import Table, load_table
 from harness.planning.waves import SELECTED, selected
@@ -125,23 +126,23 @@ class Prepared:
         """Whether some row starts from a run that is not selected yet."""
         return any(name.startswith(SELECTED_LATER) for name in self.plan.unresolved)
 
-    def work_of(self, part: Plan) -> list[Item]:
+    def work_of(self, located: Located) -> list[Item]:
         """The stages to train of one of its encoders."""
-        return [item for item in self.items if self.plan.part_of(item.stage) is part]
+        return [item for item in self.items if self.plan.encoder_of(item.stage) is located]
 
     @cached_property
     def calibrations(self) -> tuple[Calibration, ...]:
         """By encoder. Made when asked for: commands that only show records need neither the last stages nor the device."""
         speeds, device = self.store.speeds(), device_here(self.request.gpus_per_run)
-        return tuple(calibrate(speeds, part.located.encoder.digest, device) for part in self.plan.parts)
+        return tuple(calibrate(speeds, each.encoder.digest, device) for each in self.plan.encoders)
 
     @property
     def hours(self) -> float:
         """What the stages to train take here, encoder after encoder."""
         return sum(
             hours(sum(item.cost for item in work), calibration, self.slots * self.resolved.num_workers, len(work))
-            for part, calibration in zip(self.plan.parts, self.calibrations, strict=True)
-            for work in [self.work_of(part)]
+            for located, calibration in zip(self.plan.encoders, self.calibrations, strict=True)
+            for work in [self.work_of(located)]
         )
 
     @property
@@ -154,8 +155,8 @@ class Prepared:
 
     def remember(self) -> None:
         """Keep which runs the stages are for and which request needs them: `show` and `report` read it."""
-        for part in self.plan.parts:
-            self.store.label(part.resolved.table.name, part.runs)
+        rows = {row.name: row.own.name for row in self.resolved.rows}
+        self.store.label(self.resolved.table.name, [replace(run, row=rows[run.row]) for run in self.plan.runs])
         self.store.keep_request(self.named.kept, self.stages, self.snapshot)
 
     @property
@@ -248,21 +249,17 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
     corpora = corpora_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus")
     before = earlier_request(resolved, request)
     earlier = prepare(before, train=train, writes=writes) if before else None
-    plans = [
-        make_plan(
-            part,
-            source,
-            each,
-            user_tasks=named.own_tasks,
-            translation=views,
-            augmentations=augmentations,
-            corpora=corpora,
-            starts=_starts(earlier, resolved) if earlier else {},
-            before=_trained_on(earlier.plan) if earlier else (),
-        )
-        for part, each in zip(resolved.parts, located, strict=True)
-    ]
-    plan = joined(resolved, plans)
+    plan = make_plan(
+        resolved,
+        source,
+        *located,
+        user_tasks=named.own_tasks,
+        translation=views,
+        augmentations=augmentations,
+        corpora=corpora,
+        starts=_starts(earlier, resolved) if earlier else {},
+        before=_trained_on(earlier.plan) if earlier else (),
+    )
     if train and lacking(plan):
         raise UserError(_not_at_hand(plan, source, named.tasks))
     prepared = _with_work(request, named, plan, store, storage, translators)
@@ -349,13 +346,13 @@ def _changed(plan: Plan, other: Plan) -> str:
         if (data.dev, data.tests) != (theirs.dev, theirs.tests) or plan.source != other.source
     ]
     names += [
-        f"encoder {part.located.name}"
-        for part, theirs in zip(plan.parts, other.parts, strict=True)
-        if part.located.encoder != theirs.located.encoder
+        f"encoder {ours.name}"
+        for ours, theirs in zip(plan.encoders, other.encoders, strict=True)
+        if ours.encoder != theirs.encoder
     ]
     if not names:
         return ""
-    then, now = (f"{part.source}, encoder {part.located.encoder.digest[:10]}" for part in (other, plan))
+    then, now = (f"{each.source}, encoder {each.encoders[0].encoder.digest[:10]}" for each in (other, plan))
     return f"Changed since the bench of this store, which read {then}: {listed(names)} (now {now}); put those back to print it."
 
 
@@ -375,7 +372,7 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
     known = {name: data.task for part in read.parts for name, data in part.tasks.items() if data.task.own}
     named = Named(changed, table, known, stored, {})
     resolved = named.resolve()
-    plan = remade(resolved, read, _stored_starts(store, stored, resolved))
+    plan = remade(resolved, read, _stored_starts(store, stored, resolved, read))
     return _with_work(request, named, plan, store, storage_of(request, store), {}) if plan else None
 
 
@@ -387,10 +384,10 @@ def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[
         else f"table {resolved.table.name}, preset {resolved.preset}, encoder"
     )
     found, wrong = [], []
-    for part in resolved.parts:
+    for each in resolved.encoders:
         try:
-            located = locate(part.encoder, download=download, where=where)
-            check_lengths(part, located)
+            located = locate(each.name, download=download, where=where)
+            check_lengths(resolved, located)
             found.append(with_weights(located))
         except UserError as error:
             wrong.append(error)
@@ -410,12 +407,18 @@ def _starts(earlier: Prepared, resolved: ResolvedTable) -> dict[str, Parent | st
     return {row: start for row, start in found.items() if start is not None}
 
 
-def _stored_starts(store: Store, stored: StoredRequest, resolved: ResolvedTable) -> dict[str, Parent | str]:
+def _stored_starts(
+    store: Store, stored: StoredRequest, resolved: ResolvedTable, read: Snapshot
+) -> dict[str, Parent | str]:
     """What the runs of a stored bench start from, by row, where runs of its table start from others."""
-    labels = store.labels_of(store.stages_of(stored)) if resolved.starts_from else []
-    stages = {label["row"]: store.stage(label["key"]) for label in labels if label["table"] == resolved.table.name}
-    found = {row: stage.init for row, stage in stages.items() if stage and isinstance(stage.init, Parent)}
-    return {row.name: found.get(row.name, "no run of it is recorded") for row in resolved.continued}
+    found: dict[tuple[str, str], Parent] = {}
+    for label in store.labels_of(store.stages_of(stored)) if resolved.starts_from else []:
+        stage = store.stage(label["key"])
+        if label["table"] == resolved.table.name and stage and isinstance(stage.init, Parent):
+            found[label["row"], stage.encoder.digest] = stage.init
+    digests = {str(part.read_under.get("encoder")): part.encoder.digest for part in read.parts}
+    places = {row.name: (row.own.name, digests.get(without_folders(row.encoder), "")) for row in resolved.continued}
+    return {row: found.get(place, "no run of it is recorded") for row, place in places.items()}
 
 
 def _trained_on(plan: Plan) -> list[Rows]:
@@ -432,15 +435,11 @@ def shared_runs(prepared: Prepared) -> dict[str, int]:
         if resolved.preset not in other.presets or other.protocol != resolved.protocol:
             continue
         methods = tuple(dict.fromkeys(row.method for row in resolved.rows))
-        for part in prepared.plan.parts:
-            theirs = resolve(
-                other,
-                Request(preset=resolved.preset, methods=methods, encoder=part.resolved.encoder),
-                prepared.named.tasks,
-            )
-            plans = (make_plan(each, None, part.located) for each in (part.resolved, theirs))
-            ours, known = ({run.stage.key for run in plan.runs} for plan in plans)
-            found[name] = found.get(name, 0) + len(ours & known)
+        request = Request(preset=resolved.preset, methods=methods, encoder=resolved.encoder)
+        theirs = resolve(other, request, prepared.named.tasks)
+        plans = (make_plan(each, None, *prepared.plan.encoders) for each in (resolved, theirs))
+        ours, known = ({run.stage.key for run in plan.runs} for plan in plans)
+        found[name] = len(ours & known)
     return found
 
 

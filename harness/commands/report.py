@@ -20,7 +20,7 @@ from harness.analysis.seal import sealed_places
 from harness.commands.prepare import Prepared
 from harness.planning.aggregation import AVERAGE
 from harness.planning.request import encoder_names
-from harness.planning.resolved import encoder_titles, on_encoder
+from harness.planning.row import on_encoder
 from harness.planning.runs import Plan
 from harness.planning.table import HOURS
 from harness.report.caption import Caption
@@ -59,7 +59,7 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
 def _sealed_here(prepared: Prepared, plan: Mapping[str, Any]) -> set[Place]:
     """The places of a sealed plan that belong to this table: of several encoders the rows of one of these, of one encoder none that names another."""
     r, places = prepared.resolved, sealed_places(plan)
-    encoders = tuple(on_encoder("", title) for title in encoder_titles(r.by_encoder))
+    encoders = tuple(on_encoder("", title) for title in r.encoder_titles)
     if encoders:
         return {place for place in places if place[1].endswith(encoders)}
     own = {row.title for row in (*r.table.rows, *r.rows)}
@@ -70,12 +70,12 @@ def _benched_places(prepared: Prepared) -> set[Place]:
     """The places of all benches of this table that need any of its runs, whatever filters select of them here: they are one family of comparisons."""
     store, table = prepared.store, prepared.named.table
     benches = store.requests_for({run.stage.key for run in prepared.plan.runs})
-    parts = prepared.resolved.by_encoder
-    every = encoder_titles(parts)
+    every = prepared.resolved.encoder_titles
+    encoders_here = prepared.resolved.encoders if every else ()
     keys: dict[tuple[str, ...], set[str]] = {}
     for stored in (stored for stored, _, _ in benches if not stored.study):
         names = encoder_names(str(stored.values.get("encoder", "")))
-        mine = tuple(title for title, part in zip(every, parts, strict=True) if part.encoder in names)
+        mine = tuple(each.title for each in encoders_here if each.name in names)
         keys.setdefault(mine or every, set()).update(store.stages_of(stored))
     titles = {row.name: row.title for row in table.rows}
     columns: dict[str, list[str]] = {}

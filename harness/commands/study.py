@@ -306,7 +306,7 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
     from harness.encoders.tokens import Tokeniser
 
     points, prepared, store, request = opened.points, opened.study.prepared, opened.store, opened.study.request.base
-    plan, located = prepared.plan, prepared.plan.located
+    plan, located = prepared.plan, prepared.plan.encoders[0]
     assert located.folder is not None  # unresolved encoders were refused
     tokeniser = Tokeniser(located.folder)
     check_masks(prepared.items, tokeniser, located)
@@ -320,7 +320,7 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
 
         storage = storage_of(request, store)
         storage.probe()
-        ledger, read = start_ledger(store, storage, opened.owner), reader(plan, tokeniser, store)
+        ledger, read = start_ledger(store, storage, opened.owner), reader(plan, located, tokeniser, store)
         stop_requests = StopRequests(ledger, deadline)
         token_cache = TokenCache(lambda rows, data, _: read(rows, data))
         for stage in plan.stages.values():

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from harness.encoders import Located
 from harness.planning.recipe import Augment
 from harness.planning.resolved import Part, ResolvedTable
 from harness.planning.runs import Plan
@@ -87,7 +88,9 @@ def translate(
     return sum(back_translated(rows, translator, store, progress(len(rows))).empty for rows in row_sets)
 
 
-def reader(plan: Plan, tokeniser: Tokeniser, store: Store) -> Callable[[RowSet, Data], tuple[Examples, Any]]:
+def reader(
+    plan: Plan, located: Located, tokeniser: Tokeniser, store: Store
+) -> Callable[[RowSet, Data], tuple[Examples, Any]]:
     """How the pool gets a row set as a stage reads it: examples, and labels or None."""
     from harness.encoders.tokens import Examples, reading_of
     from harness.encoders.tokens.corpus_files import tokenise_corpus
@@ -96,7 +99,7 @@ def reader(plan: Plan, tokeniser: Tokeniser, store: Store) -> Callable[[RowSet, 
         reading, rows = reading_of(data), plan.library.get(row_set.digest)
         corpus = next((corpus for corpus in plan.corpora if corpus.digest == row_set.digest), None)
         if corpus and (rows is None or data.blocks == "packed"):  # tokenised once, to disk, and read from there
-            identity = digest_of([corpus.digest, plan.located.encoder.digest, data.max_length, data.blocks])
+            identity = digest_of([corpus.digest, located.encoder.digest, data.max_length, data.blocks])
             folder = store.artifacts.parent / "blocks" / identity
             return Examples(tokenise_corpus(corpus.texts(), tokeniser, reading, folder, identity=identity)), None
         rows = plan.library[row_set.digest]

@@ -39,7 +39,7 @@ def projection_of(prepared: Prepared) -> Projection:
     resolved, kept = prepared.resolved, prepared.named.kept.values
     left_out = (*FILTERS, "table", "folder", "preset", "encoder", "data")
     rest = {name: value for name, value in kept.items() if name not in left_out and value}
-    encoders = (Path(part.encoder).name for part in resolved.parts)
+    encoders = (Path(each.name).name for each in resolved.encoders)
     named = [resolved.preset, *encoders, *([digest_of(rest)[:6]] if rest else [])]
     return of_plan(prepared.plan, ", ".join(named))
 

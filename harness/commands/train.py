@@ -37,18 +37,17 @@ def train(prepared: Prepared, view: View, *, remember: bool = True, deadline: fl
 
     request, resolved, plan = prepared.request, prepared.resolved, prepared.plan
     vocabularies, readers = {}, {}
-    for part in plan.parts:
-        located, work = part.located, prepared.work_of(part)
+    for located in plan.encoders:
+        work = prepared.work_of(located)
         assert located.folder is not None  # unresolved encoders were refused
         tokeniser = Tokeniser(located.folder)
         check_masks(work, tokeniser, located)
         check_readings(work, tokeniser, plan.library)
         for encoder in (located.encoder, NO_ENCODER):
             vocabularies[encoder.digest] = tokeniser.vocabulary
-            readers[encoder.digest] = reader(part, tokeniser, prepared.store)
+            readers[encoder.digest] = reader(plan, located, tokeniser, prepared.store)
     check_machine(request)
-    name, encoders = resolved.table.name, [part.located for part in plan.parts]
-    shown = ",".join(located.name for located in encoders)
+    name, shown = resolved.table.name, ",".join(located.name for located in plan.encoders)
     metadata = {"table": name, "preset": resolved.preset, "encoder": shown, "runs": str(len(plan.runs))}
     prepared.store = Store(prepared.store.url)
     if remember:
@@ -60,7 +59,7 @@ def train(prepared: Prepared, view: View, *, remember: bool = True, deadline: fl
 
         pool = Pool(
             prepared.store,
-            worker_setup_of(request, encoders, storage, settled),
+            worker_setup_of(request, plan.encoders, storage, settled),
             vocabularies,
             lambda rows, data, encoder: readers[encoder](rows, data),
             settled,

@@ -119,7 +119,7 @@ def worker_setup(recorded: Recorded, prepared: Prepared, storage: Storage) -> Wo
     """As the stage was trained: its threads, and a GPU where it had one and there is one here."""
     import torch
 
-    located, origin = prepared.plan.located, recorded.record.provenance
+    located, origin = prepared.plan.encoders[0], recorded.record.provenance
     threads = int(origin.get("threads", execution_of(prepared.request, prepared.resolved).threads))
     device = "cuda" if torch.cuda.is_available() and not on_cpu(origin) else "cpu"
     return WorkerSetup(_folder_of(located), storage, threads, device, encoder_config=located.new_config)
@@ -150,7 +150,7 @@ def _checked_against_record(
         objective, digest = restored(stage, tokeniser.vocabulary, setup, recorded.step)
     except (SafetensorError, ValueError, KeyError) as error:
         raise UserError(f"{recorded.key[:12]}: its stored weights cannot be used ({first_line(error)}).") from None
-    read = reader(prepared.plan, tokeniser, prepared.store)
+    read = reader(prepared.plan, prepared.plan.encoders[0], tokeniser, prepared.store)
     if stage.data.prompt:
         objective.take_training_set(*read(stage.data.train, stage.data))
     known, weights = record.digest_after(recorded.step), f"weights{recorded.after}"

@@ -329,10 +329,8 @@ def _member(member: Member) -> str:
 def _check_records(outcome: Verification, prepared: Prepared) -> None:
     """The records of the file's runs and of the stages before them."""
     keys = set(outcome.published.keys)
-    for plan in prepared.plan.parts:
-        chains = [run.stage.chain for run in plan.runs if run.stage.key in keys]
-        stages = {stage.key: stage for chain in chains for stage in chain}
-        _check_stages(outcome, RecordChecks(replace(prepared, plan=plan)), stages)
+    chains = [run.stage.chain for run in prepared.plan.runs if run.stage.key in keys]
+    _check_stages(outcome, RecordChecks(prepared), {stage.key: stage for chain in chains for stage in chain})
 
 
 def _check_stages(outcome: Verification, checks: RecordChecks, stages: Mapping[str, Stage]) -> None:

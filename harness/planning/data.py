@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from harness.encoders import adapted
+from harness.encoders import Located, adapted
 from harness.encoders.families import family_of
 from harness.errors import UserError
 from harness.methods import RunContext, Step, UnlabelledPhase, chain, hyperparameters, methods_named
 from harness.objectives import definition_of
 from harness.objectives.definitions import HEAD
 from harness.planning.recipe import Augment, EncoderSettings
-from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ENCODER, Row
+from harness.planning.resolved import ResolvedTable, UnderEncoder
+from harness.planning.row import ENCODER, ResolvedRow, Row
 from harness.planning.waves import SELECTED
 from harness.specs import UNRESOLVED, Data, Encoder, Parent, RowSet, Run, Selection, Stage
 from harness.tasks.protocols import protocol_named
@@ -62,37 +61,33 @@ class TrainingSet:
 class TableData:
     """The data of a table: enough to make its runs for any hyperparameters without reading again.
 
-    `training` by (task, size, subset, number of texts, 0 for its own, augmentation); `base` is the encoder, `mlm_head` where stages that use an MLM
-    head start from instead (None: `base` has a usable one); `corpora` of pre-training by part, empty without it; `config` and
-    `encoder` of the located encoder; `views` and `untranslated` of the translation, `unaugmented`: why training sets cannot be
-    augmented so, by augmentation. `read_under`: what the table said that this depends on, by the name under which a user sets it.
+    `training` by (task, size, subset, number of texts, 0 for its own, augmentation); `located`: encoders by the names that rows have for
+    them, `mlm_heads`: where stages that use an MLM head start from instead, for those without a usable one; `corpora` of pre-training by part,
+    empty without it; `views` and `untranslated` of the translation, `unaugmented`: why training sets cannot be augmented so, by augmentation.
     `starts`: of each row that starts from another run the weights of the selected one, or why there are none; a row is left out before that.
     """
 
     tasks: Mapping[str, TaskData]
     training: Mapping[tuple[str, int, int, int, Augment | None], TrainingSet]
-    base: Encoder
-    mlm_head: Parent | None
+    located: Mapping[str, Located]
+    mlm_heads: Mapping[str, Parent]
     corpora: Mapping[tuple[float, float], RowSet]
-    config: Mapping[str, Any]
-    encoder: str
     views: int
     untranslated: str
     unaugmented: Mapping[Augment | None, str] = field(default_factory=dict)
-    read_under: Mapping[str, object] = field(default_factory=dict)
     starts: Mapping[str, Parent | str] = field(default_factory=dict)
 
 
-def data_settings(resolved: ResolvedTable) -> dict[str, object]:
-    """Settings that the data depend on besides tasks, sizes and subsets."""
+def data_settings(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, object]:
+    """Settings that the data depend on besides tasks, sizes and subsets, and the encoder itself."""
     text = resolved.pre_train
     return {
         "protocol": resolved.protocol,
-        "encoder": resolved.encoder,
+        "encoder": under.name,
         "data": resolved.data,
         "mlm_head.steps": resolved.mlm_head.steps,
         "mlm_head.frozen": resolved.mlm_head.frozen,
-        **{f"{ENCODER}{name}": resolved.encoder_settings.get(name) for name in EncoderSettings.model_fields},
+        **{f"{ENCODER}{name}": under.settings.get(name) for name in EncoderSettings.model_fields},
         **({"translator": resolved.translator} if resolved.translates else {}),
         **({f"pre_train.{name}": getattr(text, name) for name in ("corpus", "fraction", "held_out")} if text else {}),
     }
@@ -101,15 +96,9 @@ def data_settings(resolved: ResolvedTable) -> dict[str, object]:
 def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, ...], tuple[tuple[str, str, str], ...]]:
     """All runs of a resolved table, and (row, task, reason) of what is skipped. Nothing is read and no key is computed.
 
-    `table_data` hold every task, size and subset of `resolved`. Raises UserError for unknown methods and hyperparameters, for
-    objectives that the encoder cannot be trained with, and where `resolved` asks for other data than were read.
+    `table_data` hold every task, size and subset of `resolved`. Raises UserError for unknown methods and hyperparameters, and for
+    objectives that the encoder cannot be trained with.
     """
-    for name, value in data_settings(resolved).items() if table_data.read_under else ():
-        now, before = ("not set" if each is None else each for each in (value, table_data.read_under.get(name)))
-        if now != before:
-            raise UserError(
-                f"{name} is {now}, but was {before} when the data were read; it must be the same for all points."
-            )
     runs: list[Run] = []
     skipped: list[tuple[str, str, str]] = []
     prepared = []
@@ -120,12 +109,12 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
             later = Encoder(f"{UNRESOLVED}start of {row.name}", f"{SELECTED}{row.name}")
             start = table_data.starts.get(row.name, later)
         if start is None and resolved.mlm_head.shared and any(method.train for method, _ in steps):
-            start = table_data.mlm_head
+            start = table_data.mlm_heads.get(row.encoder)
         prepared.append((row, steps, start))
-    family = family_of(table_data.config)
     for name in resolved.tasks:
-        contexts_of: dict[tuple[str, int | None, Augment | None], list[tuple[int, RunContext]]] = {}
+        contexts_of: dict[tuple[str, str, int | None, Augment | None], list[tuple[int, RunContext]]] = {}
         for row, steps, start in prepared:
+            config = table_data.located[row.encoder].config
             if not resolved.takes(row, name):
                 continue
             if isinstance(start, str) or row.augment in table_data.unaugmented:
@@ -134,19 +123,17 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
                 )
                 continue
             _check_head(resolved, row, start, table_data.tasks[name].task)
-            like = (f"{row.recipe_settings}{resolved.tuned_recipe(row)}", row.unlabelled, row.augment)
+            like = (row.encoder, f"{row.recipe_settings}{row.tuned}", row.unlabelled, row.augment)
             if like not in contexts_of:
                 contexts_of[like] = list(_contexts(resolved, row, table_data, name))
             contexts = contexts_of[like]
             reason = next(
                 (r for method, _ in steps for _, context in contexts[:1] if (r := method.unfit(context))), None
             )
-            if not reason and contexts and not family.mlm:
+            if not reason and contexts and not family_of(config).mlm:
                 stages = chain(steps, contexts[0][1], start)[-1].chain
-                reason = next(
-                    (r for s in stages if (r := definition_of(s.objective).headless(table_data.config))), None
-                )
-            if not reason and contexts and table_data.mlm_head:
+                reason = next((r for s in stages if (r := definition_of(s.objective).headless(config))), None)
+            if not reason and contexts and row.encoder in table_data.mlm_heads:
                 reason = _lost_head(chain(steps, contexts[0][1], start)[-1])
             if reason:
                 skipped.append((row.name, name, reason))
@@ -154,12 +141,14 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
             for seed, context in contexts:
                 leaf = chain(steps, context, start)[-1]
                 if row.encoder_settings:
-                    leaf = leaf.with_encoder(adapted(leaf.encoder, row.encoder_settings, table_data.config))
+                    leaf = leaf.with_encoder(adapted(leaf.encoder, row.encoder_settings, config))
                 runs.append(Run(leaf, row.name, row.method, name, context.size, context.subset, seed))
+    encoders = {row.name: table_data.located[row.encoder] for row in resolved.rows}
     for run in runs:
+        located = encoders[run.row]
         for stage in run.stage.chain:
-            if table_data.config and (missing := definition_of(stage.objective).unmet(table_data.config)):
-                raise UserError(f"{table_data.encoder}: {missing}.")
+            if located.config and (missing := definition_of(stage.objective).unmet(located.config)):
+                raise UserError(f"{located.name}: {missing}.")
     return tuple(runs), tuple(skipped)
 
 
@@ -185,10 +174,10 @@ def _check_head(resolved: ResolvedTable, row: Row, start: Encoder | Parent | Non
         )
 
 
-def _steps(resolved: ResolvedTable, row: Row) -> tuple[list[Step], list[Step]]:
+def _steps(resolved: ResolvedTable, row: ResolvedRow) -> tuple[list[Step], list[Step]]:
     """A row's methods with their hyperparameters: those of pre-training, and the others."""
     place = f"table {resolved.table.name}, row {row.name}"
-    settings = resolved.settings_of(row)
+    settings = row.settings
 
     def named(text: str) -> list[Step]:
         steps = []
@@ -204,12 +193,12 @@ def _steps(resolved: ResolvedTable, row: Row) -> tuple[list[Step], list[Step]]:
     return before, steps
 
 
-def _pre_trained(resolved: ResolvedTable, row: Row, steps: list[Step], table_data: TableData) -> Parent | None:
+def _pre_trained(resolved: ResolvedTable, row: ResolvedRow, steps: list[Step], table_data: TableData) -> Parent | None:
     """The weights that all replicates of a row start from, of its last pre-training stage. That starts from the encoder as it is."""
     if not steps:
         return None
     text = resolved.pre_train
-    base: Encoder | Parent = table_data.base
+    base: Encoder | Parent = table_data.located[row.encoder].encoder
     assert text is not None  # a table with such a row has a corpus
     rows = table_data.corpora[0.0, resolved.fraction(row)]
     held_out = table_data.corpora[resolved.held_out] if resolved.held_out else None
@@ -223,7 +212,9 @@ def _pre_trained(resolved: ResolvedTable, row: Row, steps: list[Step], table_dat
     return Parent(base.stage, resolved.pre_train_step(row))
 
 
-def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: str) -> Iterator[tuple[int, RunContext]]:
+def _contexts(
+    resolved: ResolvedTable, row: ResolvedRow, table_data: TableData, name: str
+) -> Iterator[tuple[int, RunContext]]:
     """Every training set of a task with every seed of the table, under the row's recipe; a full training set has one subset. The context
     has the seed that the protocol makes of the table's."""
     found, protocol = table_data.tasks[name], protocol_named(resolved.protocol)
@@ -259,8 +250,8 @@ def _contexts(resolved: ResolvedTable, row: Row, table_data: TableData, name: st
                     fine_tune,
                     post_train,
                     selection,
-                    table_data.base,
-                    table_data.mlm_head,
+                    table_data.located[row.encoder].encoder,
+                    table_data.mlm_heads.get(row.encoder),
                     translated,
                     table_data.untranslated,
                     prompt,

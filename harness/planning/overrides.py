@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import UserError, hint, unknown
 from harness.methods import METHODS
 from harness.planning.recipe import EXCLUSIVE, PHASES, EncoderSettings, Length, MlmHead, Phase, PreTrain, Recipe, Value
-from harness.planning.request import Override, Request
-from harness.planning.row import ENCODER, Row, rows_named
+from harness.planning.request import Override
+from harness.planning.row import ENCODER, ResolvedRow, Row, rows_named
 from harness.wording import listed
 from harness.yaml_files import Strict, validated
 
@@ -28,7 +28,7 @@ class _TokenLimit(Strict):
 @dataclass
 class Applied:
     """What overrides come to, the later one of a pair wins. `patches` of the recipe, in order; `pre_train`, `mlm_head`, `encoder` and
-    `max_length`: what the table has, with what they change; `hyperparameters` by method and name, and the override of each by key."""
+    `max_length`: what the table has, with what they change; `hyperparameters` by method and name."""
 
     methods: tuple[str, ...]
     pre_train: PreTrain | None
@@ -37,7 +37,6 @@ class Applied:
     max_length: int
     patches: list[Recipe] = field(default_factory=list)
     hyperparameters: dict[str, dict[str, Value]] = field(default_factory=dict)
-    origins: dict[str, Override] = field(default_factory=dict)
 
     def add(self, override: Override) -> None:
         """Raises UserError for a key that is not known and for a value that does not fit it."""
@@ -59,7 +58,6 @@ class Applied:
             if not isinstance(value, (bool, int, float, str)):
                 raise UserError(f"{override.place}: should be a number, a word, true or false, not {value!r}.")
             self.hyperparameters.setdefault(group, {})[name] = value
-            self.origins[override.key] = override
         elif group in (*self.methods, "optim", *PHASES):
             example = "lr=1e-5" if group in ("optim", *PHASES) else "HYPERPARAMETER=VALUE"
             raise UserError(f"{override.place}: '{group}' needs a field, for example {group}.{example}.")
@@ -106,14 +104,13 @@ def _changed(model: M, override: Override, name: str, others: Iterable[str] = ()
     return validated(type(model), {**model.model_dump(exclude_none=True), name: override.value}, override.place)
 
 
-def of_rows(table: Table, rows: Iterable[Row], request: Request) -> dict[str, Request]:
-    """The request of each of the chosen `rows` alone that some override reaches alone, by name: with what reaches it, in order.
+def of_rows(table: Table, rows: Sequence[Row], overrides: Sequence[Override]) -> dict[str, tuple[Override, ...]]:
+    """What reaches each of the chosen `rows` that some override reaches alone, in order, by name.
 
     Raises UserError for a name of no row, for a value that holds for the whole table, and for a point of a file whose rows are not chosen.
     """
-    chosen, alone = tuple(rows), dict[str, set[int]]()
-    known = (*table.rows, *chosen)
-    for index, override in enumerate(request.overrides):
+    known, reached = (*table.rows, *rows), dict[str, set[str]]()
+    for override in overrides:
         name = override.row
         if not name:
             continue
@@ -121,20 +118,15 @@ def of_rows(table: Table, rows: Iterable[Row], request: Request) -> dict[str, Re
             raise UserError(f"{override.place}: {override.key} holds for all rows; leave '{name}:' out.")
         if not rows_named(known, name) and not set(name.lower().split("+")) <= METHODS.keys():
             raise unknown("row", name, [row.name for row in known], override.place)
-        reached = rows_named(chosen, name)
-        if override.in_file and not reached:
+        reached[name] = {row.name for row in rows_named(rows, name)}
+        if override.in_file and not reached[name]:
             raise UserError(f"{override.place}: is for {name}, which is none of the chosen rows; choose it too.")
-        for row in reached:
-            alone.setdefault(row.name, set()).add(index)
-    found = {}
-    for row in chosen:
-        if mine := alone.get(row.name):
-            reach = [each for index, each in enumerate(request.overrides) if not each.row or index in mine]
-            name = row.name if row in table.rows else row.method  # a row of a method that the table lacks
-            found[row.name] = replace(
-                request, reference=None, methods=(name,), overrides=tuple(replace(each, row="") for each in reach)
-            )
-    return found
+    alone = set[str]().union(*reached.values())
+    return {
+        row.name: tuple(each for each in overrides if not each.row or row.name in reached[each.row])
+        for row in rows
+        if row.name in alone
+    }
 
 
 def set_here(resolved: ResolvedTable) -> list[str]:
@@ -156,13 +148,11 @@ def table_wide(path: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class Unreached:
-    """An override of `value` that some `rows` replace by a value of their own, or (none) that no row reads; `all`: there are no others that it
-    concerns."""
+    """An override of `value` that some `rows` replace by a value of their own, or (none) that no row reads."""
 
     override: Override
     value: str
     rows: tuple[str, ...]
-    all: bool
 
     @property
     def sentence(self) -> str:
@@ -178,36 +168,42 @@ class Unreached:
 def unreached(resolved: ResolvedTable, overrides: Iterable[Override]) -> list[Unreached]:
     """The overrides of all rows that do not reach each row that they concern; of several of one key the last one counts."""
     found = []
-    for override in {(override.row, override.key): override for override in overrides}.values():
-        group, name, value = override.path[0], ".".join(override.path[1:]), override.value
-        others = group in PHASES and group not in resolved.phases
-        others = others or (group in resolved.settings and not any(group in row.parts for row in resolved.rows))
-        if others or (override.row and not rows_named(resolved.rows, override.row)):
-            found.append(Unreached(override, override.key, (), False))
-        if override.row:
-            continue
-        rows = list(resolved.rows)
-        parts: dict[str, list[Row]] = {}
-        if group in resolved.settings:
-            rows = [row for row in rows if group in row.parts]
-            parts[override.key] = [row for row in rows if resolved.settings_of(row)[group][name] != value]
-        elif f"{group}." == ENCODER:
-            parts[override.key] = [row for row in rows if row.encoder_settings.get(name, value) != value]
-        elif override.key == "pre_train.fraction":
-            rows = [row for row in rows if row.pre_train]
-            parts[override.key] = [row for row in rows if row.pre_train_fraction not in (None, value)]
-        elif group in ("optim", *PHASES):
-            for phase in PHASES[:2] if group == "optim" else (group,):
-                parts[f"{phase}.{name}"] = [
-                    row for row in rows if _replaces(row.recipe_settings.get(phase, {}), name, value)
-                ]
-        everywhere = bool(rows) and all(len(keeping) == len(rows) for keeping in parts.values())
-        found += [
-            Unreached(override, each, tuple(row.name for row in keeping), everywhere)
-            for each, keeping in parts.items()
-            if keeping
-        ]
+    for override in _last(overrides):
+        group = override.path[0]
+        reached = [row for row in resolved.rows if not override.row or override in row.overrides]
+        of_phase = group in PHASES and group not in resolved.phases
+        of_method = group in resolved.settings and not any(group in row.parts for row in resolved.rows)
+        if of_phase or of_method or not reached:
+            found.append(Unreached(override, override.key, ()))
+        if not override.row:
+            for key, keeping in _keeping(override, reached)[1].items():
+                found += [Unreached(override, key, tuple(row.name for row in keeping))] if keeping else []
     return found
+
+
+def _last(overrides: Iterable[Override]) -> Iterable[Override]:
+    return {(override.row, override.key): override for override in overrides}.values()
+
+
+def _keeping(
+    override: Override, rows: Sequence[ResolvedRow]
+) -> tuple[Sequence[ResolvedRow], dict[str, list[ResolvedRow]]]:
+    """Of the rows that an override reaches those that it concerns, and by its key in full those that keep a value of their own."""
+    group, name, value = override.path[0], ".".join(override.path[1:]), override.value
+    if f"{group}." == ENCODER:
+        return rows, {override.key: [row for row in rows if row.encoder_settings.get(name, value) != value]}
+    if override.key == "pre_train.fraction":
+        rows = [row for row in rows if row.pre_train]
+        return rows, {override.key: [row for row in rows if row.pre_train_fraction not in (None, value)]}
+    if group in ("optim", *PHASES):
+        phases = PHASES[:2] if group == "optim" else (group,)
+        return rows, {
+            f"{phase}.{name}": [row for row in rows if _replaces(row.recipe_settings.get(phase, {}), name, value)]
+            for phase in phases
+        }
+    rows = [row for row in rows if group in row.parts and name]
+    own = {row.name: row.settings[group][name] for row in rows}
+    return rows, {override.key: [row for row in rows if own[row.name] not in (value, row.overridden[group][name])]}
 
 
 def _replaces(settings: Mapping[str, Any], name: str, value: Any) -> bool:
@@ -217,9 +213,12 @@ def _replaces(settings: Mapping[str, Any], name: str, value: Any) -> bool:
 
 
 def check_effect(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
-    """Raises UserError for an override that every chosen row replaces by a value of its own."""
-    for each in unreached(resolved, overrides):
-        if each.all:
-            raise UserError(
-                f"{each.override.place}: has no effect, each chosen row sets {each.value} itself; change it in a table of your own."
-            )
+    """Raises UserError for an override that every row which it concerns replaces by a value of its own, or a row that it is for alone."""
+    for override in _last(overrides):
+        reached = [row for row in resolved.rows if override in row.overrides]
+        for rows in [[row] for row in reached] if override.row else [reached]:
+            concerned, keeping = _keeping(override, rows)
+            if concerned and all(len(each) == len(concerned) for each in keeping.values()):
+                raise UserError(
+                    f"{override.place}: has no effect, each chosen row sets {next(iter(keeping))} itself; change it in a table of your own."
+                )

@@ -10,11 +10,11 @@ from typing import Any
 
 from harness.errors import UserError, unknown, unknown_names
 from harness.methods import METHODS, REFERENCE, known_methods, methods_named
-from harness.planning.overrides import applied, check_effect, of_rows, set_here
-from harness.planning.request import FILTERS, LABELLED, OWN_DATA, YAML, Request, encoder_names
-from harness.planning.resolved import ResolvedTable, encoder_titles, on_encoder
-from harness.planning.row import Row, rows_named
-from harness.planning.table import Column, Table
+from harness.planning.overrides import Applied, applied, check_effect, of_rows, set_here
+from harness.planning.request import FILTERS, LABELLED, OWN_DATA, YAML, Override, Request, encoder_names
+from harness.planning.resolved import ResolvedTable, UnderEncoder, encoder_titles, phases_of
+from harness.planning.row import ResolvedRow, Row, resolved_row, rows_named
+from harness.planning.table import Column, Preset, Table
 from harness.planning.values import departures, deviations
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS, Task
@@ -37,10 +37,6 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         raise unknown("preset", preset, table.presets, f"{request.origin('preset')} of table {table.name}")
     base = table.presets[preset]
     encoders = request.encoders or encoder_names(base.encoder)
-    if len(encoders) > 1:
-        each = [resolve(table, replace(request, preset=preset, encoder=name), tasks) for name in encoders]
-        return _joined(each)
-    encoder = encoders[0]
     rows = _rows(table, preset, request)
     sizes, subsets, seeds = _design(table, preset, request)
     chosen_tasks = tuple(dict.fromkeys((base.tasks or table.tasks) if request.tasks is None else request.tasks))
@@ -51,32 +47,28 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         )
     columns = _columns(table, preset, request, chosen_tasks, tasks)
     shared = tuple(override for override in request.overrides if not override.row)
-    settings = applied(table, base, encoder, rows, shared)
+    settings = applied(table, base, encoders[0], rows, shared)
     if request.corpus is not None:
         if settings.pre_train is None:
             place = f"{request.origin('corpus')} {request.corpus}"
             raise UserError(f"{place}: table {table.name} has no row that is pre-trained.")
         settings.pre_train = settings.pre_train.model_copy(update={"corpus": request.corpus})
     translator = table.translator if base.translator is None else base.translator
-    own = table.recipe_for(encoder)
     result = ResolvedTable(
         table=table,
         preset=preset,
-        encoder=encoder,
+        encoders=tuple(
+            _under(table, base, name, title, applied(table, base, name, rows, shared))
+            for name, title in zip(encoders, encoder_titles(encoders), strict=True)
+        ),
         data=request.data
         or (OWN_DATA if tasks and all(name in tasks and tasks[name].own for name in chosen_tasks) else base.data),
-        rows=rows,
+        rows=(),
         tasks=chosen_tasks,
         columns=columns,
         sizes=sizes,
         subsets=subsets,
         seeds=seeds,
-        recipe=settings.over(own.patched(base.recipe)),
-        task_recipes={
-            task: settings.over(own.patched(spec).patched(base.recipe))
-            for spec in table.task_recipes
-            for task in spec.tasks
-        },
         max_length=settings.max_length,
         selection_every=base.selection_every or table.selection_every,
         mlm_head=settings.mlm_head,
@@ -84,49 +76,76 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         pre_train=settings.pre_train if any(row.pre_train for row in rows) else None,
         translator=translator if request.translator is None else request.translator,
         settings=settings.hyperparameters,
-        origins=settings.origins,
-        encoder_settings=settings.encoder.model_dump(exclude_none=True),
         num_workers=request.num_workers or base.num_workers or table.num_workers,
         file=request.table if request.table.endswith(YAML) else "",
         protocol=request.protocol or table.protocol,
         starts_from=base.starts_from or table.starts_from,
     )
-    tuned = {name: resolve(table, each, tasks) for name, each in of_rows(table, rows, request).items()}
-    result = replace(result, tuned=tuned)
+    result = replace(result, rows=_with_overrides(result, rows, request.overrides))
     _check_starts(result)
-    check_effect(result, shared)
+    check_effect(result, request.overrides)
     _check_k(result)
-    differs = deviations(result)
+    first, here = result.encoders[0], set_here(result)
     incomparable = (
-        deviations(result, departing=False) if base.comparable else [f"preset {preset} is not the paper's setting"]
+        deviations(result, first, departing=False)
+        if base.comparable
+        else [f"preset {preset} is not the paper's setting"]
     )
     if table.source is None:
         incomparable = ["no paper prints this table"]
-    return replace(
-        result,
-        deviations=(*differs, *set_here(result)),
-        departures=departures(result),
-        incomparable=tuple(incomparable),
+    if len(encoders) > 1:
+        incomparable = ["no paper has rows of several encoders beside one another; name one alone"]
+    under = tuple(
+        replace(each, deviations=(*deviations(result, each), *here), departures=departures(result, each))
+        for each in result.encoders
     )
+    return replace(result, encoders=under, incomparable=tuple(incomparable))
 
 
-def _joined(parts: Sequence[ResolvedTable]) -> ResolvedTable:
-    """A table under several encoders as one, whose rows are those under each and say which it is."""
+def _under(table: Table, preset: Preset, name: str, title: str, settings: Applied) -> UnderEncoder:
+    own = table.recipe_for(name)
+    recipes = {
+        task: settings.over(own.patched(spec).patched(preset.recipe))
+        for spec in table.task_recipes
+        for task in spec.tasks
+    }
+    values = settings.encoder.model_dump(exclude_none=True)
+    return UnderEncoder(name, title, settings.over(own.patched(preset.recipe)), recipes, values)
 
-    def named(row: Row, encoder: str) -> Row:
-        title = row.configuration_of and on_encoder(row.configuration_of, encoder)
-        return row.model_copy(update={"name": on_encoder(row.name, encoder), "configuration_of": title})
 
-    return replace(
-        parts[0],
-        encoder=",".join(part.encoder for part in parts),
-        rows=tuple(
-            named(row, name) for part, name in zip(parts, encoder_titles(parts), strict=True) for row in part.rows
-        ),
-        incomparable=("no paper has rows of several encoders beside one another; name one alone",),
-        tuned={},
-        by_encoder=tuple(parts),
-    )
+def _with_overrides(
+    resolved: ResolvedTable, rows: Sequence[Row], overrides: Sequence[Override]
+) -> tuple[ResolvedRow, ...]:
+    """The rows under each encoder with what reaches them, each as the overrides leave it."""
+    table, phases = resolved.table, phases_of(rows)
+    base, shared = table.presets[resolved.preset], tuple(each for each in overrides if not each.row)
+    reach = of_rows(table, rows, overrides)
+    found = []
+    for under in resolved.encoders:
+        for row in rows:
+            here, settings, tuned = under, resolved.settings, {}
+            if row.name in reach:
+                own = applied(table, base, under.name, rows, reach[row.name])
+                here, settings = _under(table, base, under.name, under.title, own), own.hyperparameters
+                tuned = {
+                    f"{phase}.{name}": value
+                    for phase in phases
+                    for name, value in getattr(here.recipe, phase).model_dump(exclude_none=True).items()
+                    if value != getattr(getattr(under.recipe, phase), name)
+                }
+            found.append(
+                resolved_row(
+                    row,
+                    under.title if len(resolved.encoders) > 1 else "",
+                    encoder=under.name,
+                    base=here.recipe,
+                    task_recipes=here.task_recipes,
+                    overrides=reach.get(row.name, shared),
+                    overridden=settings,
+                    tuned=tuned,
+                )
+            )
+    return tuple(found)
 
 
 # --------------------------------------------------------------------------------------------------------- filters
@@ -254,7 +273,7 @@ def earlier_request(resolved: ResolvedTable, request: Request) -> Request | None
     """What is benched before a table whose runs start from those of another one: the same rows, under the same preset, encoders and
     overrides; the best weights by dev stay. None for other tables."""
     start = resolved.starts_from
-    rows = dict.fromkeys(row.name for part in resolved.parts for row in part.continued)
+    rows = dict.fromkeys(row.own.name for row in resolved.continued)
     if start is None or not rows:
         return None
     own: dict[str, Any] = dict.fromkeys((*FILTERS, *LABELLED, "reference", "protocol", "corpus", "translator"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -25,8 +25,7 @@ from harness.planning.recipe import (
     scaled,
     updates_between,
 )
-from harness.planning.request import Override
-from harness.planning.row import ENCODER, Place, Row
+from harness.planning.row import ENCODER, Place, ResolvedRow, Row, on_encoder
 from harness.planning.table import Column, Table
 from harness.tasks.protocols import protocol_named
 from harness.wording import value_text
@@ -58,44 +57,48 @@ Part = tuple[float, float]
 """Where a part of a corpus begins and ends in [0, 1); see `harness.tasks.corpora.Corpus.part`."""
 
 
-def on_encoder(row: str, encoder: str) -> str:
-    """The name of a row in a table of several encoders."""
-    return f"{row} on {encoder}"
+@dataclass(frozen=True)
+class UnderEncoder:
+    """What a table has for all rows under one encoder. `title`: what names of rows call it; `settings`: what the table, the preset or an override
+    says of it; `deviations`: every value that differs from the table's own; `departures`: those that differ from what the paper says."""
+
+    name: str
+    title: str
+    recipe: Recipe
+    task_recipes: Mapping[str, Recipe]
+    settings: Mapping[str, int]
+    deviations: tuple[str, ...] = ()
+    departures: tuple[Departure, ...] = ()
 
 
-def encoder_titles(parts: Sequence[ResolvedTable]) -> tuple[str, ...]:
-    """What the rows of each encoder call it: the last part of a folder or a hub id, where that names one alone."""
-    whole = tuple(part.encoder for part in parts)
-    short = tuple(name if name.startswith(NEW) else name.rstrip("/").rpartition("/")[2] for name in whole)
-    return short if len(set(short)) == len(short) else whole
+def encoder_titles(names: Sequence[str]) -> tuple[str, ...]:
+    """What rows call their encoders: the last part of a folder or a hub id, where that names one alone."""
+    short = tuple(name if name.startswith(NEW) else name.rstrip("/").rpartition("/")[2] for name in names)
+    return short if len(set(short)) == len(short) else tuple(names)
 
 
 @dataclass(frozen=True)
 class ResolvedTable:
     """A table as it is run: flat and frozen.
 
+    `encoders`: one or several, with what the table has under each; `rows`: those of the first encoder, then of the next.
     `columns` by id, in order; `subsets` indices; `sizes` total labelled examples, 0 the full training set; `mlm_head`:
     the MLM stage for an encoder without a usable MLM head; `incomparable`: why no cell here can be held against the paper's (empty: it can);
-    `deviations`: every value that differs from the table's own; `departures`: those that differ from what the paper says; `settings`: overridden hyperparameters by method, and
-    `origins`: their overrides by key; `encoder_settings`: what the table, the preset or an override says of the encoder, for
-    all rows; `num_workers` train one stage together, which is no part of what is computed; `file`: the table's, '' where
-    it is packaged; `protocol`: the table's, or another that the request names; `task_recipes` of tasks that have their own; `starts_from`: what all runs
-    start from; `tuned`: the table of a row alone, by name, for those that
-    some overrides reach alone; `by_encoder`: of several encoders the table under each, whose rows in order are the `rows` here, under names that
-    say the encoder.
+    `settings`: hyperparameters by method that are overridden for all rows; `num_workers` train one stage together, which is no part of what
+    is computed; `file`: the table's, '' where it is packaged; `protocol`: the table's, or another that the request names; `starts_from`: what
+    all runs start from.
     """
 
     table: Table
     preset: str
-    encoder: str
+    encoders: tuple[UnderEncoder, ...]
     data: str
-    rows: tuple[Row, ...]
+    rows: tuple[ResolvedRow, ...]
     tasks: tuple[str, ...]
     columns: Mapping[str, Column]
     sizes: tuple[int, ...]
     subsets: tuple[int, ...]
     seeds: tuple[int, ...]
-    recipe: Recipe
     max_length: int
     selection_every: int | str
     mlm_head: MlmHead
@@ -103,29 +106,33 @@ class ResolvedTable:
     pre_train: PreTrain | None = None
     translator: str = ""
     incomparable: tuple[str, ...] = ()
-    deviations: tuple[str, ...] = ()
-    departures: tuple[Departure, ...] = ()
     settings: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
-    origins: Mapping[str, Override] = field(default_factory=dict)
-    encoder_settings: Mapping[str, int] = field(default_factory=dict)
     num_workers: int = 1
     file: str = ""
     protocol: str = ""
-    task_recipes: Mapping[str, Recipe] = field(default_factory=dict)
     starts_from: StartsFrom | None = None
-    tuned: Mapping[str, ResolvedTable] = field(default_factory=dict)
-    by_encoder: tuple[ResolvedTable, ...] = ()
 
     @property
-    def parts(self) -> tuple[ResolvedTable, ...]:
-        """The table under each of its encoders: itself, where it has one."""
-        return self.by_encoder or (self,)
+    def encoder(self) -> str:
+        """The names of its encoders, comma-separated."""
+        return ",".join(each.name for each in self.encoders)
 
-    @cached_property
-    def origin_rows(self) -> dict[str, tuple[ResolvedTable, Row]]:
-        """Of several encoders the table under one and its row there, by the name of each row here."""
-        own = [(part, row) for part in self.by_encoder for row in part.rows]
-        return {row.name: found for row, found in zip(self.rows, own, strict=True)} if own else {}
+    @property
+    def encoder_titles(self) -> tuple[str, ...]:
+        """What the names of rows call their encoders; none where there is one."""
+        return tuple(each.title for each in self.encoders) if len(self.encoders) > 1 else ()
+
+    def under(self, row: ResolvedRow) -> UnderEncoder:
+        """What the table has under the encoder of a row."""
+        return next((each for each in self.encoders if each.name == row.encoder), self.encoders[0])
+
+    def rows_under(self, encoder: UnderEncoder) -> tuple[ResolvedRow, ...]:
+        return tuple(row for row in self.rows if row.encoder == encoder.name)
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """Every value that differs from the table's own."""
+        return tuple(dict.fromkeys(each for encoder in self.encoders for each in encoder.deviations))
 
     @property
     def comparable(self) -> bool:
@@ -159,7 +166,7 @@ class ResolvedTable:
         """The subsets of one size."""
         return self.subsets if self.is_drawn(size) else self.subsets[:1]
 
-    def configurations(self, title: str, task: str) -> list[Row]:
+    def configurations(self, title: str, task: str) -> list[ResolvedRow]:
         """The configurations of a printed row that are run on a task."""
         return [row for row in self.printed_rows[title] if self.takes(row, task)]
 
@@ -168,7 +175,7 @@ class ResolvedTable:
         return tuple((subset, seed) for subset in self.subsets_at(size) for seed in self.seeds)
 
     @property
-    def trained_rows(self) -> tuple[Row, ...]:
+    def trained_rows(self) -> tuple[ResolvedRow, ...]:
         """The rows without those of another system, whose method is none of ours."""
         return tuple(row for row in self.rows if all(part in METHODS for part in row.method.split("+")))
 
@@ -178,9 +185,9 @@ class ResolvedTable:
         return {row.name: row.title for row in self.rows}
 
     @cached_property
-    def printed_rows(self) -> dict[str, tuple[Row, ...]]:
+    def printed_rows(self) -> dict[str, tuple[ResolvedRow, ...]]:
         """The rows as they are printed, each with its configurations: most have one, the row itself."""
-        printed: dict[str, tuple[Row, ...]] = {}
+        printed: dict[str, tuple[ResolvedRow, ...]] = {}
         for row in self.rows:
             printed[row.title] = (*printed.get(row.title, ()), row)
         return printed
@@ -190,11 +197,10 @@ class ResolvedTable:
         """The titles of all reference rows, also of those that are not here: of the table's own and of those that methods without a row get."""
         titles = {row.title for row in (*self.table.rows, *self.rows) if row.method in REFERENCE}
         titles |= {METHODS[name].title for name in REFERENCE}
-        encoders = encoder_titles(self.by_encoder)
-        return frozenset(titles | {on_encoder(title, encoder) for title in titles for encoder in encoders})
+        return frozenset(titles | {on_encoder(title, encoder) for title in titles for encoder in self.encoder_titles})
 
     @property
-    def continued(self) -> tuple[Row, ...]:
+    def continued(self) -> tuple[ResolvedRow, ...]:
         """The rows that start from other runs: reference rows start from the encoder as it is."""
         return tuple(row for row in self.rows if self.starts_from and row.title not in self.reference_titles)
 
@@ -210,15 +216,12 @@ class ResolvedTable:
             for replicate in self.replicates_at(size)
         ]
 
-    def takes(self, row: Row, task: str) -> bool:
+    def takes(self, row: ResolvedRow, task: str) -> bool:
         """Whether a row is run on a task: on one that the table lacks all rows are, those with a grid for each group of tasks at the
         points of the last one."""
-        if row.name in self.origin_rows:
-            part, own = self.origin_rows[row.name]
-            return part.takes(own, task)
         if task in self.table.tasks:
             return not row.tasks or task in row.tasks
-        return row.tasks == self._last_tasks.get(row.title, row.tasks)
+        return row.tasks == self._last_tasks.get(row.own.title, row.tasks)
 
     @cached_property
     def _last_tasks(self) -> dict[str, tuple[str, ...]]:
@@ -241,73 +244,43 @@ class ResolvedTable:
         groups = [(each,) if isinstance(each, str) else each for each in self.aggregate.average_over]
         return all(column in self.columns for group in groups for column in group)
 
-    def under(self, row: Row) -> ResolvedTable:
-        """The table under the encoder of a row, with the overrides that reach it."""
-        part, own = self.origin_rows.get(row.name, (self, row))
-        return part.tuned.get(own.name, part)
-
-    def set_alone(self, row: Row) -> bool:
-        """Whether some override reaches this row alone."""
-        part, own = self.origin_rows.get(row.name, (self, row))
-        return own.name in part.tuned
-
-    def tuned_recipe(self, row: Row) -> dict[str, Value]:
-        """What overrides that reach this row alone change in the recipe of its phases, by key."""
-        here = self.under(row).recipe
-        if here is self.recipe:
-            return {}
-        return {
-            f"{phase}.{name}": value
-            for phase in self.phases
-            for name, value in getattr(here, phase).model_dump(exclude_none=True).items()
-            if value != getattr(getattr(self.recipe, phase), name)
-        }
-
-    def settings_of(self, row: Row) -> dict[str, dict[str, Value]]:
-        """What each method of a row is set to: overrides first, then the row's own `set`, which makes it this row."""
-        settings = self.under(row).settings
-        found = {part: dict(settings.get(part, {})) for part in row.parts}
-        for key, value in row.hyperparameters.items():
-            part, _, name = key.partition(".")
-            if part not in found or not name:
-                part, name = row.parts[0], key
-            found[part][name] = value
-        return found
-
-    def origins_of(self, row: Row, method: str) -> dict[str, str]:
+    def origins_of(self, row: ResolvedRow, method: str) -> dict[str, str]:
         """Where a hyperparameter of a row's method is set, by its name: an override, or a key of a user's own table."""
-        found = {o.path[-1]: o.place for o in self.under(row).origins.values() if o.path[0] == method}
+        found = {each.path[-1]: each.place for each in row.overrides if each.path[0] == method}
         for key in row.hyperparameters:
             part, _, name = key.rpartition(".")
             if (part or row.parts[0]) == method:
                 found.pop(name, None)
-                if self.file and row in self.table.rows:
-                    found[name] = f"{self.file}, key rows.{self.table.rows.index(row)}.set.{key}"
+                if self.file and row.own in self.table.rows:
+                    found[name] = f"{self.file}, key rows.{self.table.rows.index(row.own)}.set.{key}"
         return found
 
-    def hyperparameters(self, row: Row) -> dict[str, Value]:
+    def hyperparameters(self, row: ResolvedRow) -> dict[str, Value]:
         """What a row sets, for a reader: by name, by 'method.name' where the row has several methods."""
         several = len(row.parts) > 1
         found = {
             f"{part}.{key}" if several else key: value
-            for part, values in self.settings_of(row).items()
+            for part, values in row.settings.items()
             for key, value in values.items()
         }
-        found |= {f"{ENCODER}{key}": value for key, value in row.encoder_settings.items()} | self.tuned_recipe(row)
+        found |= {f"{ENCODER}{key}": value for key, value in row.encoder_settings.items()} | row.tuned
         own = row.model_dump(include={"recipe", "augment"}, exclude_none=True)
         for group, values in (own["recipe"] | {"augment": own.get("augment", {})}).items():
             found |= {f"{group}.{key}": value for key, value in values.items()}
         found |= {} if row.pre_train_step is None else {"pre_train_step": self.pre_train_step(row)}
         return found | row.model_dump(include={"pre_train_fraction", "unlabelled"}, exclude_none=True)
 
-    def row_incomparable(self, row: Row) -> tuple[str, ...]:
+    def row_incomparable(self, row: ResolvedRow) -> tuple[str, ...]:
         """Why this row gets no verdict: its own reason or the hyperparameters that are set, and the departures from the paper that it
         depends on."""
-        here = self.under(row).settings
-        values = {f"{part}.{name}": value for part in row.parts for name, value in sorted(here.get(part, {}).items())}
-        values |= self.tuned_recipe(row)
+        values = {
+            f"{part}.{name}": value
+            for part in row.parts
+            for name, value in sorted(row.overridden.get(part, {}).items())
+        }
+        values |= row.tuned
         own = row.incomparable or ", ".join(f"{key} set to {value}" for key, value in values.items())
-        return (*([own] if own else []), *(each.reason for each in self.departures if each.concerns(row)))
+        return (*([own] if own else []), *(each.reason for each in self.under(row).departures if each.concerns(row)))
 
     @property
     def averages(self) -> dict[str, tuple[str, ...]]:
@@ -338,10 +311,7 @@ class ResolvedTable:
     @property
     def phases(self) -> tuple[str, ...]:
         """The training phases that its rows have, fine-tuning first."""
-        parts = [part for row in self.rows for part in row.method.split("+") if part in METHODS]
-        found = {"post_train"} if any(METHODS[part].train is not None for part in parts) else set()
-        found |= {"pre_train"} if any(row.pre_train for row in self.rows) else set()
-        return tuple(phase for phase in PHASES if phase == "fine_tune" or phase in found)
+        return phases_of(self.rows)
 
     def selection_metric(self, task: str) -> str:
         """The metric of a task that selects checkpoints: its first column's."""
@@ -352,16 +322,15 @@ class ResolvedTable:
         return specs.Selection(self.selection_metric(task), updates_between(self.selection_every, per_epoch))
 
     def optim(
-        self, phase: str, size: int = 0, num_rows: int = 0, row: Row | None = None, task: str = ""
+        self, phase: str, size: int = 0, num_rows: int = 0, row: ResolvedRow | None = None, task: str = ""
     ) -> specs.Optim:
         """The recipe of a phase at `size`, for a task with its own, and for a row with what it changes; steps = epochs * ceil(num_rows / batch_size), `num_rows`
         of the training set, at least `min_steps`. The recipe of pre-training is always in steps.
 
         Raises UserError when the recipe has no epochs for this size.
         """
-        here = self.under(row) if row else self
-        recipe = here.task_recipes.get(task, here.recipe)
-        recipe = recipe.patched(row.recipe) if row and row.recipe_settings else recipe
+        table = self.encoders[0]
+        recipe = row.recipe_on(task) if row else table.task_recipes.get(task, table.recipe)
         values: dict[str, Any] = getattr(recipe, phase).model_dump(exclude_none=True)
         key = "steps" if "steps" in values else "epochs"
         length = values.pop(key)
@@ -382,7 +351,7 @@ class ResolvedTable:
             values.pop("decay_biases_and_norms", None)
         return specs.Optim(steps=int(length), **values)
 
-    def pre_train_step(self, row: Row) -> int | Literal["last"]:
+    def pre_train_step(self, row: ResolvedRow) -> int | Literal["last"]:
         """The update of its pre-training that a row starts from: where that has more or fewer updates than in the table's recipe, the
         one at the same share of them."""
         if row.pre_train_step is None:
@@ -421,3 +390,14 @@ class ResolvedTable:
         """The paper's (value, spread), both with 1 for 100 %, whatever its units; None where it prints none."""
         pair = self.table.paper.get(size, {}).get(row, {}).get(column)
         return None if pair is None else self.table.paper_unit.converted(pair)
+
+
+def phases_of(rows: Iterable[Row]) -> tuple[str, ...]:
+    """The training phases of rows, fine-tuning first."""
+    found = {"fine_tune"}
+    for row in rows:
+        found |= (
+            {"post_train"} if any(METHODS[part].train for part in row.method.split("+") if part in METHODS) else set()
+        )
+        found |= {"pre_train"} if row.pre_train else set()
+    return tuple(phase for phase in PHASES if phase in found)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from harness.planning.recipe import PHASES, Augment, Count, EncoderSettings, Phase, Recipe, Share, Value
+from harness.planning.request import Override
 from harness.yaml_files import MisplacedError, Strict, placed, validated
 
 Place = tuple[int, str, str, int, int]
@@ -156,6 +157,58 @@ class Row(Strict):
     def parts(self) -> tuple[str, ...]:
         """Names of the row's methods, pre-training first."""
         return tuple(part for text in (self.pre_train, self.method) if text for part in text.split("+"))
+
+
+class ResolvedRow(Row):
+    """A row with all that it trains with, as a request asks for it; of several encoders one under each, with a name that says it.
+
+    `own`: the row as the table has it; `encoder`: what it starts from. `base`: the table's recipe as the overrides that reach the row leave
+    it, before the row's own `recipe`, and `task_recipes` of tasks that have theirs. `overrides`: those that reach it; `overridden`: the
+    hyperparameters that they set, by method; `tuned`: what those that reach it alone change in the recipe, by key.
+    """
+
+    own: Row = Field(exclude=True)
+    encoder: str = Field("", exclude=True)
+    base: Recipe = Field(Recipe(), exclude=True)
+    task_recipes: dict[str, Recipe] = Field({}, exclude=True)
+    overrides: tuple[Override, ...] = Field((), exclude=True)
+    overridden: dict[str, dict[str, Value]] = Field({}, exclude=True)
+    tuned: dict[str, Value] = Field({}, exclude=True)
+
+    @property
+    def alone(self) -> bool:
+        """Whether some override reaches this row alone."""
+        return any(override.row for override in self.overrides)
+
+    @property
+    def settings(self) -> dict[str, dict[str, Value]]:
+        """What each of its methods is set to: overrides first, then the row's own `set`, which makes it this row."""
+        found = {part: dict(self.overridden.get(part, {})) for part in self.parts}
+        for key, value in self.hyperparameters.items():
+            part, _, name = key.partition(".")
+            if part not in found or not name:
+                part, name = self.parts[0], key
+            found[part][name] = value
+        return found
+
+    def recipe_on(self, task: str) -> Recipe:
+        """The recipe that it trains with on a task."""
+        recipe = self.task_recipes.get(task, self.base)
+        return recipe.patched(self.recipe) if self.recipe_settings else recipe
+
+
+def resolved_row(own: Row, encoder_title: str = "", **carried: Any) -> ResolvedRow:
+    """A row of a table with what it carries, under the name of its encoder where one is given."""
+    values = dict(own) | carried
+    if encoder_title:
+        values["name"] = on_encoder(own.name, encoder_title)
+        values["configuration_of"] = own.configuration_of and on_encoder(own.configuration_of, encoder_title)
+    return ResolvedRow.model_construct(**values, own=own)
+
+
+def on_encoder(row: str, encoder: str) -> str:
+    """The name of a row in a table of several encoders."""
+    return f"{row} on {encoder}"
 
 
 def rows_named(rows: Iterable[Row], name: str) -> list[Row]:

@@ -14,7 +14,7 @@ from harness.encoders.packaged import HEAD_TRAINING
 from harness.errors import UserError
 from harness.methods import mlm_head_stage
 from harness.objectives import definition_of
-from harness.planning.data import TableData, TaskData, TrainingSet, data_settings, runs_of
+from harness.planning.data import TableData, TaskData, TrainingSet, runs_of
 from harness.planning.recipe import Augment
 from harness.planning.resolved import Part, ResolvedTable
 from harness.planning.task_reader import NO_TRANSLATION, Overlap, TaskReader, Translation
@@ -43,11 +43,9 @@ CHARS_PER_TOKEN = 4.3
 class Plan:
     """What a table needs. `stages` by key, parents before children; `table_data` make the runs of other hyperparameters on the
     same data; `library` holds the rows of every row set, `corpora` the texts of pre-training, the largest part first;
-    `untranslated`: rows whose back-translations have to be made before anything is trained, for views (None) and by augmentation;
-    `by_encoder`: of several encoders the plan under each."""
+    `untranslated`: rows whose back-translations have to be made before anything is trained, for views (None) and by augmentation."""
 
     resolved: ResolvedTable
-    located: Located
     source: str
     runs: tuple[Run, ...]
     stages: dict[str, Stage]
@@ -57,17 +55,16 @@ class Plan:
     library: dict[str, Rows] = field(default_factory=dict)
     corpora: tuple[Corpus, ...] = ()
     untranslated: Mapping[Augment | None, tuple[Rows, ...]] = field(default_factory=dict)
-    by_encoder: tuple[Plan, ...] = ()
 
     @property
-    def parts(self) -> tuple[Plan, ...]:
-        """The plan under each of its encoders: itself, where it has one."""
-        return self.by_encoder or (self,)
+    def encoders(self) -> tuple[Located, ...]:
+        """As the table adapts them, in its order."""
+        return tuple(self.table_data.located.values())
 
-    def part_of(self, stage: Stage) -> Plan:
-        """The plan under the encoder that a stage starts from."""
+    def encoder_of(self, stage: Stage) -> Located:
+        """The encoder that a stage starts from."""
         digest = stage.encoder.digest
-        return next((part for part in self.parts if part.located.encoder.digest == digest), self.parts[0])
+        return next((each for each in self.encoders if each.encoder.digest == digest), self.encoders[0])
 
     def task_of(self, stage: Stage) -> Task | None:
         """The task on whose dev set a stage is evaluated: that of the run that it ends. None of an earlier stage."""
@@ -104,20 +101,23 @@ class Plan:
 
     def stage_flops(self, stage: Stage) -> float:
         """Estimated FLOPs of one stage, from text lengths in characters."""
-        return stage_flops(stage, self.part_of(stage).located.config)
+        return stage_flops(stage, self.encoder_of(stage).config)
 
     @cached_property
-    def truncations(self) -> dict[str, Truncation]:
-        """How many texts of each task that was read are cut: those of dev, the test sets and its largest training set."""
-        found: dict[str, Truncation] = {}
-        for name, data in self.tasks.items():
-            trained = [each.labelled for key, each in self.table_data.training.items() if key[0] == name]
-            largest = max(trained, key=lambda rows: rows.rows, default=data.dev)
-            sets = {each.digest: self.library.get(each.digest) for each in (largest, data.dev, *data.tests.values())}
-            read = [rows for rows in sets.values() if rows is not None]
-            if read and not data.task.spans:  # contexts are read in windows
-                counted = truncation(self.located.folder, read, self.resolved.max_length)
-                found |= {name: counted} if counted else {}
+    def truncations(self) -> dict[tuple[str, str], Truncation]:
+        """How many texts are cut, by encoder and task that was read: those of dev, the test sets and its largest training set."""
+        found: dict[tuple[str, str], Truncation] = {}
+        for encoder, located in self.table_data.located.items():
+            for name, data in self.tasks.items():
+                trained = [each.labelled for key, each in self.table_data.training.items() if key[0] == name]
+                largest = max(trained, key=lambda rows: rows.rows, default=data.dev)
+                sets = {
+                    each.digest: self.library.get(each.digest) for each in (largest, data.dev, *data.tests.values())
+                }
+                read = [rows for rows in sets.values() if rows is not None]
+                if read and not data.task.spans:  # contexts are read in windows
+                    counted = truncation(located.folder, read, self.resolved.max_length)
+                    found |= {(encoder, name): counted} if counted else {}
         return found
 
     def saved_at(self, stage: Stage) -> set[int]:
@@ -125,7 +125,7 @@ class Plan:
         if stage.phase != "pre-train":
             return set()
         last = any(s.phase != "pre-train" and s.parent and s.parent.key == stage.key for s in self.stages.values())
-        return self.part_of(stage).resolved.save_at(stage.optim.steps) if last else set()
+        return self.resolved.save_at(stage.optim.steps) if last else set()
 
     def pending(self, statuses: Mapping[str, tuple[Status, int]], retry: bool) -> list[Stage]:
         """Stages to train for their numbers: those without a record, failed ones, and with `retry` diverged ones."""
@@ -136,8 +136,7 @@ class Plan:
 def make_plan(
     resolved: ResolvedTable,
     source: TextSource | None,
-    located: Located,
-    *,
+    *located: Located,
     user_tasks: Mapping[str, Task] | None = None,
     translation: Translation = NO_TRANSLATION,
     augmentations: Mapping[Augment, Translation] | None = None,
@@ -145,15 +144,19 @@ def make_plan(
     starts: Mapping[str, Parent | str] = MappingProxyType({}),
     before: Sequence[Rows] = (),
 ) -> Plan:
-    """All runs of a table. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
+    """All runs of a table, with its encoders `located` in their order. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
 
     `corpora`: what rows are pre-trained on, by part, where it was opened; `augmentations`: left out, they can be made where
     `translation` can; `starts`: see `TableData`; `before`: what these runs were trained on. Raises UserError for unknown tasks, methods and
     hyperparameters, for objectives that the encoder cannot be trained with, and for data that are wrong.
     """
     library: dict[str, Rows] = {}
-    located = located.adapted(resolved.encoder_settings)
-    mlm_head, prose = _mlm_head(resolved, located, library, bool(source))
+    encoders, mlm_heads, prose = dict[str, Located](), dict[str, Parent](), dict[str, Rows]()
+    for under, each in zip(resolved.encoders, located, strict=True):
+        encoders[under.name] = each.adapted(under.settings)
+        head, text = _mlm_head(resolved, encoders[under.name], library, bool(source))
+        mlm_heads |= {under.name: head} if head else {}
+        prose |= {text.digest: text} if text else {}
     if augmentations is None:
         augmentations = dict.fromkeys(resolved.augmentations, Translation(reason=translation.reason))
     translation = translation if resolved.contrasts_views else NO_TRANSLATION
@@ -172,16 +175,13 @@ def make_plan(
     table_data = TableData(
         tasks=tasks,
         training=training,
-        base=located.encoder,
-        mlm_head=mlm_head,
+        located=encoders,
+        mlm_heads=mlm_heads,
         corpora={part: _corpus_rows(resolved, part, corpora) for part in resolved.corpus_parts},
-        config=located.config,
-        encoder=located.name,
         views=translation.views,
         untranslated=translation.reason,
         unaugmented={augment: found.reason for augment, found in augmentations.items() if found.reason},
-        read_under=data_settings(resolved),
-        starts=starts,
+        starts=dict(starts),
     )
     runs, skipped = runs_of(resolved, table_data)
     table_data = replace(table_data, tasks=dict(tasks), training=dict(training))
@@ -192,52 +192,23 @@ def make_plan(
             untranslated.setdefault(augment, {})[digest] = library[digest]
     return Plan(
         resolved=resolved,
-        located=located,
         source="; ".join(places),
         runs=runs,
         stages={s.key: s for run in runs for s in run.stage.chain},
         skipped=skipped,
         table_data=table_data,
-        overlaps=_overlaps(readers.values(), next(iter(corpora.values()), None), prose, before),
+        overlaps=_overlaps(readers.values(), next(iter(corpora.values()), None), [*prose.values(), *before]),
         library=library,
         corpora=tuple(corpora.values()),
         untranslated={augment: tuple(rows.values()) for augment, rows in untranslated.items()},
     )
 
 
-def joined(resolved: ResolvedTable, plans: Sequence[Plan]) -> Plan:
-    """The plans of a table under each of its encoders as one: what they share is there once, and rows have the names of `resolved`."""
-    first = plans[0]
-    if len(plans) == 1:
-        return first
-    shown = iter(resolved.rows)
-    pairs = [(plan, {row.name: next(shown).name for row in plan.resolved.rows}) for plan in plans]
-    untranslated: dict[Augment | None, dict[str, Rows]] = {}
-    for plan in plans:
-        for augment, sets in plan.untranslated.items():
-            untranslated.setdefault(augment, {}).update((rows.digest, rows) for rows in sets)
-    return replace(
-        first,
-        resolved=resolved,
-        runs=tuple(replace(run, row=names[run.row]) for plan, names in pairs for run in plan.runs),
-        stages={key: stage for plan in plans for key, stage in plan.stages.items()},
-        skipped=tuple((names[row], task, reason) for plan, names in pairs for row, task, reason in plan.skipped),
-        overlaps=tuple(dict.fromkeys(overlap for plan in plans for overlap in plan.overlaps)),
-        library={digest: rows for plan in plans for digest, rows in plan.library.items()},
-        untranslated={augment: tuple(sets.values()) for augment, sets in untranslated.items()},
-        by_encoder=tuple(plans),
-    )
-
-
-def _overlaps(
-    readers: Iterable[TaskReader], corpus: Corpus | None, prose: Rows | None, before: Sequence[Rows]
-) -> tuple[Overlap, ...]:
-    """Overlap of all evaluation sets with their training sets, the corpus, the `prose` of the MLM head and the training sets of the
-    runs `before`."""
-    corpora = [*([prose] if prose else []), *before]
-    if corpus and corpus.rows <= COMPARED_TEXTS and not (prose and prose.digest == corpus.digest):
-        corpora.append(Rows(tuple((text,) for text in corpus.texts()), None, corpus.name))
-    return tuple(overlap for reader in readers for overlap in reader.overlaps(corpora))
+def _overlaps(readers: Iterable[TaskReader], corpus: Corpus | None, others: list[Rows]) -> tuple[Overlap, ...]:
+    """Overlap of all evaluation sets with their training sets, the corpus, and the `others` that stages are trained on."""
+    if corpus and corpus.rows <= COMPARED_TEXTS and corpus.digest not in {rows.digest for rows in others}:
+        others = [*others, Rows(tuple((text,) for text in corpus.texts()), None, corpus.name)]
+    return tuple(overlap for reader in readers for overlap in reader.overlaps(others))
 
 
 class _Lazy(dict[K, V]):

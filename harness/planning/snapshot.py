@@ -13,16 +13,16 @@ from harness.encoders import Located
 from harness.paths import without_folders
 from harness.planning.data import TableData, TaskData, TrainingSet, data_settings, runs_of
 from harness.planning.recipe import Augment
-from harness.planning.resolved import Part, ResolvedTable
-from harness.planning.runs import Plan, joined
+from harness.planning.resolved import Part, ResolvedTable, UnderEncoder
+from harness.planning.runs import Plan
 from harness.planning.task_reader import Overlap
 from harness.specs import Encoder, Parent, RowSet, Stage
 
 
 @dataclass(frozen=True)
 class PlanSnapshot:
-    """Of the plan under one encoder. The mappings of `TableData` whose keys are no text are pairs here. `read_under`: see there; of paths the
-    last part alone."""
+    """Under one encoder. The mappings of `TableData` whose keys are no text are pairs here. `read_under`: what the table said that this depends
+    on, by the name under which a user sets it; of paths the last part alone."""
 
     encoder: Encoder
     config: Mapping[str, Any]
@@ -67,29 +67,29 @@ def _adapter() -> TypeAdapter[Snapshot]:
 
 def snapshot(plan: Plan, files: Mapping[str, str]) -> Snapshot:
     """What a plan read, all of which is at hand. `files`: see `Snapshot`."""
-    return Snapshot(plan.resolved.sizes, files, tuple(map(_snapshot, plan.parts)))
+    return Snapshot(plan.resolved.sizes, files, tuple(_snapshot(plan, each) for each in plan.resolved.encoders))
 
 
-def _snapshot(plan: Plan) -> PlanSnapshot:
-    data = plan.table_data
+def _snapshot(plan: Plan, under: UnderEncoder) -> PlanSnapshot:
+    data, located = plan.table_data, plan.table_data.located[under.name]
     return PlanSnapshot(
-        encoder=data.base,
-        config=data.config,
-        contaminated=plan.located.contaminated,
+        encoder=located.encoder,
+        config=located.config,
+        contaminated=located.contaminated,
         source=plan.source,
         tasks={
             name: replace(each, task=replace(each.task, data="", files=(), unlabelled=""))
             for name, each in data.tasks.items()
         },
         training=tuple(data.training.items()),
-        mlm_head=data.mlm_head,
+        mlm_head=data.mlm_heads.get(under.name),
         corpora=tuple(data.corpora.items()),
         views=data.views,
         untranslated=without_folders(data.untranslated),
         unaugmented=tuple((augment, without_folders(reason)) for augment, reason in data.unaugmented.items()),
-        read_under=_shown(data.read_under),
+        read_under=_shown(data_settings(plan.resolved, under)),
         overlaps=plan.overlaps,
-        lacks=plan.located.lacks,
+        lacks=located.lacks,
     )
 
 
@@ -100,32 +100,30 @@ def _shown(settings: Mapping[str, object]) -> dict[str, object]:
 def remade(resolved: ResolvedTable, read: Snapshot, starts: Mapping[str, Parent | str]) -> Plan | None:
     """The plan of a table from what another one read, without texts; None where that one read other data. `starts`: see `TableData`. Raises UserError as `make_plan` does for what is
     wrong in the table."""
-    parts = {part.read_under.get("encoder"): part for part in read.parts}
-    plans = []
-    for each in resolved.parts:
-        part = parts.get(without_folders(each.encoder))
-        plan = _remade(each, part, starts) if part else None
-        if plan is None:
+    by_encoder, parts = {part.read_under.get("encoder"): part for part in read.parts}, dict[str, PlanSnapshot]()
+    for under in resolved.encoders:
+        part, asked = by_encoder.get(without_folders(under.name)), _shown(data_settings(resolved, under))
+        if part is None or any(part.read_under.get(name) != value for name, value in asked.items()):
             return None
-        plans.append(plan)
-    return joined(resolved, plans)
-
-
-def _remade(resolved: ResolvedTable, read: PlanSnapshot, starts: Mapping[str, Parent | str]) -> Plan | None:
-    if any(read.read_under.get(name) != value for name, value in _shown(data_settings(resolved)).items()):
-        return None
+        parts[under.name] = part
+    first = next(iter(parts.values()))
     table_data = TableData(
-        tasks={name: read.tasks[name] for name in resolved.tasks if name in read.tasks},
-        training=dict(read.training),
-        base=read.encoder,
+        tasks={name: first.tasks[name] for name in resolved.tasks if name in first.tasks},
+        training=dict(first.training),
+        located={
+            name: Located(part.encoder, None, dict(part.config), None, part.contaminated, lacks=part.lacks)
+            for name, part in parts.items()
+        },
         # A snapshot is read by its fields, of which the code of an objective is one that no store gives.
-        mlm_head=read.mlm_head and replace(read.mlm_head, stage=Stage.from_json(read.mlm_head.stage.to_json())),
-        corpora=dict(read.corpora),
-        config=read.config,
-        encoder=read.encoder.name,
-        views=read.views,
-        untranslated=read.untranslated,
-        unaugmented=dict(read.unaugmented),
+        mlm_heads={
+            name: replace(part.mlm_head, stage=Stage.from_json(part.mlm_head.stage.to_json()))
+            for name, part in parts.items()
+            if part.mlm_head
+        },
+        corpora=dict(first.corpora),
+        views=first.views,
+        untranslated=first.untranslated,
+        unaugmented=dict(first.unaugmented),
         starts=starts,
     )
     try:
@@ -134,11 +132,10 @@ def _remade(resolved: ResolvedTable, read: PlanSnapshot, starts: Mapping[str, Pa
         return None
     return Plan(
         resolved=resolved,
-        located=Located(read.encoder, None, dict(read.config), None, read.contaminated, lacks=read.lacks),
-        source=read.source,
+        source=first.source,
         runs=runs,
         stages={s.key: s for run in runs for s in run.stage.chain},
         skipped=skipped,
         table_data=table_data,
-        overlaps=read.overlaps,
+        overlaps=tuple(dict.fromkeys(overlap for part in parts.values() for overlap in part.overlaps)),
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.methods import METHODS
 from harness.planning.recipe import EXCLUSIVE
-from harness.planning.resolved import Departure
+from harness.planning.resolved import Departure, UnderEncoder
 from harness.planning.table import TASK_RECIPES, TOKENIZER, _encoder, _start, _text, origin_of, stated
 from harness.specs import Optim
 from harness.wording import value_text
@@ -20,15 +20,15 @@ from harness.yaml_files import parse_value
 
 if TYPE_CHECKING:
     from harness.planning.resolved import ResolvedTable
-    from harness.planning.row import Row
+    from harness.planning.row import ResolvedRow
 
 
-def used(resolved: ResolvedTable) -> dict[str, Any]:
-    """What the chosen rows of a table use, and no more, by path."""
-    found: dict[str, Any] = {**_encoder(resolved.encoder), "data": resolved.data}
-    found |= {f"encoder.{name}": value for name, value in resolved.encoder_settings.items()}
-    found |= {path: value for path, (value, _) in reach(resolved).items()}
-    found |= {"grids": "of the rows"} if grid_points(resolved) else {}
+def used(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, Any]:
+    """What the chosen rows of a table use under an encoder, and no more, by path."""
+    found: dict[str, Any] = {**_encoder(under.name), "data": resolved.data}
+    found |= {f"encoder.{name}": value for name, value in under.settings.items()}
+    found |= {path: value for path, (value, _) in reach(resolved, under).items()}
+    found |= {"grids": "of the rows"} if grid_points(resolved, under) else {}
     if resolved.translates:
         found["translator"] = resolved.translator
     if resolved.pre_train:
@@ -42,10 +42,10 @@ def used(resolved: ResolvedTable) -> dict[str, Any]:
     return found | {f"aggregate.{name}": value for name, value in resolved.aggregate.stated.items()}
 
 
-def reach(resolved: ResolvedTable) -> dict[str, tuple[Any, tuple[str, ...]]]:
+def reach(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, tuple[Any, tuple[str, ...]]]:
     """The values of recipes by path, each with the chosen tasks on which a row takes it: on the others all rows set their own."""
     found: dict[str, tuple[Any, tuple[str, ...]]] = {}
-    rows = [(row, _set_by_row(resolved, row)) for row in resolved.rows]
+    rows = [(row, _set_by_row(row)) for row in resolved.rows_under(under)]
     specs = {task: spec for spec in resolved.table.task_recipes for task in spec.tasks}
     for phase in resolved.phases:
         trained = [(row, settings.get(phase, {})) for row, settings in rows if _trains(row, phase)]
@@ -56,7 +56,7 @@ def reach(resolved: ResolvedTable) -> dict[str, tuple[Any, tuple[str, ...]]]:
             own = set.intersection(*of_rows)
             spec = specs.get(task)
             stated_for_task = getattr(spec, phase).model_dump(exclude_none=True) if spec else {}
-            recipe = getattr(resolved.task_recipes.get(task, resolved.recipe), phase)
+            recipe = getattr(under.task_recipes.get(task, under.recipe), phase)
             for name, value in recipe.model_dump(exclude_none=True).items():
                 place = f"{TASK_RECIPES}.{'+'.join(spec.tasks)}" if spec and name in stated_for_task else "recipe"
                 if name not in own and (name != "decay_biases_and_norms" or recipe.weight_decay):
@@ -65,16 +65,16 @@ def reach(resolved: ResolvedTable) -> dict[str, tuple[Any, tuple[str, ...]]]:
     return found
 
 
-def _set_by_row(resolved: ResolvedTable, row: Row) -> dict[str, dict[str, Any]]:
+def _set_by_row(row: ResolvedRow) -> dict[str, dict[str, Any]]:
     """What a row and the overrides that reach it alone say of the recipe, by phase and name."""
     found = {phase: dict(values) for phase, values in row.recipe_settings.items()}
-    for key, value in resolved.tuned_recipe(row).items():
+    for key, value in row.tuned.items():
         phase, _, name = key.partition(".")
         found.setdefault(phase, {})[name] = value
     return found
 
 
-def _trains(row: Row, phase: str) -> bool:
+def _trains(row: ResolvedRow, phase: str) -> bool:
     """Whether a row has a phase."""
     if phase == "pre_train":
         return bool(row.pre_train)
@@ -90,11 +90,14 @@ def _replaced(settings: Mapping[str, Any]) -> set[str]:
 Points = dict[tuple[str, ...], tuple[dict[str, Any], ...]]
 
 
-def grid_points(resolved: ResolvedTable) -> dict[str, Points]:
-    """The points of each printed row that has a grid, by the chosen tasks that it is run on: values of the recipe ('fine_tune.lr') and
-    hyperparameters in which its configurations differ."""
+def grid_points(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, Points]:
+    """The points of each printed row that has a grid under an encoder, by the chosen tasks that it is run on: values of the recipe
+    ('fine_tune.lr') and hyperparameters in which its configurations differ."""
     found: dict[str, Points] = {}
-    for title, rows in resolved.printed_rows.items():
+    printed: dict[str, list[ResolvedRow]] = {}
+    for row in resolved.rows_under(under):
+        printed.setdefault(row.own.title, []).append(row)
+    for title, rows in printed.items():
         if not any(row.configuration_of for row in rows):
             continue
         differ = {key for row in rows for key, value in row.set.items() if value != rows[0].set.get(key)}
@@ -110,17 +113,17 @@ def grid_points(resolved: ResolvedTable) -> dict[str, Points]:
     return found
 
 
-def _own(resolved: ResolvedTable) -> dict[str, Any]:
+def _own(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, Any]:
     """What the table states under the preset, where that is the paper's setting, else under its reference."""
     preset = resolved.table.presets[resolved.preset]
-    return stated(resolved.table, preset if preset.comparable else None, resolved.encoder)
+    return stated(resolved.table, preset if preset.comparable else None, under.name)
 
 
-def changed(resolved: ResolvedTable) -> dict[str, tuple[str, str]]:
+def changed(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, tuple[str, str]]:
     """Values that are not the table's own, by path: (ours, the table's) as texts. Fewer sizes are no change of a value."""
-    theirs = _own(resolved)
+    theirs = _own(resolved, under)
     found: dict[str, tuple[str, str]] = {}
-    for path, ours in used(resolved).items():
+    for path, ours in used(resolved, under).items():
         other = theirs.get(path)
         if path == "subsets" and ours == other and sorted(resolved.subsets) != list(range(other)):
             found[path] = value_text(resolved.subsets), value_text(range(other))  # as many, but others
@@ -131,13 +134,13 @@ def changed(resolved: ResolvedTable) -> dict[str, tuple[str, str]]:
     return found
 
 
-def deviations(resolved: ResolvedTable, departing: bool = True) -> list[str]:
+def deviations(resolved: ResolvedTable, under: UnderEncoder, departing: bool = True) -> list[str]:
     """Each changed value as 'fine_tune.lr 0.0001 instead of 1e-05', by the name under which a user sets it. `departing`: with those that depart
     from the paper in the table too, so that the table's value is not what they are held against."""
-    origin = resolved.table.origin_for(resolved.encoder)
+    origin = resolved.table.origin_for(under.name)
     found = [
         f"{path.removeprefix('recipe.')} {ours} instead of {theirs}"
-        for path, (ours, theirs) in changed(resolved).items()
+        for path, (ours, theirs) in changed(resolved, under).items()
         if departing or origin_of(origin, path)[:1] != "D"
     ]
     extra = [task for task in resolved.tasks if task not in resolved.table.tasks]
@@ -158,14 +161,14 @@ def _unset(path: str, theirs: Mapping[str, Any]) -> str:
 # ----------------------------------------------------------------------------------------------------------- origins
 
 
-def departures(resolved: ResolvedTable) -> tuple[Departure, ...]:
+def departures(resolved: ResolvedTable, under: UnderEncoder) -> tuple[Departure, ...]:
     """The values in use for which the paper names another, the table's own or one that is set over it."""
-    found = []
-    for path, value in used(resolved).items():
-        text = origin_of(resolved.table.origin_for(resolved.encoder), path)
+    found, origin = [], resolved.table.origin_for(under.name)
+    for path, value in used(resolved, under).items():
+        text = origin_of(origin, path)
         if text[:1] == "D" and not _is_papers(text, value):
             paper, _, where = text[2:].rpartition(", ")
-            found.append(Departure(path, value, paper, where, _flag(path, paper, resolved.encoder)))
+            found.append(Departure(path, value, paper, where, _flag(path, paper, under.name)))
     return tuple(found)
 
 
@@ -184,12 +187,12 @@ def _flag(path: str, paper: str, encoder: str) -> str:
     return files.get(path, f"--set {path.removeprefix('recipe.')}={paper}")
 
 
-def by_origin(resolved: ResolvedTable) -> dict[str, dict[str, Any]]:
+def by_origin(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, dict[str, Any]]:
     """The values in use that are the table's own, by the letter of their origin; where the table departs from the paper, also one that is
     set over its own, as P where it is the paper's. Empty for a table that names none."""
-    origin, ours = resolved.table.origin_for(resolved.encoder), changed(resolved)
+    origin, ours = resolved.table.origin_for(under.name), changed(resolved, under)
     found: dict[str, dict[str, Any]] = {"P": {}, "R": {}, "C": {}, "D": {}}
-    for path, value in used(resolved).items():
+    for path, value in used(resolved, under).items():
         text = origin_of(origin, path)
         if text[:1] == "D":
             found["P" if _is_papers(text, value) else "D"][path] = value

@@ -16,7 +16,7 @@ from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE, RULES
 from harness.planning.recipe import LAST
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import Row
+from harness.planning.row import ResolvedRow
 from harness.report.settings import about_paper
 from harness.wording import counted, in_points, letter, listed, shortened, sizes_text, some_of
 from harness.wording import examples as examples_text
@@ -65,7 +65,7 @@ def title_lines(grid: Grid) -> list[str]:
     return [title, f"{scored} scores in points (x100): {what}."]
 
 
-def _configurations(r: ResolvedTable, rows: Iterable[Row]) -> set[int]:
+def _configurations(r: ResolvedTable, rows: Iterable[ResolvedRow]) -> set[int]:
     """Of how many configurations the cells of a printed row have runs."""
     return {sum(r.takes(row, task) for row in rows) for task in r.tasks} - {0} or {1}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from harness.encoders import Located
 from harness.methods import METHODS
 from harness.objectives import definition_of
 from harness.planning.overrides import unreached
@@ -12,7 +13,7 @@ from harness.planning.request import Override
 from harness.planning.runs import COMPARED_TEXTS, Plan
 from harness.planning.task_reader import UNLABELLED
 from harness.report.caption import shares
-from harness.specs import Parent, Record, starts_elsewhere
+from harness.specs import Parent, Record, Run, starts_elsewhere
 from harness.wording import counted, listed, some_of, two_digits
 from harness.yaml_files import format_value
 
@@ -34,12 +35,10 @@ def plan_notes(plan: Plan, overrides: Sequence[Override]) -> list[str]:
     sizes = {name: f" ({rows.rows:,} texts)" if rows.resolved else "" for name, rows in corpora.items()}
     notes += [f"Pre-trained on {name}{size}." for name, size in sizes.items()]
     notes += [f"{sentence}." for sentence in (*starts_of(plan), *start_sentences(plan), *weight_sentences(plan))]
-    for part in plan.parts:
-        notes += mlm_head_notes(part)
-        if seen := sorted(set(part.located.contaminated) & set(part.resolved.tasks)):
-            notes.append(
-                f"The encoder {part.resolved.encoder} saw labelled pairs of {', '.join(seen)} in its own training."
-            )
+    notes += mlm_head_notes(plan)
+    for encoder, located in plan.table_data.located.items():
+        if seen := sorted(set(located.contaminated) & set(plan.resolved.tasks)):
+            notes.append(f"The encoder {encoder} saw labelled pairs of {', '.join(seen)} in its own training.")
     return notes
 
 
@@ -57,16 +56,18 @@ def seedless_sentences(plan: Plan) -> list[str]:
 def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> list[str]:
     """Which rows keep a value of their own where the request sets another, and in what budget rows differ where it sets one for some alone."""
     found = [f"{override.sentence}." for override in unreached(plan.resolved, overrides)]
-    for part in plan.resolved.parts:
-        for phase, name in itertools.product(part.phases, BUDGET):
+    resolved = plan.resolved
+    for encoder in resolved.encoders:
+        rows = [row for row in resolved.rows_under(encoder) if row.title not in resolved.reference_titles]
+        for phase, name in itertools.product(resolved.phases, BUDGET):
             values: dict[str, list[str]] = {}
-            for row in (row for row in part.trained_rows if row.title not in part.reference_titles):
+            for row in rows:
                 post_trains = any(METHODS[each].train for each in row.method.split("+"))
                 if phase == "fine_tune" or (row.pre_train if phase == "pre_train" else post_trains):
-                    value = getattr(getattr(part.under(row).recipe, phase), name)
-                    values.setdefault("unset" if value is None else format_value(value), []).append(row.name)
+                    value = getattr(getattr(row.base, phase), name)
+                    values.setdefault("unset" if value is None else format_value(value), []).append(row.own.name)
             if len(values) > 1:
-                each = "; ".join(f"{value} for {listed(rows)}" for value, rows in values.items())
+                each = "; ".join(f"{value} for {listed(names)}" for value, names in values.items())
                 found.append(f"The rows differ in {phase}.{name}: {each}.")
     return [*dict.fromkeys(found)]
 
@@ -87,33 +88,35 @@ def starts_of(plan: Plan) -> list[str]:
 
 
 def mlm_head_notes(plan: Plan) -> list[str]:
-    """Which rows start from a trained MLM head, where the encoder has no usable one of its own."""
-    rows: dict[str, None] = {}
-    titles = plan.resolved.titles
-    for run in plan.runs:
-        root = run.stage.chain[0]
-        if root.phase == "mlm-head":
-            rows[titles[run.row]] = None
-            stage = root
-    if not rows:
-        return []
-    others = {titles[run.row] for run in plan.runs} - rows.keys()
-    rest = "; the other rows start from the encoder as it is" if others else ""
-    what = "its MLM head trained alone" if stage.objective.name == "mlm_head" else "MLM of the whole model"
-    return [
-        f"{plan.located.name} has no usable MLM head: {', '.join(rows)} start{'s' * (len(rows) == 1)} from {stage.optim.steps:,} updates of {what} on "
-        f"{stage.data.train.name}{rest}."
-    ]
+    """Which rows start from a trained MLM head, where the encoder has no usable one of its own, a sentence an encoder."""
+    notes, titles = [], {row.name: row.own.title for row in plan.resolved.rows}
+    for located, runs in _by_encoder(plan):
+        roots = {titles[run.row]: run.stage.chain[0] for run in runs if run.stage.chain[0].phase == "mlm-head"}
+        if roots:
+            stage = next(iter(roots.values()))
+            others = {titles[run.row] for run in runs} - roots.keys()
+            rest = "; the other rows start from the encoder as it is" if others else ""
+            what = "its MLM head trained alone" if stage.objective.name == "mlm_head" else "MLM of the whole model"
+            notes.append(
+                f"{located.name} has no usable MLM head: {', '.join(roots)} start{'s' * (len(roots) == 1)} from {stage.optim.steps:,} updates of {what} on "
+                f"{stage.data.train.name}{rest}."
+            )
+    return notes
+
+
+def _by_encoder(plan: Plan) -> Iterator[tuple[Located, list[Run]]]:
+    encoders = {row.name: row.encoder for row in plan.resolved.rows}
+    for name, located in plan.table_data.located.items():
+        yield located, [run for run in plan.runs if encoders[run.row] == name]
 
 
 def weight_sentences(plan: Plan) -> list[str]:
     """Which rows start from an MLM head that is drawn since the encoder's weights lack it, and which of these weights are not read."""
-    found = []
-    for part in plan.parts:
-        located, titles = part.located, part.resolved.titles
+    found, titles = [], {row.name: row.own.title for row in plan.resolved.rows}
+    for located, runs in _by_encoder(plan):
         rows = {
             titles[run.row]: None
-            for run in part.runs
+            for run in runs
             if located.lacks and run.stage.chain[0].phase != "mlm-head"
             if any(definition_of(stage.objective).mlm_head for stage in run.stage.chain)
         }
@@ -184,15 +187,14 @@ def own_data(plan: Plan) -> list[str]:
 def truncation_sentences(plan: Plan) -> list[str]:
     """How many texts are cut, a sentence a task with some."""
     sentences = []
-    for part in plan.parts:
-        where = f" of {part.resolved.encoder}" if plan.by_encoder else ""
-        for name, found in part.truncations.items():
-            if found.cut:
-                share, about = 100 * found.cut / found.rows, "" if found.counted else "about "
-                sentences.append(
-                    f"{plan.tasks[name].task.title}: {about}{found.cut:,} of {found.rows:,} texts ({two_digits(share)} %) are longer than {part.resolved.max_length} "
-                    f"tokens{where} (max_length) and are cut."
-                )
+    for (encoder, name), found in plan.truncations.items():
+        where = f" of {encoder}" if len(plan.encoders) > 1 else ""
+        if found.cut:
+            share, about = 100 * found.cut / found.rows, "" if found.counted else "about "
+            sentences.append(
+                f"{plan.tasks[name].task.title}: {about}{found.cut:,} of {found.rows:,} texts ({two_digits(share)} %) are longer than {plan.resolved.max_length} "
+                f"tokens{where} (max_length) and are cut."
+            )
     return sentences
 
 

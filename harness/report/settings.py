@@ -10,8 +10,8 @@ from typing import Any
 from harness.methods import METHODS, hyperparameters
 from harness.paths import without_folders
 from harness.planning.recipe import PHASES
-from harness.planning.resolved import ResolvedTable, encoder_titles
-from harness.planning.row import ENCODER, Row
+from harness.planning.resolved import ResolvedTable, UnderEncoder
+from harness.planning.row import ENCODER, ResolvedRow, Row, on_encoder
 from harness.planning.table import origin_of
 from harness.planning.values import by_origin, changed, grid_points, reach, used
 from harness.report.document import Block, Folded, Table
@@ -51,23 +51,24 @@ def settings_of(resolved: ResolvedTable) -> list[Setting]:
     """Of the chosen rows, tasks and sizes, and no more; paths without their folders. Of several encoders a value that not all have says whose
     it is."""
     found: dict[Setting, list[str]] = {}
-    for part, encoder in zip(resolved.parts, encoder_titles(resolved.parts), strict=True):
-        for setting in _settings_of(part):
-            found.setdefault(setting, []).append(encoder)
+    for under in resolved.encoders:
+        for setting in _settings_of(resolved, under):
+            found.setdefault(setting, []).append(under.title)
     keys = list(dict.fromkeys(setting.key for setting in found))
     return [
         each
-        if each.key == "encoder" or len(encoders) == len(resolved.parts)
+        if each.key == "encoder" or len(encoders) == len(resolved.encoders)
         else replace(each, value=f"{each.value} with {listed(encoders)}")
         for each, encoders in sorted(found.items(), key=lambda item: keys.index(item[0].key))
     ]
 
 
-def _settings_of(resolved: ResolvedTable) -> list[Setting]:
-    """Of a table with one encoder."""
-    letters = by_origin(resolved) if about_paper(resolved) else {}
+def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> list[Setting]:
+    """Of the rows of one encoder."""
+    letters = by_origin(resolved, under) if about_paper(resolved) else {}
     found = [Setting(name, value_text(getattr(resolved, name))) for name in ("preset", "protocol")]
-    found = [Setting("table", resolved.table.name), *found, *_values(resolved, letters), *_of_rows(resolved)]
+    found = [Setting("table", resolved.table.name), *found, *_values(resolved, under, letters)]
+    found += _of_rows(resolved.rows_under(under))
     parts = dict.fromkeys(part for row in resolved.trained_rows for part in row.parts)
     for part in parts:
         for name, value in resolved.settings.get(part, {}).items():
@@ -79,7 +80,11 @@ def _settings_of(resolved: ResolvedTable) -> list[Setting]:
         found += [Setting("tasks", ", ".join(extra), "S", "the paper's table lacks them")] if extra else []
         choices = protocol_named(resolved.protocol).choices(resolved.tasks, any(resolved.sizes))
         found += [Setting(resolved.protocol, "; ".join(choices), "I")] if choices else []
-        found += [Setting(title, "; ".join(texts), "I") for title, texts in _of_methods(resolved).items() if texts]
+        found += [
+            Setting(title, "; ".join(texts), "I")
+            for title, texts in _of_methods(resolved.rows_under(under)).items()
+            if texts
+        ]
     return [Setting(each.key, without_folders(each.value), each.origin, without_folders(each.note)) for each in found]
 
 
@@ -100,7 +105,7 @@ def settings_folded(resolved: ResolvedTable) -> list[Block]:
     """For a page: the settings, and the points of each grid that is not a product of lists."""
     table = settings_table(resolved)
     blocks: list[Block] = [Folded(f"Settings: {len(table.rows)}", [table])]
-    for title, rows in _grids(resolved).items():
+    for title, rows in _grids(resolved, resolved.encoders[0]).items():
         tables = []
         for tasks, points in rows.items():
             if _product(points) is None:
@@ -114,8 +119,13 @@ def settings_folded(resolved: ResolvedTable) -> list[Block]:
 def grid_records(resolved: ResolvedTable) -> list[dict[str, Any]]:
     """The points of all grids as JSON values."""
     return [
-        {"row": title, "tasks": list(tasks), "points": [dict(point) for point in points]}
-        for title, by_tasks in grid_points(resolved).items()
+        {
+            "row": on_encoder(title, under.title) if resolved.encoder_titles else title,
+            "tasks": list(tasks),
+            "points": [dict(point) for point in points],
+        }
+        for under in resolved.encoders
+        for title, by_tasks in grid_points(resolved, under).items()
         for tasks, points in by_tasks.items()
     ]
 
@@ -132,26 +142,27 @@ def titles_of(resolved: ResolvedTable, tasks: Iterable[str]) -> str:
 # --------------------------------------------------------------------------------------------------------------- values
 
 
-def _values(resolved: ResolvedTable, letters: Mapping[str, Mapping[str, Any]]) -> list[Setting]:
+def _values(resolved: ResolvedTable, under: UnderEncoder, letters: Mapping[str, Mapping[str, Any]]) -> list[Setting]:
     """The values of the table by path; those that fine-tuning and post-training share once."""
     letter_of = {path: letter for letter, values in letters.items() for path in values}
-    differs = changed(resolved) if letters else {}
-    tasks_of = {path: tasks for path, (_, tasks) in reach(resolved).items()}
+    differs = changed(resolved, under) if letters else {}
+    tasks_of = {path: tasks for path, (_, tasks) in reach(resolved, under).items()}
+    values = used(resolved, under)
     found: dict[tuple[str, Setting], list[str]] = {}
-    for path, value in used(resolved).items():
-        if path in _hidden(resolved, bool(letters)):
+    for path, value in values.items():
+        if path in _hidden(resolved, values, bool(letters)):
             continue
         ours, theirs = differs.get(path, ("", ""))
         text = ours if path == "subsets" and ours else _text(resolved, path, value)
         letter = letter_of.get(path, "S" if path in differs else "")
-        note = _note(resolved, path, letter, theirs) if letter else ""
+        note = _note(resolved, under, path, letter, theirs) if letter else ""
         phase, name = "", path
         if path in tasks_of:
             phase, name = path.split(".")[-2:]
         tasks = tasks_of.get(path, resolved.tasks)
         where = "" if tuple(tasks) == tuple(resolved.tasks) else f" on {titles_of(resolved, tasks)}"
         if path == "grids":
-            for text, titles in _grid_texts(resolved).items():
+            for text, titles in _grid_texts(resolved, under).items():
                 found[f"grid of {listed(titles)}", Setting("", text, letter, note)] = []
             continue
         found.setdefault((name, Setting("", text + where, letter, note)), []).append(phase)
@@ -169,14 +180,14 @@ def _keys(name: str, phases: Sequence[str]) -> list[str]:
     ]
 
 
-def _hidden(resolved: ResolvedTable, origins: bool) -> set[str]:
+def _hidden(resolved: ResolvedTable, values: Iterable[str], origins: bool) -> set[str]:
     """Values that say nothing of what is shown."""
     found = set() if any(resolved.sizes) else {"subsets"}  # a full training set is one
     found |= {"aggregate.ddof"} if resolved.aggregate.spread == "none" else set()
     found |= {"aggregate.average"} if len(resolved.columns) == 1 else set()
     if len(resolved.printed_rows) == len(resolved.rows):  # nothing to select
         found |= {"aggregate.select", "aggregate.select_by"}
-    return found if origins else found | {path for path in used(resolved) if path.startswith("aggregate.")}
+    return found if origins else found | {path for path in values if path.startswith("aggregate.")}
 
 
 def _text(resolved: ResolvedTable, path: str, value: Any) -> str:
@@ -191,33 +202,35 @@ def _text(resolved: ResolvedTable, path: str, value: Any) -> str:
     return value_text(value)
 
 
-def _note(resolved: ResolvedTable, path: str, letter: str, theirs: str) -> str:
+def _note(resolved: ResolvedTable, under: UnderEncoder, path: str, letter: str, theirs: str) -> str:
     """What stands beside the letter of a value's origin."""
-    departure = next((each for each in resolved.departures if each.path == path), None)
+    departure = next((each for each in under.departures if each.path == path), None)
     if departure:
         return f"{departure.where}: {departure.paper}{f'; {departure.flag}' if departure.flag else ''}"
     if letter == "S":
         return f"instead of {theirs}"
-    text = origin_of(resolved.table.origin_for(resolved.encoder), path)
+    text = origin_of(resolved.table.origin_for(under.name), path)
     return text[2:] if text[:1] == letter else text[2:].rpartition(", ")[2]
 
 
 # ---------------------------------------------------------------------------------------------------------------- grids
 
 
-def _grids(resolved: ResolvedTable) -> dict[str, Mapping[tuple[str, ...], Sequence[Mapping[str, Any]]]]:
+def _grids(
+    resolved: ResolvedTable, under: UnderEncoder
+) -> dict[str, Mapping[tuple[str, ...], Sequence[Mapping[str, Any]]]]:
     """The points by tasks, once for all rows that have the same."""
     titles: dict[str, list[str]] = {}
-    points = grid_points(resolved)
+    points = grid_points(resolved, under)
     for title, by_tasks in points.items():
         titles.setdefault(repr(by_tasks), []).append(title)
     return {listed(same): points[same[0]] for same in titles.values()}
 
 
-def _grid_texts(resolved: ResolvedTable) -> dict[str, list[str]]:
+def _grid_texts(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, list[str]]:
     """Each grid in short: its values where it has all their combinations, else how many points, with the rows that have it."""
     found: dict[str, list[str]] = {}
-    for title, by_tasks in _grids(resolved).items():
+    for title, by_tasks in _grids(resolved, under).items():
         parts: dict[str, list[str]] = {}
         for tasks, points in by_tasks.items():
             product = _product(points)
@@ -240,21 +253,21 @@ def _product(points: Sequence[Mapping[str, Any]]) -> str | None:
 # ------------------------------------------------------------------------------------------------------ rows and methods
 
 
-def _of_rows(resolved: ResolvedTable) -> Iterator[Setting]:
+def _of_rows(rows: Iterable[ResolvedRow]) -> Iterator[Setting]:
     """What a row has of its own, and what is set for it alone."""
-    for row in resolved.rows:
+    for row in rows:
         if not row.configuration_of:
             for name, text in _own(row).items():
-                yield Setting(f"{row.name}:{name}", text)
-        here = {part: resolved.under(row).settings.get(part, {}) for part in row.parts}
+                yield Setting(f"{row.own.name}:{name}", text)
+        shared = {each.key: each.value for each in row.overrides if not each.row}
         alone = {
             f"{part}.{name}": value
-            for part, values in here.items()
-            for name, value in values.items()
-            if resolved.settings.get(part, {}).get(name) != value
+            for part in row.parts
+            for name, value in row.overridden.get(part, {}).items()
+            if shared.get(f"{part}.{name}") != value
         }
-        for name, value in (alone | resolved.tuned_recipe(row)).items():
-            yield Setting(f"{row.name}:{name}", value_text(value), "", "this row alone")
+        for name, value in (alone | row.tuned).items():
+            yield Setting(f"{row.own.name}:{name}", value_text(value), "", "this row alone")
 
 
 def _own(row: Row) -> dict[str, str]:
@@ -273,16 +286,16 @@ def _own(row: Row) -> dict[str, str]:
     return found
 
 
-def _of_methods(resolved: ResolvedTable) -> dict[str, dict[str, None]]:
+def _of_methods(rows: Iterable[ResolvedRow]) -> dict[str, dict[str, None]]:
     """How the methods are implemented, by title: 'lambda 0.9', 'temperature 0.3'. Of a method's later rows only what its first
     row does not say."""
     first: dict[str, tuple[str, ...]] = {}
     found: dict[str, dict[str, None]] = {}
-    for row in resolved.trained_rows:
-        for part, values in resolved.settings_of(row).items():
+    for row in rows:
+        for part, values in row.settings.items():
             method = METHODS[part]
             choices = method.choices(hyperparameters(method, values, f"row {row.name}"))
-            title = row.title if part in first else method.title
+            title = row.own.title if part in first else method.title
             new = [choice for choice in choices if choice not in first.get(part, ())]
             first.setdefault(part, choices)
             found.setdefault(title, {}).update(dict.fromkeys(new))

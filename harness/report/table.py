@@ -17,7 +17,7 @@ from harness.analysis.power import resolutions
 from harness.analysis.ranks import ranks, sets_of_the_best
 from harness.analysis.schema import csv_text, records
 from harness.paths import without_folders
-from harness.planning.resolved import ResolvedTable, encoder_titles
+from harness.planning.resolved import ResolvedTable
 from harness.report.caption import Caption, caption_lines, footnotes, title_lines
 from harness.report.document import DASH, Document, Entry, Table, json_text, written
 from harness.report.settings import grid_records, setting_records, settings_table
@@ -148,15 +148,15 @@ def cell_records(grid: Grid) -> list[dict[str, Any]]:
 def _values(r: ResolvedTable) -> dict[str, Any]:
     """What differs between encoders; of several under the name of each in `by_encoder`."""
     found = {
-        encoder: {
-            "encoder_settings": dict(part.encoder_settings),
-            "recipe": part.recipe.model_dump(exclude_none=True),
-            "task_recipes": {task: each.model_dump(exclude_none=True) for task, each in part.task_recipes.items()},
-            "deviations": [*map(without_folders, part.deviations)],
+        each.title: {
+            "encoder_settings": dict(each.settings),
+            "recipe": each.recipe.model_dump(exclude_none=True),
+            "task_recipes": {task: recipe.model_dump(exclude_none=True) for task, recipe in each.task_recipes.items()},
+            "deviations": [*map(without_folders, each.deviations)],
         }
-        for encoder, part in zip(encoder_titles(r.parts), r.parts, strict=True)
+        for each in r.encoders
     }
-    return {"by_encoder": found} if r.by_encoder else found[encoder_titles(r.parts)[0]]
+    return {"by_encoder": found} if len(found) > 1 else next(iter(found.values()))
 
 
 def _json(grid: Grid, caption: Caption) -> str:

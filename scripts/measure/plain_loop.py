@@ -162,11 +162,11 @@ def main() -> int:
     torch.set_num_threads(1)
     prepared = prepare(read_words(["bench", *words]), train=True)
     plan = prepared.plan
-    assert plan.located.folder is not None
+    assert plan.encoders[0].folder is not None
     plain = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
     for number, run in enumerate(plan.runs, 1):
         if run.stage.key not in {each["key"] for each in plain}:
-            plain.append({"key": run.stage.key, **train(run.stage, plan.located.folder, plan.library)})
+            plain.append({"key": run.stage.key, **train(run.stage, plan.encoders[0].folder, plan.library)})
             with args.out.open("a") as file:
                 file.write(json.dumps(plain[-1]) + "\n")
         print(f"{number}/{len(plan.runs)} plain runs", file=sys.stderr, flush=True)

@@ -31,7 +31,7 @@ from harness.planning.aggregation import (
     subset_std,
 )
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import Row
+from harness.planning.row import Row, resolved_row
 from harness.planning.table import Table, load_table
 from harness.report.caption import Caption
 from harness.report.table import render
@@ -186,7 +186,7 @@ def configured(aggregate: Aggregation, subsets: int = 2, seeds: int = 2) -> Reso
     """FT once and TAPT as three configurations of the printed row 'TAPT'; SST-2 and both columns of MNLI."""
     chosen = {"tasks": ("sst2", "mnli"), "sizes": (20,), "methods": ("ft", "tapt"), "subsets": tuple(range(subsets))}
     found = resolve_table("few_shot", "paper", seeds=tuple(range(seeds)), **chosen)
-    points = tuple(Row(name=name, method="tapt", configuration_of="TAPT") for name in POINTS)
+    points = tuple(resolved_row(Row(name=name, method="tapt", configuration_of="TAPT")) for name in POINTS)
     return replace(found, rows=(found.rows[0], *points), aggregate=aggregate)
 
 

@@ -104,7 +104,8 @@ def named_of_rows(r: ResolvedTable, row: Row, task: str, points: Mapping[str, An
 def test_what_a_caption_names_is_what_the_stages_hold(table: str, preset: str, more: dict[str, Any]) -> None:
     plan = planned(table, preset, more)
     r, rows = plan.resolved, {row.name: row for row in plan.resolved.rows}
-    values, recipes, points = used(r), reach(r), grid_points(r)
+    (under,) = r.encoders
+    values, recipes, points = used(r, under), reach(r, under), grid_points(r, under)
     held: set[tuple[str, str]] = set()
     taken: dict[tuple[str, str, str], set[int]] = {}
     seen: set[tuple[Any, ...]] = set()
@@ -189,11 +190,11 @@ def check_corpus(r: ResolvedTable, row: Row, stage: Stage, values: Mapping[str, 
 def test_a_caption_says_all_that_is_used(table: str, preset: str, more: dict[str, Any]) -> None:
     r = narrowed(table, preset, more)
     if r.table.origin:
-        said = {path for values in by_origin(r).values() for path in values}
-        assert said | changed(r).keys() == used(r).keys()
+        said = {path for values in by_origin(r, r.encoders[0]).values() for path in values}
+        assert said | changed(r, r.encoders[0]).keys() == used(r, r.encoders[0]).keys()
         settings = settings_of(r)
         names = {setting.key.rpartition(".")[2] for setting in settings}
-        unsaid = {path.rpartition(".")[2] for path in used(r)} - names
+        unsaid = {path.rpartition(".")[2] for path in used(r, r.encoders[0])} - names
         assert unsaid <= {"grids", "subsets", "ddof", "average", "select", "select_by"} or not any(
             setting.origin for setting in settings
         )
@@ -210,7 +211,7 @@ def test_scores_on_the_development_set_are_no_test_scores() -> None:
 
 def test_a_table_of_six_points_a_task_names_them() -> None:
     r = resolve_table("taco_base", "paper")
-    for points in grid_points(r)["MLM-100k"].values():
+    for points in grid_points(r, r.encoders[0])["MLM-100k"].values():
         assert len(points) == 6
     said = settings_of(r)
     shared = [setting.value for setting in said if setting.key == "fine_tune.warmup_steps"]

@@ -42,7 +42,7 @@ def test_the_papers_value_brings_a_table_closer() -> None:
     ours, theirs = resolve_table("taco_base", "paper"), resolve_table("taco_base", "paper", set=(FP16,))
     assert ours.comparable
     assert theirs.comparable
-    assert [(each.path, each.value, each.paper, each.where, each.flag) for each in ours.departures] == [
+    assert [(each.path, each.value, each.paper, each.where, each.flag) for each in ours.encoders[0].departures] == [
         ("recipe.pre_train.precision", "fp32", "fp16", "Table 5", f"--set {FP16}"),
         (
             "pre_train.corpus",
@@ -52,12 +52,12 @@ def test_the_papers_value_brings_a_table_closer() -> None:
             "--corpus FILES",
         ),
     ]
-    assert [each.path for each in theirs.departures] == ["pre_train.corpus"]
+    assert [each.path for each in theirs.encoders[0].departures] == ["pre_train.corpus"]
     lost = reasons(ours) - reasons(theirs)
     assert lost == {"pre_train.precision fp32 instead of the paper's fp16"}
     assert not reasons(theirs) - reasons(ours)
-    assert by_origin(ours)["D"]["recipe.pre_train.precision"] == "fp32"
-    assert by_origin(theirs)["P"]["recipe.pre_train.precision"] == "fp16"
+    assert by_origin(ours, ours.encoders[0])["D"]["recipe.pre_train.precision"] == "fp32"
+    assert by_origin(theirs, theirs.encoders[0])["P"]["recipe.pre_train.precision"] == "fp16"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_the_papers_value_brings_a_table_closer() -> None:
 def test_another_value_than_ours_changes_the_reason_alone(table: str, changed: dict[str, str], path: str) -> None:
     before, after = resolve_table(table, "paper"), resolve_table(table, "paper", **changed)
     assert after.comparable, "the paper's rows stay"
-    old, new = ({each.path: each.reason for each in r.departures} for r in (before, after))
+    old, new = ({each.path: each.reason for each in r.encoders[0].departures} for r in (before, after))
     assert old.keys() == new.keys()
     assert (reasons(before) - reasons(after), reasons(after) - reasons(before)) == ({old[path]}, {new[path]})
 
@@ -90,7 +90,7 @@ def test_a_caption_and_its_json_have_ours_the_papers_and_the_flag() -> None:
     r = resolve_table("coco_lm_glue", "paper")
     departing = [setting for setting in settings_of(r) if setting.origin == "D"]
     assert departing
-    expected = [(str(each.value), f"{each.where}: {each.paper}; {each.flag}") for each in r.departures]
+    expected = [(str(each.value), f"{each.where}: {each.paper}; {each.flag}") for each in r.encoders[0].departures]
     assert [(setting.value, setting.note) for setting in departing] == expected
     body = json.loads(render(filled(r, []), Caption(1), "json"))
     assert [each for each in body["settings"] if each["origin"] == "D"] == [vars(setting) for setting in departing]
@@ -106,9 +106,9 @@ def test_a_size_of_coco_lm_has_its_own_values(name: str, size: str) -> None:
     """Buckets, distance, learning rate and updates of Table 6; the first two as `SIZES` has them."""
     rate, steps = {"coco-lm-base": (5e-4, 125_000), "coco-lm-base++": (2e-4, 1_950_000)}.get(size, (1e-4, 1_950_000))
     r = resolve_table(name, "paper", encoder=f"new:{size}")
-    assert tuple(r.encoder_settings.values()) == SIZES[size].relative_positions
+    assert tuple(r.encoders[0].settings.values()) == SIZES[size].relative_positions
     assert (r.optim("pre_train").lr, r.optim("pre_train").steps) == (rate, steps)
-    theirs = by_origin(r)["P"]
+    theirs = by_origin(r, r.encoders[0])["P"]
     assert (theirs["recipe.pre_train.lr"], theirs["recipe.pre_train.steps"]) == (rate, steps)
     assert (theirs["encoder.relative_buckets"], theirs["encoder.relative_distance"]) == SIZES[size].relative_positions
     assert r.comparable == (size == "coco-lm-base" and bool(r.table.paper))

@@ -9,7 +9,7 @@ from requested import resolve_table
 
 from harness.encoders import Located
 from harness.planning.resolved import ResolvedTable
-from harness.planning.runs import Plan, joined, make_plan
+from harness.planning.runs import Plan, make_plan
 from harness.planning.snapshot import Snapshot, remade, snapshot
 from harness.planning.table import load_table, table_names
 from harness.specs import Encoder
@@ -25,11 +25,8 @@ SHAPE = {
 
 def plan_of(resolved: ResolvedTable) -> Plan:
     """Each encoder with a digest of its name."""
-    parts = [
-        make_plan(part, None, Located(Encoder(f"{part.encoder:0<32}", part.encoder), None, SHAPE, None))
-        for part in resolved.parts
-    ]
-    return joined(resolved, parts)
+    located = (Located(Encoder(f"{each.name:0<32}", each.name), None, SHAPE, None) for each in resolved.encoders)
+    return make_plan(resolved, None, *located)
 
 
 def kept(plan: Plan) -> Snapshot:

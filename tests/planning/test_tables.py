@@ -57,16 +57,18 @@ def test_every_value_of_a_papers_table_has_one_origin() -> None:
         with pytest.raises(ValueError, match="max_length has no origin"):
             Table.model_validate(body)
         del body["origin"]
-        assert not by_origin(resolve_table(Table.model_validate(body), "paper"))
+        plain = resolve_table(Table.model_validate(body), "paper")
+        assert not by_origin(plain, plain.encoders[0])
 
 
 def test_a_value_that_is_changed_is_no_longer_the_papers() -> None:
     table = load_table("few_shot")
-    theirs = by_origin(resolve_table(table, "paper"))
+    paper = resolve_table(table, "paper")
+    theirs = by_origin(paper, paper.encoders[0])
     assert {"recipe.fine_tune.lr", "encoder", "selection_every", "seeds"} <= theirs["P"].keys()
     assert {"recipe.fine_tune.schedule", "max_length"} <= theirs["C"].keys()
     laptop = resolve_table(table, "laptop", set=("fine_tune.dropout=0.2",), seeds=(31,))
-    ours = by_origin(laptop)
+    ours = by_origin(laptop, laptop.encoders[0])
     changed = {"recipe.fine_tune.lr", "recipe.fine_tune.dropout", "encoder", "seeds", "subsets"}
     assert not changed & {path for values in ours.values() for path in values}
     assert "recipe.fine_tune.batch_size" in ours["P"]
@@ -85,8 +87,8 @@ def test_what_no_chosen_row_uses_is_no_deviation() -> None:
 def test_rows_are_rows_of_known_methods() -> None:
     for name in table_names():
         resolved = resolve_table(name, **({} if load_table(name).tasks else {"tasks": ("sst2",)}))
-        for row in resolved.table.rows:
-            for part, values in resolved.settings_of(row).items():
+        for row in resolved.rows:
+            for part, values in row.settings.items():
                 hyperparameters(METHODS[part], values, f"{name}, row {row.name}")
 
 

@@ -52,7 +52,7 @@ def runnable(space: ResolvedSpace, point: dict[str, Any]) -> None:
     table = tabled(space, point)
     (row,) = table.rows
     assert set(space.method.split("+")) <= {*row.parts, "ft"}
-    for part, values in table.settings_of(row).items():
+    for part, values in row.settings.items():
         read = hyperparameters(METHODS[part], values, part)
         batch = table.optim("pre_train") if row.pre_train and part != "ft" else table.optim("post_train", 100, 100)
         assert getattr(read, "contrast_group", 0) <= batch.batch_size or METHODS[part].supervised

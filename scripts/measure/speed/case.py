@@ -83,8 +83,8 @@ class Opened:
         self.case = case
         self.prepared: Prepared = prepare(read_words(case.command(folder / "plan.db", seeds)), train=True)
         self.plan = self.prepared.plan
-        assert self.plan.located.folder is not None
-        self.folder: Path = self.plan.located.folder
+        assert self.plan.encoders[0].folder is not None
+        self.folder: Path = self.plan.encoders[0].folder
         self.runs = [run.stage for run in self.plan.runs]
 
     @cached_property
@@ -97,7 +97,7 @@ class Opened:
         return named | ({"test": data.tests[0]} if data.tests else {})
 
     def tokens(self, row_set: RowSet, data: Data) -> Any:
-        return reader(self.plan, self.tokeniser, self.prepared.store)(row_set, data)
+        return reader(self.plan, self.plan.encoders[0], self.tokeniser, self.prepared.store)(row_set, data)
 
     def inputs(self, stage: Stage) -> Inputs:
         found = {name: self.tokens(rows, stage.data) for name, rows in self.sets(stage).items()}

@@ -109,9 +109,9 @@ def main() -> None:
     with session(Execution(slots=slots), {}) as (_, settled):
         from harness.cluster.pool import Pool
 
-        setup = worker_setup_of(request, [opened.plan.located], storage_of(request, store), settled)
-        read = reader(opened.plan, opened.tokeniser, store)
-        vocabularies = {opened.plan.located.encoder.digest: opened.tokeniser.vocabulary}
+        setup = worker_setup_of(request, [opened.plan.encoders[0]], storage_of(request, store), settled)
+        read = reader(opened.plan, opened.plan.encoders[0], opened.tokeniser, store)
+        vocabularies = {opened.plan.encoders[0].encoder.digest: opened.tokeniser.vocabulary}
         start = start_worker_into(workers)
         pool = Pool(store, setup, vocabularies, lambda rows, data, _: read(rows, data), settled, "speed", start)
         ended, marks = 0, []
