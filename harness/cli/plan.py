@@ -13,7 +13,7 @@ from tabulate import tabulate
 
 from harness.analysis.comparison import REGION
 from harness.cli.request import read
-from harness.cli.terminal import duration, print_lines, print_table, time_range
+from harness.cli.terminal import duration, print_lines, print_table
 from harness.commands.compare import detections_of
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, lacking, prepare, shared_runs
@@ -143,7 +143,7 @@ def describe(prepared: Prepared) -> list[str]:
     speeds = [f"at {speed.flops / 1e9:.0f} GFLOP/s a slot, {speed.known_by}" for speed in prepared.calibrations]
     several = len(speeds) > 1
     lines.append(
-        f"To do: {counted(len(prepared.items), 'stage')}, {flops:.2g} FLOPs, about {time_range(prepared.expected)} on "
+        f"To do: {counted(len(prepared.items), 'stage')}, {flops:.2g} FLOPs, about {duration(prepared.hours)} on "
         f"{counted(prepared.slots, 'slot')} of this machine{'' if several else f', {speeds[0]}'}."
         if prepared.items
         else "To do: nothing."

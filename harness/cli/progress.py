@@ -14,12 +14,12 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from harness.cli.terminal import duration, print_lines, printable, time_range
+from harness.cli.terminal import duration, print_lines, printable
 from harness.commands.bench import Callbacks
 from harness.commands.prepare import Prepared
 from harness.commands.track import sentences
 from harness.errors import UserError
-from harness.planning.estimate import Estimate, Timed, remaining
+from harness.planning.estimate import Timed, remaining
 from harness.planning.work import Item
 from harness.search.trials import Trial, best_trial
 from harness.tracking import Outcome
@@ -137,14 +137,12 @@ class _ProgressView:
 
 
 class StageProgress(_ProgressView):
-    """Counts stages as they start and end. `expected`: the time that all of them take, where that is known; `slots` of 0: as
+    """Counts stages as they start and end. `hours`: what all of them take, where that is known; `slots` of 0: as
     many as run at once."""
 
-    def __init__(
-        self, items: Sequence[Item], reused: int, dashboard: str, expected: Estimate | None = None, slots: int = 0
-    ) -> None:
+    def __init__(self, items: Sequence[Item], reused: int, dashboard: str, hours: float = 0.0, slots: int = 0) -> None:
         super().__init__("stages", len(items), dashboard)
-        self._reused, self._expected, self._slots = reused, expected, slots
+        self._reused, self._hours, self._slots = reused, hours, slots
         self._counts = dict.fromkeys((*_ENDS, "retried"), 0)
         self._waiting = {item.stage.key: item for item in items}
         self._running: dict[str, tuple[Item, float]] = {}
@@ -171,7 +169,7 @@ class StageProgress(_ProgressView):
             else:
                 self._waiting.pop(key, None)
             if event.kind == "done" and began:
-                self._timed.append(Timed(item.stage.phase, item.cost, now - began[1]))
+                self._timed.append(Timed(item.cost, now - began[1]))
         if event.running:
             self._speeds[key] = event.running
         if event.kind in ("failed", "diverged", "retried"):
@@ -193,18 +191,18 @@ class StageProgress(_ProgressView):
         now = time.monotonic()
         if now - self._left_at >= ESTIMATE_EVERY_SECONDS:
             self._left_at = now
-            running = [Timed(item.stage.phase, item.cost, now - began) for item, began in self._running.values()]
-            waiting = [Timed(item.stage.phase, item.cost) for item in self._waiting.values()]
+            running = [Timed(item.cost, now - began) for item, began in self._running.values()]
+            waiting = [Timed(item.cost) for item in self._waiting.values()]
             left = remaining(self._timed or self._at_present(), running, waiting, self._slots or self._most)
             self._left = f"about {duration(left / 3600)} left" if left else ""
-        if not self._left and self._expected:
-            return f"about {time_range(self._expected)} in all"
+        if not self._left and self._hours:
+            return f"about {duration(self._hours)} in all"
         return self._left
 
     def _at_present(self) -> list[Timed]:
         """The running stages, as if each took its whole time at its present speed: what is known before the first one has ended."""
         speeds = [(self._running[key][0], speed.flops) for key, speed in self._speeds.items() if key in self._running]
-        return [Timed(item.stage.phase, item.cost, item.cost / flops) for item, flops in speeds if flops > 0]
+        return [Timed(item.cost, item.cost / flops) for item, flops in speeds if flops > 0]
 
     def _now_running(self) -> str:
         names = [f"{item.name}{self._speed(key)}" for key, (item, _) in self._running.items()]
@@ -298,7 +296,7 @@ def count_texts(translator: str, texts: int) -> TextProgress:
 def show_stages(prepared: Prepared, dashboard: str) -> StageProgress:
     reused = sum(status == "done" for status, _ in prepared.statuses.values())
     slots = prepared.slots if prepared.request.address == "local" else prepared.request.slots
-    return StageProgress(prepared.items, reused, dashboard, prepared.expected, slots)
+    return StageProgress(prepared.items, reused, dashboard, prepared.hours, slots)
 
 
 def show_trials(opened: Opened, dashboard: str) -> TrialProgress:

@@ -14,13 +14,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any, TextIO, cast
 
 from harness.errors import KEPT, masked
 from harness.wording import escaped
-
-if TYPE_CHECKING:
-    from harness.planning.estimate import Estimate
 
 BROKEN_PIPE = 141
 """128 + SIGPIPE: a shell's exit status for a program whose reader closed the pipe."""
@@ -270,15 +267,6 @@ def duration(hours: float) -> str:
     if hours < 48:
         return f"{hours:.1f} h"
     return f"{hours / 24:.1f} days" if hours < 2 * YEAR else f"{hours / YEAR:.1f} years"
-
-
-def time_range(estimate: Estimate) -> str:
-    """'12 min (8 to 20 min)': the estimated time and its interval."""
-    likely, low, high = (duration(each / 3600) for each in (estimate.seconds, estimate.low, estimate.high))
-    if low == high:
-        return likely
-    number, _, unit = low.partition(" ")
-    return f"{likely} ({number if high.endswith(f' {unit}') else low} to {high})"
 
 
 def timestamp(seconds: float) -> str:

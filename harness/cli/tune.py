@@ -16,7 +16,7 @@ from harness.cli import EXIT_INCOMPLETE
 from harness.cli.plan import preset_line
 from harness.cli.progress import ON_TERMINAL, confirm, print_tracked, show_trials
 from harness.cli.request import read_tune
-from harness.cli.terminal import print_lines, print_table, printable, time_range
+from harness.cli.terminal import duration, print_lines, print_table, printable
 from harness.commands.stored import tune_command
 from harness.commands.study import (
     Opened,
@@ -29,7 +29,6 @@ from harness.commands.study import (
 )
 from harness.errors import UserError, first_line, masked
 from harness.paths import replace_file
-from harness.planning.estimate import estimated
 from harness.planning.point import PointFile
 from harness.planning.request import LABELLED
 from harness.report.margins import marginal_tables
@@ -98,7 +97,7 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
     default = ", ".join(f"{path}={value}" for path, value in space.defaults.items())
     left = "nothing"
     if plan.to_train:
-        took = time_range(estimated(3600 * plan.hours, prepared.calibrations[0].spread))
+        took = duration(plan.hours)
         slots = counted(prepared.slots, "slot")
         as_default = "" if space.sampler == "grid" else ", if new points cost what the default one does"
         left = f"{plan.to_train:,} of {counted(plan.stages, 'stage')}, {plan.flops:.2g} FLOPs, about {took} on {slots} of this machine{as_default}"

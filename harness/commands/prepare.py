@@ -17,7 +17,7 @@ from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
 from harness.paths import without_folders
-from harness.planning.estimate import Calibration, Estimate, calibrate, estimated, hours
+from harness.planning.estimate import Calibration, calibrate, hours
 from harness.planning.request import (
     BESIDE,
     LABELLED,
@@ -144,10 +144,6 @@ class Prepared:
             for located, calibration in zip(self.plan.encoders, self.calibrations, strict=True)
             for work in [self.work_of(located)]
         )
-
-    @property
-    def expected(self) -> Estimate:
-        return estimated(3600 * self.hours, max(each.spread for each in self.calibrations))
 
     def hours_of(self, flops: float, stages: int) -> float:
         """What `stages` stages of `flops` in all take here, at the speed of the first encoder."""

@@ -20,11 +20,9 @@ from harness.cli.terminal import (
     print_lines,
     print_table,
     standard_streams,
-    time_range,
     timestamp,
     wrapped,
 )
-from harness.planning.estimate import Estimate
 from harness.report.document import Document, Entry, Lines, Section, Table, fragment, written
 from harness.report.page import page
 from harness.store import Owner, Store
@@ -136,12 +134,6 @@ def test_show_prints_no_unix_time(workdir: Path, harness: Callable[..., Said], m
 )
 def test_durations(hours: float, text: str) -> None:
     assert duration(hours) == text
-
-
-def test_an_estimate_says_how_sure_it_is() -> None:
-    assert time_range(Estimate(720, 480, 1200)) == "12 min (8 to 20 min)"
-    assert time_range(Estimate(60, 20, 180)) == "1 min (20 s to 3 min)"
-    assert time_range(Estimate(20, 20, 20)) == "20 s"
 
 
 def test_a_moment_that_no_calendar_has() -> None:
