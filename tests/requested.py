@@ -39,3 +39,11 @@ def first_starts(
         for run in make_plan(resolve(load_table(before.table), before), source, located).runs:
             starts.setdefault(run.row, start_at(run, head=True))
     return starts
+
+
+def by_letter(resolved: ResolvedTable) -> dict[str, dict[str, Any]]:
+    """The values in use under the first encoder, by the letter of their origin and by path."""
+    found: dict[str, dict[str, Any]] = {}
+    for use in resolved.encoders[0].uses:
+        found.setdefault(use.letter, {})[use.path] = use.value
+    return found

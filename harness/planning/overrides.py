@@ -129,17 +129,6 @@ def of_rows(table: Table, rows: Sequence[Row], overrides: Sequence[Override]) ->
     }
 
 
-def set_here(resolved: ResolvedTable) -> list[str]:
-    """The overridden hyperparameters of the chosen rows' methods, for a caption."""
-    chosen = {part for row in resolved.rows for part in row.parts}
-    return [
-        f"{method}.{name} set to {value}"
-        for method, values in sorted(resolved.settings.items())
-        if method in chosen
-        for name, value in sorted(values.items())
-    ]
-
-
 def table_wide(path: Sequence[str]) -> bool:
     """Whether an override is of a value that all rows of a table share: the tokens and the text that they are trained on."""
     text = path[0] == "pre_train" and ".".join(path[1:]) in PreTrain.model_fields

@@ -10,12 +10,12 @@ from typing import Any
 
 from harness.errors import UserError, unknown, unknown_names
 from harness.methods import METHODS, REFERENCE, known_methods, methods_named
-from harness.planning.overrides import Applied, applied, check_effect, of_rows, set_here
+from harness.planning.overrides import Applied, applied, check_effect, of_rows
 from harness.planning.request import FILTERS, LABELLED, OWN_DATA, YAML, Override, Request, encoder_names
 from harness.planning.resolved import ResolvedTable, UnderEncoder, encoder_titles, phases_of
 from harness.planning.row import ResolvedRow, Row, resolved_row, rows_named
 from harness.planning.table import Column, Preset, Table
-from harness.planning.values import departures, deviations
+from harness.planning.values import uses
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError
@@ -85,21 +85,17 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     _check_starts(result)
     check_effect(result, request.overrides)
     _check_k(result)
-    first, here = result.encoders[0], set_here(result)
+    under = tuple(replace(each, uses=uses(result, each)) for each in result.encoders)
     incomparable = (
-        deviations(result, first, departing=False)
+        result.changes(under[0], departing=False)
         if base.comparable
-        else [f"preset {preset} is not the paper's setting"]
+        else (f"preset {preset} is not the paper's setting",)
     )
     if table.source is None:
-        incomparable = ["no paper prints this table"]
+        incomparable = ("no paper prints this table",)
     if len(encoders) > 1:
-        incomparable = ["no paper has rows of several encoders beside one another; name one alone"]
-    under = tuple(
-        replace(each, deviations=(*deviations(result, each), *here), departures=departures(result, each))
-        for each in result.encoders
-    )
-    return replace(result, encoders=under, incomparable=tuple(incomparable))
+        incomparable = ("no paper has rows of several encoders beside one another; name one alone",)
+    return replace(result, encoders=under, incomparable=incomparable)
 
 
 def _under(table: Table, preset: Preset, name: str, title: str, settings: Applied) -> UnderEncoder:

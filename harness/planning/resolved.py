@@ -29,21 +29,42 @@ from harness.planning.row import ENCODER, Place, ResolvedRow, Row, on_encoder
 from harness.planning.table import Column, Table
 from harness.tasks.protocols import protocol_named
 from harness.wording import value_text
+from harness.yaml_files import parse_value
 
 
 @dataclass(frozen=True)
-class Departure:
-    """A value in use that is not the paper's: its `path`, ours and the paper's `value`, `where` the paper says so, and the `flag` that sets it."""
+class Use:
+    """A value in use, by its `path`. `tasks`: of a recipe's value those on which a row takes it. `changed`: our value and the table's as texts,
+    where they differ; `origin`: what the table says of where its own comes from, and `flag` what sets the paper's value."""
 
     path: str
     value: Any
-    paper: str
-    where: str
+    tasks: tuple[str, ...]
+    changed: tuple[str, str] | None
+    origin: str
     flag: str
 
     @property
+    def paper(self) -> str:
+        """Of a value that departs in the table the paper's."""
+        return self.origin[2:].rpartition(", ")[0]
+
+    @property
+    def where(self) -> str:
+        """The place in the paper that has this value."""
+        return self.origin[2:].rpartition(", ")[2]
+
+    @property
+    def letter(self) -> str:
+        """Of its origin, '' where the table names none or the value is not the table's own. Where the table departs from the paper, D, or P
+        where the value in use is the paper's."""
+        if self.origin[:1] == "D":
+            return "P" if parse_value(self.paper) == self.value else "D"
+        return "" if self.changed else self.origin[:1]
+
+    @property
     def reason(self) -> str:
-        """Why a cell that depends on it cannot be held against the paper's."""
+        """Why a cell that depends on it cannot be held against the paper's, where it departs."""
         return f"{self.path.removeprefix('recipe.')} {value_text(self.value)} instead of the paper's {self.paper}"
 
     def concerns(self, row: Row) -> bool:
@@ -60,15 +81,19 @@ Part = tuple[float, float]
 @dataclass(frozen=True)
 class UnderEncoder:
     """What a table has for all rows under one encoder. `title`: what names of rows call it; `settings`: what the table, the preset or an override
-    says of it; `deviations`: every value that differs from the table's own; `departures`: those that differ from what the paper says."""
+    says of it; `uses`: the values that the chosen rows use, and no more."""
 
     name: str
     title: str
     recipe: Recipe
     task_recipes: Mapping[str, Recipe]
     settings: Mapping[str, int]
-    deviations: tuple[str, ...] = ()
-    departures: tuple[Departure, ...] = ()
+    uses: tuple[Use, ...] = ()
+
+    @property
+    def departures(self) -> tuple[Use, ...]:
+        """The values for which the paper names another, the table's own or one that is set over it."""
+        return tuple(use for use in self.uses if use.letter == "D")
 
 
 def encoder_titles(names: Sequence[str]) -> tuple[str, ...]:
@@ -132,7 +157,29 @@ class ResolvedTable:
     @property
     def deviations(self) -> tuple[str, ...]:
         """Every value that differs from the table's own."""
-        return tuple(dict.fromkeys(each for encoder in self.encoders for each in encoder.deviations))
+        return tuple(dict.fromkeys(each for encoder in self.encoders for each in self.deviations_under(encoder)))
+
+    def deviations_under(self, under: UnderEncoder) -> tuple[str, ...]:
+        """Under one encoder, and the overridden hyperparameters of the chosen rows' methods."""
+        chosen = {part for row in self.rows for part in row.parts}
+        here = (
+            f"{method}.{name} set to {value}"
+            for method, values in sorted(self.settings.items())
+            if method in chosen
+            for name, value in sorted(values.items())
+        )
+        return (*self.changes(under), *here)
+
+    def changes(self, under: UnderEncoder, departing: bool = True) -> tuple[str, ...]:
+        """Each changed value as 'fine_tune.lr 0.0001 instead of 1e-05', by the name under which a user sets it. `departing`: with those that depart
+        from the paper in the table too, so that the table's value is not what they are held against."""
+        found = [
+            f"{use.path.removeprefix('recipe.')} {use.changed[0]} instead of {use.changed[1]}"
+            for use in under.uses
+            if use.changed and (departing or use.origin[:1] != "D")
+        ]
+        extra = [task for task in self.tasks if task not in self.table.tasks]
+        return (*found, *([f"tasks that the paper's table lacks: {', '.join(extra)}"] if extra else []))
 
     @property
     def comparable(self) -> bool:

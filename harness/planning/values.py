@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from harness.methods import METHODS
 from harness.planning.recipe import EXCLUSIVE
-from harness.planning.resolved import Departure, UnderEncoder
+from harness.planning.resolved import UnderEncoder, Use
 from harness.planning.table import TASK_RECIPES, TOKENIZER, _encoder, _start, _text, origin_of, stated
 from harness.specs import Optim
 from harness.wording import value_text
-from harness.yaml_files import parse_value
 
 if TYPE_CHECKING:
     from harness.planning.resolved import ResolvedTable
     from harness.planning.row import ResolvedRow
 
 
-def used(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, Any]:
-    """What the chosen rows of a table use under an encoder, and no more, by path."""
+def uses(resolved: ResolvedTable, under: UnderEncoder) -> tuple[Use, ...]:
+    """What the chosen rows of a table use under an encoder, and no more."""
+    reached = _reach(resolved, under)
     found: dict[str, Any] = {**_encoder(under.name), "data": resolved.data}
     found |= {f"encoder.{name}": value for name, value in under.settings.items()}
-    found |= {path: value for path, (value, _) in reach(resolved, under).items()}
+    found |= {path: value for path, (value, _) in reached.items()}
     found |= {"grids": "of the rows"} if grid_points(resolved, under) else {}
     if resolved.translates:
         found["translator"] = resolved.translator
@@ -37,12 +37,28 @@ def used(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, Any]:
     for name in ("max_length", "selection_every", "sizes", "seeds"):
         found[name] = getattr(resolved, name)
     found["subsets"] = len(resolved.subsets)
-    draws = resolved.table.presets[resolved.preset].draws
-    found |= {"draws": draws} if draws else {}
-    return found | {f"aggregate.{name}": value for name, value in resolved.aggregate.stated.items()}
+    preset = resolved.table.presets[resolved.preset]
+    found |= {"draws": preset.draws} if preset.draws else {}
+    found |= {f"aggregate.{name}": value for name, value in resolved.aggregate.stated.items()}
+    # The table's own under the preset, where that is the paper's setting, else under its reference.
+    theirs = stated(resolved.table, preset if preset.comparable else None, under.name)
+    origins = resolved.table.origin_for(under.name)
+    return tuple(
+        Use(
+            path,
+            value,
+            reached[path][1] if path in reached else resolved.tasks,
+            _changed(resolved, path, value, theirs),
+            origin,
+            flag,
+        )
+        for path, value in found.items()
+        for origin in [origin_of(origins, path)]
+        for flag in [_flag(path, origin[2:].rpartition(", ")[0], under.name)]
+    )
 
 
-def reach(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, tuple[Any, tuple[str, ...]]]:
+def _reach(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, tuple[Any, tuple[str, ...]]]:
     """The values of recipes by path, each with the chosen tasks on which a row takes it: on the others all rows set their own."""
     found: dict[str, tuple[Any, tuple[str, ...]]] = {}
     rows = [(row, _set_by_row(row)) for row in resolved.rows_under(under)]
@@ -113,38 +129,15 @@ def grid_points(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, Point
     return found
 
 
-def _own(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, Any]:
-    """What the table states under the preset, where that is the paper's setting, else under its reference."""
-    preset = resolved.table.presets[resolved.preset]
-    return stated(resolved.table, preset if preset.comparable else None, under.name)
-
-
-def changed(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, tuple[str, str]]:
-    """Values that are not the table's own, by path: (ours, the table's) as texts. Fewer sizes are no change of a value."""
-    theirs = _own(resolved, under)
-    found: dict[str, tuple[str, str]] = {}
-    for path, ours in used(resolved, under).items():
-        other = theirs.get(path)
-        if path == "subsets" and ours == other and sorted(resolved.subsets) != list(range(other)):
-            found[path] = value_text(resolved.subsets), value_text(range(other))  # as many, but others
-        elif path == "seeds" and sorted(ours) == sorted(other or ()):
-            continue
-        elif path != "sizes" and ours != other and (ours, other) != ("", None) and (path, other) != (TOKENIZER, None):
-            found[path] = value_text(ours), _unset(path, theirs) if other is None else value_text(other)
-    return found
-
-
-def deviations(resolved: ResolvedTable, under: UnderEncoder, departing: bool = True) -> list[str]:
-    """Each changed value as 'fine_tune.lr 0.0001 instead of 1e-05', by the name under which a user sets it. `departing`: with those that depart
-    from the paper in the table too, so that the table's value is not what they are held against."""
-    origin = resolved.table.origin_for(under.name)
-    found = [
-        f"{path.removeprefix('recipe.')} {ours} instead of {theirs}"
-        for path, (ours, theirs) in changed(resolved, under).items()
-        if departing or origin_of(origin, path)[:1] != "D"
-    ]
-    extra = [task for task in resolved.tasks if task not in resolved.table.tasks]
-    return [*found, *([f"tasks that the paper's table lacks: {', '.join(extra)}"] if extra else [])]
+def _changed(resolved: ResolvedTable, path: str, ours: Any, theirs: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Our value and the table's as texts, where they differ. Fewer sizes are no change of a value."""
+    other = theirs.get(path)
+    if path == "subsets" and ours == other and sorted(resolved.subsets) != list(range(other)):
+        return value_text(resolved.subsets), value_text(range(other))  # as many, but others
+    same = path == "sizes" or ours == other or (path == "seeds" and sorted(ours) == sorted(other or ()))
+    if same or (ours, other) == ("", None) or (path, other) == (TOKENIZER, None):
+        return None
+    return value_text(ours), _unset(path, theirs) if other is None else value_text(other)
 
 
 def _unset(path: str, theirs: Mapping[str, Any]) -> str:
@@ -158,24 +151,6 @@ def _unset(path: str, theirs: Mapping[str, Any]) -> str:
     return "none" if default is None else f"{value_text(default)}, the default"
 
 
-# ----------------------------------------------------------------------------------------------------------- origins
-
-
-def departures(resolved: ResolvedTable, under: UnderEncoder) -> tuple[Departure, ...]:
-    """The values in use for which the paper names another, the table's own or one that is set over it."""
-    found, origin = [], resolved.table.origin_for(under.name)
-    for path, value in used(resolved, under).items():
-        text = origin_of(origin, path)
-        if text[:1] == "D" and not _is_papers(text, value):
-            paper, _, where = text[2:].rpartition(", ")
-            found.append(Departure(path, value, paper, where, _flag(path, paper, under.name)))
-    return tuple(found)
-
-
-def _is_papers(origin: str, value: Any) -> bool:
-    return bool(parse_value(origin[2:].rpartition(", ")[0]) == value)
-
-
 def _flag(path: str, paper: str, encoder: str) -> str:
     """What a user types for the paper's value: in full where it is a setting."""
     files = {
@@ -185,17 +160,3 @@ def _flag(path: str, paper: str, encoder: str) -> str:
         TOKENIZER: f"--encoder {encoder.partition('@')[0]}@FOLDER",
     }
     return files.get(path, f"--set {path.removeprefix('recipe.')}={paper}")
-
-
-def by_origin(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, dict[str, Any]]:
-    """The values in use that are the table's own, by the letter of their origin; where the table departs from the paper, also one that is
-    set over its own, as P where it is the paper's. Empty for a table that names none."""
-    origin, ours = resolved.table.origin_for(under.name), changed(resolved, under)
-    found: dict[str, dict[str, Any]] = {"P": {}, "R": {}, "C": {}, "D": {}}
-    for path, value in used(resolved, under).items():
-        text = origin_of(origin, path)
-        if text[:1] == "D":
-            found["P" if _is_papers(text, value) else "D"][path] = value
-        elif text and path not in ours:
-            found[text[0]][path] = value
-    return found if origin else {}

@@ -10,10 +10,10 @@ from typing import Any
 from harness.methods import METHODS, hyperparameters
 from harness.paths import without_folders
 from harness.planning.recipe import PHASES
-from harness.planning.resolved import ResolvedTable, UnderEncoder
+from harness.planning.resolved import ResolvedTable, UnderEncoder, Use
 from harness.planning.row import ENCODER, ResolvedRow, Row, on_encoder
-from harness.planning.table import origin_of
-from harness.planning.values import by_origin, changed, grid_points, reach, used
+from harness.planning.table import TASK_RECIPES
+from harness.planning.values import grid_points
 from harness.report.document import Block, Folded, Table
 from harness.tasks import protocol_named
 from harness.tasks.protocols import DevProtocol
@@ -65,7 +65,7 @@ def settings_of(resolved: ResolvedTable) -> list[Setting]:
 
 def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> list[Setting]:
     """Of the rows of one encoder."""
-    letters = by_origin(resolved, under) if about_paper(resolved) else {}
+    letters = about_paper(resolved) and bool(resolved.table.origin_for(under.name))
     found = [Setting(name, value_text(getattr(resolved, name))) for name in ("preset", "protocol")]
     found = [Setting("table", resolved.table.name), *found, *_values(resolved, under, letters)]
     found += _of_rows(resolved.rows_under(under))
@@ -142,26 +142,24 @@ def titles_of(resolved: ResolvedTable, tasks: Iterable[str]) -> str:
 # --------------------------------------------------------------------------------------------------------------- values
 
 
-def _values(resolved: ResolvedTable, under: UnderEncoder, letters: Mapping[str, Mapping[str, Any]]) -> list[Setting]:
-    """The values of the table by path; those that fine-tuning and post-training share once."""
-    letter_of = {path: letter for letter, values in letters.items() for path in values}
-    differs = changed(resolved, under) if letters else {}
-    tasks_of = {path: tasks for path, (_, tasks) in reach(resolved, under).items()}
-    values = used(resolved, under)
+def _values(resolved: ResolvedTable, under: UnderEncoder, letters: bool) -> list[Setting]:
+    """The values of the table by path; those that fine-tuning and post-training share once. `letters`: with their origins."""
     found: dict[tuple[str, Setting], list[str]] = {}
-    for path, value in values.items():
-        if path in _hidden(resolved, values, bool(letters)):
+    for use in under.uses:
+        if use.path in _hidden(resolved, letters):
             continue
-        ours, theirs = differs.get(path, ("", ""))
-        text = ours if path == "subsets" and ours else _text(resolved, path, value)
-        letter = letter_of.get(path, "S" if path in differs else "")
-        note = _note(resolved, under, path, letter, theirs) if letter else ""
-        phase, name = "", path
-        if path in tasks_of:
-            phase, name = path.split(".")[-2:]
-        tasks = tasks_of.get(path, resolved.tasks)
-        where = "" if tuple(tasks) == tuple(resolved.tasks) else f" on {titles_of(resolved, tasks)}"
-        if path == "grids":
+        text = (
+            use.changed[0]
+            if letters and use.path == "subsets" and use.changed
+            else _text(resolved, use.path, use.value)
+        )
+        letter = (use.letter or "S" * bool(use.changed)) if letters else ""
+        note = _note(use, letter) if letter else ""
+        phase, name = "", use.path
+        if name.startswith(("recipe.", TASK_RECIPES)):
+            phase, name = name.split(".")[-2:]
+        where = "" if use.tasks == resolved.tasks else f" on {titles_of(resolved, use.tasks)}"
+        if use.path == "grids":
             for text, titles in _grid_texts(resolved, under).items():
                 found[f"grid of {listed(titles)}", Setting("", text, letter, note)] = []
             continue
@@ -180,14 +178,14 @@ def _keys(name: str, phases: Sequence[str]) -> list[str]:
     ]
 
 
-def _hidden(resolved: ResolvedTable, values: Iterable[str], origins: bool) -> set[str]:
+def _hidden(resolved: ResolvedTable, origins: bool) -> set[str]:
     """Values that say nothing of what is shown."""
     found = set() if any(resolved.sizes) else {"subsets"}  # a full training set is one
     found |= {"aggregate.ddof"} if resolved.aggregate.spread == "none" else set()
     found |= {"aggregate.average"} if len(resolved.columns) == 1 else set()
     if len(resolved.printed_rows) == len(resolved.rows):  # nothing to select
         found |= {"aggregate.select", "aggregate.select_by"}
-    return found if origins else found | {path for path in values if path.startswith("aggregate.")}
+    return found if origins else found | {f"aggregate.{name}" for name in resolved.aggregate.stated}
 
 
 def _text(resolved: ResolvedTable, path: str, value: Any) -> str:
@@ -202,15 +200,13 @@ def _text(resolved: ResolvedTable, path: str, value: Any) -> str:
     return value_text(value)
 
 
-def _note(resolved: ResolvedTable, under: UnderEncoder, path: str, letter: str, theirs: str) -> str:
+def _note(use: Use, letter: str) -> str:
     """What stands beside the letter of a value's origin."""
-    departure = next((each for each in under.departures if each.path == path), None)
-    if departure:
-        return f"{departure.where}: {departure.paper}{f'; {departure.flag}' if departure.flag else ''}"
-    if letter == "S":
-        return f"instead of {theirs}"
-    text = origin_of(resolved.table.origin_for(under.name), path)
-    return text[2:] if text[:1] == letter else text[2:].rpartition(", ")[2]
+    if letter == "D":
+        return f"{use.where}: {use.paper}{f'; {use.flag}' if use.flag else ''}"
+    if use.changed and letter == "S":
+        return f"instead of {use.changed[1]}"
+    return use.origin[2:] if use.origin[:1] == letter else use.where
 
 
 # ---------------------------------------------------------------------------------------------------------------- grids

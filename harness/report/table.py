@@ -152,7 +152,7 @@ def _values(r: ResolvedTable) -> dict[str, Any]:
             "encoder_settings": dict(each.settings),
             "recipe": each.recipe.model_dump(exclude_none=True),
             "task_recipes": {task: recipe.model_dump(exclude_none=True) for task, recipe in each.task_recipes.items()},
-            "deviations": [*map(without_folders, each.deviations)],
+            "deviations": [*map(without_folders, r.deviations_under(each))],
         }
         for each in r.encoders
     }

@@ -19,9 +19,9 @@ from harness.planning.recipe import updates_between
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
 from harness.planning.runs import Plan, make_plan
-from harness.planning.table import load_table, table_names
+from harness.planning.table import TASK_RECIPES, load_table, table_names
 from harness.planning.task_reader import Translation
-from harness.planning.values import by_origin, changed, grid_points, reach, used
+from harness.planning.values import grid_points
 from harness.report.caption import Caption, caption_lines
 from harness.report.settings import grid_records, settings_of
 from harness.specs import Encoder, Optim, Run, Stage
@@ -105,7 +105,8 @@ def test_what_a_caption_names_is_what_the_stages_hold(table: str, preset: str, m
     plan = planned(table, preset, more)
     r, rows = plan.resolved, {row.name: row for row in plan.resolved.rows}
     (under,) = r.encoders
-    values, recipes, points = used(r, under), reach(r, under), grid_points(r, under)
+    values, points = {use.path: use.value for use in under.uses}, grid_points(r, under)
+    recipes = {use.path: (use.value, use.tasks) for use in under.uses if use.path.startswith(("recipe.", TASK_RECIPES))}
     held: set[tuple[str, str]] = set()
     taken: dict[tuple[str, str, str], set[int]] = {}
     seen: set[tuple[Any, ...]] = set()
@@ -190,11 +191,10 @@ def check_corpus(r: ResolvedTable, row: Row, stage: Stage, values: Mapping[str, 
 def test_a_caption_says_all_that_is_used(table: str, preset: str, more: dict[str, Any]) -> None:
     r = narrowed(table, preset, more)
     if r.table.origin:
-        said = {path for values in by_origin(r, r.encoders[0]).values() for path in values}
-        assert said | changed(r, r.encoders[0]).keys() == used(r, r.encoders[0]).keys()
+        assert all(use.letter or use.changed for use in r.encoders[0].uses)
         settings = settings_of(r)
         names = {setting.key.rpartition(".")[2] for setting in settings}
-        unsaid = {path.rpartition(".")[2] for path in used(r, r.encoders[0])} - names
+        unsaid = {use.path.rpartition(".")[2] for use in r.encoders[0].uses} - names
         assert unsaid <= {"grids", "subsets", "ddof", "average", "select", "select_by"} or not any(
             setting.origin for setting in settings
         )

@@ -7,12 +7,11 @@ import re
 
 import pytest
 from analysis.runs import filled, rows_of
-from requested import resolve_table
+from requested import by_letter, resolve_table
 
 from harness.encoders import SIZES
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table, origin_of, table_names
-from harness.planning.values import by_origin
 from harness.report.caption import Caption
 from harness.report.settings import settings_of
 from harness.report.table import render
@@ -56,8 +55,8 @@ def test_the_papers_value_brings_a_table_closer() -> None:
     lost = reasons(ours) - reasons(theirs)
     assert lost == {"pre_train.precision fp32 instead of the paper's fp16"}
     assert not reasons(theirs) - reasons(ours)
-    assert by_origin(ours, ours.encoders[0])["D"]["recipe.pre_train.precision"] == "fp32"
-    assert by_origin(theirs, theirs.encoders[0])["P"]["recipe.pre_train.precision"] == "fp16"
+    assert by_letter(ours)["D"]["recipe.pre_train.precision"] == "fp32"
+    assert by_letter(theirs)["P"]["recipe.pre_train.precision"] == "fp16"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def test_a_size_of_coco_lm_has_its_own_values(name: str, size: str) -> None:
     r = resolve_table(name, "paper", encoder=f"new:{size}")
     assert tuple(r.encoders[0].settings.values()) == SIZES[size].relative_positions
     assert (r.optim("pre_train").lr, r.optim("pre_train").steps) == (rate, steps)
-    theirs = by_origin(r, r.encoders[0])["P"]
+    theirs = by_letter(r)["P"]
     assert (theirs["recipe.pre_train.lr"], theirs["recipe.pre_train.steps"]) == (rate, steps)
     assert (theirs["encoder.relative_buckets"], theirs["encoder.relative_distance"]) == SIZES[size].relative_positions
     assert r.comparable == (size == "coco-lm-base" and bool(r.table.paper))

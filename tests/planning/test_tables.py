@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from requested import resolve_table
+from requested import by_letter, resolve_table
 from test_answers import predictions as answers
 
 from harness.errors import UserError
@@ -19,7 +19,6 @@ from harness.methods import METHODS, hyperparameters
 from harness.planning.recipe import MlmHead, Phase, PreTrain, fraction_of
 from harness.planning.row import Row
 from harness.planning.table import Column, Preset, Table, load_table, matching, stated, table_names
-from harness.planning.values import by_origin
 from harness.tasks import METRICS, TASKS, Task, score
 from harness.yaml_files import MisplacedError
 
@@ -58,19 +57,19 @@ def test_every_value_of_a_papers_table_has_one_origin() -> None:
             Table.model_validate(body)
         del body["origin"]
         plain = resolve_table(Table.model_validate(body), "paper")
-        assert not by_origin(plain, plain.encoders[0])
+        assert by_letter(plain).keys() == {""}
 
 
 def test_a_value_that_is_changed_is_no_longer_the_papers() -> None:
     table = load_table("few_shot")
     paper = resolve_table(table, "paper")
-    theirs = by_origin(paper, paper.encoders[0])
+    theirs = by_letter(paper)
     assert {"recipe.fine_tune.lr", "encoder", "selection_every", "seeds"} <= theirs["P"].keys()
     assert {"recipe.fine_tune.schedule", "max_length"} <= theirs["C"].keys()
     laptop = resolve_table(table, "laptop", set=("fine_tune.dropout=0.2",), seeds=(31,))
-    ours = by_origin(laptop, laptop.encoders[0])
+    ours = by_letter(laptop)
     changed = {"recipe.fine_tune.lr", "recipe.fine_tune.dropout", "encoder", "seeds", "subsets"}
-    assert not changed & {path for values in ours.values() for path in values}
+    assert changed <= ours[""].keys()
     assert "recipe.fine_tune.batch_size" in ours["P"]
     for text in ("encoder minilm", "fine_tune.lr 5e-05", "fine_tune.dropout 0.2", "seeds 31", "subsets 3"):
         assert any(each.startswith(text) for each in laptop.deviations), text
