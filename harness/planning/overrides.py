@@ -135,79 +135,57 @@ def table_wide(path: Sequence[str]) -> bool:
     return text or path[0] in ("max_length", "mlm_head", ENCODER.rstrip("."))
 
 
-@dataclass(frozen=True)
-class Unreached:
-    """An override of `value` that some `rows` replace by a value of their own, or (none) that no row reads."""
-
-    override: Override
-    value: str
-    rows: tuple[str, ...]
-
-    @property
-    def sentence(self) -> str:
-        one = len(self.rows) == 1
-        if not self.rows:
-            return f"{self.override.place} has no effect: no chosen row reads it"
-        return (
-            f"{self.override.place} has no effect on {listed(self.rows)}, which set{'s' * one} {self.value} "
-            f"{'itself' if one else 'themselves'}"
-        )
-
-
-def unreached(resolved: ResolvedTable, overrides: Iterable[Override]) -> list[Unreached]:
-    """The overrides of all rows that do not reach each row that they concern; of several of one key the last one counts."""
+def unreached(resolved: ResolvedTable, overrides: Iterable[Override]) -> list[str]:
+    """A sentence for each override that no row reads, or that does not reach each row that it concerns."""
     found = []
     for override in _last(overrides):
-        group = override.path[0]
+        group, keeping = override.path[0], dict[str, list[str]]()
         reached = [row for row in resolved.rows if not override.row or override in row.overrides]
         of_phase = group in PHASES and group not in resolved.phases
         of_method = group in resolved.settings and not any(group in row.parts for row in resolved.rows)
         if of_phase or of_method or not reached:
-            found.append(Unreached(override, override.key, ()))
-        if not override.row:
-            for key, keeping in _keeping(override, reached)[1].items():
-                found += [Unreached(override, key, tuple(row.name for row in keeping))] if keeping else []
+            found.append(f"{override.place} has no effect: no chosen row reads it.")
+        for row in reached if not override.row else []:
+            for key, keeps in _own(override, row).items():
+                keeping.setdefault(key, []).extend([row.name] * keeps)
+        for key, rows in keeping.items():
+            verb, itself = ("sets", "itself") if len(rows) == 1 else ("set", "themselves")
+            found += [f"{override.place} has no effect on {listed(rows)}, which {verb} {key} {itself}."] if rows else []
     return found
 
 
+def check_effect(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
+    """Raises UserError for an override that every row which it concerns replaces by a value of its own, or a row that it is for alone."""
+    for override in _last(overrides):
+        own = [found for row in resolved.rows if override in row.overrides and (found := _own(override, row))]
+        keeps = [all(found.values()) for found in own]
+        if own and (any(keeps) if override.row else all(keeps)):
+            raise UserError(
+                f"{override.place}: has no effect, each chosen row sets {next(iter(own[0]))} itself; change it in a table of your own."
+            )
+
+
 def _last(overrides: Iterable[Override]) -> Iterable[Override]:
+    """Of several of one key the last one, which counts."""
     return {(override.row, override.key): override for override in overrides}.values()
 
 
-def _keeping(
-    override: Override, rows: Sequence[ResolvedRow]
-) -> tuple[Sequence[ResolvedRow], dict[str, list[ResolvedRow]]]:
-    """Of the rows that an override reaches those that it concerns, and by its key in full those that keep a value of their own."""
+def _own(override: Override, row: ResolvedRow) -> dict[str, bool]:
+    """Whether a row keeps a value of its own, by the override's key in full; nothing where it does not concern the row."""
     group, name, value = override.path[0], ".".join(override.path[1:]), override.value
     if f"{group}." == ENCODER:
-        return rows, {override.key: [row for row in rows if row.encoder_settings.get(name, value) != value]}
+        return {override.key: row.encoder_settings.get(name, value) != value}
     if override.key == "pre_train.fraction":
-        rows = [row for row in rows if row.pre_train]
-        return rows, {override.key: [row for row in rows if row.pre_train_fraction not in (None, value)]}
+        return {override.key: row.pre_train_fraction not in (None, value)} if row.pre_train else {}
     if group in ("optim", *PHASES):
         phases = PHASES[:2] if group == "optim" else (group,)
-        return rows, {
-            f"{phase}.{name}": [row for row in rows if _replaces(row.recipe_settings.get(phase, {}), name, value)]
-            for phase in phases
-        }
-    rows = [row for row in rows if group in row.parts and name]
-    own = {row.name: row.settings[group][name] for row in rows}
-    return rows, {override.key: [row for row in rows if own[row.name] not in (value, row.overridden[group][name])]}
+        return {f"{phase}.{name}": _replaces(row.recipe_settings.get(phase, {}), name, value) for phase in phases}
+    if group not in row.parts:
+        return {}
+    return {override.key: row.settings[group][name] not in (value, row.overridden[group][name])}
 
 
 def _replaces(settings: Mapping[str, Any], name: str, value: Any) -> bool:
     """Whether what a row sets of a phase takes the place of a field's value."""
     same = next((pair for pair in EXCLUSIVE if name in pair), (name,))
     return settings.get(name, value) != value or any(key in settings for key in same if key != name)
-
-
-def check_effect(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
-    """Raises UserError for an override that every row which it concerns replaces by a value of its own, or a row that it is for alone."""
-    for override in _last(overrides):
-        reached = [row for row in resolved.rows if override in row.overrides]
-        for rows in [[row] for row in reached] if override.row else [reached]:
-            concerned, keeping = _keeping(override, rows)
-            if concerned and all(len(each) == len(concerned) for each in keeping.values()):
-                raise UserError(
-                    f"{override.place}: has no effect, each chosen row sets {next(iter(keeping))} itself; change it in a table of your own."
-                )

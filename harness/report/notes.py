@@ -55,7 +55,7 @@ def seedless_sentences(plan: Plan) -> list[str]:
 
 def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> list[str]:
     """Which rows keep a value of their own where the request sets another, and in what budget rows differ where it sets one for some alone."""
-    found = [f"{override.sentence}." for override in unreached(plan.resolved, overrides)]
+    found = unreached(plan.resolved, overrides)
     resolved = plan.resolved
     for encoder in resolved.encoders:
         rows = [row for row in resolved.rows_under(encoder) if row.title not in resolved.reference_titles]
