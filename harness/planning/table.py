@@ -333,10 +333,6 @@ class Table(Strict):
                 )
                 raise MisplacedError(["origin", *patterns[1:2]], f"{path} {several}")
 
-    def reason(self, path: str) -> str:
-        """What stands after the letter of a value's origin: a section or a reason, or nothing."""
-        return origin_of(self.origin, path)[2:]
-
     @property
     def reference(self) -> Preset:
         """The preset with the paper's setting: the comparable one, else 'paper', else the default."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from harness.methods import METHODS
 from harness.planning.recipe import EXCLUSIVE
-from harness.planning.resolved import UnderEncoder, Use
+from harness.planning.resolved import UnderEncoder, Use, phases_of
 from harness.planning.table import TASK_RECIPES, TOKENIZER, _encoder, _start, _text, origin_of, stated
 from harness.specs import Optim
 from harness.wording import value_text
@@ -64,7 +63,7 @@ def _reach(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, tuple[Any,
     rows = [(row, _set_by_row(row)) for row in resolved.rows_under(under)]
     specs = {task: spec for spec in resolved.table.task_recipes for task in spec.tasks}
     for phase in resolved.phases:
-        trained = [(row, settings.get(phase, {})) for row, settings in rows if _trains(row, phase)]
+        trained = [(row, settings.get(phase, {})) for row, settings in rows if phase in phases_of((row,))]
         for task in resolved.tasks:
             of_rows = [_replaced(settings) for row, settings in trained if resolved.takes(row, task)]
             if not of_rows:
@@ -88,13 +87,6 @@ def _set_by_row(row: ResolvedRow) -> dict[str, dict[str, Any]]:
         phase, _, name = key.partition(".")
         found.setdefault(phase, {})[name] = value
     return found
-
-
-def _trains(row: ResolvedRow, phase: str) -> bool:
-    """Whether a row has a phase."""
-    if phase == "pre_train":
-        return bool(row.pre_train)
-    return phase == "fine_tune" or any(METHODS[part].train for part in row.method.split("+") if part in METHODS)
 
 
 def _replaced(settings: Mapping[str, Any]) -> set[str]:

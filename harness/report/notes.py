@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.encoders import Located
-from harness.methods import METHODS
 from harness.objectives import definition_of
 from harness.planning.overrides import unreached
 from harness.planning.request import Override
+from harness.planning.resolved import phases_of
 from harness.planning.runs import COMPARED_TEXTS, Plan
 from harness.planning.task_reader import UNLABELLED
 from harness.report.caption import shares
@@ -61,11 +61,9 @@ def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> list[str]:
         rows = [row for row in resolved.rows_under(encoder) if row.title not in resolved.reference_titles]
         for phase, name in itertools.product(resolved.phases, BUDGET):
             values: dict[str, list[str]] = {}
-            for row in rows:
-                post_trains = any(METHODS[each].train for each in row.method.split("+"))
-                if phase == "fine_tune" or (row.pre_train if phase == "pre_train" else post_trains):
-                    value = getattr(getattr(row.base, phase), name)
-                    values.setdefault("unset" if value is None else format_value(value), []).append(row.own.name)
+            for row in (row for row in rows if phase in phases_of((row,))):
+                value = getattr(getattr(row.base, phase), name)
+                values.setdefault("unset" if value is None else format_value(value), []).append(row.own.name)
             if len(values) > 1:
                 each = "; ".join(f"{value} for {listed(names)}" for value, names in values.items())
                 found.append(f"The rows differ in {phase}.{name}: {each}.")
