@@ -44,19 +44,6 @@ def test_methods_share_the_rows_of_a_split_and_splits_share_no_set(quick: Plan) 
         assert [rows.rows for rows in run.stage.data.tests] == [2509]
 
 
-def test_the_papers_updates_and_grid() -> None:
-    resolved = resolve_table("k_shot", "paper", tasks=("mnli",), methods=("FT (tuned)",))
-    points = {
-        (resolved.optim("fine_tune", 16, 48, row).batch_size, resolved.optim("fine_tune", 16, 48, row).lr)
-        for row in resolved.rows
-    }
-    assert points == {(size, lr) for size in (2, 4, 8) for lr in (1e-5, 2e-5, 5e-5)}
-    assert {resolved.optim("fine_tune", 16, 48, row).steps for row in resolved.rows} == {1000}
-    assert resolved.selection("mnli", 6).every == 100
-    assert resolved.selection("mnli", 6).metric == "accuracy"
-    assert resolved.replicates == tuple((subset, 0) for subset in range(5))
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_a_cell_is_the_mean_of_the_best_by_dev_of_each_split(seed: int) -> None:
     """As a loop; MNLI-MM is scored at the point that matched dev selects."""
@@ -91,29 +78,6 @@ def test_sizes_are_said_to_be_of_each_class() -> None:
     text = render(filled(resolved), Caption(0), "text")
     assert "16 training examples per class" in text
     assert "examples per class" not in render(filled(resolve_table("few_shot", "laptop")), Caption(0), "text")
-
-
-@pytest.mark.parametrize(
-    ("preset", "rates"),
-    [
-        ("paper", {3e-6, 4e-6, 5e-6}),
-        ("large", {3e-6, 4e-6, 5e-6}),
-        ("roberta_base", {1e-5, 2e-5, 5e-5}),
-        ("roberta_large", {1e-5, 2e-5, 5e-5}),
-    ],
-)
-def test_coco_lms_prompts_are_a_row_for_each_preset(preset: str, rates: set[float]) -> None:
-    resolved = resolve_table("coco_lm_prompt", preset)
-    (title,) = resolved.printed_rows
-    assert len(resolved.rows) == 9
-    optims = [resolved.optim("fine_tune", 16, 48, row) for row in resolved.rows]
-    assert {optim.lr for optim in optims} == rates
-    assert {optim.batch_size for optim in optims} == {2, 4, 8}
-    assert {optim.steps for optim in optims} == {1000}
-    assert resolved.comparable
-    assert resolved.paper_value(16, title, "mnli_mm")
-    if title.startswith("COCO-LM"):
-        assert resolved.optim("pre_train", row=resolved.rows[0]).lr == {"paper": 2e-4, "large": 1e-4}[preset]
 
 
 def test_the_small_presets_fit_their_encoder(packaged: dict[str, Path]) -> None:

@@ -64,21 +64,6 @@ def test_a_run_that_failed_leaves_the_cell_open_and_one_that_collapsed_is_marked
     assert cell.collapsed == 4
 
 
-def test_a_full_size_cell_is_the_run_that_is_best_on_dev() -> None:
-    r = resolve_table("scl_full_size", "paper")
-    seeds = r.seeds
-    runs = [
-        result(r, row, 0, column, 0, seed, 0.5 + 0.01 * k, dev=0.9 if k == 4 else 0.1 + 0.01 * k)
-        for row, column, (k, seed) in product(("CE", "CE + SCL"), r.columns, enumerate(seeds))
-    ]
-    grid = filled(r, runs, rows_of(r))
-    cell = grid.cells[0, "CE", "cola"]
-    assert (cell.value, cell.spread) == (0.54, None)
-    average = grid.cells[0, "CE", "avg"]
-    assert (average.value, average.paper, average.verdict) == (pytest.approx(0.54), 0.897, "not comparable")
-    assert r.columns["cola"].metric == "accuracy"
-
-
 @pytest.mark.parametrize(("table", "size"), [("scl_few_shot", 20), ("scl_full_size", 0)])
 def test_lambda_and_tau_are_selected_by_the_papers_two_rules(table: str, size: int) -> None:
     """Few-shot: the three best dev scores decide, so a configuration with one failure among ten wins; full size: the mean of all."""

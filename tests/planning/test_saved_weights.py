@@ -172,29 +172,6 @@ def test_wrong_updates_are_refused(row: dict[str, Any], save_at: tuple[int, ...]
     assert str(path) in str(raised.value)
 
 
-def test_a_figure_has_a_line_for_each_pre_training() -> None:
-    """At the updates that were run, with an Avg; the last point is the end."""
-    steps = (50_000, 100_000, 250_000)
-    mlm = [row.model_copy(update={"name": f"MLM {row.name}"}) for row in table_of(steps=steps, pre_train="mlm").rows]
-    table = table_of(steps=steps)
-    shown = Figure(x="pre_train_step", label="updates")
-    table = table.model_copy(update={"rows": (*mlm, *table.rows), "figure": shown})
-    r = resolve_table(table, "paper", tasks=("cola", "rte"), sizes=(100,), set=("pre_train.steps=1000",))
-    runs = [
-        result(r, row.name, 100, column, subset, seed, 0.5 + 0.01 * index, dev=0.5)
-        for index, row in enumerate(r.rows)
-        for column in r.columns
-        for subset, seed in r.replicates_at(100)
-    ]
-    points = points_of(filled(r, runs, rows_of(r)))
-    assert {point.column for point in points} == {"CoLA", "RTE", "Avg"}
-    for column in ("RTE", "Avg"):
-        for series, first in (("MLM", 50.0), ("TACO", 53.0)):
-            line = [point for point in points if (point.column, point.series) == (column, series)]
-            assert [point.x for point in line] == [200, 400, 1000]
-            assert [point.value for point in line] == pytest.approx([first, first + 1, first + 2])
-
-
 def test_a_row_without_pre_training_is_a_line_of_reference() -> None:
     """It has no place on the axis of updates, keeps its own name, and is drawn with the curves of all four objectives."""
     r = resolve_table(load_table("learning_curves"), "laptop")

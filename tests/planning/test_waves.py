@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ ENCODER = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16, "v
 LOCATED = Located(Encoder("7" * 32), None, ENCODER, None)
 
 
+@cache
 def earlier() -> Plan:
     before = earlier_request(resolve_table("scl_transfer", "paper"), request())
     assert before is not None
