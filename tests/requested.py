@@ -10,8 +10,8 @@ from harness.planning.request import Request, parse_override
 from harness.planning.resolve import earlier_request, resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import make_plan
+from harness.planning.starts import start_at
 from harness.planning.table import Table, load_table
-from harness.planning.waves import start_at
 from harness.specs import Parent
 from harness.tasks import Task, TextSource
 

@@ -18,7 +18,7 @@ from harness.commands.trained import trained_model
 from harness.errors import UserError
 from harness.hub import Repository
 from harness.paths import new_folder, replace_file
-from harness.planning.waves import best_run
+from harness.planning.starts import best_run
 from harness.specs import Run
 from harness.tasks import TASKS, Task
 from harness.tasks.sources import HUB_DATASET, HUB_FILE, HUB_REVISION, file_of

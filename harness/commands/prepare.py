@@ -33,8 +33,8 @@ from harness.planning.resolve import earlier_request, resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
 from harness.planning.snapshot import Snapshot, remade, snapshot
+from harness.planning.starts import SELECTED, selected
 from harness.planning.table import Table, load_table
-from harness.planning.waves import SELECTED, selected
 from harness.planning.work import Item, work
 from harness.specs import Parent, Run, Stage, Status
 from harness.storage import Storage

@@ -19,7 +19,7 @@ from harness.methods import known_methods
 from harness.objectives import definition_of
 from harness.planning.request import Request, encoder_names, from_json
 from harness.planning.runs import Plan
-from harness.planning.waves import best_run
+from harness.planning.starts import best_run
 from harness.specs import Record, RowSet, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.store.rows import predicted_by

@@ -11,7 +11,7 @@ from harness.commands.execution import check_machine, execution_of, storage_of, 
 from harness.commands.prepare import Prepared, check_masks, check_readings
 from harness.commands.texts import reader
 from harness.planning.runs import Plan
-from harness.planning.waves import best_run
+from harness.planning.starts import best_run
 from harness.specs import NO_ENCODER, Record, Run
 from harness.storage import Storage, weights_of
 from harness.store import Store

@@ -15,7 +15,7 @@ from harness.objectives.definitions import HEAD
 from harness.planning.recipe import Augment, EncoderSettings
 from harness.planning.resolved import ResolvedTable, UnderEncoder
 from harness.planning.row import ENCODER, ResolvedRow, Row
-from harness.planning.waves import SELECTED
+from harness.planning.starts import SELECTED
 from harness.specs import UNRESOLVED, Data, Encoder, Parent, RowSet, Run, Selection, Stage
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import Task

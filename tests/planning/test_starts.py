@@ -16,7 +16,7 @@ from harness.encoders import Located
 from harness.errors import UserError
 from harness.planning.resolve import earlier_request
 from harness.planning.runs import Plan, make_plan
-from harness.planning.waves import selected, start_at
+from harness.planning.starts import selected, start_at
 from harness.report.notes import start_sentences
 from harness.specs import Encoder, Parent, Record, Run
 from harness.store import Store
