@@ -5,15 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from harness.encoders import Located
+from harness.encoders import PACKAGED, Located
 from harness.planning.request import Request, parse_override
 from harness.planning.resolve import earlier_request, resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import make_plan
 from harness.planning.starts import start_at
 from harness.planning.table import Table, load_table
-from harness.specs import Parent
+from harness.specs import Encoder, Parent
 from harness.tasks import Task, TextSource
+
+ROBERTA_BASE = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "intermediate_size": 3072,
+    "vocab_size": 50265,
+    "model_type": "roberta",
+}
+BERT_TINY = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "intermediate_size": 512,
+    "vocab_size": 30522,
+    "model_type": "bert",
+}
+SMALL = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50, "model_type": "roberta"}
+UNREAD = Located(Encoder("7" * 32), None, SMALL, None)
+"""An encoder that nothing reads."""
+
+
+def located(name: str) -> Located:
+    """An encoder of this name that is not at hand."""
+    training = PACKAGED[name].head_training if name in PACKAGED else None
+    return Located(Encoder("7" * 32, name), None, ROBERTA_BASE, training, new=name.startswith("new:"))
 
 
 def request(preset: str | None = None, *, set: Iterable[str] = (), **fields: Any) -> Request:
@@ -31,12 +55,12 @@ def resolve_table(
 
 
 def first_starts(
-    resolved: ResolvedTable, request: Request, source: TextSource | None, located: Located
+    resolved: ResolvedTable, request: Request, source: TextSource | None, encoder: Located
 ) -> dict[str, Parent | str]:
     """What runs start from where they start from runs of another table: the first run of each row there."""
     starts: dict[str, Parent | str] = {}
     if before := earlier_request(resolved, request):
-        for run in make_plan(resolve(load_table(before.table), before), source, located).runs:
+        for run in make_plan(resolve(load_table(before.table), before), source, encoder).runs:
             starts.setdefault(run.row, start_at(run, head=True))
     return starts
 

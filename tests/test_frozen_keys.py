@@ -14,27 +14,18 @@ import hashlib
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-from requested import first_starts
+from requested import first_starts, located
 
-from harness.encoders import PACKAGED, Located, locate
+from harness.encoders import locate
 from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.runs import make_plan
 from harness.planning.table import Table, load_table
 from harness.planning.task_reader import Translation
-from harness.specs import Encoder
 from harness.tasks import TextSource, open_source
 
-CONFIG: dict[str, Any] = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "intermediate_size": 3072,
-    "vocab_size": 50265,
-    "model_type": "roberta",
-}
 Digests = dict[str, str]
 """By row of a table: the number of runs, and a digest over their names and keys."""
 FROZEN: dict[str, dict[str, Digests]] = json.loads((Path(__file__).parent / "frozen_keys.json").read_text())
@@ -52,14 +43,9 @@ def digests(table: str, preset: str, source: TextSource | None) -> Digests:
     loaded = table_named(table)
     request = Request(preset=preset, tasks=None if loaded.tasks else ("sst2",))
     resolved = resolve(loaded, request)
-    name = resolved.encoder
-    if source:
-        located = locate(name)
-    else:
-        training = PACKAGED[name].head_training if name in PACKAGED else None
-        located = Located(Encoder("7" * 32, name), None, CONFIG, training, new=name.startswith("new:"))
-    starts = first_starts(resolved, request, source, located)
-    plan = make_plan(resolved, source, located, translation=Translation(), starts=starts)
+    encoder = locate(resolved.encoder) if source else located(resolved.encoder)
+    starts = first_starts(resolved, request, source, encoder)
+    plan = make_plan(resolved, source, encoder, translation=Translation(), starts=starts)
     keys: dict[str, list[str]] = {}
     for run in plan.runs:
         keys.setdefault(run.row.partition(", ")[0].partition(" on ")[0], []).append(f"{run.name} {run.stage.key}")

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from analysis.runs import filled
-from requested import first_starts, request, resolve_table
+from requested import first_starts, located, request, resolve_table
 
-from harness.encoders import PACKAGED, Located
 from harness.objectives import definition_of
 from harness.planning.recipe import updates_between
 from harness.planning.resolved import ResolvedTable
@@ -24,16 +23,9 @@ from harness.planning.task_reader import Translation
 from harness.planning.values import grid_points
 from harness.report.caption import Caption, caption_lines
 from harness.report.settings import grid_records, settings_of
-from harness.specs import Encoder, Optim, Run, Stage
+from harness.specs import Optim, Run, Stage
 from harness.tasks import part_name
 
-CONFIG: dict[str, Any] = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "intermediate_size": 3072,
-    "vocab_size": 50265,
-    "model_type": "roberta",
-}
 PHASES = {"fine-tune": "fine_tune", "post-train": "post_train", "pre-train": "pre_train"}
 MANY = 300
 """Presets with more runs are planned with their first seed, then with their first rows, on their first and last task: what is compared is
@@ -72,11 +64,9 @@ def narrowed(table: str, preset: str, more: Mapping[str, Any]) -> ResolvedTable:
 
 def planned(table: str, preset: str, more: Mapping[str, Any]) -> Plan:
     r = narrowed(table, preset, more)
-    training = PACKAGED[r.encoder].head_training if r.encoder in PACKAGED else None
-    located = Located(Encoder("7" * 32, r.encoder), None, CONFIG, training, new=r.encoder.startswith("new:"))
-    return make_plan(
-        r, None, located, translation=Translation(), starts=first_starts(r, request(preset), None, located)
-    )
+    encoder = located(r.encoder)
+    starts = first_starts(r, request(preset), None, encoder)
+    return make_plan(r, None, encoder, translation=Translation(), starts=starts)
 
 
 def holds(optim: Optim, name: str, value: Any, size: int, rows: int) -> bool:

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from analysis.runs import filled, result, results, rows_of
-from requested import resolve_table
+from requested import UNREAD, resolve_table
 
-from harness.encoders import Located
 from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
@@ -24,11 +23,9 @@ from harness.planning.task_reader import Translation
 from harness.report.caption import Caption, caption_lines
 from harness.report.settings import settings_of
 from harness.report.table import render
-from harness.specs import Encoder, Run
+from harness.specs import Run
 from harness.tasks import Rows, TextSource, Translator, back_translated, cached_augmentation, open_source
 
-ENCODER = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50, "model_type": "roberta"}
-LOCATED = Located(Encoder("7" * 32), None, ENCODER, None)
 TEMPERATURES = (0.3, 0.5, 0.7, 0.9)
 LOSSES = ("CE", "CE + SCL")
 
@@ -64,7 +61,7 @@ def marking(augment: Augment) -> Translation:
 
 def planned(resolved: ResolvedTable, source: TextSource | None = None, made: bool = True) -> Plan:
     found = {augment: marking(augment) if made else Translation() for augment in resolved.augmentations}
-    return make_plan(resolved, source, LOCATED, augmentations=found)
+    return make_plan(resolved, source, UNREAD, augmentations=found)
 
 
 def keys(runs: Sequence[Run]) -> set[str]:
@@ -100,7 +97,7 @@ def test_the_papers_average_is_the_mean_of_four_and_its_spread_that_of_the_twelv
 
 def test_240_runs_are_new_and_60_are_those_of_the_few_shot_table() -> None:
     noisy, few_shot = resolve_table("scl_noisy", "paper"), resolve_table("scl_few_shot", "paper")
-    ours, theirs = planned(noisy), make_plan(few_shot, None, LOCATED)
+    ours, theirs = planned(noisy), make_plan(few_shot, None, UNREAD)
     assert len(ours.runs) == len(keys(ours.runs)) == 300
     assert len(keys(ours.runs) & keys(theirs.runs)) == 60
     assert keys([run for run in ours.runs if run.row in LOSSES]) == keys([r for r in theirs.runs if r.size == 100])
@@ -178,7 +175,7 @@ def test_only_the_training_sets_of_augmented_rows_change(packaged: dict[str, Pat
             _, bracket, source_text = text.partition("(")
             copied = text.startswith("None.") and bracket
             assert label == labels[(source_text[:-1],) if copied else (text,)]
-    few_shot = make_plan(resolve_table("scl_few_shot", "quick"), source, LOCATED)
+    few_shot = make_plan(resolve_table("scl_few_shot", "quick"), source, UNREAD)
     assert keys([run for run in plan.runs if run.row in LOSSES]) == keys([r for r in few_shot.runs if r.size == 100])
     waiting = planned(resolve_table("scl_noisy", "quick"), source, made=False)
     assert len(keys(waiting.runs)) == 40

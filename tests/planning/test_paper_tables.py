@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from analysis.runs import filled, result, rows_of
-from requested import resolve_table
+from requested import UNREAD, resolve_table
 
 from harness.analysis.schema import Result
-from harness.encoders import Located
 from harness.errors import UserError
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import make_plan
@@ -22,10 +21,8 @@ from harness.planning.task_reader import Translation
 from harness.report.caption import Caption, caption_lines
 from harness.report.figures.figure import csv_of, drawn, points_of
 from harness.report.figures.panels import FAINT, INK, MUTED, SERIES
-from harness.specs import Encoder
 from harness.tasks import TASKS, open_source
 
-ENCODER = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50, "model_type": "roberta"}
 LEAST = {"subsets": (0, 1, 2, 3), "tasks": ("sst2",)}
 
 
@@ -133,7 +130,7 @@ def test_both_rows_train_select_and_test_on_the_same_rows(packaged: dict[str, Pa
     plan = make_plan(
         resolve_table("scl_few_shot", "quick"),
         source,
-        Located(Encoder("7" * 32), None, ENCODER, None),
+        UNREAD,
         translation=Translation(),
     )
     data = {(run.row, run.size, run.subset): run.stage.data for run in plan.runs}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from requested import SMALL
 
 from harness.encoders import Located
 from harness.errors import UserError
@@ -19,14 +20,6 @@ from harness.planning.task_reader import Translation
 from harness.specs import Encoder, Run
 from harness.tasks import open_source
 
-CONFIG: dict[str, Any] = {
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "intermediate_size": 16,
-    "vocab_size": 50,
-    "model_type": "roberta",
-}
-
 
 def resolved(table: str, preset: str, *overrides: tuple[str, Any], **fields: Any) -> ResolvedTable:
     given = tuple(Override(tuple(key.split(".")), value, "--set") for key, value in overrides)
@@ -36,7 +29,7 @@ def resolved(table: str, preset: str, *overrides: tuple[str, Any], **fields: Any
 def plan_of(table: ResolvedTable, data: Path | None = None, read: bool = False) -> Plan:
     source = open_source(data) if read else None
     return make_plan(
-        table, source, Located(Encoder("7" * 32, table.encoder), None, CONFIG, None), translation=Translation()
+        table, source, Located(Encoder("7" * 32, table.encoder), None, SMALL, None), translation=Translation()
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from analysis.runs import filled, result, rows_of
-from requested import resolve_table
+from requested import BERT_TINY, resolve_table
 
 from harness.analysis.cost import Cost, cost_before
 from harness.encoders import Located
@@ -24,13 +24,6 @@ from harness.report.figures.figure import csv_of, drawn, points_of
 from harness.specs import Encoder, Parent, Stage, Status
 from harness.storage import weights_of
 
-CONFIG: dict[str, Any] = {
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "intermediate_size": 512,
-    "vocab_size": 30522,
-    "model_type": "bert",
-}
 FULL = load_table("pretraining")
 SMALL: dict[str, Any] = {"tasks": ("cola",), "sizes": (100,), "subsets": (0,), "seeds": (31,)}
 
@@ -50,7 +43,7 @@ def table_of(
 
 def plan_of(table: Table, preset: str = "paper", **fields: Any) -> Plan:
     resolved = resolve_table(table, preset, **{**SMALL, **fields})
-    return make_plan(resolved, None, Located(Encoder("7" * 32, "tiny"), None, CONFIG, None))
+    return make_plan(resolved, None, Located(Encoder("7" * 32, "tiny"), None, BERT_TINY, None))
 
 
 def pre_training(plan: Plan) -> list[Stage]:

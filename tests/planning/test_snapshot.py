@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from requested import resolve_table
+from requested import BERT_TINY, resolve_table
 
 from harness.encoders import Located
 from harness.planning.resolved import ResolvedTable
@@ -14,18 +14,10 @@ from harness.planning.snapshot import Snapshot, remade, snapshot
 from harness.planning.table import load_table, table_names
 from harness.specs import Encoder
 
-SHAPE = {
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "intermediate_size": 512,
-    "vocab_size": 30522,
-    "model_type": "bert",
-}
-
 
 def plan_of(resolved: ResolvedTable) -> Plan:
     """Each encoder with a digest of its name."""
-    located = (Located(Encoder(f"{each.name:0<32}", each.name), None, SHAPE, None) for each in resolved.encoders)
+    located = (Located(Encoder(f"{each.name:0<32}", each.name), None, BERT_TINY, None) for each in resolved.encoders)
     return make_plan(resolved, None, *located)
 
 

@@ -8,21 +8,17 @@ from functools import cache
 import numpy as np
 import pytest
 from analysis.runs import commit
-from requested import request, resolve_table
+from requested import UNREAD, request, resolve_table
 
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.report import grid_of
-from harness.encoders import Located
 from harness.errors import UserError
 from harness.planning.resolve import earlier_request
 from harness.planning.runs import Plan, make_plan
 from harness.planning.starts import selected, start_at
 from harness.report.notes import start_sentences
-from harness.specs import Encoder, Parent, Record, Run
+from harness.specs import Parent, Record, Run
 from harness.store import Store
-
-ENCODER = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50, "model_type": "roberta"}
-LOCATED = Located(Encoder("7" * 32), None, ENCODER, None)
 
 
 @cache
@@ -32,7 +28,7 @@ def earlier() -> Plan:
     return make_plan(
         resolve_table(before.table, before.preset, methods=before.methods, tasks=before.tasks, sizes=before.sizes),
         None,
-        LOCATED,
+        UNREAD,
     )
 
 
@@ -42,7 +38,7 @@ def plan(place: int | None = None, **fields: object) -> Plan:
     for run in earlier().runs if place is not None else ():
         rows.setdefault(run.row, []).append(run)
     starts = {row: start_at(runs[place or 0], head=True) for row, runs in rows.items()}
-    return make_plan(resolve_table("scl_transfer", "paper", **fields), None, LOCATED, starts=starts)
+    return make_plan(resolve_table("scl_transfer", "paper", **fields), None, UNREAD, starts=starts)
 
 
 def record(run: Run, dev: float | None, status: str = "done") -> Record:
@@ -52,7 +48,7 @@ def record(run: Run, dev: float | None, status: str = "done") -> Record:
 
 
 def test_the_paper_has_twenty_runs_and_forty_that_start_from_two_of_them() -> None:
-    before, theirs = earlier(), make_plan(resolve_table("scl_full_size", "paper"), None, LOCATED)
+    before, theirs = earlier(), make_plan(resolve_table("scl_full_size", "paper"), None, UNREAD)
     assert {run.stage.key for run in before.runs} < {run.stage.key for run in theirs.runs}, "trained once for both"
     waiting, later = plan(), plan(0)
     assert (len(before.runs), len(waiting.runs), len(later.runs), len(later.stages)) == (20, 40, 40, 42)

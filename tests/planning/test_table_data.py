@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from requested import resolve_table
+from requested import BERT_TINY, resolve_table
 
 from harness.encoders import Located, locate
 from harness.errors import UserError
@@ -20,14 +20,7 @@ from harness.specs import Encoder
 from harness.tasks import Rows, TextSource, open_source
 from harness.tasks.task import Task
 
-SMALL = {
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "intermediate_size": 512,
-    "vocab_size": 30522,
-    "model_type": "bert",
-}
-TINY = Located(Encoder("7" * 32, "tiny"), None, SMALL, None)
+TINY = Located(Encoder("7" * 32, "tiny"), None, BERT_TINY, None)
 
 
 def resolved(*texts: str, table: str = "few_shot", preset: str = "quick", **overrides: Any) -> ResolvedTable:
@@ -88,7 +81,7 @@ def test_a_narrower_table_is_made_of_the_same_readings(quick: Plan) -> None:
 
 
 def test_pre_training_is_made_of_readings_too() -> None:
-    new = Located(Encoder("4" * 32, "new:tiny"), None, SMALL, None, new=True)
+    new = Located(Encoder("4" * 32, "new:tiny"), None, BERT_TINY, None, new=True)
     narrow = {"table": "pretraining", "preset": "paper", "tasks": ("rte",), "methods": ("MLM", "TACO", "RTD Only")}
     sets = ("pre_train.lr=3e-4", "taco.window=3", "pre_train.max_length=64")
     before, after = (make_plan(resolved(*texts, **narrow), None, new) for texts in ((), sets))
