@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -119,10 +120,10 @@ def test_a_request_of_an_older_store_is_read() -> None:
         ({"set": {"fine_tune.lrr": 1}}, "set fine_tune.lrr=1: unknown key"),
         ({"set": {("cmlm", "alpha"): -1}}, "set cmlm.alpha=-1: should be greater"),
         ({"data": "nowhere"}, "nowhere: there is no such folder; data takes 'hub'"),
-        ({"data": 3}, "data: should be a text, not 3."),
-        ({"sizes": "20"}, "sizes: should be a whole number of 0 or more, not '20'."),
-        ({"gpus_per_run": float("nan")}, "gpus_per_run: should be a number of 0 or more, not nan."),
-        ({"retry": 1}, "retry: should be true or false, not 1."),
+        ({"data": 3}, "data: should be a valid string, not 3."),
+        ({"sizes": "twenty"}, "sizes: should be a valid integer, unable to parse string as an integer, not 'twenty'."),
+        ({"gpus_per_run": float("nan")}, "gpus_per_run: should be a finite number, not nan."),
+        ({"retry": 3}, "retry: should be a valid boolean, unable to interpret input, not 3."),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None:
@@ -138,7 +139,7 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None
         ("mlm", {}, "tune mlm: no packaged space varies this method; write one and name it with space."),
         ("taco_fine_tune", {}, "tune the method ft with space taco_fine_tune."),
         ("cmlm", {"space": "scl"}, "space scl: the space scl is for the method scl, and not for cmlm"),
-        ("cmlm", {"trials": 0}, "trials: should be a whole number of 1 or more, not 0."),
+        ("cmlm", {"trials": 0}, "trials: should be greater than or equal to 1, not 0."),
         ("cmlm", {"mode": "gird"}, "mode: unknown mode 'gird'. Did you mean 'grid'?"),
         ("cmlm", {"mode": "grid", "trials": 5}, "trials: a grid ends by itself; leave it out"),
         ("cmlm", {"metric": "mcc"}, "metric mcc: the task movies does not have it"),
@@ -171,15 +172,22 @@ def test_a_value_of_the_last_bench_is_named_as_its_own() -> None:
         prepare(like_last(Request(tasks=("movies",)), last), train=False)
 
 
+def test_arguments_are_listed() -> None:
+    given = {"table": "few_shot", "tasks": "movies", "sizes": 20, "set": {}, "keep": "best"}
+    assert given.keys() <= signature(harness.plan).parameters.keys() == signature(harness.results).parameters.keys()
+    assert {"space", "trials", "tasks", "set"} <= signature(harness.tune_plan).parameters.keys()
+    assert "methods" not in signature(harness.tune).parameters
+
+
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(UserError, match="table: name a table"):
         harness.plan()
     with pytest.raises(UserError, match="holds no bench yet"):
         harness.results()
     with pytest.raises(TypeError, match="unknown argument 'methodz'"):
-        harness.plan("few_shot", methodz="ft")  # type: ignore[call-arg]
+        harness.plan("few_shot", methodz="ft")
     with pytest.raises(TypeError, match="unknown argument 'methods'"):
-        harness.tune("cmlm", methods="ft")  # type: ignore[call-arg]
+        harness.tune("cmlm", methods="ft")
 
 
 @pytest.mark.usefixtures("packaged")

@@ -254,15 +254,6 @@ def test_planning_needs_neither_torch_nor_ray() -> None:
     assert not heavy
 
 
-@pytest.mark.parametrize("words", [["--help"], ["tune", "--help"]], ids=" ".join)
-def test_help_imports_nothing_but_the_standard_library(words: list[str]) -> None:
-    modules = imported_by("-m", "harness", *words) - imported_by("-c", "")
-    foreign = {m.split(".")[0] for m in modules} - set(sys.stdlib_module_names) - {"harness"}
-    assert not foreign, f"`harness {' '.join(words)}` imports {sorted(foreign)}: import them inside the handlers"
-    assert not {"harness.cli.doctor", "harness.cli.tune"} & modules
-    assert len(modules) < 200, f"`harness {' '.join(words)}` imports {len(modules)} modules"
-
-
 def test_model_types_are_told_apart_in_one_place() -> None:
     """Everywhere else a field of `Family` says it. The rooms that deal with encoders; translators have model types of their own."""
     switch = re.compile(r"""(model_type['")\]]*|\.kind)\s+(==|!=|in|not in)\s""")

@@ -36,7 +36,7 @@ def train_here(prepared: Prepared, view: Any, *, remember: bool = True, deadline
         located.folder,
         storage,
         encoder_config=located.config if located.new else None,
-        micro_batch=prepared.request.micro_batch,
+        micro_batch=prepared.request.micro_batch or 0,
     )
     read, owner = reader(prepared.plan, located, tokeniser, prepared.store), Owner.current()
 

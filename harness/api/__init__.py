@@ -15,19 +15,19 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from os import fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from harness.analysis.schema import RESULT_DTYPES as RESULT_DTYPES
 from harness.analysis.scores import results_of
 from harness.api.arguments import (
-    Fields,
+    SEARCH,
+    SHARED,
     Files,
     Name,
-    Search,
     Set,
-    Shared,
-    checked,
+    lists,
     request_from,
+    share,
     tune_request,
     with_table,
 )
@@ -59,7 +59,7 @@ from harness.commands.study import (
 )
 from harness.commands.train import unshown
 from harness.errors import UserError
-from harness.planning.request import Request
+from harness.planning.request import PLAIN, Request
 from harness.search.trials import Mode
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as merge_stores
@@ -72,12 +72,13 @@ if TYPE_CHECKING:
     from harness.planning.lifecycle import Event
 
 
+@lists(*PLAIN)
 @undisturbed()
-def plan(table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]) -> PlanSummary:
+def plan(table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Any) -> PlanSummary:
     """What a bench with these arguments would run; trains nothing.
 
     `table`: a name ('harness list tables') or the path of a YAML file. `set`: overridden values by key. `with_file`: a YAML
-    file with a method's point, as `tune` writes it, or several. `fields`: see `Fields`; what is left out is the table's.
+    file with a method's point, as `tune` writes it, or several. `fields`: those of `harness.planning.request.Request`; what is left out is the table's.
 
     >>> import harness
     >>> ours = harness.plan("few_shot", tasks="movies", methods="ft", sizes=20, subsets=0, seeds=[31, 42])
@@ -91,6 +92,7 @@ def plan(table: Name = "", *, set: Set | None = None, with_file: Files = "", **f
     return PlanSummary(prepare(with_table(request_from(table, set, with_file, fields)), train=False))
 
 
+@lists(*PLAIN)
 @undisturbed()
 def bench(
     table: Name = "",
@@ -98,7 +100,7 @@ def bench(
     set: Set | None = None,
     with_file: Files = "",
     on_event: Callable[[Event], None] | None = None,
-    **fields: Unpack[Fields],
+    **fields: Any,
 ) -> BenchResult:
     """Train what a table lacks, and give its results. Arguments as of `plan`; `on_event`: called with each event of a stage.
 
@@ -118,10 +120,9 @@ def bench(
     return BenchResult(done.prepared)
 
 
+@lists(*PLAIN)
 @undisturbed()
-def results(
-    table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]
-) -> pd.DataFrame:
+def results(table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Any) -> pd.DataFrame:
     """Tidy results from the store, one row a replicate and metric; trains nothing. Arguments as of `plan`; without a table
     those of the last bench in the store.
 
@@ -155,6 +156,7 @@ def _recorded(function: str, request: Request) -> Prepared:
     return prepared
 
 
+@lists(*PLAIN)
 @undisturbed()
 def compare(
     table: Name = "",
@@ -164,7 +166,7 @@ def compare(
     items: bool = False,
     set: Set | None = None,
     with_file: Files = "",
-    **fields: Unpack[Fields],
+    **fields: Any,
 ) -> CompareResult:
     """Every row of a table against one of them, from the store; trains nothing. Arguments as of `results`.
 
@@ -181,13 +183,12 @@ def compare(
     if not isinstance(items, bool):
         raise UserError(f"items: should be true or false, not {items!r}.")
     prepared = _recorded("compare", request_from(table, set, with_file, fields))
-    return CompareResult(prepared, comparisons_of(prepared, against, checked("region", region) / 100, items))
+    return CompareResult(prepared, comparisons_of(prepared, against, share("region", region), items))
 
 
+@lists(*PLAIN)
 @undisturbed()
-def examples(
-    table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Unpack[Fields]
-) -> ExamplesResult:
+def examples(table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Any) -> ExamplesResult:
     """The test examples of a table over all its runs, from stored predictions: consensus and flips, labels in doubt. Arguments as of `results`; of tasks
     with classes.
 
@@ -202,6 +203,7 @@ def examples(
     return ExamplesResult(examples_of(_recorded("examples", request_from(table, set, with_file, fields))))
 
 
+@lists(*SHARED)
 @undisturbed("optuna")
 def tune(
     method: str,
@@ -216,7 +218,7 @@ def tune(
     seed: int = 0,
     set: Set | None = None,
     on_trial: Watcher | None = None,
-    **fields: Unpack[Shared],
+    **fields: Any,
 ) -> TuneResult:
     """Search a method's hyperparameters, judged on dev over subsets and seeds. The trials that a store holds are not run again.
 
@@ -233,24 +235,17 @@ def tune(
     def shown(*_: Any) -> AbstractContextManager[Watcher]:
         return nullcontext(on_trial or (lambda kind, trial: None))
 
-    search: Search = {
-        "space": space,
-        "preset": preset,
-        "mode": mode,
-        "trials": trials,
-        "sampler": sampler,
-        "racing": racing,
-        "metric": metric,
-        "seed": seed,
-    }
+    search = {"space": space, "preset": preset, "mode": mode, "trials": trials, "sampler": sampler}
+    search |= {"racing": racing, "metric": metric, "seed": seed}
     request = tune_request(method, set, {**fields, **search})
     with searched(request, Callbacks(), shown) as (opened, track):
         track()
         return _result_of(opened)
 
 
+@lists(*dict.fromkeys((*SEARCH, *SHARED)))
 @undisturbed()
-def tune_plan(method: str, *, set: Set | None = None, **arguments: Unpack[Search]) -> StudyPlan:
+def tune_plan(method: str, *, set: Set | None = None, **arguments: Any) -> StudyPlan:
     """What `tune` with these arguments would run; trains nothing. Of a search its stages, FLOPs and hours are upper bounds.
 
     >>> import harness
@@ -303,6 +298,7 @@ def record(key: str, *, store: str = DEFAULT_URL) -> StageRecord:
     return stage_record(Store(store, create=False), key)
 
 
+@lists(*PLAIN)
 @undisturbed()
 def publish(
     folder: Name,
@@ -311,7 +307,7 @@ def publish(
     without_labels: bool = False,
     set: Set | None = None,
     with_file: Files = "",
-    **fields: Unpack[Fields],
+    **fields: Any,
 ) -> Published:
     """Write the results and records of a table as a folder that others check, print and continue. `without_labels`: without the gold
     labels of its examples, which `merge` takes from the data. Other arguments as of `results`."""

@@ -2,135 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from inspect import Parameter, signature
 from os import PathLike, fspath
-from typing import Any, Literal, TypedDict
+from typing import Any, TypeVar
 
-from harness.errors import UserError, unknown
+from pydantic import TypeAdapter, ValidationError
+
+from harness.errors import UserError
 from harness.methods import read_methods
-from harness.planning.fields import BY_NAME, Field
 from harness.planning.point import with_points
 from harness.planning.recipe import Value
-from harness.planning.request import KEPT, Request, overrides_of, with_default_table
+from harness.planning.request import PLAIN, Amount, Request, overrides_of, read, with_default_table
 from harness.search.request import TuneRequest
-from harness.search.trials import Mode
+from harness.yaml_files import describe_errors
 
 Set = Mapping[str, Value] | Mapping[tuple[str, ...], Value]
 """Values by key ('fine_tune.lr') or by path (('fine_tune', 'lr')), as `--set` takes them."""
-
-
 Name = str | PathLike[str]
 Files = Name | Sequence[Name]
 """A name, or the path of a file or folder."""
+SHARED = tuple(name for name in PLAIN if name not in ("preset", "reference", "methods", "keep"))
+"""The fields of a request that a search takes too."""
+SEARCH = ("space", "preset", "mode", "trials", "sampler", "racing", "metric", "seed")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Shared(TypedDict, total=False):
-    """Keyword arguments of a request; see `harness.planning.request.Request`. A filter may be one value or several."""
+def lists(*names: str) -> Callable[[F], F]:
+    """`help` and notebooks list these arguments in place of those that the function takes by any name."""
 
-    tasks: Name | Iterable[Name]
-    text: str | Iterable[str]
-    label: str
-    kind: str
-    dev: Name
-    test: Name
-    unlabelled: Name
-    remove_overlap: bool
-    skip_bad_rows: bool
-    protocol: str
-    sizes: int | Iterable[int]
-    subsets: int | Iterable[int]
-    seeds: int | Iterable[int]
-    encoder: Name | Iterable[Name]
-    data: Name
-    corpus: Name
-    translator: Name
-    store: str
-    storage: Name
-    address: str
-    slots: int
-    gpus_per_run: float
-    cpus_per_run: float
-    num_workers: int
-    micro_batch: int
-    dev_points: int
-    checkpoint_minutes: float
-    hours: float
-    retry: bool
-    track: str | Iterable[str]
+    def listed(function: F) -> F:
+        *own, _ = signature(function).parameters.values()
+        kinds = {name: Request.__annotations__.get(name, Any) for name in names}
+        more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in kinds.items()]
+        function.__signature__ = signature(function).replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        return function
 
-
-class Fields(Shared, total=False):
-    """Those of a table besides."""
-
-    preset: str
-    methods: str | Iterable[str]
-    reference: bool
-    keep: Literal["best", "all", "none"]
-
-
-class Search(Shared, total=False):
-    """Those of a search besides; see `harness.tune`."""
-
-    space: Name
-    preset: str | None
-    mode: Mode | None
-    trials: int | None
-    sampler: str | None
-    racing: str | None
-    metric: str | None
-    seed: int
-
-
-_OTHERS = (
-    *(Field(name, str, "kept", "") for name in ("sampler", "racing", "metric")),
-    Field("trials", int, "kept", "", least=1),
-    Field("seed", int, "kept", ""),
-    *(Field(name, float, "kept", "") for name in ("region", "points")),
-)
-KNOWN = BY_NAME | {field.name: field for field in _OTHERS}
-"""What an argument holds, by name; those of a request are its fields."""
+    return listed
 
 
 def request_from(
-    table: Name, set: Set | None, with_file: Files, arguments: Mapping[str, Any], fields: type[Shared] = Fields
+    table: Name, set: Set | None, with_file: Files, arguments: Mapping[str, Any], known: Collection[str] = PLAIN
 ) -> Request:
-    """`arguments`: those of `fields` that the caller named. Raises TypeError for another name."""
-    if wrong := [name for name in arguments if name not in fields.__annotations__]:
-        known = ", ".join(sorted(fields.__annotations__))
-        raise TypeError(f"unknown argument '{wrong[0]}'; known besides those of the signature are {known}")
-    values = {name: checked(name, value) for name, value in arguments.items() if value is not None}
-    for name in values.get("methods", ()):
+    """`arguments`: the fields of `Request` that the caller named; a filter may be one value or several. Raises TypeError for another name than those `known`."""
+    if wrong := [name for name in arguments if name not in known]:
+        raise TypeError(
+            f"unknown argument '{wrong[0]}'; known besides those of the signature are {', '.join(sorted(known))}"
+        )
+    given = {name: value for name, value in arguments.items() if value is not None}
+    request = read(Request, {"table": table, "overrides": overrides_of(set or {}), **given})
+    for name in request.methods or ():
         read_methods(name)
-    request = Request(table=fspath(table), overrides=overrides_of(set or {}), **values)
     files = [with_file] if isinstance(with_file, (str, PathLike)) else with_file
     return with_points(request, [fspath(file) for file in files if file])
 
 
-def tune_request(method: str, set: Set | None, arguments: Search) -> TuneRequest:
+def tune_request(method: str, set: Set | None, arguments: Mapping[str, Any]) -> TuneRequest:
     """Raises as `request_from` does."""
-    own = Search.__annotations__.keys() - Shared.__annotations__.keys()
-    shared = {name: value for name, value in arguments.items() if name not in own}
-    values = {name: arguments.get(name) for name in own}
     read_methods(method)
-    return TuneRequest(
-        method=method,
-        base=request_from("", set, "", shared, Search),
-        space=fspath(arguments.get("space", "")),
-        mode=arguments.get("mode"),
-        seed=checked("seed", arguments.get("seed", 0)),
-        **{name: checked(name, values[name]) for name in ("preset", "trials", "sampler", "racing", "metric")},
-    )
+    own = {name: value for name, value in arguments.items() if name in SEARCH and value is not None}
+    shared = {name: value for name, value in arguments.items() if name not in SEARCH}
+    base = request_from("", set, "", shared, {*SEARCH, *SHARED})
+    return read(TuneRequest, {"method": method, "base": base, **own})
 
 
-def checked(name: str, value: Any) -> Any:
-    """An argument as `Field.read` reads it; of several encoders one text. Raises UserError."""
-    if value is None:
-        return None
-    if name == "keep" and value not in KEPT:
-        raise unknown("choice", str(value), KEPT, name)
-    if name == "encoder" and isinstance(value, Iterable) and not isinstance(value, (str, PathLike)):
-        return ",".join(map(KNOWN[name].read, value))
-    return KNOWN[name].read(value)
+def share(name: str, value: Any) -> float:
+    """A number of points as a share. Raises UserError, which names the argument."""
+    try:
+        return TypeAdapter(Amount).validate_python(value) / 100
+    except ValidationError as error:
+        raise UserError(describe_errors(error, name)) from None
 
 
 def with_table(request: Request) -> Request:

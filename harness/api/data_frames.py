@@ -11,7 +11,7 @@ from harness.analysis.cells import Grid
 from harness.analysis.comparison import Comparisons
 from harness.analysis.examples import ExampleFrames
 from harness.analysis.variance import CellVariance
-from harness.api.arguments import checked
+from harness.api.arguments import share
 from harness.commands.compare import detections_of, variance_of
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of
@@ -107,14 +107,14 @@ class PlanSummary:
         scores on the metric's own scale. `docs/statistics.md` has the columns."""
         import pandas as pd
 
-        return pd.DataFrame(detection_rows(detections_of(self._prepared, checked("points", points) / 100)))
+        return pd.DataFrame(detection_rows(detections_of(self._prepared, share("points", points))))
 
     @naming_arguments()
     def seal(self, against: str = "", region: float = 1.0, items: bool = False, points: float | None = None) -> str:
         """Seal the comparison in the store, before its first run, and give the digest to publish. `against`, `region`, `items`: as of `compare`; `points`: the
         difference that is looked for. Raises UserError where runs are recorded already."""
-        wanted = None if points is None else checked("points", points) / 100
-        return seal(self._prepared, against, checked("region", region) / 100, items, wanted).digest
+        wanted = None if points is None else share("points", points)
+        return seal(self._prepared, against, share("region", region), items, wanted).digest
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -1,16 +1,16 @@
-"""The flags of every command, and how their words are read. Imports the standard library alone, so that --help is fast."""
+"""The flags of every command, and how their words are read. Imports no more than a request needs, so that --help is fast."""
 
 from __future__ import annotations
 
 import argparse
-import csv
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import harness
 from harness.errors import UserError, masked, unknown
-from harness.planning.fields import BY_NAME, names_of
+from harness.planning.request import MODEL_FIELDS, Request, flag_of, names_of, read, said_of
 
 FORMATS = ("text", "md", "latex", "csv", "json")
 TABLE_FORMATS = (*FORMATS, "parquet")
@@ -73,51 +73,24 @@ class Completion(argparse.Action):
 # --------------------------------------------------------------------------------------------------- values of flags
 
 
-def names(text: str) -> tuple[str, ...]:
-    """Names between commas; one that holds a comma is a file, or stands in double quotes."""
-    if "," in text and os.path.exists(os.path.expanduser(text)):
-        return (text,)
-    parts = tuple(part.strip() for part in next(csv.reader([text], skipinitialspace=True), []) if part.strip())
-    if not parts:
-        raise argparse.ArgumentTypeError(f"'{text}' has no name; leave the flag out for all")
-    return parts
+def whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number such as 2")
+    return int(text)
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in names(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list of whole numbers such as 20,100") from None
+def positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
+    return int(text)
 
 
-def whole(least: int, example: str) -> Callable[[str], int]:
-    """Reads a whole number of at least `least`."""
-
-    def read(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = -1
-        if number < least:
-            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number {example}")
-        return number
-
-    return read
-
-
-def number(expected: str, *, above_zero: bool = False) -> Callable[[str], float]:
-    """Reads a finite number of 0 or more, or above 0."""
-
-    def read(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = -1.0
-        if not 0 <= number < float("inf") or (above_zero and number == 0):
-            raise argparse.ArgumentTypeError(f"'{text}' is not a number of {expected}")
-        return number
-
-    return read
+def points(text: str) -> float:
+    """A finite number above 0."""
+    with suppress(ValueError):
+        if 0 < (number := float(text)) < float("inf"):
+            return number
+    raise argparse.ArgumentTypeError(f"'{text}' is not a number of points such as 1 or 0.5")
 
 
 def store(text: str) -> str:
@@ -138,19 +111,9 @@ def one_of(choices: Sequence[str], kind: str, flag: str) -> Callable[[str], str]
     return read
 
 
-count, positive = whole(0, "such as 2"), whole(1, "of 1 or more")
-points = number("points such as 1 or 0.5", above_zero=True)
-
-READERS: dict[str, Any] = {
-    "store": store,
-    "keep": one_of((BY_NAME["keep"].metavar or "").split("|"), "choice", "--keep"),
-    "gpus_per_run": number("GPUs such as 1 or 0.5"),
-    "cpus_per_run": number("CPU cores such as 1 or 0.5", above_zero=True),
-    "micro_batch": positive,
-    "checkpoint_minutes": number("minutes such as 10, or 0 for never"),
-    "hours": number("hours such as 2 or 0.5"),
-}
-"""How the words of a flag are read where the kind of its field does not say it."""
+def _value_of(name: str, text: str) -> Any:
+    """The words of the flag of a field, as a request has them."""
+    return getattr(read(Request, {name: text}, flag_of), name)
 
 
 # ---------------------------------------------------------------------------------------------------- groups of flags
@@ -159,15 +122,13 @@ READERS: dict[str, Any] = {
 def _add(parser: Any, *named: str, **other: str) -> None:
     """The flags of fields of a request. `other`: a help text of its own, by field."""
     for name in named:
-        field = BY_NAME[name]
-        flag: dict[str, Any] = {"default": field.default, "help": other.get(name, field.help)}
-        if field.kind is bool:
+        said = said_of(name)
+        flag: dict[str, Any] = {"help": other.get(name, said["help"])}
+        if MODEL_FIELDS[name].annotation in (bool, bool | None):
             flag |= {"action": "store_const", "const": True}
         else:
-            read = {str: names if field.several else str, int: numbers if field.several else count}.get(field.kind)
-            flag["type"] = READERS.get(name, positive if field.least else read)
-            flag["metavar"] = field.metavar
-        parser.add_argument(field.flag, **flag)
+            flag |= {"type": store if name == "store" else partial(_value_of, name), "metavar": said["metavar"]}
+        parser.add_argument(flag_of(name), **flag)
 
 
 def _other_system(parser: Any) -> None:
@@ -183,7 +144,7 @@ def _switch(parser: Any, flag: str, help: str) -> None:
 def _table_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("table")
     what.add_argument("--table", help="table: a name ('harness list tables') or your own YAML file")
-    _add(what, "preset", "methods", "reference", preset=BY_NAME["preset"].help.format(presets=PRESETS))
+    _add(what, "preset", "methods", "reference", preset=said_of("preset")["help"].format(presets=PRESETS))
     _data_flags(what)
     _labelled_flags(parser)
     parser.add_argument(
@@ -274,7 +235,7 @@ def _tune(tune: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--metric", metavar="NAME", help="dev metric to optimise (default: what checkpoints are selected by)"
     )
-    what.add_argument("--seed", type=count, default=0, help="sampler seed (default: 0)")
+    what.add_argument("--seed", type=whole, default=0, help="sampler seed (default: 0)")
     _data_flags(tune.add_argument_group("data"))
     _labelled_flags(tune)
     end = tune.add_argument_group("results")
@@ -366,7 +327,7 @@ def _verify(verify: argparse.ArgumentParser) -> None:
         metavar="K",
         help="train K stages again, drawn from those of the file, and compare them with their records",
     )
-    again.add_argument("--seed", type=count, help="seed of the draw (default: 0)")
+    again.add_argument("--seed", type=whole, help="seed of the draw (default: 0)")
     verify.add_argument(
         "--seal", metavar="DIGEST", help="digest of a sealed plan, as it was published before the first run"
     )
@@ -402,7 +363,7 @@ def _init(init: argparse.ArgumentParser) -> None:
 
 def _list(listing: argparse.ArgumentParser) -> None:
     listing.add_argument("what", metavar="|".join(LISTED))
-    _add(listing, "store", store=f"{BY_NAME['store'].help}, for 'list benches', 'list studies' and 'list runs'")
+    _add(listing, "store", store=f"{said_of('store')['help']}, for 'list benches', 'list studies' and 'list runs'")
     runs = listing.add_argument_group("for 'list runs'")
     runs.add_argument("--table", help="runs of one table, by its own name")
     _add(runs, *names_of("filter"))

@@ -295,7 +295,7 @@ def count_texts(translator: str, texts: int) -> TextProgress:
 
 def show_stages(prepared: Prepared, dashboard: str) -> StageProgress:
     reused = sum(status == "done" for status, _ in prepared.statuses.values())
-    slots = prepared.slots if prepared.request.address == "local" else prepared.request.slots
+    slots = prepared.slots if prepared.request.address == "local" else prepared.request.slots or 0
     return StageProgress(prepared.items, reused, dashboard, prepared.hours, slots)
 
 

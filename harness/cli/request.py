@@ -10,9 +10,8 @@ from harness.cli.terminal import print_lines, timestamp
 from harness.commands.stored import command, last_bench, like_last
 from harness.errors import UserError
 from harness.paths import PYTHON
-from harness.planning.fields import BY_NAME
 from harness.planning.point import with_points
-from harness.planning.request import FIELDS, Request, parse_override, with_default_table
+from harness.planning.request import FIELDS, PLAIN, Request, flag_of, parse_override, with_default_table
 from harness.search.request import TuneRequest
 from harness.store import DEFAULT_URL, Store
 
@@ -36,9 +35,7 @@ def given_flags(args: argparse.Namespace, *names: str) -> list[str]:
     nothing."""
     if all(PYTHON in name for name in args.methods or ()):
         names = tuple(name for name in names if name != "methods")
-    return [
-        "--with" if name == "with_files" else f"--{name.replace('_', '-')}" for name in names if getattr(args, name)
-    ]
+    return ["--with" if name == "with_files" else flag_of(name) for name in names if getattr(args, name)]
 
 
 def read_words(words: Sequence[str]) -> Request:
@@ -64,7 +61,7 @@ def read_tune(args: argparse.Namespace) -> TuneRequest:
 
 
 def _flags(args: argparse.Namespace) -> Request:
-    values = {name: value for name in BY_NAME if (value := getattr(args, name, None)) is not None}
+    values = {name: value for name in PLAIN if (value := getattr(args, name, None)) is not None}
     overrides = tuple(parse_override(text, "--set") for text in args.set)
     return Request(getattr(args, "table", None) or "", **values, overrides=overrides)
 

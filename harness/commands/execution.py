@@ -30,7 +30,7 @@ def deadline_of(request: Request) -> float:
 def execution_of(request: Request, resolved: ResolvedTable) -> Execution:
     """`gpus_per_run` below 0: 1 where the cluster has GPUs."""
     gpus = -1.0 if request.gpus_per_run is None else request.gpus_per_run
-    return Execution(request.address, request.slots, gpus, request.cpus_per_run, num_workers=resolved.num_workers)
+    return Execution(request.address, request.slots or 0, gpus, request.cpus_per_run, num_workers=resolved.num_workers)
 
 
 def storage_of(request: Request, store: Store) -> Storage:
@@ -51,7 +51,7 @@ def worker_setup_of(
         storage,
         execution.threads,
         encoder_config=located.new_config,
-        micro_batch=request.micro_batch,
+        micro_batch=request.micro_batch or 0,
         dev_points=request.dev_points,
         checkpoint_seconds=60 * request.checkpoint_minutes,
         further={each.encoder.digest: (folder, each.new_config) for each, folder in others},

@@ -126,7 +126,7 @@ def _trained(
             store=f"sqlite:///{folder}/harness.db",
             storage=scratch.uri,
             keep="all",
-            micro_batch=micro_batch,
+            micro_batch=micro_batch or None,
             gpus_per_run=0.0 if is_cpu else None,
             checkpoint_minutes=0.0,
         )

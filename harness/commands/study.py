@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
 from harness.analysis.cells import own_scores
 from harness.analysis.scores import results_of
 from harness.commands.bench import Callbacks
@@ -22,8 +24,7 @@ from harness.commands.track import check_trackers, writer_of
 from harness.commands.train import unshown
 from harness.errors import UserError, unknown
 from harness.paths import PYTHON, without_folders
-from harness.planning.fields import Field
-from harness.planning.request import YAML, from_json, rooted_path
+from harness.planning.request import YAML, Text, Texts, from_json, read, rooted_path
 from harness.planning.resolve import resolve
 from harness.search.points import Points
 from harness.search.request import TuneRequest
@@ -396,15 +397,23 @@ def search_values(study: PreparedStudy) -> dict[str, Any]:
     return {**flags, **judged, "set": [override.text for override in study.request.base.overrides]}
 
 
-_SEARCH = [Field(name, int if name == "seed" else str, "kept", "") for name in (*_FLAGS, "metric")]
-_SEARCH += [Field(name, str, "kept", "", several=True) for name in ("metrics", "set")]
+@pydantic_dataclass(frozen=True)
+class _Search(TuneRequest):
+    """What a store keeps of a study's request beside its bench. `metric`: by which its trials are judged; `metrics`: as the request names them."""
+
+    method: Text = ""
+    metrics: Texts = None
+    set: Texts = None
 
 
-def _search(stored: StoredRequest) -> dict[str, Any]:
+def _search(stored: StoredRequest) -> _Search:
     """Of a study's request what a bench has not; empty where an earlier version kept it. Raises UserError for values of another kind."""
     found = stored.values.get(SEARCH, {})
     try:
-        return {field.name: field.read(found[field.name]) for field in _SEARCH if found.get(field.name) is not None}
+        return read(
+            _Search,
+            {name: found[name] for name in (*_FLAGS, "metric", "metrics", "set") if found.get(name) is not None},
+        )
     except (UserError, AttributeError, TypeError) as error:
         raise UserError(f"recorded study {stored.study}, {SEARCH}: {error} Restore a copy of the store.") from None
 
@@ -424,7 +433,7 @@ def recorded_studies(store: Store) -> list[dict[str, Any]]:
                 "table": stored.table,
                 "row": without_folders(", ".join((stored.values and from_json(stored.values).methods) or ())),
                 **{state: states[state] for state in get_args(State)},
-                "metric": _search(stored).get("metric", ""),
+                "metric": _search(stored).metric or "",
                 "best": best,
                 "started_at": stored.asked_at,
             }
@@ -452,11 +461,10 @@ def recalled_study(url: str | None, beginning: str, where: str) -> Iterator[Open
             f"{where} {name}: an earlier version made it; its 'harness tune' command, run again, prints it."
         )
     search = _search(stored)
-    bench = from_json({**stored.values, "set": search.get("set")})
+    bench = from_json({**stored.values, "set": search.set})
     files = tuple(method for method in bench.methods or () if PYTHON in method)
     base = replace(bench, table="", preset=None, methods=files or None, store=url)
-    flags = {name: value for name, value in search.items() if name in _FLAGS}
-    request = TuneRequest(**{"method": "", **flags}, base=base, metric=next(iter(search.get("metrics", ())), None))
+    request: TuneRequest = replace(search, base=base, metric=next(iter(search.metrics or ()), None))
     if request.space.endswith(YAML):
         request = replace(request, space=rooted_path(request.space, Path(stored.values["folder"])))
     study = prepare_study(request, train=False)

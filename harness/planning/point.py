@@ -8,50 +8,49 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from harness.errors import UserError, unknown
 from harness.methods import known_methods, methods_named
 from harness.planning.overrides import table_wide
-from harness.planning.recipe import Scalar, Seed, Size
-from harness.planning.request import FIELDS, OWN_DATA, Override, Request, Study, parse_override, same_table
+from harness.planning.recipe import Scalar
+from harness.planning.request import (
+    FIELDS,
+    MODEL_FIELDS,
+    OWN_DATA,
+    Override,
+    Request,
+    Study,
+    parse_override,
+    same_table,
+)
 from harness.planning.table import Table, load_table
 from harness.yaml_files import MisplacedError, Places, Strict, load_yaml
 
 TABLE_WIDE = ("max_length",)
 """Keys without a dot that are settings of the table, not hyperparameters of the method."""
 
-Text = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(min_length=1)]
+TARGET = tuple(name for name in FIELDS if name not in ("preset", "methods", "reference"))
+"""The fields of a request that a target has too; what is left out is the preset's. Paths are as on the command line, from the current folder."""
 
 
 class PointTarget(Strict):
-    """Where a point was judged: one row of a table under a preset. What is left out is the preset's.
+    """Where a point was judged: one row of a table under a preset. `set`: KEY=VALUE texts that all points of the study ran under."""
 
-    `tasks`: names, or the user's own files, described as in `Request`; `set`: KEY=VALUE texts that all points of the study ran under. Paths are
-    as on the command line, from the current folder.
-    """
-
-    table: Text
-    preset: Text
-    row: Text
-    tasks: tuple[Text, ...] = ()
-    sizes: tuple[Size, ...] = ()
-    subsets: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    seeds: tuple[Seed, ...] = ()
-    protocol: str = ""
-    text: tuple[Text, ...] = ()
-    label: str = ""
-    kind: str = ""
-    dev: str = ""
-    test: str = ""
-    unlabelled: str = ""
-    remove_overlap: bool = False
-    skip_bad_rows: bool = False
-    encoder: str = ""
-    data: str = ""
-    corpus: str = ""
-    translator: str = ""
+    table: Name
+    preset: Name
+    row: Name
     set: tuple[str, ...] = ()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What it gives of a request."""
+        return {name: value for name in ("preset", *TARGET) if (value := getattr(self, name))}
+
+
+_fields: dict[str, Any] = {name: (MODEL_FIELDS[name].annotation, MODEL_FIELDS[name]) for name in TARGET}
+_Target = create_model("PointTarget", __base__=PointTarget, **_fields)
 
 
 class PointFile(Strict):
@@ -60,7 +59,7 @@ class PointFile(Strict):
 
     method: str
     set: dict[str, Scalar]
-    target: PointTarget | None = None
+    target: Annotated[PointTarget, BeforeValidator(_Target.model_validate)] | None = None
     chosen: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -123,7 +122,7 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
                 parse_override(text, places("target", "set", i), in_file=True) for i, text in enumerate(target.set)
             ]
             overrides += [_alone(override, row) for override in shared]
-            taken = {name: value for name, value in values.items() if value and getattr(asked, name) is None}
+            taken = {name: value for name, value in values.items() if getattr(asked, name) is None}
             for name, value in taken.items():
                 if name != "methods" and getattr(request, name) not in (None, value):
                     raise UserError(
@@ -131,8 +130,9 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
                     )
             request = _taking(request, taken, places)
         if target:
-            protocol = target.protocol or load_table(target.table, places("target", "table")).protocol
-            studies.append(Study(file, protocol, target.tasks, target.sizes, target.subsets))
+            given = target.fields
+            protocol = given.get("protocol") or load_table(target.table, places("target", "table")).protocol
+            studies.append(Study(file, protocol, *(given.get(name, ()) for name in ("tasks", "sizes", "subsets"))))
         overrides += settings(point, places, row)
     _check_shared(overrides)
     return replace(request, overrides=(*overrides, *request.overrides), studies=tuple(studies))
@@ -156,11 +156,11 @@ def _taking(request: Request, values: Mapping[str, Any], places: Places) -> Requ
 
 
 def _target_values(table: Table, point: PointFile, target: PointTarget, places: Places) -> dict[str, Any]:
-    """A target's values by field of a request; '' and () where the preset's hold."""
-    values = {name: getattr(target, name) for name in FIELDS if name not in ("methods", "reference")}
+    """What a target gives of a request, by field."""
+    values = target.fields
     preset = table.presets.get(target.preset)
-    if target.data == OWN_DATA or (preset and preset.data == target.data):
-        values["data"] = ""  # a name for where the preset's tasks come from, nothing that a request takes
+    if values.get("data") == OWN_DATA or (preset and preset.data == values.get("data")):
+        values.pop("data", None)  # a name for where the preset's tasks come from, nothing that a request takes
     names = {text.lower() for row in table.rows for text in (row.name, row.method)}
     title = "+".join(method.title for method in methods_named(point.name))
     if target.row.lower() not in names and target.row.lower() != title.lower():

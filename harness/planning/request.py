@@ -1,45 +1,44 @@
 """What a user asks for, as one frozen `Request`: the same from a command line, a YAML file and Python.
 
-Values keep their types, and each knows its origin, so that an error names the flag, the argument, or file, line and key.
+Each field is written once, with its type, its group and its help: flags, arguments of Python, targets of points and what a store keeps follow
+from the class. Values know their origin, so that an error names the flag, the argument, or file, line and key.
 """
 
 from __future__ import annotations
 
+import csv
+import dataclasses
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import BeforeValidator, Field, NonNegativeInt, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
 
 from harness.errors import UserError
 from harness.paths import PYTHON
-from harness.planning.fields import BY_NAME, Field, names_of
-from harness.yaml_files import format_value, parse_value
+from harness.yaml_files import describe_errors, format_value, one_of, parse_value
 
-FILTERS = names_of("filter")
-"""Fields that select a part of a table; each is a tuple, or None for the preset's."""
+T = TypeVar("T")
+
 BESIDE = ("dev", "test", "unlabelled")
 """Fields that name a file beside one of labelled rows."""
-LABELLED = names_of("labelled")
-"""Fields that describe a file of labelled rows in `tasks`; see `harness.tasks.inferred.Description`."""
-FIELDS = names_of("table", "filter", "labelled", "data")
-"""Fields that decide what is computed, beside the table and the overrides."""
-KEPT = ("best", "all", "none")
-"""Which weights stay in the storage: of the best run by dev of each cell, of every stage, or those that runs share alone."""
 YAML = (".yaml", ".yml")
 """Suffixes by which a name is a file of the user's."""
 ROWS = (".csv", ".tsv", ".jsonl", ".parquet", ".json", ".txt", ".xlsx", ".xls", ".xlsm", ".ods")
 """Suffixes by which a task is a file of labelled rows; of some formats an error then says what to write instead."""
-SEVERAL = tuple(name for name in FIELDS if BY_NAME[name].several)
-"""Fields that hold several values."""
 OWN_DATA = "own"
 """What stands for the data of tasks that are all files of the user's own."""
 OWN_TABLE = "own"
 """The table of a request that names tasks of the user's own alone, and no table; its protocol has the same name."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Override:
     """One changed value. `path`: ('fine_tune', 'lr'), ('cmlm', 'alpha') or ('max_length',). `row`: the row or method whose rows
     alone it reaches, '' for all. `origin`: where it was set, as errors name it ('--set', 'set'); `in_file`: the origin is the place of
@@ -47,8 +46,8 @@ class Override:
 
     path: tuple[str, ...]
     value: Any
-    origin: str = field(default="set", compare=False)
-    in_file: bool = field(default=False, compare=False)
+    origin: str = dataclasses.field(default="set", compare=False)
+    in_file: bool = dataclasses.field(default=False, compare=False)
     row: str = ""
 
     @property
@@ -66,7 +65,7 @@ class Override:
         return self.origin if self.in_file else f"{self.origin} {self.text}"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Study:
     """What the point of a `file` was selected on: the dev rows of `tasks` under a `protocol` (empty `sizes` and `subsets`: the
     preset's)."""
@@ -78,65 +77,186 @@ class Study:
     subsets: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+def _parts(value: Any) -> Any:
+    """Several values: one, any number of them, or a text as of a flag: names between commas, of which one that holds a comma is a file, or
+    stands in double quotes."""
+    if not isinstance(value, str):
+        return value if value is None or isinstance(value, Iterable) else (value,)
+    if "," in value and os.path.exists(os.path.expanduser(value)):
+        return (value,)
+    parts = tuple(part.strip() for part in next(csv.reader([value], skipinitialspace=True), []) if part.strip())
+    if not parts:
+        raise ValueError(f"'{value}' has no name; leave it out for all")
+    return parts
+
+
+def _joined(value: Any) -> Any:
+    """Several encoders as one text."""
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    return ",".join(map(str, value)) if several else value
+
+
+Text = Annotated[str, BeforeValidator(lambda value: fspath(value) if isinstance(value, PathLike) else value)]
+Texts = Annotated[tuple[Text, ...] | None, BeforeValidator(_parts)]
+Numbers = Annotated[tuple[NonNegativeInt, ...] | None, BeforeValidator(_parts)]
+Count = Annotated[int, Field(ge=1)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Encoders = Annotated[Text | None, BeforeValidator(_joined)]
+Group = Literal["table", "filter", "labelled", "data", "execution", "kept"]
+
+
+def _said(group: Group, help: str, default: Any = None, metavar: str | None = None) -> Any:
+    """`help` and `metavar`: of its flag; a `default` of None keeps the table's."""
+    return Field(default, description=help, json_schema_extra={"group": group, "metavar": metavar})
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
 class Request:
     """What to compute, and how it is executed.
 
     `table`: a name or the path of a YAML file. `methods` takes names of rows as written ('w/ SimCLR') or of methods ('cmlm':
     all its rows); a method without a row gets one ('taco', 'cmlm+scl'). `reference`: the reference rows that it lacks, too. `tasks`: names, YAML files of the user's own, or files of
-    labelled rows, which `text`, `label`, `kind`, `dev`, `test`, `unlabelled`, `remove_overlap` and `skip_bad_rows` describe. `protocol`: another than
-    the table's. `encoder`: one, or several comma-separated, whose rows make one table.
-    `studies`: those of the points that it takes. `subsets`: indices from 0. `gpus_per_run` and `num_workers` None: what the cluster and the table say. `origins`: where the
+    labelled rows, which the fields of that group describe. `protocol`: another than the table's. `encoder`: one, or several comma-separated, whose rows make one table.
+    `studies`: those of the points that it takes. `gpus_per_run` and `num_workers` None: what the cluster and the table say. `origins`: where the
     fields were set that a file or a store gave.
     """
 
-    table: str = ""
-    preset: str | None = None
-    reference: bool | None = None
-    methods: tuple[str, ...] | None = None
-    tasks: tuple[str, ...] | None = None
-    sizes: tuple[int, ...] | None = None
-    subsets: tuple[int, ...] | None = None
-    seeds: tuple[int, ...] | None = None
+    table: Text = ""
+    preset: Text | None = _said(
+        "table", "preset, of those that the table has: {presets} (default: the table's, mostly quick)"
+    )
+    reference: bool | None = _said(
+        "table", "also the reference rows: majority class, TF-IDF, and the frozen encoder's states and head"
+    )
+    methods: Texts = _said("filter", "methods or rows of the table, comma-separated, or a method's own Python file")
+    tasks: Texts = _said("filter", "tasks, comma-separated: names, files of labelled rows (.csv ...) or YAML files")
+    sizes: Numbers = _said("filter", "numbers of labelled training examples, comma-separated")
+    subsets: Numbers = _said("filter", "indices of training subsets from 0, comma-separated")
+    seeds: Numbers = _said("filter", "training seeds, comma-separated")
     overrides: tuple[Override, ...] = ()
-    protocol: str | None = None
-    text: tuple[str, ...] | None = None
-    label: str | None = None
-    kind: str | None = None
-    dev: str | None = None
-    test: str | None = None
-    unlabelled: str | None = None
-    remove_overlap: bool | None = None
-    skip_bad_rows: bool | None = None
-    encoder: str | None = None
-    data: str | None = None
-    corpus: str | None = None
-    translator: str | None = None
-    store: str | None = None
-    storage: str | None = None
-    address: str = "local"
-    slots: int = 0
-    gpus_per_run: float | None = None
-    cpus_per_run: float = 1.0
-    num_workers: int | None = None
-    micro_batch: int = 0
-    dev_points: int = 0
-    checkpoint_minutes: float = 10.0
-    hours: float | None = None
-    retry: bool = False
-    keep: str = "none"
-    track: tuple[str, ...] = ()
-    studies: tuple[Study, ...] = field(default=(), compare=False)
-    origins: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+    protocol: Text | None = _said(
+        "data", "which rows are train, dev and test: own, own_redrawn, own_small_dev, own_cross_validated or k_shot"
+    )
+    text: Texts = _said("labelled", "text column, or the two of a pair: COLUMN,COLUMN", metavar="COLUMN")
+    label: Text | None = _said("labelled", "label column", metavar="COLUMN")
+    kind: Text | None = _said("labelled", "what the labels are", metavar="classes|regression|spans")
+    dev: Text | None = _said(
+        "labelled", "dev set, which selects checkpoints (default: a fifth of the other rows)", metavar="FILE"
+    )
+    test: Text | None = _said(
+        "labelled", "test set (default: a quarter of the rows, drawn by their text)", metavar="FILE"
+    )
+    unlabelled: Text | None = _said(
+        "labelled", "texts for post-training: a file, a folder or hub:OWNER/NAME", metavar="FILE"
+    )
+    remove_overlap: bool | None = _said("labelled", "leave out unlabelled texts that are also in dev or test")
+    skip_bad_rows: bool | None = _said(
+        "labelled", "leave out rows without text or with a label that is missing or unknown"
+    )
+    encoder: Encoders = _said(
+        "data", "encoder: a packaged name, a folder or a Hugging Face model id; several comma-separated: rows of each"
+    )
+    data: Text | None = _said("data", "data: 'hub', or a folder with TASK/SPLIT.parquet, .csv or .jsonl")
+    corpus: Text | None = _said("data", "pre-training corpus: a name, files or hub:OWNER/NAME", metavar="NAME")
+    translator: Text | None = _said(
+        "data",
+        "translator for the back-translations of CSSL and of rows with augment ('harness list translators')",
+        metavar="NAME",
+    )
+    store: Text | None = _said("kept", "database of records (default: sqlite:///.harness/harness.db)", metavar="URL")
+    storage: Text | None = _said(
+        "kept",
+        "artifact storage (weights, checkpoints): a folder, s3://... or gs://... (default: beside the store)",
+        metavar="URI",
+    )
+    slots: Count | None = _said("execution", "runs at the same time (default: one per CPU core or GPU share)")
+    gpus_per_run: Amount | None = _said(
+        "execution", "GPUs reserved by each run, such as 1 or 0.5 (default: 1 if there is a GPU)"
+    )
+    cpus_per_run: Annotated[Amount, Field(gt=0)] = _said(
+        "execution", "CPU cores reserved by each run (default: 1)", default=1.0
+    )
+    num_workers: Count | None = _said("execution", "workers that train one stage together by Ray Train (default: 1)")
+    micro_batch: Count | None = _said(
+        "execution", "sequences per forward pass on a worker; the batch size is unchanged"
+    )
+    dev_points: NonNegativeInt = _said(
+        "execution",
+        "score dev this often along a stage for its learning curve; selects nothing (default: 0)",
+        default=0,
+    )
+    checkpoint_minutes: Amount = _said(
+        "execution", "minutes between two checkpoints of a running stage (default: 10; 0: none)", default=10.0
+    )
+    hours: Amount | None = _said(
+        "execution", "end in order after so many hours; the same command goes on (default: no limit)"
+    )
+    address: Text = _said(
+        "execution", "address of a Ray cluster: 'auto' or HOST:PORT (default: this machine)", default="local"
+    )
+    retry: bool = _said("execution", "also retrain diverged stages (failed stages always are)", default=False)
+    keep: Annotated[str, one_of("choice", ("best", "all", "none"))] = _said(
+        "kept",
+        "weights that stay in the storage: of each cell's best run by dev, of all stages, or none (default)",
+        default="none",
+        metavar="best|all|none",
+    )
+    track: Annotated[tuple[Text, ...], BeforeValidator(_parts)] = _said(
+        "kept",
+        "also write what is recorded to these trackers, comma-separated: tensorboard, mlflow, wandb",
+        default=(),
+        metavar="TRACKER",
+    )
+    studies: tuple[Study, ...] = dataclasses.field(default=(), compare=False)
+    origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, hash=False)
 
     def origin(self, name: str) -> str:
         """Where a field was set, as errors name it."""
-        return self.origins.get(name) or f"--{name.replace('_', '-')}"
+        return self.origins.get(name) or flag_of(name)
 
     @property
     def encoders(self) -> tuple[str, ...]:
         """The encoders that it names, comma-separated; none where it leaves them to the preset."""
         return encoder_names(self.encoder or "")
+
+
+MODEL_FIELDS: Mapping[str, FieldInfo] = Request.__pydantic_fields__  # type: ignore[attr-defined]
+"""What pydantic knows of each field."""
+
+
+def said_of(name: str) -> dict[str, Any]:
+    """The group, the help and the metavar of a field; empty where it is no flag of a plain value."""
+    field = MODEL_FIELDS[name]
+    return {"help": field.description, **field.json_schema_extra} if isinstance(field.json_schema_extra, dict) else {}
+
+
+def names_of(*groups: Group) -> tuple[str, ...]:
+    """The fields of some groups, in their order."""
+    return tuple(name for name in MODEL_FIELDS if said_of(name).get("group") in groups)
+
+
+FILTERS = names_of("filter")
+"""Fields that select a part of a table; each is a tuple, or None for the preset's."""
+LABELLED = names_of("labelled")
+"""Fields that describe a file of labelled rows in `tasks`; see `harness.tasks.inferred.Description`."""
+FIELDS = names_of("table", "filter", "labelled", "data")
+"""Fields that decide what is computed, beside the table and the overrides."""
+PLAIN = names_of(*get_args(Group))
+"""Fields of plain values: all but the table, the overrides and where these come from."""
+SEVERAL = (*FILTERS, "text")
+"""Fields of `FIELDS` that hold several values."""
+
+
+def flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def read(kind: Callable[..., T], values: Mapping[str, Any], place: Callable[[str], str] = str) -> T:
+    """Values as a `kind`, a dataclass of pydantic. Raises UserError for what does not fit, which names the `place` of the field."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        raise UserError(describe_errors(error, "", values, {name: place(name) for name in values})) from None
 
 
 def encoder_names(text: str) -> tuple[str, ...]:
@@ -192,30 +312,32 @@ def overrides_of(values: Mapping[Any, Any], origin: str = "set") -> tuple[Overri
 
 def to_json(request: Request) -> dict[str, Any]:
     """What a store keeps of a request: everything that decides what is computed, and the folder that its paths start from."""
-    kept: dict[str, Any] = {"table": request.table, "folder": str(Path.cwd())}
-    for name in FIELDS:
-        value = getattr(request, name)
-        if value is not None:
-            kept[name] = list(value) if name in SEVERAL else value
-    return kept | {"set": [override.text for override in request.overrides]}
+    given = {name: value for name in FIELDS if (value := getattr(request, name)) is not None}
+    kept = {name: list(value) if name in SEVERAL else value for name, value in given.items()}
+    overrides = [override.text for override in request.overrides]
+    return {"table": request.table, "folder": str(Path.cwd()), **kept, "set": overrides}
+
+
+@dataclass
+class _Beside:
+    """What a store keeps beside the fields of a request."""
+
+    folder: Text
+    set: Texts
 
 
 def from_json(values: Mapping[str, Any]) -> Request:
     """The request that a store kept; in another folder than the current one its paths are absolute. Raises UserError for values of another kind."""
+    place = "recorded bench, {}".format
+    fields = {"table": values.get("table")}
+    fields |= {name: values[name] for name in FIELDS if values.get(name) not in (None, [])}
     try:
-        table, folder, texts = (field.read(values.get(field.name)) for field in _BESIDE)
-        fields = {name: BY_NAME[name].read(values[name]) for name in FIELDS if values.get(name) not in (None, [])}
+        request = read(Request, {**fields, "origins": {name: place(name) for name in fields}}, place)
+        beside = read(_Beside, {name: values.get(name) for name in ("folder", "set")}, place)
     except UserError as error:
-        raise UserError(
-            f"recorded bench, {error} Name a table with its flags, or restore a copy of the store."
-        ) from None
-    overrides = tuple(parse_override(text, "recorded bench, set") for text in texts)
-    origins = {name: f"recorded bench, {name}" for name in ("table", *fields)}
-    return _rooted(Request(table, overrides=overrides, origins=origins, **fields), Path(folder))
-
-
-_BESIDE = [Field(name, str, "kept", "", several=name == "set") for name in ("table", "folder", "set")]
-"""What a store keeps beside the fields of a request."""
+        raise UserError(f"{error} Name a table with its flags, or restore a copy of the store.") from None
+    overrides = tuple(parse_override(text, place("set")) for text in beside.set or ())
+    return _rooted(replace(request, overrides=overrides), Path(beside.folder))
 
 
 def rooted_path(text: Any, folder: Path) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from pydantic import NonNegativeInt, SkipValidation
+from pydantic.dataclasses import dataclass
 
 from harness.methods import known_methods
 from harness.paths import PYTHON
-from harness.planning.request import Request
+from harness.planning.request import Count, Request, Text
 from harness.search.trials import Mode
 
 
@@ -17,17 +20,17 @@ class TuneRequest:
     tasks are the user's own: these are split as table `own` splits them, so that what selects a point is never test there. `space`: a name or
     the path of a YAML file, '' for the method's own. None keeps the space's. `seed`: of the sampler."""
 
-    method: str
+    method: Text
     base: Request = field(default_factory=Request)
-    space: str = ""
-    preset: str | None = None
-    mode: Mode | None = None
-    trials: int | None = None
-    sampler: str | None = None
-    racing: str | None = None
-    metric: str | None = None
-    seed: int = 0
-    out: str | None = None
+    space: Text = ""
+    preset: Text | None = None
+    mode: SkipValidation[Mode | None] = None
+    trials: Count | None = None
+    sampler: Text | None = None
+    racing: Text | None = None
+    metric: Text | None = None
+    seed: NonNegativeInt = 0
+    out: Text | None = None
 
     def read(self) -> TuneRequest:
         """The same with the method by its name; a file that defines it, which was read, stands in `base.methods` from then on."""

@@ -110,5 +110,7 @@ def test_a_request_with_the_flag_is_kept() -> None:
     request = request_from("few_shot", None, "", {"reference": True, "methods": "ft"})
     assert from_json(to_json(request)).reference is True
     assert "reference" not in to_json(replace(request, reference=None))
-    with pytest.raises(UserError, match="reference: should be true or false, not 'yes'"):
-        request_from("few_shot", None, "", {"reference": "yes"})
+    with pytest.raises(
+        UserError, match="reference: should be a valid boolean, unable to interpret input, not 'perhaps'"
+    ):
+        request_from("few_shot", None, "", {"reference": "perhaps"})
