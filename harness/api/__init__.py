@@ -148,9 +148,9 @@ def _recalled(function: str, request: Request) -> Request:
     return like_last(request, last[1])
 
 
-def _recorded(function: str, request: Request) -> Prepared:
-    """The recalled request prepared for its records. Warns where its data are not at hand, or changed."""
-    prepared = prepare_recorded(_recalled(function, request))
+def _recorded(function: str, request: Request, texts: bool = False) -> Prepared:
+    """The recalled request prepared for its records. Warns where its texts are asked for and not at hand."""
+    prepared = prepare_recorded(_recalled(function, request), texts=texts)
     if prepared.note:
         warnings.warn(prepared.note, stacklevel=4)  # of the one who called
     return prepared
@@ -182,7 +182,7 @@ def compare(
     """
     if not isinstance(items, bool):
         raise UserError(f"items: should be true or false, not {items!r}.")
-    prepared = _recorded("compare", request_from(table, set, with_file, fields))
+    prepared = _recorded("compare", request_from(table, set, with_file, fields), texts=True)
     return CompareResult(prepared, comparisons_of(prepared, against, share("region", region), items))
 
 
@@ -200,7 +200,7 @@ def examples(table: Name = "", *, set: Set | None = None, with_file: Files = "",
     0   FT            2          1
     1  SCL            2          1
     """
-    return ExamplesResult(examples_of(_recorded("examples", request_from(table, set, with_file, fields))))
+    return ExamplesResult(examples_of(_recorded("examples", request_from(table, set, with_file, fields), texts=True)))
 
 
 @lists(*SHARED)
@@ -312,7 +312,7 @@ def publish(
     """Write the results and records of a table as a folder that others check, print and continue. `without_labels`: without the gold
     labels of its examples, which `merge` takes from the data. Other arguments as of `results`."""
     request = _recalled("publish", request_from(table, set, with_file, fields))
-    return write_published(prepare(request, train=False), Path(fspath(folder)), gold=not without_labels)
+    return write_published(prepare_recorded(request), Path(fspath(folder)), gold=not without_labels)
 
 
 @undisturbed()

@@ -43,7 +43,7 @@ def _of_table(args: argparse.Namespace, out: Path | None) -> int:
         raise UserError(
             "errors: --split is for one run (errors KEY --split test); a table's runs are compared on its test sets."
         )
-    prepared = prepare_recorded(recalled(args))
+    prepared = prepare_recorded(recalled(args), texts=True)
     print_lines([prepared.note] if prepared.note else [])
     found = examples_of(prepared)
     if not len(found.rows):

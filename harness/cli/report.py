@@ -63,7 +63,10 @@ def report(args: argparse.Namespace) -> int:
         raise UserError("--other-system: its rows have scores alone, for the table and its page; leave it out here.")
     request = recalled(args)
     check_trackers(request)
-    prepared = prepare(request, train=False) if args.format == SUBMISSION else _recorded(request, args.other_system)
+    if args.format == SUBMISSION:
+        prepared = prepare(request, train=False)
+    else:
+        prepared = _recorded(request, args.other_system, args.format == "html" or args.figure == VARIANCE)
     benches = [] if prepared.recorded or not prepared.plan.runs else prepared.store.requests()
     if any(each.table == prepared.resolved.table.name for each in benches):
         print_lines(["None of these runs is recorded; 'harness list benches' names what this store holds."])
@@ -78,9 +81,9 @@ def report(args: argparse.Namespace) -> int:
     return status
 
 
-def _recorded(request: Request, other_system: str | None = None) -> Prepared:
-    """The request prepared for its records, with the rows of a file beside; says on standard error where its data are not at hand, or changed."""
-    prepared = prepare_recorded(request)
+def _recorded(request: Request, other_system: str | None, texts: bool) -> Prepared:
+    """The request prepared for its records, with the rows of a file beside; says on standard error where `texts` are asked for and not at hand."""
+    prepared = prepare_recorded(request, texts=texts)
     print_lines([prepared.note] if prepared.note else [])
     return with_other_system(prepared, named_path(other_system, "--other-system")) if other_system else prepared
 
@@ -129,7 +132,10 @@ def compare(args: argparse.Namespace) -> int:
         raise UserError(
             f"--other-system: its rows have scores alone, without which {flag} says nothing; leave one of them out."
         )
-    prepared, collapsed = _recorded(recalled(args), args.other_system), not args.without_collapsed
+    prepared, collapsed = (
+        _recorded(recalled(args), args.other_system, args.items or args.variance),
+        not args.without_collapsed,
+    )
     text: str | bytes
     if args.variance:
         grid, found = variance_of(prepared, collapsed)

@@ -12,7 +12,7 @@ from harness.analysis.published import where
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.request import recalled
 from harness.cli.terminal import print_lines
-from harness.commands.prepare import prepare
+from harness.commands.prepare import prepare_recorded
 from harness.commands.publish import open_other
 from harness.commands.publish import publish as write
 from harness.paths import named_path
@@ -29,7 +29,7 @@ SHOWN = 5
 def publish(args: argparse.Namespace) -> int:
     """Write the folder. 1 where runs of the table are missing in it."""
     folder = named_path(args.folder)
-    published = write(prepare(recalled(args), train=False), folder, gold=not args.without_labels)
+    published = write(prepare_recorded(recalled(args)), folder, gold=not args.without_labels)
     rows, typed = counted(published.rows, "row"), shlex.quote(str(folder))
     lines = [
         f"Published {counted(published.records, 'record')} and {rows} of results in {folder}{'' if published.complete else ', of an unfinished table'}.",

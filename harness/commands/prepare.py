@@ -42,7 +42,7 @@ from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tasks import TASKS, NotAtHand, Rows, Task, TextSource, count_overlap, open_source, protocol_named
 from harness.tasks.inferred import Description, infer_task, task_name
 from harness.tasks.user_task import load_user_task
-from harness.wording import counted, listed, some_of
+from harness.wording import counted, some_of
 
 UNTRANSLATED = "data back-translation of "
 """How the plan names rows that are not back-translated yet."""
@@ -83,8 +83,8 @@ class Named:
 @dataclass
 class Prepared:
     """A table ready to be run or shown. `request`: as the user gave it. `over`: why its training ended with
-    stages left; `unread`: why it is what a bench of the store read, without texts; `changed`: a sentence where its data are not those of the bench that is
-    recorded. `others`: rows of another system, beside the table's own; `earlier`: the table of the runs that its own start from."""
+    stages left; `unread`: why its texts are not at hand, of what is as a bench of the store read it. `others`: rows of another system, beside the table's own;
+    `earlier`: the table of the runs that its own start from."""
 
     request: Request
     named: Named
@@ -98,7 +98,6 @@ class Prepared:
     translators: Translators = field(default_factory=dict)
     over: str = ""
     unread: str = ""
-    changed: str = ""
     others: OtherSystem | None = None
     earlier: Prepared | None = None
 
@@ -110,11 +109,7 @@ class Prepared:
     @property
     def note(self) -> str:
         """A sentence for whoever sees its numbers; mostly empty."""
-        return (
-            f"Not read: {self.unread}. Numbers are as the store's bench has them; texts are missing."
-            if self.unread
-            else self.changed
-        )
+        return f"Texts are missing ({self.unread})." if self.unread else ""
 
     @property
     def stages(self) -> dict[str, Stage]:
@@ -169,14 +164,18 @@ def read_named(request: Request) -> Named:
         request = replace(request, encoder=preset.encoder)
     if preset and request.data == preset.data and not Path(preset.data).is_dir():
         request = replace(request, data=None)  # the preset's name for where its tasks come from, as captions print it
-    kept = StoredRequest(
-        table.name, to_json(replace(request, preset=request.preset or table.preset_for(request.encoder)))
-    )
+    kept = _kept(table, request)
     own, rows = _own_tasks(request)
     if own:
         names = (own[text].name if text in own else text for text in request.tasks or ())
         request = replace(request, tasks=tuple(names))
     return Named(request, table, {task.name: task for task in own.values()}, kept, rows)
+
+
+def _kept(table: Table, request: Request) -> StoredRequest:
+    """What a store keeps of a request."""
+    preset = request.preset or table.preset_for(request.encoder)
+    return StoredRequest(table.name, to_json(replace(request, preset=preset)))
 
 
 def _own_tasks(request: Request) -> tuple[dict[str, Task], dict[Task, Rows]]:
@@ -291,65 +290,35 @@ def lacking(plan: Plan, later: str | tuple[str, ...] = MADE_LATER) -> list[str]:
     return [name for name in plan.unresolved if not name.startswith(later)]
 
 
-def prepare_recorded(request: Request) -> Prepared:
-    """As `prepare`, for what shows records alone: data and encoders that are not at hand are those that a bench of the store read, as the
-    store keeps them without their texts. Raises UserError where it has no such bench."""
-    prepared: Prepared | UserError
-    try:
-        prepared = prepare(request, train=False)
-        wrong = _unread(prepared.plan)
-        if (
-            not wrong
-            and not prepared.plan.skipped
-            and all(r.stage.key in prepared.statuses for r in prepared.plan.runs)
-        ):
-            return prepared
-    except UserError as error:
-        prepared, wrong = error, str(error).rstrip(".")
+def prepare_recorded(request: Request, *, texts: bool = False) -> Prepared:
+    """As `prepare`, for what shows records: by what a bench of the store read, whose data and encoder are not read again. With `texts` they are, and
+    where they are not at hand, `unread` says why. What no bench read is read, too."""
+    read, why = _read_again(request) if texts else (None, "")
     store = Store(request.store or DEFAULT_URL, create=False)
-    for stored in store.requests():
-        other = _of_snapshot(request, stored, store)
-        if other is None or not other.recorded:
-            continue
-        # Only this machine lacks a translator that the bench had.
-        if isinstance(prepared, Prepared) and prepared.plan.skipped and not other.plan.skipped:
-            wrong = wrong or prepared.plan.skipped[0][2]
-        if wrong:
-            other.unread = wrong
-            return other
-        if isinstance(prepared, Prepared) and (changed := _changed(prepared.plan, other.plan)):
-            prepared.changed = changed
-            break
-    if isinstance(prepared, UserError):
-        raise prepared
-    return prepared
+    for found in (_of_snapshot(request, stored, store) for stored in store.requests()):
+        if found and found.recorded:
+            if read and read.plan.stages.keys() == found.plan.stages.keys():
+                return read
+            found.unread = why or ("its data or its encoder changed since then" if texts else "")
+            return found
+    return read or prepare(request, train=False)
+
+
+def _read_again(request: Request) -> tuple[Prepared | None, str]:
+    """A table from its data, and what of it is not at hand, as a clause."""
+    try:
+        read = prepare(request, train=False)
+    except UserError as error:
+        return None, str(error).rstrip(".")
+    return read, _unread(read.plan) or next((reason for _, _, reason in read.plan.skipped), "")
 
 
 def _unread(plan: Plan) -> str:
-    """What a plan could not read, as a clause; '' where it read all."""
+    """What a plan could not read; '' where it read all."""
     if names := lacking(plan):
         return f"{some_of(names)} is not at hand"
     texts = lacking(plan, SELECTED_LATER)
     return f"the back-translations of {counted(len(texts), 'row set')} are not at hand" if texts else ""
-
-
-def _changed(plan: Plan, other: Plan) -> str:
-    """In what the data and encoders of a plan differ from those of `other`, whose runs are recorded."""
-    names = [
-        f"the rows of task {name}"
-        for name, data in plan.tasks.items()
-        for theirs in [other.tasks[name]]
-        if (data.dev, data.tests) != (theirs.dev, theirs.tests) or plan.source != other.source
-    ]
-    names += [
-        f"encoder {ours.name}"
-        for ours, theirs in zip(plan.encoders, other.encoders, strict=True)
-        if ours.encoder != theirs.encoder
-    ]
-    if not names:
-        return ""
-    then, now = (f"{each.source}, encoder {each.encoders[0].encoder.digest[:10]}" for each in (other, plan))
-    return f"Changed since the bench of this store, which read {then}: {listed(names)} (now {now}); put those back to print it."
 
 
 def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepared | None:
@@ -366,7 +335,7 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
     table = load_table(request.table, request.origin("table"))
     changed = replace(request, tasks=tasks, sizes=request.sizes or (None if table.sizes else read.sizes))
     known = {name: data.task for part in read.parts for name, data in part.tasks.items() if data.task.own}
-    named = Named(changed, table, known, stored, {})
+    named = Named(changed, table, known, _kept(table, request), {})
     resolved = named.resolve()
     plan = remade(resolved, read, _stored_starts(store, stored, resolved, read))
     return _with_work(request, named, plan, store, storage_of(request, store), {}) if plan else None

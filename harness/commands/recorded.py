@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from harness.commands.prepare import Prepared, lacking, name_of_task, prepare
+from harness.commands.prepare import Prepared, lacking, name_of_task, prepare, prepare_recorded
 from harness.commands.stored import check_exists, command, find_key, last_bench, like_last, of_cell, of_run
 from harness.errors import UserError, unknown
 from harness.methods import known_methods
@@ -171,7 +171,7 @@ def best_key(request: Request) -> tuple[str, list[str]]:
     last = last_bench(store)
     if last is None:
         raise UserError(f"--best: the store {store.shown} holds no bench yet; run one first, or name a key.")
-    plan = prepare(like_last(request, last[1]), train=False).plan
+    plan = prepare_recorded(like_last(request, last[1])).plan
     tasks = dict.fromkeys(run.task for run in plan.runs)
     if len(tasks) > 1:
         raise UserError(

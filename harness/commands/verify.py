@@ -196,7 +196,7 @@ def _planned(stored: StoredRequest, store: Store, published: Published) -> Bench
     absolute += zip(request.tasks or (), stored.values.get("tasks", ()), strict=True)
     paths = {path: written for path, written in absolute if path and written and path != written}
     try:
-        prepared = prepare_recorded(request)
+        prepared = prepare_recorded(request, texts=True)
         if not (gone := prepared.plan.unresolved):
             runs = {run_of(vars(run)): run.stage.key for run in prepared.plan.runs}
             return Bench(published, request, runs, paths, prepared, prepared.unread)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from harness.planning.recipe import Augment
 from harness.planning.resolved import Part, ResolvedTable, UnderEncoder
 from harness.planning.runs import Plan
 from harness.planning.task_reader import Overlap
+from harness.planning.truncation import Truncation
 from harness.specs import Encoder, Parent, RowSet, Stage
 
 
@@ -38,6 +39,8 @@ class PlanSnapshot:
     read_under: Mapping[str, Any]
     overlaps: tuple[Overlap, ...]
     lacks: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    truncations: Mapping[str, Truncation] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ def _snapshot(plan: Plan, under: UnderEncoder) -> PlanSnapshot:
         read_under=_shown(data_settings(plan.resolved, under)),
         overlaps=plan.overlaps,
         lacks=located.lacks,
+        unread=located.unread,
+        truncations={name: found for (encoder, name), found in plan.truncations.items() if encoder == under.name},
     )
 
 
@@ -111,7 +116,9 @@ def remade(resolved: ResolvedTable, read: Snapshot, starts: Mapping[str, Parent 
         tasks={name: first.tasks[name] for name in resolved.tasks if name in first.tasks},
         training=dict(first.training),
         located={
-            name: Located(part.encoder, None, dict(part.config), None, part.contaminated, lacks=part.lacks)
+            name: Located(
+                part.encoder, None, dict(part.config), None, part.contaminated, lacks=part.lacks, unread=part.unread
+            )
             for name, part in parts.items()
         },
         # A snapshot is read by its fields, of which the code of an objective is one that no store gives.
@@ -130,12 +137,26 @@ def remade(resolved: ResolvedTable, read: Snapshot, starts: Mapping[str, Parent 
         runs, skipped = runs_of(resolved, table_data)
     except KeyError:  # a task, a size, a subset or a part of a corpus that was not read
         return None
-    return Plan(
+    plan = Plan(
         resolved=resolved,
         source=first.source,
         runs=runs,
         stages={s.key: s for run in runs for s in run.stage.chain},
         skipped=skipped,
         table_data=table_data,
-        overlaps=tuple(dict.fromkeys(overlap for part in parts.values() for overlap in part.overlaps)),
+        overlaps=tuple(
+            dict.fromkeys(
+                overlap
+                for part in parts.values()
+                for overlap in part.overlaps
+                if overlap.evaluation.partition("/")[0] in resolved.tasks
+            )
+        ),
     )
+    plan.truncations = {
+        (encoder, name): found
+        for encoder, part in parts.items()
+        for name, found in part.truncations.items()
+        if name in resolved.tasks
+    }
+    return plan

@@ -205,7 +205,8 @@ def overlap_sentences(plan: Plan) -> list[str]:
         for overlap in plan.overlaps
         if overlap.most
     ]
-    unread = [largest for largest in plan.corpora[:1] if largest.rows > COMPARED_TEXTS]  # the others are parts of it
+    largest = [*plan.table_data.corpora.values()][:1]  # the others are parts of it
+    unread = [corpus for corpus in largest if corpus.resolved and corpus.rows > COMPARED_TEXTS]
     if not sentences and plan.overlaps:
         sentences.append(f"no dev or test text of this table is part of the {'other ' if unread else ''}training text")
     return sentences + [f"not looked for in the {corpus.rows:,} texts of {corpus.name}" for corpus in unread]
