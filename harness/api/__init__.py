@@ -21,7 +21,6 @@ from harness.analysis.schema import RESULT_DTYPES as RESULT_DTYPES
 from harness.analysis.scores import results_of
 from harness.api.arguments import (
     SEARCH,
-    SHARED,
     Files,
     Name,
     Set,
@@ -60,7 +59,6 @@ from harness.commands.study import (
 from harness.commands.train import unshown
 from harness.errors import UserError
 from harness.planning.request import PLAIN, Request
-from harness.search.trials import Mode
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as merge_stores
 from harness.store.exchange import Merged
@@ -203,23 +201,9 @@ def examples(table: Name = "", *, set: Set | None = None, with_file: Files = "",
     return ExamplesResult(examples_of(_recorded("examples", request_from(table, set, with_file, fields), texts=True)))
 
 
-@lists(*SHARED)
+@lists(*SEARCH)
 @undisturbed("optuna")
-def tune(
-    method: str,
-    *,
-    space: Name = "",
-    preset: str | None = None,
-    mode: Mode | None = None,
-    trials: int | None = None,
-    sampler: str | None = None,
-    racing: str | None = None,
-    metric: str | None = None,
-    seed: int = 0,
-    set: Set | None = None,
-    on_trial: Watcher | None = None,
-    **fields: Any,
-) -> TuneResult:
+def tune(method: str, *, set: Set | None = None, on_trial: Watcher | None = None, **arguments: Any) -> TuneResult:
     """Search a method's hyperparameters, judged on dev over subsets and seeds. The trials that a store holds are not run again.
 
     `method`: 'cmlm', several as 'cmlm+scl', or a method's own Python file. `space`: a name ('harness list spaces') or the path of a YAML file. `preset`:
@@ -235,15 +219,12 @@ def tune(
     def shown(*_: Any) -> AbstractContextManager[Watcher]:
         return nullcontext(on_trial or (lambda kind, trial: None))
 
-    search = {"space": space, "preset": preset, "mode": mode, "trials": trials, "sampler": sampler}
-    search |= {"racing": racing, "metric": metric, "seed": seed}
-    request = tune_request(method, set, {**fields, **search})
-    with searched(request, Callbacks(), shown) as (opened, track):
+    with searched(tune_request(method, set, arguments), Callbacks(), shown) as (opened, track):
         track()
         return _result_of(opened)
 
 
-@lists(*dict.fromkeys((*SEARCH, *SHARED)))
+@lists(*SEARCH)
 @undisturbed()
 def tune_plan(method: str, *, set: Set | None = None, **arguments: Any) -> StudyPlan:
     """What `tune` with these arguments would run; trains nothing. Of a search its stages, FLOPs and hours are upper bounds.

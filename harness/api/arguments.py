@@ -22,9 +22,9 @@ Set = Mapping[str, Value] | Mapping[tuple[str, ...], Value]
 Name = str | PathLike[str]
 Files = Name | Sequence[Name]
 """A name, or the path of a file or folder."""
-SHARED = tuple(name for name in PLAIN if name not in ("preset", "reference", "methods", "keep"))
-"""The fields of a request that a search takes too."""
-SEARCH = ("space", "preset", "mode", "trials", "sampler", "racing", "metric", "seed")
+OWN_SEARCH = ("space", "preset", "mode", "trials", "sampler", "racing", "metric", "seed")
+SEARCH = (*OWN_SEARCH, *(name for name in PLAIN if name not in ("preset", "reference", "methods", "keep")))
+"""The arguments of a search: its own, and the fields of a request that it takes too."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -60,9 +60,9 @@ def request_from(
 def tune_request(method: str, set: Set | None, arguments: Mapping[str, Any]) -> TuneRequest:
     """Raises as `request_from` does."""
     read_methods(method)
-    own = {name: value for name, value in arguments.items() if name in SEARCH and value is not None}
-    shared = {name: value for name, value in arguments.items() if name not in SEARCH}
-    base = request_from("", set, "", shared, {*SEARCH, *SHARED})
+    own = {name: value for name, value in arguments.items() if name in OWN_SEARCH and value is not None}
+    shared = {name: value for name, value in arguments.items() if name not in OWN_SEARCH}
+    base = request_from("", set, "", shared, SEARCH)
     return read(TuneRequest, {"method": method, "base": base, **own})
 
 

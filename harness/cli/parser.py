@@ -221,7 +221,7 @@ def _tune(tune: argparse.ArgumentParser) -> None:
     )
     what = tune.add_argument_group("search")
     what.add_argument(
-        "--space", metavar="FILE", help="search space: a name ('harness list spaces') or your own YAML file"
+        "--space", default="", metavar="FILE", help="search space: a name ('harness list spaces') or your own YAML file"
     )
     mode = what.add_mutually_exclusive_group()
     _switch(mode, "--grid", "run every point of the space's grid")

@@ -12,7 +12,8 @@ from harness.errors import UserError
 from harness.paths import PYTHON
 from harness.planning.point import with_points
 from harness.planning.request import FIELDS, PLAIN, Request, flag_of, parse_override, with_default_table
-from harness.search.request import TuneRequest
+from harness.search.request import SEARCH_FLAGS, TuneRequest
+from harness.search.trials import Mode
 from harness.store import DEFAULT_URL, Store
 
 
@@ -45,19 +46,8 @@ def read_words(words: Sequence[str]) -> Request:
 
 def read_tune(args: argparse.Namespace) -> TuneRequest:
     """The request of `tune`."""
-    return TuneRequest(
-        method=args.method,
-        base=_flags(args),
-        space=args.space or "",
-        preset=args.preset,
-        mode="grid" if args.grid else "search" if args.search else None,
-        trials=args.trials,
-        sampler=args.sampler,
-        racing=args.racing,
-        metric=args.metric,
-        seed=args.seed,
-        out=args.out,
-    )
+    mode: Mode | None = "grid" if args.grid else "search" if args.search else None
+    return TuneRequest(args.method, _flags(args), mode=mode, **{name: getattr(args, name) for name in SEARCH_FLAGS})
 
 
 def _flags(args: argparse.Namespace) -> Request:

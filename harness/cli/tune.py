@@ -193,21 +193,12 @@ def _write_page(opened: Opened, study: Study, whole: Study, best: Trial | None, 
 def _best(opened: Opened, study: Study, best: Trial) -> dict[str, Any]:
     points, request = opened.points, opened.points.request
     base, given = points.base, opened.study.request.base
-    target = {
-        "table": points.space.table,
-        "preset": base.preset,
-        "row": base.rows[0].name,
-        "tasks": list(given.tasks or base.tasks),
-        "sizes": list(base.sizes),
-        "subsets": list(base.subsets),
-        "seeds": list(base.seeds),
-        **{name: getattr(given, name) for name in LABELLED},
-        "protocol": request.protocol,
-        "encoder": base.encoder,
-        **{name: getattr(request, name) or "" for name in ("data", "corpus", "translator")},
-        "set": [override.text for override in request.overrides],
-    }
-    kept = {key: value for key, value in target.items() if value not in ("", [], None)}
+    of_bench = {name: getattr(request, name) for name in ("protocol", "data", "corpus", "translator")}
+    target: dict[str, Any] = {"table": points.space.table, "preset": base.preset, "row": base.rows[0].name}
+    target |= {"tasks": given.tasks or base.tasks, "sizes": base.sizes, "subsets": base.subsets, "seeds": base.seeds}
+    target |= {name: getattr(given, name) for name in LABELLED} | of_bench
+    target |= {"encoder": base.encoder, "set": [override.text for override in request.overrides]}
+    kept = {name: [*value] if isinstance(value, tuple) else value for name, value in target.items() if value}
     point = {
         "method": given.methods[0] if given.methods else points.space.method,
         "set": dict(best.point),

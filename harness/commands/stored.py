@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +14,15 @@ from harness.paths import PYTHON
 from harness.planning.request import (
     FIELDS,
     LABELLED,
-    SEVERAL,
     Request,
+    flag_of,
     from_json,
     has_rows,
     is_own,
     same_table,
 )
 from harness.planning.table import load_table
-from harness.search.request import TuneRequest
+from harness.search.request import SEARCH_FLAGS, TuneRequest
 from harness.store import Store, StoredRequest
 from harness.tasks import TASKS
 
@@ -76,16 +76,6 @@ def like_last(request: Request, last: Request) -> Request:
     origins = {name: last.origin(name) for name in taken}
     overrides = (*last.overrides, *request.overrides)
     return replace(request, **taken, overrides=overrides, origins={**request.origins, **origins})
-
-
-def flag_words(name: str, value: Any) -> str:
-    flag = f"--{name.replace('_', '-')}"
-    return flag if value is True else shlex.join([flag, _listed(value) if name in SEVERAL else str(value)])
-
-
-def _listed(values: Iterable[Any]) -> str:
-    """As the flags of several values are read."""
-    return ",".join('"{}"'.format(text.replace('"', '""')) if "," in text else text for text in map(str, values))
 
 
 def of_run(stored: StoredRequest, label: Mapping[str, Any]) -> Request:
@@ -144,38 +134,31 @@ def _is_of(name: str, method: str) -> bool:
 def tune_command(request: TuneRequest) -> str:
     """The command line of a search, for a shell."""
     words = ["harness", "tune", *(request.base.methods or (request.method,))]
-    given = [
-        ("space", request.space),
-        ("preset", request.preset),
-        ("trials", request.trials),
-        ("sampler", request.sampler),
-        ("racing", request.racing),
-        ("metric", request.metric),
-        ("seed", request.seed),
-        ("out", request.out),
-    ]
     words += [f"--{request.mode}"] if request.mode else []
-    for name, value in given:
-        words += [f"--{name}", str(value)] if value not in (None, "", 0) else []
-    words += _words(replace(request.base, methods=None, preset=None))
-    return masked(shlex.join([*words, *_store_words(request.base.store)]))
+    for name in SEARCH_FLAGS:
+        words += [f"--{name}", str(value)] if (value := getattr(request, name)) else []
+    words += _words(replace(request.base, methods=None, preset=None), request.base.store)
+    return masked(shlex.join(words))
 
 
 def command(request: Request, verb: str = "bench", store: str | None = None) -> str:
     """The command line of a request, for a shell."""
-    return masked(shlex.join(["harness", verb, "--table", request.table, *_words(request), *_store_words(store)]))
+    return masked(shlex.join(["harness", verb, "--table", request.table, *_words(request, store)]))
 
 
-def _store_words(store: str | None) -> list[str]:
-    return ["--store", store] if store else []
-
-
-def _words(request: Request) -> list[str]:
-    words = []
+def _words(request: Request, store: str | None) -> list[str]:
+    words: list[str] = []
     for name in FIELDS:
         value = getattr(request, name)
-        if value is not None:
-            words += shlex.split(flag_words(name, value))
+        if value not in (None, False):
+            words += [flag_of(name)] if value is True else [flag_of(name), _listed(value)]
     for override in request.overrides:
         words += ["--set", override.text]
-    return words
+    return words + (["--store", store] if store else [])
+
+
+def _listed(value: Any) -> str:
+    """As a flag reads it: several values between commas."""
+    if not isinstance(value, tuple):
+        return str(value)
+    return ",".join('"{}"'.format(text.replace('"', '""')) if "," in text else text for text in map(str, value))

@@ -243,8 +243,6 @@ FIELDS = names_of("table", "filter", "labelled", "data")
 """Fields that decide what is computed, beside the table and the overrides."""
 PLAIN = names_of(*get_args(Group))
 """Fields of plain values: all but the table, the overrides and where these come from."""
-SEVERAL = (*FILTERS, "text")
-"""Fields of `FIELDS` that hold several values."""
 
 
 def flag_of(name: str) -> str:
@@ -313,7 +311,7 @@ def overrides_of(values: Mapping[Any, Any], origin: str = "set") -> tuple[Overri
 def to_json(request: Request) -> dict[str, Any]:
     """What a store keeps of a request: everything that decides what is computed, and the folder that its paths start from."""
     given = {name: value for name in FIELDS if (value := getattr(request, name)) is not None}
-    kept = {name: list(value) if name in SEVERAL else value for name, value in given.items()}
+    kept = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
     overrides = [override.text for override in request.overrides]
     return {"table": request.table, "folder": str(Path.cwd()), **kept, "set": overrides}
 

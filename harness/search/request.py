@@ -12,6 +12,9 @@ from harness.paths import PYTHON
 from harness.planning.request import Count, Request, Text
 from harness.search.trials import Mode
 
+SEARCH_FLAGS = ("space", "preset", "trials", "sampler", "racing", "metric", "seed", "out")
+"""The fields of a `TuneRequest` that are flags of their names."""
+
 
 @dataclass(frozen=True)
 class TuneRequest:
