@@ -7,15 +7,12 @@ from inspect import Parameter, signature
 from os import PathLike, fspath
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
 from harness.errors import UserError
 from harness.methods import read_methods
 from harness.planning.point import with_points
 from harness.planning.recipe import Value
-from harness.planning.request import PLAIN, Amount, Request, overrides_of, read, with_default_table
+from harness.planning.request import PLAIN, Amount, Request, overrides_of, read, value_of, with_default_table
 from harness.search.request import TuneRequest
-from harness.yaml_files import describe_errors
 
 Set = Mapping[str, Value] | Mapping[tuple[str, ...], Value]
 """Values by key ('fine_tune.lr') or by path (('fine_tune', 'lr')), as `--set` takes them."""
@@ -68,10 +65,7 @@ def tune_request(method: str, set: Set | None, arguments: Mapping[str, Any]) -> 
 
 def share(name: str, value: Any) -> float:
     """A number of points as a share. Raises UserError, which names the argument."""
-    try:
-        return TypeAdapter(Amount).validate_python(value) / 100
-    except ValidationError as error:
-        raise UserError(describe_errors(error, name)) from None
+    return float(value_of(Amount, value, name)) / 100
 
 
 def with_table(request: Request) -> Request:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
+
+from pydantic import Field, NonNegativeInt
 
 import harness
 from harness.errors import UserError, masked, unknown
-from harness.planning.request import MODEL_FIELDS, Request, flag_of, names_of, read, said_of
+from harness.planning.request import MODEL_FIELDS, Amount, Count, Request, flag_of, names_of, read, said_of, value_of
+from harness.yaml_files import one_of
 
 FORMATS = ("text", "md", "latex", "csv", "json")
 TABLE_FORMATS = (*FORMATS, "parquet")
@@ -20,6 +22,7 @@ SUBMISSION = "glue-submission"
 REPORT_FORMATS = (*TABLE_FORMATS, "html", *FIGURE_FORMATS, SUBMISSION)
 COMPARE_FORMATS = (*FORMATS, *FIGURE_FORMATS)
 CODE = "Python files of the methods that records name: nothing that a record names is run"
+POINTS = Annotated[Amount, Field(gt=0)]
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "studies", "runs")
 """What `list` takes."""
 
@@ -73,26 +76,6 @@ class Completion(argparse.Action):
 # --------------------------------------------------------------------------------------------------- values of flags
 
 
-def whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number such as 2")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
-    return int(text)
-
-
-def points(text: str) -> float:
-    """A finite number above 0."""
-    with suppress(ValueError):
-        if 0 < (number := float(text)) < float("inf"):
-            return number
-    raise argparse.ArgumentTypeError(f"'{text}' is not a number of points such as 1 or 0.5")
-
-
 def store(text: str) -> str:
     """The URL of a store, without a password: every user of the machine sees the words of a command."""
     if masked(text) != text:
@@ -102,13 +85,9 @@ def store(text: str) -> str:
     return text
 
 
-def one_of(choices: Sequence[str], kind: str, flag: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in choices:
-            raise unknown(kind, text, choices, flag)
-        return text
-
-    return read
+def _flag(parser: Any, flag: str, help: str, metavar: str | None = None, kind: Any = str, **options: Any) -> None:
+    """`kind`: as what its words are read, a type of pydantic's."""
+    parser.add_argument(flag, type=partial(value_of, kind, place=flag), help=help, metavar=metavar, **options)
 
 
 def _value_of(name: str, text: str) -> Any:
@@ -132,9 +111,7 @@ def _add(parser: Any, *named: str, **other: str) -> None:
 
 
 def _other_system(parser: Any) -> None:
-    parser.add_argument(
-        "--other-system", metavar="FILE", help="CSV with scores of another system on the same examples, as further rows"
-    )
+    _flag(parser, "--other-system", "CSV with scores of another system on the same examples, as further rows", "FILE")
 
 
 def _switch(parser: Any, flag: str, help: str) -> None:
@@ -143,7 +120,7 @@ def _switch(parser: Any, flag: str, help: str) -> None:
 
 def _table_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("table")
-    what.add_argument("--table", help="table: a name ('harness list tables') or your own YAML file")
+    _flag(what, "--table", "table: a name ('harness list tables') or your own YAML file")
     _add(what, "preset", "methods", "reference", preset=said_of("preset")["help"].format(presets=PRESETS))
     _data_flags(what)
     _labelled_flags(parser)
@@ -180,19 +157,14 @@ def _execution_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _format_flag(parser: Any, formats: Sequence[str], default: str | None = "text") -> None:
-    parser.add_argument(
-        "--format",
-        type=one_of(formats, "format", "--format"),
-        default=default,
-        metavar="|".join(formats),
-        help=f"output format (default: text{'' if default else ', or by the ending of --out'})",
-    )
+    help = f"output format (default: text{'' if default else ', or by the ending of --out'})"
+    _flag(parser, "--format", help, "|".join(formats), kind=Annotated[str, one_of("format", formats)], default=default)
 
 
 def _output_flags(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
     _format_flag(parser, formats, None)
     folder = f"; for --format {SUBMISSION} a new folder, or a .zip" if SUBMISSION in formats else ""
-    parser.add_argument("--out", metavar="FILE", help=f"file to write or replace (default: standard output){folder}")
+    _flag(parser, "--out", f"file to write or replace (default: standard output){folder}", "FILE")
     _switch(parser, "--standalone", "with --format latex: a whole document, which pdflatex compiles")
 
 
@@ -220,28 +192,20 @@ def _tune(tune: argparse.ArgumentParser) -> None:
         "method", help="method: 'cmlm', several as 'cmlm+scl' ('harness list methods'), or its own Python file"
     )
     what = tune.add_argument_group("search")
-    what.add_argument(
-        "--space", default="", metavar="FILE", help="search space: a name ('harness list spaces') or your own YAML file"
-    )
+    _flag(what, "--space", "search space: a name ('harness list spaces') or your own YAML file", "FILE", default="")
     mode = what.add_mutually_exclusive_group()
     _switch(mode, "--grid", "run every point of the space's grid")
     _switch(mode, "--search", "sample from the space's distributions (default where it has some)")
-    what.add_argument(
-        "--preset", help="preset of the space: quick, laptop, paper or, for one task, paper_TASK (default: quick)"
-    )
-    what.add_argument("--trials", type=positive, help="number of trials (a grid runs all of its points)")
-    what.add_argument("--sampler", metavar="NAME", help="sampler: tpe, gp or random; for a grid also grid")
-    what.add_argument("--racing", metavar="RULE", help="rule that stops trials early: paired, asha, median or none")
-    what.add_argument(
-        "--metric", metavar="NAME", help="dev metric to optimise (default: what checkpoints are selected by)"
-    )
-    what.add_argument("--seed", type=whole, default=0, help="sampler seed (default: 0)")
+    _flag(what, "--preset", "preset of the space: quick, laptop, paper or, for one task, paper_TASK (default: quick)")
+    _flag(what, "--trials", "number of trials (a grid runs all of its points)", kind=Count)
+    _flag(what, "--sampler", "sampler: tpe, gp or random; for a grid also grid", "NAME")
+    _flag(what, "--racing", "rule that stops trials early: paired, asha, median or none", "RULE")
+    _flag(what, "--metric", "dev metric to optimise (default: what checkpoints are selected by)", "NAME")
+    _flag(what, "--seed", "sampler seed (default: 0)", kind=NonNegativeInt, default=0)
     _data_flags(tune.add_argument_group("data"))
     _labelled_flags(tune)
     end = tune.add_argument_group("results")
-    end.add_argument(
-        "--out", metavar="FOLDER", help="folder of best.yaml, tables and plots (default: beside the store)"
-    )
+    _flag(end, "--out", "folder of best.yaml, tables and plots (default: beside the store)", "FOLDER")
     _switch(end, "--plan", "show what is left of the study and what it costs; train nothing")
     _switch(end, "--final-test", "score the best trial on the test set at the end")
     _format_flag(end, FORMATS)
@@ -253,14 +217,13 @@ def _tune(tune: argparse.ArgumentParser) -> None:
 def _rule_flags(parser: argparse.ArgumentParser, title: str) -> Any:
     """How rows are compared."""
     what = parser.add_argument_group(title)
-    what.add_argument(
+    _flag(
+        what,
         "--against",
-        metavar="ROW",
-        help="row that the others are compared with (default: the first); of several encoders also a row without its encoder, or an encoder",
+        "row that the others are compared with (default: the first); of several encoders also a row without its encoder, or an encoder",
+        "ROW",
     )
-    what.add_argument(
-        "--region", type=points, metavar="POINTS", help="rows are equivalent within this difference (default: 1)"
-    )
+    _flag(what, "--region", "rows are equivalent within this difference (default: 1)", "POINTS", kind=POINTS)
     _switch(what, "--items", "test items as a third random factor, so that conclusions hold for other test sets too")
     return what
 
@@ -268,11 +231,12 @@ def _rule_flags(parser: argparse.ArgumentParser, title: str) -> Any:
 def _plan(plan: argparse.ArgumentParser) -> None:
     _table_flags(plan)
     _add(plan, "keep")
-    plan.add_argument(
+    _flag(
+        plan,
         "--detect",
-        type=points,
-        metavar="POINTS",
-        help="the smallest difference between rows that the plan detects with 80 %% power, and the cheapest design for this one",
+        "the smallest difference between rows that the plan detects with 80 %% power, and the cheapest design for this one",
+        "POINTS",
+        kind=POINTS,
     )
     what = _rule_flags(plan, "a sealed comparison")
     _switch(what, "--seal", "keep rows, columns, design, decision rule and power in the store, before the first run")
@@ -281,15 +245,17 @@ def _plan(plan: argparse.ArgumentParser) -> None:
 def _report(report: argparse.ArgumentParser) -> None:
     _table_flags(report)
     _last_flag(report)
-    report.add_argument(
+    _flag(
+        report,
         "--figure",
-        metavar="NAME",
-        help="the figure of table NAME, 'cost' (score against FLOPs), or 'variance' of the cells: png, svg, pdf or csv",
+        "the figure of table NAME, 'cost' (score against FLOPs), or 'variance' of the cells: png, svg, pdf or csv",
+        "NAME",
     )
-    report.add_argument(
+    _flag(
+        report,
         "--study",
-        metavar="NAME",
-        help="a study ('harness list studies'), or the beginning of its name: prints its points, writes its page again",
+        "a study ('harness list studies'), or the beginning of its name: prints its points, writes its page again",
+        "NAME",
     )
     _other_system(report)
     _add(report, "track")
@@ -320,17 +286,16 @@ def _verify(verify: argparse.ArgumentParser) -> None:
         help=".csv, .json or .parquet file that 'report --format' wrote, or folder of 'publish'",
     )
     again = verify.add_argument_group("training again")
-    again.add_argument(
+    _flag(
+        again,
         "--rerun",
-        type=positive,
+        "train K stages again, drawn from those of the file, and compare them with their records",
+        "K",
+        kind=Count,
         default=0,
-        metavar="K",
-        help="train K stages again, drawn from those of the file, and compare them with their records",
     )
-    again.add_argument("--seed", type=whole, help="seed of the draw (default: 0)")
-    verify.add_argument(
-        "--seal", metavar="DIGEST", help="digest of a sealed plan, as it was published before the first run"
-    )
+    _flag(again, "--seed", "seed of the draw (default: 0)", kind=NonNegativeInt)
+    _flag(verify, "--seal", "digest of a sealed plan, as it was published before the first run", "DIGEST")
     _add(verify, "store", "storage", "methods", methods=CODE)
 
 
@@ -358,14 +323,14 @@ def _init(init: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", help="file of labelled rows: .csv, .tsv, .jsonl, .parquet or hub:OWNER/NAME"
     )
     _labelled_flags(init)
-    init.add_argument("--out", metavar="FILE", help="the YAML file (default: named after the task, in this folder)")
+    _flag(init, "--out", "the YAML file (default: named after the task, in this folder)", "FILE")
 
 
 def _list(listing: argparse.ArgumentParser) -> None:
     listing.add_argument("what", metavar="|".join(LISTED))
     _add(listing, "store", store=f"{said_of('store')['help']}, for 'list benches', 'list studies' and 'list runs'")
     runs = listing.add_argument_group("for 'list runs'")
-    runs.add_argument("--table", help="runs of one table, by its own name")
+    _flag(runs, "--table", "runs of one table, by its own name")
     _add(runs, *names_of("filter"))
 
 
@@ -381,11 +346,9 @@ def _errors(errors: argparse.ArgumentParser) -> None:
         default="",
         help="key of a run, or its first characters ('harness list runs'); without one, the test examples of a table over all its runs",
     )
-    errors.add_argument("--split", help="of a run: dev, test, or the name of a test set (default: dev)")
-    errors.add_argument("--limit", type=positive, default=20, help="examples to print (default: 20)")
-    errors.add_argument(
-        "--output", metavar="FILE", help="write all of them to a new .csv, .tsv, .jsonl or .parquet file"
-    )
+    _flag(errors, "--split", "of a run: dev, test, or the name of a test set (default: dev)")
+    _flag(errors, "--limit", "examples to print (default: 20)", kind=Count, default=20)
+    _flag(errors, "--output", "write all of them to a new .csv, .tsv, .jsonl or .parquet file", "FILE")
     _table_flags(errors)
     _last_flag(errors)
 
@@ -394,20 +357,15 @@ def _export(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "key", nargs="?", default="", help="key of a stage, or its first characters ('harness list runs')"
     )
-    export.add_argument("--out", required=True, metavar="FOLDER", help="folder to write, new or empty")
-    export.add_argument("--update", type=positive, metavar="N", help="its weights after update N (default: the last)")
+    _flag(export, "--out", "folder to write, new or empty", "FOLDER", required=True)
+    _flag(export, "--update", "its weights after update N (default: the last)", "N", kind=Count)
     _switch(export, "--onnx", "also write a classifier as model.onnx, checked by ONNX Runtime")
     which = export.add_argument_group("in place of a key")
     _switch(which, "--best", "the run of the last bench with the best dev score; the flags below select among its runs")
     _add(which, "methods", "tasks", "sizes")
     hub = export.add_argument_group("hub")
-    hub.add_argument(
-        "--license",
-        default="",
-        metavar="ID",
-        help="licence that the model card states, such as apache-2.0 (default: other)",
-    )
-    hub.add_argument("--push", metavar="OWNER/NAME", help="upload to this repository of the Hugging Face hub, private")
+    _flag(hub, "--license", "licence that the model card states, such as apache-2.0 (default: other)", "ID", default="")
+    _flag(hub, "--push", "upload to this repository of the Hugging Face hub, private", "OWNER/NAME")
     _switch(hub, "--public", "make the repository public if it is new")
     _add(export, "store", "storage")
     _switch(
@@ -419,20 +377,17 @@ def _export(export: argparse.ArgumentParser) -> None:
 
 def _predict(predict: argparse.ArgumentParser) -> None:
     predict.add_argument("model", help="folder that 'export' wrote, or key of a run whose weights are stored")
-    predict.add_argument(
+    _flag(
+        predict,
         "--input",
-        metavar="FILE",
-        help="rows to predict for: .csv, .tsv, .jsonl or .parquet, or - for JSON lines on standard input",
+        "rows to predict for: .csv, .tsv, .jsonl or .parquet, or - for JSON lines on standard input",
+        "FILE",
     )
     predict.add_argument(
         "--row", nargs="+", metavar="TEXT", help="one row in place of a file: its text, or both of a pair"
     )
-    predict.add_argument(
-        "--output", metavar="FILE", help="new file of the same rows, scored (default: JSON lines on standard output)"
-    )
-    predict.add_argument(
-        "--batch-size", type=positive, metavar="N", help="rows read, predicted and written at a time (default: 2,048)"
-    )
+    _flag(predict, "--output", "new file of the same rows, scored (default: JSON lines on standard output)", "FILE")
+    _flag(predict, "--batch-size", "rows read, predicted and written at a time (default: 2,048)", "N", kind=Count)
     _switch(predict, "--calibrated", "divide logits by the temperature that dev chooses")
     _add(predict, "text", text="text column, or two, comma-separated (default: the task's)")
     _add(predict, "store", "storage", "methods", methods=CODE)

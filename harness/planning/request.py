@@ -16,7 +16,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, ValidationError
+from pydantic import BeforeValidator, Field, NonNegativeInt, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
@@ -105,7 +105,7 @@ Encoders = Annotated[Text | None, BeforeValidator(_joined)]
 Group = Literal["table", "filter", "labelled", "data", "execution", "kept"]
 
 
-def _said(group: Group, help: str, default: Any = None, metavar: str | None = None) -> Any:
+def _said(group: Group, help: str, metavar: str | None = None, default: Any = None) -> Any:
     """`help` and `metavar`: of its flag; a `default` of None keeps the table's."""
     return Field(default, description=help, json_schema_extra={"group": group, "metavar": metavar})
 
@@ -137,18 +137,14 @@ class Request:
     protocol: Text | None = _said(
         "data", "which rows are train, dev and test: own, own_redrawn, own_small_dev, own_cross_validated or k_shot"
     )
-    text: Texts = _said("labelled", "text column, or the two of a pair: COLUMN,COLUMN", metavar="COLUMN")
-    label: Text | None = _said("labelled", "label column", metavar="COLUMN")
-    kind: Text | None = _said("labelled", "what the labels are", metavar="classes|regression|spans")
+    text: Texts = _said("labelled", "text column, or the two of a pair: COLUMN,COLUMN", "COLUMN")
+    label: Text | None = _said("labelled", "label column", "COLUMN")
+    kind: Text | None = _said("labelled", "what the labels are", "classes|regression|spans")
     dev: Text | None = _said(
-        "labelled", "dev set, which selects checkpoints (default: a fifth of the other rows)", metavar="FILE"
+        "labelled", "dev set, which selects checkpoints (default: a fifth of the other rows)", "FILE"
     )
-    test: Text | None = _said(
-        "labelled", "test set (default: a quarter of the rows, drawn by their text)", metavar="FILE"
-    )
-    unlabelled: Text | None = _said(
-        "labelled", "texts for post-training: a file, a folder or hub:OWNER/NAME", metavar="FILE"
-    )
+    test: Text | None = _said("labelled", "test set (default: a quarter of the rows, drawn by their text)", "FILE")
+    unlabelled: Text | None = _said("labelled", "texts for post-training: a file, a folder or hub:OWNER/NAME", "FILE")
     remove_overlap: bool | None = _said("labelled", "leave out unlabelled texts that are also in dev or test")
     skip_bad_rows: bool | None = _said(
         "labelled", "leave out rows without text or with a label that is missing or unknown"
@@ -157,17 +153,17 @@ class Request:
         "data", "encoder: a packaged name, a folder or a Hugging Face model id; several comma-separated: rows of each"
     )
     data: Text | None = _said("data", "data: 'hub', or a folder with TASK/SPLIT.parquet, .csv or .jsonl")
-    corpus: Text | None = _said("data", "pre-training corpus: a name, files or hub:OWNER/NAME", metavar="NAME")
+    corpus: Text | None = _said("data", "pre-training corpus: a name, files or hub:OWNER/NAME", "NAME")
     translator: Text | None = _said(
         "data",
         "translator for the back-translations of CSSL and of rows with augment ('harness list translators')",
-        metavar="NAME",
+        "NAME",
     )
-    store: Text | None = _said("kept", "database of records (default: sqlite:///.harness/harness.db)", metavar="URL")
+    store: Text | None = _said("kept", "database of records (default: sqlite:///.harness/harness.db)", "URL")
     storage: Text | None = _said(
         "kept",
         "artifact storage (weights, checkpoints): a folder, s3://... or gs://... (default: beside the store)",
-        metavar="URI",
+        "URI",
     )
     slots: Count | None = _said("execution", "runs at the same time (default: one per CPU core or GPU share)")
     gpus_per_run: Amount | None = _said(
@@ -198,14 +194,14 @@ class Request:
     keep: Annotated[str, one_of("choice", ("best", "all", "none"))] = _said(
         "kept",
         "weights that stay in the storage: of each cell's best run by dev, of all stages, or none (default)",
-        default="none",
-        metavar="best|all|none",
+        "best|all|none",
+        "none",
     )
     track: Annotated[tuple[Text, ...], BeforeValidator(_parts)] = _said(
         "kept",
         "also write what is recorded to these trackers, comma-separated: tensorboard, mlflow, wandb",
-        default=(),
-        metavar="TRACKER",
+        "TRACKER",
+        (),
     )
     studies: tuple[Study, ...] = dataclasses.field(default=(), compare=False)
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, hash=False)
@@ -255,6 +251,14 @@ def read(kind: Callable[..., T], values: Mapping[str, Any], place: Callable[[str
         return kind(**values)
     except ValidationError as error:
         raise UserError(describe_errors(error, "", values, {name: place(name) for name in values})) from None
+
+
+def value_of(kind: Any, value: Any, place: str) -> Any:
+    """A value as a type that pydantic reads. Raises UserError, which names the place."""
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise UserError(describe_errors(error, place)) from None
 
 
 def encoder_names(text: str) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def test_the_runs_of_a_store_and_filters(harness: Harness, benched: Benched) -> 
         ("errors zzz", "has no record whose key begins with 'zzz'"),
         ("errors FT --split tets", "--split: unknown split 'tets'. Did you mean 'test'? Known: dev, test."),
         ("errors FT --output x.xls", "--output x.xls: write .csv"),
-        ("errors FT --limit 0", "errors: argument --limit: '0' is not a whole number of 1 or more"),
+        ("errors FT --limit 0", "--limit: should be greater than or equal to 1, not '0'"),
     ],
 )
 def test_refusals(words: str, said: str, harness: Harness, benched: Benched) -> None:
