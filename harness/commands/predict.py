@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, Field, PositiveInt
 
 from harness.analysis.calibration import temperature_of, tempered
 from harness.answers import SpanReading
@@ -24,7 +25,7 @@ from harness.encoders.sources import json_object
 from harness.errors import UserError, first_line
 from harness.kinds import Kind, Predictions, kind_of
 from harness.paths import named_path
-from harness.planning.request import Request
+from harness.planning.request import Request, read
 from harness.specs import Data, RowSet, Stage
 from harness.storage import weights_of
 from harness.tasks.inferred import QUESTIONS
@@ -120,9 +121,9 @@ def _of_folder(folder: Path) -> Classifier:
     settings, tokenizer = _settings(folder / SETTINGS), _settings(folder / "tokenizer_config.json")
     located = locate(f"{folder}/", where="predict")
     encoder, tokeniser = load_encoder(folder, located.encoder.digest, seed=0), Tokeniser(folder)
-    device, columns = "cuda" if torch.cuda.is_available() else "cpu", tuple(settings.get("columns", ()))
-    if settings.get("stage", {}).get("data", {}).get("prompt"):
-        stage = _cloze_stage(folder, settings)
+    device, columns = "cuda" if torch.cuda.is_available() else "cpu", settings.columns
+    if settings.stage and settings.stage.get("data", {}).get("prompt"):
+        stage = _cloze_stage(folder, settings.stage)
         reading, kind = reading_of(stage.data), stage.data.kind
         assert kind is not None
         made = build(stage.objective, encoder, tokeniser.vocabulary, kind, 0.0, 0)
@@ -134,24 +135,22 @@ def _of_folder(folder: Path) -> Classifier:
                 f"{folder}: holds no classifier with a head like those that are trained here (first token, dense, tanh, linear), nor a "
                 "model for question answering; name a folder that 'harness export' wrote of a run."
             )
-        spans = SpanReading(**settings.get("spans", {})) if head.per_token else None
+        spans = SpanReading(**settings.spans or {}) if head.per_token else None
         columns = columns or (QUESTIONS if spans else ())
         kind = kind_of(head.classes, spans=spans)
         made = build(objective("cross_entropy"), encoder, tokeniser.vocabulary, kind, 0.0, 0)
         made.load_parts({f"{HEAD}/{name}": tensor for name, tensor in head.tensors.items()}, (HEAD,))
         positions = family_of(located.config).positions(located.config)
-        length = int(min(settings.get("max_length", tokenizer.get("model_max_length", positions)), positions))
+        length = int(min(settings.max_length or tokenizer.model_max_length or positions, positions))
         reading = reading_of(Data(RowSet("texts"), max_length=length, spans=spans))
-    precision = settings.get("precision", "fp32")
-    made = made.to(torch.device(device))
-    temperature = settings.get("temperature")
-    return Classifier(str(folder), made, tokeniser, kind, columns, reading, precision, device, temperature)
+    made, how = made.to(torch.device(device)), (settings.precision, device, settings.temperature)
+    return Classifier(str(folder), made, tokeniser, kind, columns, reading, *how)
 
 
-def _cloze_stage(folder: Path, settings: Mapping[str, Any]) -> Stage:
+def _cloze_stage(folder: Path, values: Mapping[str, Any]) -> Stage:
     """The stage of a prompted run, which says how a row becomes a cloze. Raises UserError where it needs demonstrations, which are no part
     of a folder."""
-    stage = Stage.from_json(settings["stage"])
+    stage = Stage.from_json(values)
     assert stage.data.prompt is not None
     if stage.data.prompt.demonstrations:
         raise UserError(
@@ -161,31 +160,21 @@ def _cloze_stage(folder: Path, settings: Mapping[str, Any]) -> Stage:
     return stage
 
 
-def _reads_spans(value: Any) -> bool:
-    known = {field.name: type(field.default) for field in fields(SpanReading)}
-    return isinstance(value, dict) and all(type(each) is known.get(name) for name, each in value.items())
+class _Settings(BaseModel):
+    """What is read of a folder's own files; those from elsewhere have less."""
+
+    max_length: PositiveInt | None = None
+    model_max_length: Annotated[float, Field(ge=1)] | None = None
+    columns: tuple[str, ...] = ()
+    spans: dict[str, Any] | None = None
+    temperature: Annotated[float, Field(gt=0)] | None = None
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    stage: dict[str, Any] | None = None
 
 
-_SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "max_length": ("a number of tokens", lambda value: type(value) is int and value > 0),
-    "model_max_length": ("a number of tokens", lambda value: type(value) in (int, float) and value >= 1),
-    "columns": (
-        "a list of names",
-        lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
-    ),
-    "spans": ("how questions are read", _reads_spans),
-    "temperature": ("a number above 0", lambda value: type(value) is float and value > 0),
-    "precision": ("fp32, bf16 or fp16", lambda value: value in ("fp32", "bf16", "fp16")),
-}
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    """An object in a file of the folder; empty where there is no such file: folders from elsewhere have none of ours."""
-    found = json_object(path) if path.exists() else {}
-    for name, (wanted, fits) in _SETTINGS.items():
-        if name in found and not fits(found[name]):
-            raise UserError(f"{path}: {name} is {repr(found[name])[:60]}, and it should be {wanted}.")
-    return found
+def _settings(path: Path) -> _Settings:
+    """Of a folder's file. Raises UserError for a value that does not fit."""
+    return read(_Settings, json_object(path) if path.exists() else {}, lambda name: f"{path}: {name}")
 
 
 def _of_run(key: str, store: str | None, storage: str | None) -> Classifier:

@@ -242,13 +242,17 @@ DAMAGE: list[tuple[str, dict[str, Any] | str, str]] = [
     ("config.json", "null", "config.json should hold a JSON object"),
     ("config.json", "[" * 100_000, "config.json is not valid JSON"),
     ("tokenizer_config.json", "[1]", "tokenizer_config.json should hold a JSON object"),
-    ("tokenizer_config.json", {"model_max_length": "a,b"}, "tokenizer_config.json: model_max_length is 'a,b'"),
+    (
+        "tokenizer_config.json",
+        {"model_max_length": "a,b"},
+        "tokenizer_config.json: model_max_length: should be a valid number",
+    ),
     ("tokenizer_config.json", {"added_tokens_decoder": 3}, ""),
     ("harness.json", "[" * 100_000, "harness.json is not valid JSON"),
-    ("harness.json", {"max_length": "x"}, "harness.json: max_length is 'x'"),
-    ("harness.json", {"columns": 7}, "harness.json: columns is 7"),
-    ("harness.json", {"temperature": 0}, "harness.json: temperature is 0"),
-    ("harness.json", {"precision": "fp8"}, "harness.json: precision is 'fp8'"),
+    ("harness.json", {"max_length": "x"}, "harness.json: max_length: should be a valid integer"),
+    ("harness.json", {"columns": 7}, "harness.json: columns: should be a list, not 7"),
+    ("harness.json", {"temperature": 0}, "harness.json: temperature: should be greater than 0, not 0"),
+    ("harness.json", {"precision": "fp8"}, "harness.json: precision: should be 'fp32', 'bf16' or 'fp16', not 'fp8'"),
 ]
 
 
