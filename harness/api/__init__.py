@@ -35,7 +35,6 @@ from harness.api.data_frames import BenchResult, CompareResult, ExamplesResult, 
 from harness.commands.bench import Callbacks
 from harness.commands.bench import bench as run_bench
 from harness.commands.compare import comparisons_of
-from harness.commands.embeddings import Embeddings, embeddings_of
 from harness.commands.export import Exported
 from harness.commands.export import export as write
 from harness.commands.predict import classifier
@@ -57,6 +56,7 @@ from harness.commands.study import (
     study_of,
 )
 from harness.commands.train import unshown
+from harness.commands.trained import Embeddings, embeddings_of
 from harness.errors import UserError
 from harness.planning.request import PLAIN, Request
 from harness.store import DEFAULT_URL, Store

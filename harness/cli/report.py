@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from harness.analysis.comparison import Comparisons
+from harness.analysis.examples import example_frames
 from harness.analysis.schema import parquet_bytes
+from harness.analysis.scores import answers
+from harness.analysis.variance import decomposed
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_FORMATS, SUBMISSION
 from harness.cli.progress import print_tracked, show_stages
@@ -17,11 +21,12 @@ from harness.cli.terminal import Stream, print_lines, print_table
 from harness.commands.compare import comparisons_of, costs_of, counted_grid, variance_of
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
+from harness.commands.recorded import learning_curve
 from harness.commands.report import grid_of, with_other_system
-from harness.commands.results_page import page_of
+from harness.commands.stored import command
 from harness.commands.track import check_trackers, track_recorded
 from harness.errors import UserError, unknown
-from harness.paths import named_path, replace_file
+from harness.paths import named_path, replace_file, without_folders
 from harness.planning.request import FIELDS, YAML, Request
 from harness.planning.table import load_table, table_names
 from harness.report.comparison import rendered, rendered_variance
@@ -33,6 +38,7 @@ from harness.report.figures.cost import COST
 from harness.report.figures.figure import csv_of, drawn, figure_of, points_of
 from harness.report.figures.variance import VARIANCE, drawn_variance
 from harness.report.ranks import rendered_ranks
+from harness.report.results_page import Results, results_page
 from harness.report.table import render
 from harness.wording import listed
 
@@ -110,11 +116,44 @@ def _study(args: argparse.Namespace) -> int:
 def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:
     """Print a table. Returns the exit status."""
     if args.format == "html":
-        complete, page = page_of(prepared, args.store)
+        complete, page = _page_of(prepared, args.store)
         return deliver((page, complete), args)
     grid, caption = grid_of(prepared)
     content = parquet_bytes(grid.results) if args.format == "parquet" else render(grid, caption, args.format)
     return deliver((content, grid.complete), args)
+
+
+def _page_of(prepared: Prepared, url: str | None) -> tuple[bool, str]:
+    """Whether the table is complete, and its page. `url`: the store as the user named it."""
+    plan, store = prepared.plan, prepared.store
+    grid, caption = grid_of(prepared)
+    comparisons: Comparisons | str
+    try:
+        comparisons = comparisons_of(prepared, grid=grid)
+    except UserError as error:
+        comparisons = f"No comparison: {str(error).removeprefix('compare: ')}"
+    records, curves = {}, {}
+    stages = {stage.key: stage for run in plan.runs for stage in run.stage.chain}
+    last = {run.stage.key for run in plan.runs}
+    for key, record in store.each(stages):
+        if key in last:
+            curves[key] = learning_curve(record, stages[key])[1]
+        records[key] = replace(record, history=[])
+    request = replace(prepared.request, preset=prepared.resolved.preset)
+    table = Path(request.table).stem
+    commands = [command(request, "bench", url), f"{command(request, 'report', url)} --format html --out {table}.html"]
+    found = Results(
+        grid,
+        caption,
+        comparisons,
+        decomposed(grid, answers(plan, store, grid.results)),
+        plan.runs,
+        records,
+        curves,
+        [*map(without_folders, commands)],
+        example_frames(plan, store, grid),
+    )
+    return grid.complete, results_page(found)
 
 
 def compare(args: argparse.Namespace) -> int:
