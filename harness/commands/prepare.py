@@ -293,24 +293,21 @@ def lacking(plan: Plan, later: str | tuple[str, ...] = MADE_LATER) -> list[str]:
 def prepare_recorded(request: Request, *, texts: bool = False) -> Prepared:
     """As `prepare`, for what shows records: by what a bench of the store read, whose data and encoder are not read again. With `texts` they are, and
     where they are not at hand, `unread` says why. What no bench read is read, too."""
-    read, why = _read_again(request) if texts else (None, "")
     store = Store(request.store or DEFAULT_URL, create=False)
-    for found in (_of_snapshot(request, stored, store) for stored in store.requests()):
-        if found and found.recorded:
-            if read and read.plan.stages.keys() == found.plan.stages.keys():
+    snapshots = (_of_snapshot(request, stored, store) for stored in store.requests())
+    found = next((each for each in snapshots if each and each.recorded), None)
+    if found is None:
+        return prepare(request, train=False)
+    if texts or found.unread:
+        try:
+            read = prepare(request, train=False)
+            if read.plan.stages.keys() == found.plan.stages.keys():
                 return read
-            found.unread = why or ("its data or its encoder changed since then" if texts else "")
-            return found
-    return read or prepare(request, train=False)
-
-
-def _read_again(request: Request) -> tuple[Prepared | None, str]:
-    """A table from its data, and what of it is not at hand, as a clause."""
-    try:
-        read = prepare(request, train=False)
-    except UserError as error:
-        return None, str(error).rstrip(".")
-    return read, _unread(read.plan) or next((reason for _, _, reason in read.plan.skipped), "")
+            skipped = next((reason for _, _, reason in read.plan.skipped), "its data or its encoder changed since then")
+            found.unread = _unread(read.plan) or skipped
+        except UserError as error:
+            found.unread = str(error).rstrip(".")
+    return found
 
 
 def _unread(plan: Plan) -> str:
@@ -338,7 +335,12 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
     named = Named(changed, table, known, _kept(table, request), {})
     resolved = named.resolve()
     plan = remade(resolved, read, _stored_starts(store, stored, resolved, read))
-    return _with_work(request, named, plan, store, storage_of(request, store), {}) if plan else None
+    if plan is None:
+        return None
+    prepared = _with_work(request, named, plan, store, storage_of(request, store), {})
+    if any(part.truncations is None for part in read.parts):
+        prepared.unread = "an earlier version kept less of them"
+    return prepared
 
 
 def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[Located]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,7 +23,7 @@ from harness.specs import Encoder, Parent, RowSet, Stage
 @dataclass(frozen=True)
 class PlanSnapshot:
     """Under one encoder. The mappings of `TableData` whose keys are no text are pairs here. `read_under`: what the table said that this depends
-    on, by the name under which a user sets it; of paths the last part alone."""
+    on, by the name under which a user sets it; of paths the last part alone. `truncations`: None in what an earlier version wrote."""
 
     encoder: Encoder
     config: Mapping[str, Any]
@@ -40,7 +40,7 @@ class PlanSnapshot:
     overlaps: tuple[Overlap, ...]
     lacks: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-    truncations: Mapping[str, Truncation] = field(default_factory=dict)
+    truncations: Mapping[str, Truncation] | None = None
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def remade(resolved: ResolvedTable, read: Snapshot, starts: Mapping[str, Parent 
     plan.truncations = {
         (encoder, name): found
         for encoder, part in parts.items()
-        for name, found in part.truncations.items()
+        for name, found in (part.truncations or {}).items()
         if name in resolved.tasks
     }
     return plan

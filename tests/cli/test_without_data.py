@@ -67,6 +67,17 @@ def test_the_numbers_are_those_of_the_bench(gone: str, why: str, lab: Path, harn
     assert part.out.splitlines() == [row for row in before[1].splitlines() if not row.startswith("TAPT")]
 
 
+def test_a_store_of_an_earlier_version_prints_the_same(lab: Path, harness: Harness) -> None:
+    """It kept less of what its bench read."""
+    before, store = printed(harness), Store("sqlite:///.harness/harness.db")
+    (stored,) = store.requests()
+    body = store.snapshot_of(stored)
+    for part in body["parts"]:
+        del part["truncations"], part["unread"]
+    store.keep_request(stored, store.stages_of(stored), body)
+    assert printed(harness) == before
+
+
 def test_a_published_folder_is_enough(
     lab: Path, harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
