@@ -213,7 +213,7 @@ def embeddings_of(recorded: Recorded, texts: Sequence[tuple[str, ...]] | None, s
     """
     import torch
 
-    from harness.encoders.models.text_encoder import Batch
+    from harness.encoders.models.batch import Batch
     from harness.encoders.tokens import Plain, by_length
     from harness.training.forward_backward import autocast
 
@@ -222,7 +222,7 @@ def embeddings_of(recorded: Recorded, texts: Sequence[tuple[str, ...]] | None, s
     model = trained_model(recorded, unshown, storage=storage)
     stage, encoder, device = model.stage, model.objective.encoder, torch.device(model.setup.device)
     if texts is None:
-        read = reader(model.prepared.plan, model.tokeniser, model.prepared.store)
+        read = reader(model.prepared.plan, model.prepared.plan.encoders[0], model.tokeniser, model.prepared.store)
         examples, labels = read(stage.data.tests[0], stage.data)
     else:
         examples, labels = Plain(stage.data.max_length).examples(texts, model.tokeniser), None
