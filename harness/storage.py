@@ -4,6 +4,7 @@ database."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,8 +23,15 @@ KINDS = ("s3", "gs", "file")
 """Of URIs, as pyarrow reads them."""
 
 
-class StorageError(TransientError, OSError):
+class StorageError(UserError, OSError):
     """The storage cannot be used: the reason and the fix in one sentence."""
+
+
+class StorageOutageError(StorageError, TransientError):
+    """The same for a reason that may pass."""
+
+
+_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 
 
 _reached: set[str] = set()
@@ -127,7 +135,7 @@ class Storage:
         except OSError as error:
             _opened.cache_clear()
             text = (error.strerror or first_line(error)).rpartition("Details: ")[2]
-            raise StorageError(
+            raise (StorageError if error.errno in _LASTING else StorageOutageError)(
                 f"The storage {self.shown} could not be {done}: {text.rstrip('.')}; check that it is there, has room, and "
                 "lets this user or these credentials (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS) read, write and delete, or name "
                 f"another one: {KEPT}."

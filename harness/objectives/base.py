@@ -122,7 +122,8 @@ class TrainingObjective(nn.Module):
     parameters of the stage, of the type that a subclass names.
 
     `predicts`: `predict` gives outputs for labels; `has_classifier`: by a head that is not the encoder's. `uses_mlm_head`: the encoder's own MLM head is
-    trained; `embeddings_predict`: words are predicted by the word embeddings without it. `contrasted`: the term that is taken over contrast groups, where there is one.
+    trained; `embeddings_predict`: words are predicted by the word embeddings without it. `contrasted`: the term that is taken over contrast groups, where there is one. `measured`: it has
+    something to measure beside the loss.
     """
 
     predicts = False
@@ -130,6 +131,7 @@ class TrainingObjective(nn.Module):
     uses_mlm_head = False
     embeddings_predict = False
     contrasted = "contrast"
+    measured = True
     params: Any
 
     def __init__(

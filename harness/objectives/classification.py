@@ -54,6 +54,7 @@ class CrossEntropy(TrainingObjective):
 
     predicts = True
     has_classifier = True
+    measured = False
     head: Head
 
     def build(self) -> None:
@@ -226,6 +227,7 @@ class SupervisedContrast(CrossEntropy):
 
     params: SclDefinition
     contrasted = "supervised_contrastive"
+    measured = True
 
     def build(self) -> None:
         super().build()

@@ -285,6 +285,8 @@ class _TrainingRun:
 
     def _measures(self, step: int) -> dict[str, float]:
         """What is logged beside the loss, of the first examples of this update's batch, without dropout. Not finite ones are left out."""
+        if not self.objective.measured:
+            return {}
         rows = self._rows[:HELD_OUT_BATCH]
         labels = None if self.inputs.labels is None else self.inputs.labels[rows]
         views = self.objective.prepare(self.inputs.train.take(rows), labels, self._draw(step))

@@ -105,7 +105,6 @@ def test_interrupted_twice_and_resumed(name: str, bert: Path, tmp_path: Path, mo
 def test_stopped_on_request_and_resumed(name: str, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two evaluations, at one, and before the first: no update is lost, none is made twice, and the history is the same."""
     monkeypatch.setattr(loop, "LOG_EVERY", EVERY)
-    monkeypatch.setattr(loop, "MEASURE_EVERY", 2)
     monkeypatch.setattr(forward_backward, "grad_scaler", grows_soon)
     stage, inputs = STAGES[name](bert)
     undisturbed = run(stage, inputs, replace(tiny.worker_setup(bert, tmp_path / "undisturbed"), dev_points=11))

@@ -310,10 +310,10 @@ class TestSelection:
             return step(self, *arguments, **options)
 
         def evaluated(
-            objective: TrainingObjective, evaluation: tuple[Examples, Any], *rest: Any
+            objective: TrainingObjective, evaluation: tuple[Examples, Any], *rest: Any, **named: Any
         ) -> tuple[Predictions, float]:
             found.append({30: "dev", 25: "test"}[len(evaluation[0])])
-            return predicted(objective, evaluation, *rest)
+            return predicted(objective, evaluation, *rest, **named)
 
         monkeypatch.setattr(torch.optim.AdamW, "step", stepped)
         monkeypatch.setattr(loop, "predict", evaluated)
@@ -472,8 +472,8 @@ class TestDivergence:
         assert stage.data.dev is not None
         dev, whole = inputs.evaluations[stage.data.dev.digest], loop.predict
 
-        def spoiled(objective: TrainingObjective, evaluation: Any, *more: Any) -> Any:
-            predictions, flops = whole(objective, evaluation, *more)
+        def spoiled(objective: TrainingObjective, evaluation: Any, *more: Any, **named: Any) -> Any:
+            predictions, flops = whole(objective, evaluation, *more, **named)
             if evaluation is not dev:
                 predictions.logits[1] = np.inf
             return predictions, flops
