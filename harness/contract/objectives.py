@@ -307,9 +307,8 @@ def a_gpu_may_repeat_its_operators(make: Make) -> None:
     other = replace(
         subject, examples=subject.examples.take(turned), labels=None if labels is None else labels[turned].copy()
     )
-    first = subject.views().batch(block=True)
-    second = next(each for step in range(1, 99) if (each := other.views(2, step).batch(block=True)).form == first.form)
-    batch, module = first.to(CPU), subject.module
+    first, module = subject.views().batch(block=True), subject.module
+    batch = first.to(CPU)
 
     def losses() -> Tensor:
         terms = module(batch)
@@ -321,6 +320,8 @@ def a_gpu_may_repeat_its_operators(make: Make) -> None:
         found, replay = Replay().record(losses)
     except RuntimeError as error:
         require(False, f"{what} ({error})")
+    # Prepared after it was recorded, as the next batch is.
+    second = next(each for step in range(1, 99) if (each := other.views(2, step).batch(block=True)).form == first.form)
     batch.fill(second)
     torch.manual_seed(5)
     replay()

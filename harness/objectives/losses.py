@@ -20,9 +20,6 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
-REDUCTIONS = ("mean", "mean_valid", "sum")
-MIXTURES = ("probability", "weighted_ce")
-
 _ZERO = 1e-12  # a vector with no larger entry counts as zero: its true gradient, of order 1/norm, could overflow
 _SLICE = 2**24  # numbers gathered at a time for the pairs of token_alignment: 64 MiB in float32
 

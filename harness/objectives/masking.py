@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-READINGS = ("half", "less", "at_most", "released")
-
 Array = NDArray[Any]
 
 

@@ -165,7 +165,9 @@ class _TrainingRun:
         self.trained = trainable(objective)
         self.progress = TrainingProgress(TrainingResult(selected_step=optim.steps))
         self._order = self._batches_from(0)
-        self.block = self.device.type == "cuda" or placement.recorder is not None
+        # The library's own layers, of other families, may see how far a batch is padded.
+        blocks = self.device.type == "cuda" or placement.recorder is not None
+        self.block = blocks and objective.encoder.family.packed
         self._update = updates_of(
             objective,
             self.trained,
@@ -175,6 +177,7 @@ class _TrainingRun:
             self.process_group,
             placement.micro_batch,
             placement.recorder,
+            block=self.block,
         )
         self.active, self.optimizer, self.scaler = self._update.active, self._update.optimizer, self._update.scaler
         self._pending: list[tuple[int, dict[str, Tensor]]] = []

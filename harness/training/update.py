@@ -251,9 +251,10 @@ def updates_of(
     process_group: ProcessGroup,
     micro_batch: int,
     recorder: Callable[[], Recorder] | None = None,
+    *,
+    block: bool,
 ) -> Update:
     """The updates of a stage: on a CUDA device captured where the objective and its encoder allow it. `recorder`: what records in place of CUDA."""
-    block = device.type == "cuda" or recorder is not None
     recorder = recorder or (CudaGraphs if device.type == "cuda" else None)
     given = (objective, trained, optim, seed, device, process_group, micro_batch)
     alone = process_group.size == 1 and not micro_batch and optim.precision != "fp16"

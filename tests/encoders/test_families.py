@@ -83,6 +83,9 @@ def assert_agrees(folder: Path, texts: Sequence[tuple[str, ...]] = TEXTS, max_le
         torch.testing.assert_close(
             encoder(first, first.packing.first), found[first.packing.first], atol=1e-5, rtol=1e-5
         )
+        if encoder.family.packed:
+            block = Batch.of(tokens, CPU, block=True)
+            torch.testing.assert_close(encoder(block)[block.packing.real_tokens], found, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", EVERY)

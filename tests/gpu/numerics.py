@@ -59,7 +59,7 @@ KINDS = (*(kind for kind in _CODE if kind == next(other for other in _CODE if _C
 LOSSES = {"first": 1e-5, "worst": 1e-3}
 """Tolerances of a loss in float32 on another device, relative to it (to 0.1 where it is smaller): before any update, where
 only the order of sums differs; and over all updates, which amplify that."""
-PACKED = {"states": 1e-4, "gradient": 1e-4}
+BLOCKED = {"states": 1e-4, "gradient": 1e-4}
 """Of hidden states, relative to their largest entry, and of the gradient, relative to its norm."""
 MICRO_BATCHES = {"worst": 1e-4}
 HALF = {"bf16": {"mean": 5e-2, "worst": 2e-1}, "fp16": {"first": 1e-2, "worst": 5e-1}}
@@ -182,8 +182,8 @@ def dropout(setting: Setting, precision: str) -> float:
 # -------------------------------------------------------------------------------------------- packed and padded
 
 
-def packed(setting: Setting, kind: str) -> dict[str, float]:
-    """Hidden states and gradient of a packed batch against the library's own model on the padded batch."""
+def blocked(setting: Setting, kind: str) -> dict[str, float]:
+    """Hidden states and gradient of a block against the library's own model on the padded batch."""
     folder = setting.folder / kind
     _save(kind, setting.config, folder)
     ours = load_encoder(folder, f"made-{kind}", seed=SEED).to(setting.device).train()
@@ -195,7 +195,8 @@ def packed(setting: Setting, kind: str) -> dict[str, float]:
     ours.set_dropout(0.0)
     limit = min(FEW_SHOT.longest, setting.config["max_position_embeddings"] - 2)
     tokens = random_tokens(BATCH, setting.config["vocab_size"], FEW_SHOT.mean, limit)
-    hidden = ours(Batch.of(tokens, setting.device))
+    block = Batch.of(tokens, setting.device, block=True)
+    hidden = ours(block)[block.packing.real_tokens]
     batch = {name: tensor.to(setting.device) for name, tensor in padded(tokens, plain.config.pad_token_id).items()}
     expected = plain.base_model(**batch)[0][batch["attention_mask"].bool()]
     weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(SEED)).to(setting.device)

@@ -31,8 +31,8 @@ def test_losses(name: str, setting: Setting, measured: Measured) -> None:
 
 
 @pytest.mark.parametrize("kind", numerics.KINDS)
-def test_packed(kind: str, setting: Setting, measured: Measured) -> None:
-    measured(numerics.packed(setting, kind), numerics.PACKED)
+def test_block(kind: str, setting: Setting, measured: Measured) -> None:
+    measured(numerics.blocked(setting, kind), numerics.BLOCKED)
 
 
 @pytest.mark.parametrize("name", numerics.SPLIT)
@@ -117,19 +117,19 @@ def test_a_loss_that_is_nan_or_another_term() -> None:
 
 
 @pytest.mark.parametrize("kind", numerics.KINDS)
-def test_a_packed_batch_that_is_another(kind: str, cpu: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two tokens of one sequence change places in the packed batch alone."""
+def test_a_block_that_is_another(kind: str, cpu: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tokens of one sequence change places in the block alone."""
 
     class Swapped(numerics.Batch):
         @classmethod
-        def of(cls, tokens: Any, device: Any, ids: Any = None) -> Any:
+        def of(cls, tokens: Any, device: Any, ids: Any = None, *, block: bool = False) -> Any:
             swapped = tokens.ids.copy()
             swapped[[1, 2]] = swapped[[2, 1]]
             assert swapped[1] != swapped[2]
-            return super().of(tokens, device, swapped)
+            return super().of(tokens, device, swapped, block=block)
 
     monkeypatch.setattr(numerics, "Batch", Swapped)
-    assert set(too_large(numerics.packed(cpu, kind), numerics.PACKED)) == {"states", "gradient"}
+    assert set(too_large(numerics.blocked(cpu, kind), numerics.BLOCKED)) == {"states", "gradient"}
 
 
 @pytest.mark.parametrize("precision", numerics.DROPOUT)

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from torch import Tensor, nn
 
 from harness.contract.objectives import OF_OBJECTIVE, Subject, seen
-from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import ClozeExamples
 from harness.objectives import definition_of
 from harness.objectives.base import Views
+from harness.objectives.losses import embedding_std
 from harness.training.forward_backward import autocast
 from harness.training.update import trainable
 
@@ -104,37 +103,14 @@ def test_flops_are_what_the_plan_counted(kind: str, name: str, folders: dict[str
 
 
 @pytest.mark.parametrize("name", CONTRASTS)
-class TestContrasts:
-    """Measures that tell a collapsed encoder from one that learns."""
-
-    @pytest.mark.parametrize("rows", [1, 9])
-    def test_a_collapsed_encoder_has_no_spread(self, name: str, rows: int, bert: Path) -> None:
-        """Whole groups, a smaller last one, a sequence alone. SimSiam's predictor gives back what it gets."""
-        one = tiny.subject(bert, name, tiny.texts(rows, seed=4)[0])
-        collapse(one.module)
-        measures: dict[str, Tensor] = {}
-        one.terms(measures=measures)
-        assert measures["embedding_std"].item() == pytest.approx(0, abs=1e-5)
-
-    def test_an_encoder_that_is_not_collapsed_does_not(self, name: str, bert: Path) -> None:
-        one, measures = tiny.subject(bert, name), {}
-        one.terms(measures=measures)
-        assert measures["embedding_std"] > 0.05
-
-
-def collapse(module: Any) -> None:
-    """All states of the encoder at one point; embeddings at zero."""
-    point = torch.linspace(-1, 2, module.encoder.hidden_size)
-
-    def states(batch: Batch, wanted: Tensor | None = None) -> Tensor:
-        return point.expand(len(batch.ids if wanted is None else wanted), -1)
-
-    module.encoder.forward = states
-    module.encoder.forward_with_embeddings = lambda batch: (states(batch), torch.zeros_like(states(batch)))
-    module.encoder.word_embeddings = lambda ids: torch.zeros(len(ids), len(point))
-    if hasattr(getattr(module, "contrast", None), "outer"):
-        inner = nn.functional.gelu(module.contrast.inner(point)).detach()
-        module.contrast.outer.weight.data = point[:, None] * inner / inner.square().sum()
+def test_a_contrast_measures_its_spread(name: str, bert: Path) -> None:
+    one, measures = tiny.subject(bert, name), {}
+    one.terms(measures=measures)
+    assert one.module.measured
+    assert measures["embedding_std"] > 0.05
+    assert embedding_std(torch.ones(9, 1) * torch.linspace(-1, 2, 64)).item() == pytest.approx(0, abs=1e-6)
+    spread = embedding_std(torch.randn(500, 64, generator=torch.Generator().manual_seed(0)))
+    assert spread.item() == pytest.approx(1, abs=0.02)
 
 
 class TestSeparable:
