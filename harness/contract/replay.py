@@ -12,11 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 HOST = (
-    torch.ops.aten._local_scalar_dense.default,
-    torch.ops.aten.nonzero.default,
-    torch.ops.aten.masked_select.default,
-    torch.ops.aten._unique2.default,
-    torch.ops.aten.repeat_interleave.Tensor,
+    "aten._local_scalar_dense.default",
+    "aten.nonzero.default",
+    "aten.masked_select.default",
+    "aten._unique2.default",
+    "aten.repeat_interleave.Tensor",
 )
 """Operators that read a value, or a shape that depends on one: a CUDA graph cannot hold them."""
 
@@ -51,7 +51,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in HOST or (func is torch.ops.aten.index.Tensor and any(_chooses(each) for each in args[1])):
+        if str(func) in HOST or (str(func) == "aten.index.Tensor" and any(_chooses(each) for each in args[1])):
             raise RuntimeError(f"{func} reads from the device")
         given = {_place(each): each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)}
         for argument, value in zip(func._schema.arguments, args, strict=False):

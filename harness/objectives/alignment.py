@@ -14,9 +14,10 @@ from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples
 from harness.objectives.base import Draw, Measures, Views
 from harness.objectives.definitions.alignment import TacoDefinition
-from harness.objectives.losses import embedding_std, token_alignment
+from harness.objectives.losses import token_alignment
 from harness.objectives.masked import MaskedText
 from harness.objectives.masking import sample_negatives, sample_positives
+from harness.objectives.measures import embedding_std
 
 
 class TokenAlignment(MaskedText):

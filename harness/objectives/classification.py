@@ -18,7 +18,8 @@ from harness.objectives.base import Draw, Measures, TrainingObjective, Views, at
 from harness.objectives.definitions import HEAD
 from harness.objectives.definitions.classification import PromptDefinition, SclDefinition
 from harness.objectives.heads import Head, HeadOutputs, RowHead, TokenHead, WordHead
-from harness.objectives.losses import embedding_std, supervised_contrastive
+from harness.objectives.losses import supervised_contrastive
+from harness.objectives.measures import embedding_std
 from harness.streams import stream
 
 

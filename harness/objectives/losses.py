@@ -13,7 +13,6 @@ excepted: inputs where `real` is false affect neither value nor gradient. Shapes
 from __future__ import annotations
 
 import contextlib
-import math
 
 import torch
 from torch import Tensor
@@ -217,20 +216,6 @@ def replaced_token_detection(logits: Tensor, x_original: Tensor, x_corrupted: Te
         logits = logits.to(_dtype(logits)).masked_fill(~real, 0.0)
         terms = -logsigmoid(torch.where(x_original == x_corrupted, logits, -logits))
         return terms.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
-
-
-@torch.no_grad()
-def embedding_std(features: Tensor) -> Tensor:
-    """A measure of collapse, the spread of directions: [B, d] -> scalar, 0 at one point and about 1 for directions spread over the sphere.
-
-    The mean over the dimensions of the standard deviation over the batch of the l2-normalised rows, times sqrt(d). The
-    deviation is the population's (divided by B); NaN if B = 0. Zero vectors are rows of zeros.
-
-    Source: SimSiam (Chen and He, 2021), section 4.1, which compares the same deviation with 1 / sqrt(d).
-    """
-    with _no_autocast(features):
-        unit = _unit(features.to(_dtype(features)))
-        return (unit - unit.mean(dim=0)).square().mean(dim=0).sqrt().mean() * math.sqrt(features.shape[1])
 
 
 def _pairs(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:

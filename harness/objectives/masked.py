@@ -18,6 +18,7 @@ from harness.objectives.base import Draw, Measures, TrainingObjective, Views
 from harness.objectives.definitions.masked import CmlmDefinition, MaskedDefinition, MlmDefinition
 from harness.objectives.losses import masked_lm
 from harness.objectives.masking import corrupt, select
+from harness.objectives.measures import accuracy
 from harness.objectives.view_contrast import ViewContrast
 
 
@@ -81,12 +82,6 @@ class MaskedText(TrainingObjective):
 def predicted_at(tokens: Tokens, where: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     """Arrays of the tokens [M] whose ids are predicted."""
     return {"where": where, "targets": tokens.ids[where].astype(np.int64)}
-
-
-def accuracy(logits: Tensor, batch: Batch) -> Tensor:
-    """The share of the predicted tokens [M, V] that are right."""
-    right = (logits.detach().argmax(dim=1) == batch["targets"]).float()
-    return right.mean() if batch.counted is None else (right * batch.counted).sum() / batch.counted.sum()
 
 
 class MaskedLM(MaskedText):

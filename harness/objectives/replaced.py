@@ -19,13 +19,13 @@ from harness.objectives.base import Draw, Measures, TrainingObjective, Views, in
 from harness.objectives.definitions.replaced import AuxiliaryDefinition, CocoLmDefinition, ElectraDefinition
 from harness.objectives.losses import (
     corrective_lm,
-    embedding_std,
     masked_lm,
     replaced_token_detection,
     sequence_contrastive,
 )
-from harness.objectives.masked import accuracy, all_but_first, predicted_at
+from harness.objectives.masked import all_but_first, predicted_at
 from harness.objectives.masking import crop, select_fixed
+from harness.objectives.measures import accuracy, embedding_std
 
 
 class AuxiliaryMaskedLM(TrainingObjective):

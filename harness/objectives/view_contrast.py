@@ -14,7 +14,8 @@ from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.tokens import Examples
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views, draw_linear, in_groups
 from harness.objectives.definitions.view_contrast import CsslDefinition, SimcseDefinition, ViewContrastDefinition
-from harness.objectives.losses import embedding_std, simclr, simsiam
+from harness.objectives.losses import simclr, simsiam
+from harness.objectives.measures import embedding_std
 
 
 class ViewContrast(nn.Module):

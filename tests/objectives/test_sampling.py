@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from harness.objectives.masking import READINGS, crop, sample_negatives, sample_positives, select_fixed
+from harness.objectives.masking import crop, sample_negatives, sample_positives, select_fixed
 from harness.streams import stream
+
+READINGS = ("half", "less", "at_most", "released")
 
 Ints = NDArray[np.int64]
 BELOW_1 = np.nextafter(1.0, 0.0)

@@ -57,7 +57,7 @@ def test_as_if_each_view_were_encoded_by_itself(name: str, views: int, bert: Pat
 def test_a_batch_holds_the_same_texts_in_every_view(views: int, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last small batch of an epoch too; and an epoch sees every text once."""
     module, inputs = module_of(bert, "cssl-simclr", views), marked(bert, 11, views)
-    prepare, batches = type(module).prepare, []
+    prepare, batches, module.measured = type(module).prepare, [], False
 
     def spy(self: Any, examples: Examples, labels: Any, draw: Any) -> Views:
         made: Views = prepare(self, examples, labels, draw)
