@@ -68,7 +68,8 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         options |= {"dashboard_host": "127.0.0.1", "_temp_dir": str(Path(folder, "r"))}
         # a file in the current folder may have the name of a library
         of_processes = {"TMPDIR": folder, "PYTHONSAFEPATH": "1"}
-    with log_level(logging.ERROR, "ray", "ray.train", "ray.data"):
+    # Only tables go to standard output; Ray says there what became of its nodes, also as it ends.
+    with log_level(logging.ERROR, "ray", "ray.train", "ray.data"), redirect_stdout(sys.stderr):
         try:
             with _own_handlers(), environment(of_processes), command_line_masked():
                 context = ray.init(address=execution.address, **options)
@@ -87,8 +88,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
                 raise UserError(
                     "Ray listens on all addresses: it was imported before harness.cluster; import that one first."
                 )
-            with redirect_stdout(sys.stderr):  # only tables go to standard output
-                yield context.dashboard_url or "", replace(execution, gpus_per_run=_gpus(execution))
+            yield context.dashboard_url or "", replace(execution, gpus_per_run=_gpus(execution))
         finally:
             try:
                 ray.shutdown()

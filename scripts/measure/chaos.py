@@ -303,7 +303,8 @@ class Nodes:
         self._folder = folder.resolve()
         (temporary / "hook").mkdir()
         (temporary / "hook" / "sitecustomize.py").write_text(HOOK)
-        path = {"PYTHONPATH": os.pathsep.join([str(temporary / "hook"), os.environ.get("PYTHONPATH", "")])}
+        parts = [str(temporary / "hook"), os.environ.get("PYTHONPATH", "")]  # an empty part would be the current folder
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, parts))}
         self.environments = {
             who: {"RAY_TMPDIR": str(temporary / who), "TMPDIR": str(temporary / f"{who}-files"), **path, **BUSY}
             for who in ("cluster", "own")
