@@ -29,7 +29,7 @@ from harness.specs import Objective
 from harness.streams import stream
 from harness.training.forward_backward import ForwardBackward, autocast
 from harness.training.process_group import SINGLE_PROCESS
-from harness.training.update import capturable, trainable
+from harness.training.update import repeatable, trainable
 
 CPU = torch.device("cpu")
 ROWS = 9
@@ -301,7 +301,7 @@ def a_batch_in_parts_is_the_batch(make: Make) -> None:
 def a_gpu_may_repeat_its_operators(make: Make) -> None:
     """Those of one update, recorded, give the next batch's losses and gradients, bit for bit: Python decides nothing that depends on a batch."""
     subject = make(dropout=0.1)
-    if not capturable(subject.module):
+    if not repeatable(subject.module):
         return
     labels, turned = subject.labels, np.arange(len(subject.examples))[::-1]
     other = replace(

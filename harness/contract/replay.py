@@ -40,6 +40,11 @@ def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+def _places(values: Any) -> set[int]:
+    """Of all tensors in them."""
+    return {_place(each) for each in tree_leaves(values) if isinstance(each, Tensor)}
+
+
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The calls in order, as (operator, arguments, keywords, results)."""
 
@@ -53,7 +58,6 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if str(func) in HOST or (str(func) == "aten.index.Tensor" and any(_chooses(each) for each in args[1])):
             raise RuntimeError(f"{func} reads from the device")
-        given = {_place(each): each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)}
         for argument, value in zip(func._schema.arguments, args, strict=False):
             for each in tree_leaves(value) if argument.alias_info and argument.alias_info.is_write else ():
                 self._keep(each)
@@ -62,7 +66,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = func(*args, **kwargs)
         leaves = tree_leaves(results)
         self._calls.append((func, tree_map(_there, args), tree_map(_there, kwargs), tree_map(_there, leaves)))
-        self._made |= {_place(each) for each in leaves if isinstance(each, Tensor)} - given.keys()
+        self._made |= _places(leaves) - _places((args, kwargs))
         return results
 
     def _keep(self, tensor: Any) -> None:
@@ -78,13 +82,11 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @torch.no_grad()
     def replay(self) -> None:
         for func, args, kwargs, kept in self._calls:
-            given = {_place(each) for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)}
-            own = [each for each in kept if isinstance(each, Tensor) and _place(each) not in given]
-            if not own and not func._schema.is_mutable:
+            made = _places(kept) - _places((args, kwargs))
+            if not made and not func._schema.is_mutable:
                 continue  # a view
-            results = tree_leaves(func(*args, **kwargs))
-            for each, result in zip(kept, results, strict=True):
-                if isinstance(each, Tensor) and _place(each) not in given:
+            for each, result in zip(kept, tree_leaves(func(*args, **kwargs)), strict=True):
+                if _places(each) & made:
                     each.copy_(result)
 
 

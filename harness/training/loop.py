@@ -30,7 +30,7 @@ from harness.training.forward_backward import autocast
 from harness.training.numerics import loss_scale, repeatable_kernels
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import Speed, Stopwatch, TrainingProgress, TrainingResult
-from harness.training.update import Recorder, trainable, updates_of
+from harness.training.update import ON_CPU, CapturedUpdate, Placement, Update, capturable, trainable
 
 LOG_EVERY = 100
 CURVE_POINTS = 50
@@ -39,8 +39,6 @@ HELD_OUT, HELD_OUT_BATCH = 256, 64
 """Sequences that a held-out loss is taken of, and at once: fewer than a large batch, which takes memory, and contrasts among more."""
 ASK_EVERY = 8
 """Updates between two questions of the ranks to each other whether they are to stop: a reduction of one number."""
-
-CPU = torch.device("cpu")
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -73,18 +71,6 @@ class Scoring:
         return cls(stage.selection, stage.data.dev.digest, metrics)
 
 
-@dataclass(frozen=True)
-class Placement:
-    """How a stage is trained. At most `micro_batch` sequences of a batch go through the encoder at once (0: a rank's whole
-    share). `dev_points`: how often dev is scored for the learning curve alone. `recorder`: what captures updates in place of CUDA's graphs."""
-
-    device: torch.device = CPU
-    process_group: ProcessGroup = SINGLE_PROCESS
-    micro_batch: int = 0
-    dev_points: int = 0
-    recorder: Callable[[], Recorder] | None = None
-
-
 def train(
     objective: TrainingObjective,
     inputs: Inputs,
@@ -92,7 +78,7 @@ def train(
     seed: int,
     *,
     scoring: Scoring | None = None,
-    placement: Placement = Placement(),
+    placement: Placement = ON_CPU,
     report: Report = lambda _: None,
     log_every: int = 0,
     checkpoints: Checkpoints | None = None,
@@ -165,21 +151,10 @@ class _TrainingRun:
         self.trained = trainable(objective)
         self.progress = TrainingProgress(TrainingResult(selected_step=optim.steps))
         self._order = self._batches_from(0)
-        # The library's own layers, of other families, may see how far a batch is padded.
-        blocks = self.device.type == "cuda" or placement.recorder is not None
-        self.block = blocks and objective.encoder.family.packed
-        self._update = updates_of(
-            objective,
-            self.trained,
-            optim,
-            seed,
-            self.device,
-            self.process_group,
-            placement.micro_batch,
-            placement.recorder,
-            block=self.block,
-        )
+        kind = CapturedUpdate if capturable(objective, optim, placement) else Update
+        self._update = kind(objective, self.trained, optim, seed, placement)
         self.active, self.optimizer, self.scaler = self._update.active, self._update.optimizer, self._update.scaler
+        self.block = self._update.block
         self._pending: list[tuple[int, dict[str, Tensor]]] = []
         self._dev_curve: list[list[float]] = []
         self.stopwatch = Stopwatch(optim.steps)

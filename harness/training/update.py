@@ -18,12 +18,15 @@ from harness.objectives.base import TrainingObjective, Views, at_least_single
 from harness.specs import Optim
 from harness.streams import seed_of
 from harness.training.forward_backward import ForwardBackward, autocast, seed_dropout
-from harness.training.process_group import ProcessGroup
+from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 
 MOST_TOKENS = 16_384
 """Of a captured update, padding included. A larger one keeps the device busy by itself."""
 MOST_KEPT = 4
 """Kinds of stages whose captured updates a process keeps."""
+
+
+CPU = torch.device("cpu")
 
 
 class Recorder(Protocol):
@@ -58,8 +61,29 @@ class CudaGraphs:
         around.wait_stream(self._stream)
 
 
+@dataclass(frozen=True)
+class Placement:
+    """How a stage is trained. At most `micro_batch` sequences of a batch go through the encoder at once (0: a rank's whole
+    share). `dev_points`: how often dev is scored for the learning curve alone. `recorder`: what captures updates in place of CUDA's graphs."""
+
+    device: torch.device = CPU
+    process_group: ProcessGroup = SINGLE_PROCESS
+    micro_batch: int = 0
+    dev_points: int = 0
+    recorder: Callable[[], Recorder] | None = None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether something records updates and repeats them."""
+        return self.recorder is not None or self.device.type == "cuda"
+
+
+ON_CPU = Placement()
+
+
 class Update:
-    """Updates of one stage, one after another. `block`: batches are blocks."""
+    """Updates of one stage, one after another. `block`: batches are blocks, as a GPU takes them, but for the library's own layers (of other
+    families), which may see how far a batch is padded."""
 
     def __init__(
         self,
@@ -67,15 +91,13 @@ class Update:
         trained: dict[str, torch.nn.Parameter],
         optim: Optim,
         seed: int,
-        device: torch.device,
-        process_group: ProcessGroup,
-        micro_batch: int,
-        *,
-        block: bool,
+        placement: Placement,
     ) -> None:
-        self._objective, self._trained, self._optim, self._seed, self._device = objective, trained, optim, seed, device
+        self._objective, self._trained, self._optim, self._seed = objective, trained, optim, seed
+        self._device = device = placement.device
+        self.block = placement.repeats and objective.encoder.family.packed
         # A captured update reads the rate from the device. A number is exact in double precision, which a CPU keeps.
-        self._rate = torch.tensor(optim.lr, device=device) if block else None
+        self._rate = torch.tensor(optim.lr, device=device) if self.block else None
         self.optimizer = torch.optim.AdamW(
             decay_groups(trained, optim),
             lr=optim.lr if self._rate is None else self._rate,
@@ -85,7 +107,13 @@ class Update:
             capturable=device.type == "cuda",
         )
         self._forward_backward = ForwardBackward(
-            objective, process_group, micro_batch, optim.precision, device, seed, block=block
+            objective,
+            placement.process_group,
+            placement.micro_batch,
+            optim.precision,
+            device,
+            seed,
+            block=self.block,
         )
         self.scaler = self._forward_backward.scaler
 
@@ -149,8 +177,15 @@ class CapturedUpdate(Update):
     """The first batch of a form is an update as any other; at the second its kernels are recorded, and repeated from then on. Both give the same
     bits. What cannot be recorded stays as it is, with a line in the log."""
 
-    def __init__(self, *given: Any, recorder: Callable[[], Recorder], **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(
+        self,
+        objective: TrainingObjective,
+        trained: dict[str, torch.nn.Parameter],
+        optim: Optim,
+        seed: int,
+        placement: Placement,
+    ) -> None:
+        super().__init__(objective, trained, optim, seed, placement)
         assert self._rate is not None
         self._key = self._identity()
         self._known = next((kept for key, kept in _KEPT if key == self._key), None)
@@ -160,7 +195,7 @@ class CapturedUpdate(Update):
             if free < memory / 2:  # graphs of other kinds must not take what this one needs
                 _KEPT.clear()
         tensors = {name: tensor.detach() for name, tensor in self._tensors().items()}
-        self._kept = self._known or Kept(recorder(), tensors, self._rate)
+        self._kept = self._known or Kept((placement.recorder or CudaGraphs)(), tensors, self._rate)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -242,30 +277,15 @@ class CapturedUpdate(Update):
         return (repr(kind), shape, numbers, trained, forms, self._device)
 
 
-def updates_of(
-    objective: TrainingObjective,
-    trained: dict[str, torch.nn.Parameter],
-    optim: Optim,
-    seed: int,
-    device: torch.device,
-    process_group: ProcessGroup,
-    micro_batch: int,
-    recorder: Callable[[], Recorder] | None = None,
-    *,
-    block: bool,
-) -> Update:
-    """The updates of a stage: on a CUDA device captured where the objective and its encoder allow it. `recorder`: what records in place of CUDA."""
-    recorder = recorder or (CudaGraphs if device.type == "cuda" else None)
-    given = (objective, trained, optim, seed, device, process_group, micro_batch)
-    alone = process_group.size == 1 and not micro_batch and optim.precision != "fp16"
-    if recorder is None or not alone or not capturable(objective):
-        return Update(*given, block=block)
-    return CapturedUpdate(*given, block=block, recorder=recorder)
+def capturable(objective: TrainingObjective, optim: Optim, placement: Placement) -> bool:
+    """Whether the updates of a stage are captured: on a GPU, by one process, whole and unscaled."""
+    alone = placement.process_group.size == 1 and not placement.micro_batch and optim.precision != "fp16"
+    return placement.repeats and alone and repeatable(objective)
 
 
-def capturable(objective: TrainingObjective) -> bool:
-    """Whether each of its updates runs the same operators: not where states are kept, answers are looked for, or the encoder computes what depends
-    on places or windows of tokens."""
+def repeatable(objective: TrainingObjective) -> bool:
+    """Whether each update of an objective runs the same operators: not where states are kept, answers are looked for, or the encoder computes what
+    depends on places or windows of tokens."""
     family = objective.encoder.family
     plain = family.packed and not family.own_positions and objective.encoder.relative_positions is None
     definition = objective.params

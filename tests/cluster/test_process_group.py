@@ -24,9 +24,9 @@ from harness.execution import Execution
 from harness.running import run_stage
 from harness.specs import Record
 from harness.training import loop
-from harness.training.loop import Placement, Scoring, train
+from harness.training.loop import Scoring, train
 from harness.training.process_group import ProcessGroup
-from harness.training.update import trainable
+from harness.training.update import Placement, trainable
 
 pytestmark = pytest.mark.ray
 STEPS = 6

@@ -45,8 +45,9 @@ from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
 from harness.streams import seed_of, stream
 from harness.training.forward_backward import autocast, seed_dropout
-from harness.training.loop import Placement, train
+from harness.training.loop import train
 from harness.training.process_group import ProcessGroup
+from harness.training.update import Placement
 
 LR = 1e-3
 COMPARED = ("ft", "mlm", "cmlm", "taco", "coco_lm")

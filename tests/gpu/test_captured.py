@@ -24,10 +24,10 @@ from harness.specs import Optim
 from harness.storage import Storage
 from harness.training import update
 from harness.training.checkpoint import Checkpoints
-from harness.training.loop import Inputs, Placement, predict, train
+from harness.training.loop import Inputs, predict, train
 
 CONFIG = SHAPES["tiny"] | {"initializer_range": 0.1}
-CAPTURED = sorted(name for name, what in trained().items() if update.capturable(built(what, CONFIG)))
+CAPTURED = sorted(name for name, what in trained().items() if update.repeatable(built(what, CONFIG)))
 
 
 class Counted:
@@ -70,11 +70,12 @@ def trained_by(
     steps = 20 if setting.cuda else 12
     optim = Optim(1e-3, BATCH, steps, dropout=0.1, precision=precision)
     objective, inputs = built(what, setting.config, optim.dropout), inputs_of(what, setting.config, rows=3 * BATCH + 3)
-    placement = Placement(
+    placement = update.Placement(
         setting.device, recorder=lambda: Counted((update.CudaGraphs if setting.cuda else Replay)(), eager)
     )
-    inputs = Inputs(inputs.train, inputs.labels)
-    result = train(objective, inputs, optim, seed, placement=placement, log_every=steps // 2, **named)
+    result = train(
+        objective, Inputs(inputs.train, inputs.labels), optim, seed, placement=placement, log_every=steps // 2, **named
+    )
     weights = [each.detach().clone() for _, each in sorted(objective.named_parameters())]
     losses = [{name: value for name, value in entry.items() if name != "measures"} for entry in result.history]
     return weights, losses, objective

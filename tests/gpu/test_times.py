@@ -35,10 +35,9 @@ from gpu.plain import plain
 from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
 from harness.streams import stream
-from harness.training.loop import Placement
 from harness.training.loop import _TrainingRun as TrainingRun
 from harness.training.numerics import repeatable_kernels
-from harness.training.update import CudaGraphs
+from harness.training.update import CudaGraphs, Placement
 
 ROWS = 64
 """Sequences that the batches are drawn from, as in few-shot training."""

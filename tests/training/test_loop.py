@@ -25,7 +25,6 @@ from harness.specs import Objective, Stage
 from harness.training import forward_backward, loop
 from harness.training.loop import (
     Inputs,
-    Placement,
     Scoring,
     batch_order,
     mean_terms,
@@ -35,6 +34,7 @@ from harness.training.loop import (
     trainable,
 )
 from harness.training.result import TrainingResult
+from harness.training.update import Placement
 
 CPU = torch.device("cpu")
 
