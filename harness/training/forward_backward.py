@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from harness.encoders.models.batch import Gather
+from harness.encoders.models.batch import Batch, Gather
 from harness.objectives.base import TrainingObjective, Views
 from harness.streams import seed_of
 from harness.training.numerics import DTYPES, grad_scaler
@@ -50,11 +50,12 @@ class ForwardBackward:
             # An option may leave a head unused; the buffers are tables that all ranks have.
             self._model = DistributedDataParallel(objective, find_unused_parameters=True, forward_sync_buffers=False)
 
-    def run(self, views: Views, step: int) -> dict[str, Tensor]:
-        """Backward pass of a batch. Returns this rank's summands of the loss and the terms, without gradient."""
+    def run(self, views: Views, step: int, host: Batch | None = None) -> dict[str, Tensor]:
+        """Backward pass of a batch, which `host` is where it is made already. Returns this rank's summands of the loss and the terms, without
+        gradient."""
         split = split_batch(views.size, self._objective.contrast_group, self._process_group.size, self._micro_batch)
         if split.num_micro_batches == 1:
-            terms = self._forward(self._model, views, seed_of(self._seed, "dropout", step))
+            terms = self._forward(self._model, views, seed_of(self._seed, "dropout", step), host)
             loss = self._objective.loss(terms)
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return {"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}}
@@ -73,10 +74,10 @@ class ForwardBackward:
             summands.append({"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}})
         return {name: torch.stack([each[name] for each in summands]).sum(dim=0) for name in summands[0]}
 
-    def _forward(self, model: Any, views: Views, dropout_seed: int) -> dict[str, Tensor]:
+    def _forward(self, model: Any, views: Views, dropout_seed: int, host: Batch | None = None) -> dict[str, Tensor]:
         seed_dropout(dropout_seed, self._device)
         with autocast(self._device, self._precision):
-            terms: dict[str, Tensor] = model(views.on(self._device, block=self._block))
+            terms: dict[str, Tensor] = model((host or views.batch(block=self._block)).to(self._device))
         return terms
 
     def _no_sync(self) -> AbstractContextManager[Any]:

@@ -117,10 +117,10 @@ class Update:
         )
         self.scaler = self._forward_backward.scaler
 
-    def __call__(self, views: Views, step: int, rate: float) -> dict[str, Tensor]:
-        """Returns this rank's summands of the loss and the terms, without gradient."""
+    def __call__(self, views: Views, step: int, rate: float, host: Batch | None = None) -> dict[str, Tensor]:
+        """Returns this rank's summands of the loss and the terms, without gradient. `host`: the batch of the views, where it is made already."""
         self._set_rate(rate)
-        terms = self._forward_backward.run(views, step)
+        terms = self._forward_backward.run(views, step, host)
         self._apply()
         return terms
 
@@ -206,10 +206,10 @@ class CapturedUpdate(Update):
         _KEPT.insert(0, (self._key, self._kept))
         del _KEPT[MOST_KEPT:]
 
-    def __call__(self, views: Views, step: int, rate: float) -> dict[str, Tensor]:
-        host, kept = views.batch(block=True), self._kept
+    def __call__(self, views: Views, step: int, rate: float, host: Batch | None = None) -> dict[str, Tensor]:
+        host, kept = host or views.batch(block=True), self._kept
         if "mask" not in host.arrays or len(host.arrays["ids"]) > MOST_TOKENS:
-            return super().__call__(views, step, rate)
+            return super().__call__(views, step, rate, host)
         if self._known:
             self._move_to(self._known)
         self._set_rate(rate)  # before anything is captured, which reads it from there
@@ -219,7 +219,7 @@ class CapturedUpdate(Update):
         program = kept.programs.get(form)
         kept.seen.add(form)
         if program is None:
-            terms = super().__call__(views, step, rate)
+            terms = super().__call__(views, step, rate, host)
             kept.state = kept.state or {name: self.optimizer.state[each] for name, each in self._trained.items()}
             return terms
         program.batch.fill(host)

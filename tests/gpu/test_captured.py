@@ -70,12 +70,10 @@ def trained_by(
     steps = 20 if setting.cuda else 12
     optim = Optim(1e-3, BATCH, steps, dropout=0.1, precision=precision)
     objective, inputs = built(what, setting.config, optim.dropout), inputs_of(what, setting.config, rows=3 * BATCH + 3)
-    placement = update.Placement(
-        setting.device, recorder=lambda: Counted((update.CudaGraphs if setting.cuda else Replay)(), eager)
-    )
-    result = train(
-        objective, Inputs(inputs.train, inputs.labels), optim, seed, placement=placement, log_every=steps // 2, **named
-    )
+    recorder = update.CudaGraphs if setting.cuda else Replay
+    placement = update.Placement(setting.device, recorder=lambda: Counted(recorder(), eager))
+    rows = Inputs(inputs.train, inputs.labels)
+    result = train(objective, rows, optim, seed, placement=placement, log_every=steps // 2, **named)
     weights = [each.detach().clone() for _, each in sorted(objective.named_parameters())]
     losses = [{name: value for name, value in entry.items() if name != "measures"} for entry in result.history]
     return weights, losses, objective
