@@ -27,10 +27,10 @@ import optuna
 import pandas as pd
 import pytest
 import torch
-from analysis.runs import commit
 from pandas.testing import assert_frame_equal
 from trained import train_here
 from transformers.utils.logging import get_verbosity, is_progress_bar_enabled
+from views.runs import commit
 
 import harness
 from harness import api

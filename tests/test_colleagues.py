@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 import harness
 from harness.api import BenchResult, CompareResult, StageRecord
 from harness.api.caller import in_notebook
-from harness.report.document import Document, Entry, Table, fragment
+from harness.views.document import Document, Entry, Table, fragment
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

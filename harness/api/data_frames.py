@@ -7,10 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from harness.analysis.cells import Grid
-from harness.analysis.comparison import Comparisons
-from harness.analysis.examples import ExampleFrames
-from harness.analysis.variance import CellVariance
 from harness.api.arguments import share
 from harness.commands.compare import detections_of, variance_of
 from harness.commands.prepare import Prepared
@@ -19,8 +15,10 @@ from harness.commands.seal import seal
 from harness.errors import UserError, naming_arguments
 from harness.planning.data import TableData
 from harness.planning.recipe import Value
-from harness.report.caption import Caption
-from harness.report.comparison import (
+from harness.search.results import Study
+from harness.views.caption import Caption
+from harness.views.cells import Grid
+from harness.views.comparison import (
     comparison_document,
     comparison_frame,
     rendered,
@@ -28,12 +26,14 @@ from harness.report.comparison import (
     sentence,
     variance_frame,
 )
-from harness.report.document import fragment, written
-from harness.report.examples import examples_document, label_sentences
-from harness.report.power import detection_rows
-from harness.report.ranks import ranks_frame
-from harness.report.table import render, results_document
-from harness.search.results import Study
+from harness.views.document import fragment, written
+from harness.views.examples import examples_document, label_sentences
+from harness.views.numbers.comparison import Comparisons
+from harness.views.numbers.examples import ExampleFrames
+from harness.views.power import detection_rows
+from harness.views.ranks import ranks_frame
+from harness.views.table import render, results_document
+from harness.views.variance import CellVariance
 
 if TYPE_CHECKING:
     import pandas as pd

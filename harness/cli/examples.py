@@ -16,9 +16,9 @@ from harness.commands.report import examples_of
 from harness.commands.row_files import check_new, writer
 from harness.errors import UserError
 from harness.planning.request import FIELDS
-from harness.report.document import written
-from harness.report.examples import examples_document
 from harness.store import DEFAULT_URL
+from harness.views.document import written
+from harness.views.examples import examples_document
 from harness.wording import counted
 
 if TYPE_CHECKING:

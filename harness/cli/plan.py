@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 from tabulate import tabulate
 
-from harness.analysis.comparison import REGION
 from harness.cli.request import read
 from harness.cli.terminal import duration, print_lines, print_table
 from harness.commands.compare import detections_of
@@ -20,7 +19,7 @@ from harness.commands.prepare import Prepared, lacking, prepare, shared_runs
 from harness.commands.seal import seal
 from harness.encoders.flops import parameters, weights_bytes
 from harness.errors import UserError
-from harness.report.notes import (
+from harness.views.notes import (
     overlap_sentences,
     own_data,
     own_tasks,
@@ -29,8 +28,9 @@ from harness.report.notes import (
     unreached_sentences,
     weight_sentences,
 )
-from harness.report.power import detection_lines
-from harness.report.seal import ALONE, seal_lines
+from harness.views.numbers.comparison import REGION
+from harness.views.power import detection_lines
+from harness.views.seal import ALONE, seal_lines
 from harness.wording import counted, listed, sizes_text, some_of
 from harness.yaml_files import format_value
 

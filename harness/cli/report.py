@@ -8,11 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from harness.analysis.comparison import Comparisons
-from harness.analysis.examples import example_frames
 from harness.analysis.schema import parquet_bytes
 from harness.analysis.scores import answers
-from harness.analysis.variance import decomposed
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_FORMATS, SUBMISSION
 from harness.cli.progress import print_tracked, show_stages
@@ -29,17 +26,20 @@ from harness.errors import UserError, unknown
 from harness.paths import named_path, replace_file, without_folders
 from harness.planning.request import FIELDS, YAML, Request
 from harness.planning.table import load_table, table_names
-from harness.report.comparison import rendered, rendered_variance
-from harness.report.cost import rendered_costs
-from harness.report.document import latex_document
-from harness.report.figures import cost as cost_figure
-from harness.report.figures import forest
-from harness.report.figures.cost import COST
-from harness.report.figures.figure import csv_of, drawn, figure_of, points_of
-from harness.report.figures.variance import VARIANCE, drawn_variance
-from harness.report.ranks import rendered_ranks
-from harness.report.results_page import Results, results_page
-from harness.report.table import render
+from harness.views.comparison import rendered, rendered_variance
+from harness.views.cost import rendered_costs
+from harness.views.document import latex_document
+from harness.views.figures import cost as cost_figure
+from harness.views.figures import forest
+from harness.views.figures.cost import COST
+from harness.views.figures.figure import csv_of, drawn, figure_of, points_of
+from harness.views.figures.variance import VARIANCE, drawn_variance
+from harness.views.numbers.comparison import Comparisons
+from harness.views.numbers.examples import example_frames
+from harness.views.ranks import rendered_ranks
+from harness.views.results_page import Results, results_page
+from harness.views.table import render
+from harness.views.variance import decomposed
 from harness.wording import listed
 
 ENDINGS = {".txt": "text", ".md": "md", ".tex": "latex", ".htm": "html"}

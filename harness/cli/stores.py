@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from harness.analysis.published import where
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.request import recalled
 from harness.cli.terminal import print_lines
@@ -20,6 +19,7 @@ from harness.specs import Record
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as take_over
 from harness.store.exchange import Conflict, Merged
+from harness.views.published import where
 from harness.wording import counted, some_of
 
 SHOWN = 5

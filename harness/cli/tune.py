@@ -31,12 +31,12 @@ from harness.errors import UserError, first_line, masked
 from harness.paths import replace_file
 from harness.planning.point import PointFile
 from harness.planning.request import LABELLED
-from harness.report.margins import marginal_tables
-from harness.report.notes import overlap_sentences, weight_sentences
-from harness.report.study import points_table, rule, test_lines
 from harness.search.results import Study, best_yaml, budget, chosen, final_test
 from harness.search.study import told
 from harness.search.trials import Trial
+from harness.views.margins import marginal_tables
+from harness.views.notes import overlap_sentences, weight_sentences
+from harness.views.study import points_table, rule, test_lines
 from harness.wording import counted
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
@@ -171,8 +171,8 @@ def _bench_command(opened: Opened, methods: str = "") -> str:
 
 def _write_page(opened: Opened, study: Study, whole: Study, best: Trial | None, best_text: str) -> list[str]:
     """Write the plots and the page. Returns why plots are missing."""
-    from harness.report.figures.study import save_plots
-    from harness.report.study_page import StudyResults, study_page
+    from harness.views.figures.study import save_plots
+    from harness.views.study_page import StudyResults, study_page
 
     folder, eligible = opened.folder, {trial.number for trial in study.trials if trial.eligible}
     plots, notes = save_plots(

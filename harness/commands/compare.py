@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.analysis.cells import Grid, counted_scores
-from harness.analysis.comparison import REGION, Comparisons, compared
-from harness.analysis.cost import CellCost, Cost, RunCost, cost_before, costs
-from harness.analysis.power import Detections, cost_of, detections
 from harness.analysis.scores import answers
-from harness.analysis.seal import against_the_plan
-from harness.analysis.variance import CellVariance, decomposed
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of, known_costs
 from harness.commands.seal import ends_of
@@ -20,6 +14,12 @@ from harness.methods import METHODS
 from harness.planning.row import ResolvedRow
 from harness.planning.table import Column
 from harness.tasks import METRICS
+from harness.views.cells import Grid, counted_scores
+from harness.views.numbers.comparison import REGION, Comparisons, compared
+from harness.views.numbers.cost import CellCost, Cost, RunCost, cost_before, costs
+from harness.views.numbers.power import Detections, cost_of, detections
+from harness.views.numbers.seal import against_the_plan
+from harness.views.variance import CellVariance, decomposed
 from harness.wording import counted, listed
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.analysis.calibration import temperature_of
 from harness.commands.model_card import Checked, card
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import Recorded
@@ -22,6 +21,7 @@ from harness.errors import UserError
 from harness.paths import new_folder
 from harness.specs import Data, RowSet
 from harness.tasks import Task
+from harness.views.calibration import temperature_of
 
 if TYPE_CHECKING:
     from harness.encoders.models.pretrained_folder import Form

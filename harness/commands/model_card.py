@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 import harness
-from harness.analysis.cells import counted_scores
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import Recorded
 from harness.commands.report import grid_of
@@ -20,11 +19,12 @@ from harness.errors import masked
 from harness.hub import is_id
 from harness.methods import methods_named
 from harness.paths import without_folders
-from harness.report.document import MARKDOWN
 from harness.specs import Run, Stage
 from harness.tasks import Task
 from harness.tasks.hub_data import HUB
 from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
+from harness.views.cells import counted_scores
+from harness.views.document import MARKDOWN
 from harness.wording import counted, escaped, in_points, per_class, value_text
 from harness.yaml_files import format_value
 

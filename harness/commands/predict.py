@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, Field, PositiveInt
 
-from harness.analysis.calibration import temperature_of, tempered
 from harness.answers import SpanReading
 from harness.commands.execution import storage_of
 from harness.commands.export import SETTINGS
@@ -29,6 +28,7 @@ from harness.planning.request import Request, read
 from harness.specs import Data, RowSet, Stage
 from harness.storage import weights_of
 from harness.tasks.inferred import QUESTIONS
+from harness.views.calibration import temperature_of, tempered
 
 if TYPE_CHECKING:
     from harness.encoders.tokens import Reading, Tokeniser

@@ -8,7 +8,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.other_system import OtherSystem
 from harness.commands.execution import storage_of
 from harness.commands.texts import Translators, corpora_of, translations_of
 from harness.devices import cores, cpu_name
@@ -42,6 +41,7 @@ from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tasks import TASKS, NotAtHand, Rows, Task, TextSource, count_overlap, open_source, protocol_named
 from harness.tasks.inferred import Description, infer_task, task_name
 from harness.tasks.user_task import load_user_task
+from harness.views.other_system import OtherSystem
 from harness.wording import counted, some_of
 
 UNTRANSLATED = "data back-translation of "

@@ -8,16 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.published import RESULTS_FILE
-from harness.analysis.seal import time_of
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.report import grid_of
 from harness.commands.stored import check_exists, command, last_bench
 from harness.errors import UserError
 from harness.paths import replace_file, without_folders
-from harness.report.document import markdown_lines
-from harness.report.provenance import COST_LINES, VERSIONS, cost_table
-from harness.report.table import render
 from harness.specs import Record
 from harness.store import Store
 from harness.store.database import sqlite_url
@@ -31,6 +26,11 @@ from harness.store.published import (
     unpacked,
     unpacked_from,
 )
+from harness.views.document import markdown_lines
+from harness.views.numbers.seal import time_of
+from harness.views.provenance import COST_LINES, VERSIONS, cost_table
+from harness.views.published import RESULTS_FILE
+from harness.views.table import render
 from harness.wording import counted, listed
 
 TABLE_FILE = "README.md"

@@ -8,24 +8,24 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from harness.analysis.cells import Grid, aggregate
-from harness.analysis.classes import class_reports
-from harness.analysis.comparison import Place
-from harness.analysis.cost import Cost, cost_before
-from harness.analysis.examples import ExampleFrames, example_frames
-from harness.analysis.other_system import Digests, read_other_system
 from harness.analysis.schema import joined_frames
 from harness.analysis.scores import examples, hardware, results_of
-from harness.analysis.seal import sealed_places
 from harness.commands.prepare import Prepared
 from harness.planning.aggregation import AVERAGE
 from harness.planning.request import encoder_names
 from harness.planning.row import on_encoder
 from harness.planning.runs import Plan
 from harness.planning.table import HOURS
-from harness.report.caption import Caption
-from harness.report.notes import plan_notes, starts_elsewhere_sentences
 from harness.specs import Stage
+from harness.views.caption import Caption
+from harness.views.cells import Grid, aggregate
+from harness.views.classes import class_reports
+from harness.views.notes import plan_notes, starts_elsewhere_sentences
+from harness.views.numbers.comparison import Place
+from harness.views.numbers.cost import Cost, cost_before
+from harness.views.numbers.examples import ExampleFrames, example_frames
+from harness.views.numbers.seal import sealed_places
+from harness.views.other_system import Digests, read_other_system
 
 if TYPE_CHECKING:
     from harness.store import Store

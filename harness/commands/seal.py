@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from harness.analysis.comparison import REGION
-from harness.analysis.seal import Recorded, plan_of
 from harness.commands.prepare import Prepared, lacking
 from harness.commands.report import grid_of
 from harness.errors import UserError
 from harness.specs import Run
 from harness.store import DEFAULT_URL, Store, StoredSeal
+from harness.views.numbers.comparison import REGION
+from harness.views.numbers.seal import Recorded, plan_of
 from harness.wording import counted, some_of
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from harness.analysis.cells import own_scores
 from harness.analysis.scores import results_of
 from harness.commands.bench import Callbacks
 from harness.commands.execution import check_machine, deadline_of, execution_of, storage_of, worker_setup_of
@@ -38,6 +37,7 @@ from harness.storage import Storage, weights_of
 from harness.store import DEFAULT_URL, Owner, Store, StoredRequest
 from harness.store.studies import begun_study
 from harness.tracking import Outcome, Projection, Writer, member_of, size_name
+from harness.views.cells import own_scores
 
 if TYPE_CHECKING:
     import optuna

@@ -14,22 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from harness.analysis.published import Published, Values, differences, read_published, same, where
 from harness.analysis.schema import PLACE, records
 from harness.analysis.scores import results_of
-from harness.analysis.seal import SHOWN, Member, SealedRun, name_of, sealed_runs
 from harness.commands.prepare import Prepared, prepare_recorded
 from harness.commands.report import grid_of
 from harness.commands.seal import recorded_runs_of
 from harness.commands.stored import check_exists
 from harness.errors import UserError
 from harness.planning.request import BESIDE, Request, from_json
-from harness.report.table import render
 from harness.specs import Record, Stage, starts_elsewhere
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.store.published import is_published
 from harness.store.rows import predicted_by
 from harness.tasks import score
+from harness.views.numbers.seal import SHOWN, Member, SealedRun, name_of, sealed_runs
+from harness.views.published import Published, Values, differences, read_published, same, where
+from harness.views.table import render
 from harness.wording import counted, listed
 
 RUN = ("size", "row", "task", "subset", "seed")

@@ -1,6 +1,6 @@
 """Results of a study: its budget, the best point, best.yaml and the final test.
 
-Pure: no torch, optuna or ray, and the same trials in any order give the same results. `harness.report.study` prints them.
+Pure: no torch, optuna or ray, and the same trials in any order give the same results. `harness.views.study` prints them.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from analysis.runs import commit
 from cli.command import Said, command
 from cli.conftest import BENCH, METHODS, Benched
+from views.runs import commit
 
 import harness as python
 from harness.commands.compare import costs_of

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from analysis.runs import filled, results
 from requested import resolve_table
+from views.runs import filled, results
 
 from harness.commands import model_card
 from harness.commands.model_card import Result

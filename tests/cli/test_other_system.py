@@ -16,8 +16,8 @@ from cli.conftest import Benched
 from requested import resolve_table
 
 import harness as python
-from harness.analysis.other_system import COLUMNS, Digests, read_other_system
 from harness.errors import UserError
+from harness.views.other_system import COLUMNS, Digests, read_other_system
 
 Line = dict[str, Any]
 Harness = Callable[..., Said]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli.command import Said, command
 from cli.conftest import Benched
-from report.browser import CHROMIUM, Browser, browser
+from views.browser import CHROMIUM, Browser, browser
 
 from harness.cli import main
 

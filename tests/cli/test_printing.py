@@ -23,9 +23,9 @@ from harness.cli.terminal import (
     timestamp,
     wrapped,
 )
-from harness.report.document import Document, Entry, Lines, Section, Table, fragment, written
-from harness.report.page import page
 from harness.store import Owner, Store
+from harness.views.document import Document, Entry, Lines, Section, Table, fragment, written
+from harness.views.page import page
 from harness.wording import escaped
 
 TABLE = """100 training examples

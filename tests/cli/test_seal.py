@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import trained
-from analysis.runs import commit
 from cli.command import Said, command
+from views.runs import commit
 
 import harness as api
 from harness.cli.request import read_words

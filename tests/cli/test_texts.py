@@ -120,5 +120,5 @@ def test_a_corpus_that_holds_dev_texts_is_told(
     assert "200 of 200 rows of sst2/dev share a text with the corpus mine" in said
     assert "400 of 400 rows of sst2/test share a text with the corpus mine" in said
     monkeypatch.setattr("harness.planning.runs.COMPARED_TEXTS", 10)
-    monkeypatch.setattr("harness.report.notes.COMPARED_TEXTS", 10)
+    monkeypatch.setattr("harness.views.notes.COMPARED_TEXTS", 10)
     assert "Overlap: not looked for in the 600 texts of mine" in harness(words).out

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from analysis.runs import commit
 from cli.command import data_folder
+from views.runs import commit
 
 from harness.cli import main
 from harness.commands.prepare import prepare

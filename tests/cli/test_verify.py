@@ -19,7 +19,6 @@ import trained
 from cli.command import Said, command
 from cli.conftest import Benched
 
-from harness.analysis.published import Published, read_published
 from harness.analysis.schema import RESULT_DTYPES
 from harness.commands import rerun
 from harness.commands.verify import Verification
@@ -28,6 +27,7 @@ from harness.kinds import Predictions
 from harness.specs import Record
 from harness.store import Store
 from harness.store.rows import packed, unpacked
+from harness.views.published import Published, read_published
 
 Harness = Callable[..., Said]
 

@@ -223,7 +223,7 @@ def published(folder: Path) -> dict[str, bytes]:
     from harness.commands.prepare import prepare as planned
     from harness.commands.report import grid_of
     from harness.planning.request import Request
-    from harness.report.table import render
+    from harness.views.table import render
 
     with contextlib.chdir(folder):
         request = Request(table="small.yaml", methods=("FT", "SCL"), data="data", encoder="encoder")

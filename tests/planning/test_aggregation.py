@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from analysis.runs import filled, results
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from requested import resolve_table
+from views.runs import filled, results
 
-from harness.analysis.cells import AVERAGE
 from harness.analysis.schema import Result
 from harness.errors import UserError
 from harness.planning.aggregation import (
@@ -33,8 +32,9 @@ from harness.planning.aggregation import (
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row, resolved_row
 from harness.planning.table import Table, load_table
-from harness.report.caption import Caption
-from harness.report.table import render
+from harness.views.caption import Caption
+from harness.views.cells import AVERAGE
+from harness.views.table import render
 
 Runs = list[tuple[float, float]]
 """(dev, test) of each run."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from analysis.runs import filled
 from requested import first_starts, located, request, resolve_table
+from views.runs import filled
 
 from harness.objectives import definition_of
 from harness.planning.recipe import updates_between
@@ -21,10 +21,10 @@ from harness.planning.runs import Plan, make_plan
 from harness.planning.table import TASK_RECIPES, load_table, table_names
 from harness.planning.task_reader import Translation
 from harness.planning.values import grid_points
-from harness.report.caption import Caption, caption_lines
-from harness.report.settings import grid_records, settings_of
 from harness.specs import Optim, Run, Stage
 from harness.tasks import part_name
+from harness.views.caption import Caption, caption_lines
+from harness.views.settings import grid_records, settings_of
 
 PHASES = {"fine-tune": "fine_tune", "post-train": "post_train", "pre-train": "pre_train"}
 MANY = 300

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from analysis.runs import filled, result
 from requested import resolve_table
+from views.runs import filled, result
 
-from harness.analysis.cells import Grid
-from harness.analysis.cost import Cost, RunCost, cost_frame, costs
 from harness.planning.resolved import ResolvedTable
-from harness.report.cost import rendered_costs
-from harness.report.figures.cost import _figure, drawn, scientific
+from harness.views.cells import Grid
+from harness.views.cost import rendered_costs
+from harness.views.figures.cost import _figure, drawn, scientific
+from harness.views.numbers.cost import Cost, RunCost, cost_frame, costs
 
 SIZE = 20
 

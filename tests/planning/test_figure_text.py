@@ -8,9 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from harness.planning.table import Figure
-from harness.report.figures.cost import scientific
-from harness.report.figures.figure import Point, canvas_of
-from harness.report.figures.panels import FORMATS, file_of
+from harness.views.figures.figure import Point, canvas_of
+from harness.views.figures.panels import FORMATS, file_of
 
 CONTROL = "\x07\x1b[31m\x00\ufffe"
 TITLES = [r"$\\frac{1}$", "costs $5, not $6_$", f"a {CONTROL} <&>\"'\nb"]
@@ -32,10 +31,3 @@ def test_any_title_gives_a_whole_file(title: str, format: str) -> None:
     assert content.startswith(BEGINS[format])
     if format == "svg":
         ElementTree.fromstring(content)
-
-
-@pytest.mark.parametrize(
-    ("flops", "text"), [(1e12, "10¹²"), (2e12, "2·10¹²"), (5e9, "5·10⁹"), (1e-3, "10⁻³"), (1e3, "10³"), (1.0, "10⁰")]
-)
-def test_costs_are_written_without_tex(flops: float, text: str) -> None:
-    assert scientific(flops) == text

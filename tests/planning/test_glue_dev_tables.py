@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.runs import filled, result, rows_of
 from pydantic import ValidationError
 from requested import resolve_table
 from ruamel.yaml import YAML
+from views.runs import filled, result, rows_of
 
 from harness.encoders import Located
 from harness.errors import UserError
@@ -19,10 +19,10 @@ from harness.planning.recipe import updates_between
 from harness.planning.row import Row
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import Table, load_table, table_names
-from harness.report.caption import Caption
-from harness.report.figures.figure import drawn, points_of
-from harness.report.table import render
 from harness.specs import Encoder
+from harness.views.caption import Caption
+from harness.views.figures.figure import drawn, points_of
+from harness.views.table import render
 
 ENCODER = {
     "hidden_size": 8,

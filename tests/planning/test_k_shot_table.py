@@ -7,15 +7,15 @@ import random
 from pathlib import Path
 
 import pytest
-from analysis.runs import filled, result
 from requested import resolve_table
+from views.runs import filled, result
 
 from harness.commands.prepare import check_lengths
 from harness.encoders import locate
 from harness.planning.runs import Plan, make_plan
-from harness.report.caption import Caption
-from harness.report.table import render
 from harness.tasks import open_source
+from harness.views.caption import Caption
+from harness.views.table import render
 
 PAPERS = Path(__file__).resolve().parents[2].parent / "shared" / "papers"
 

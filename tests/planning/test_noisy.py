@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from analysis.runs import filled, result, results, rows_of
 from requested import UNREAD, resolve_table
+from views.runs import filled, result, results, rows_of
 
 from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import Table, load_table
 from harness.planning.task_reader import Translation
-from harness.report.caption import Caption, caption_lines
-from harness.report.settings import settings_of
-from harness.report.table import render
 from harness.specs import Run
 from harness.tasks import Rows, TextSource, Translator, back_translated, cached_augmentation, open_source
+from harness.views.caption import Caption, caption_lines
+from harness.views.settings import settings_of
+from harness.views.table import render
 
 TEMPERATURES = (0.3, 0.5, 0.7, 0.9)
 LOSSES = ("CE", "CE + SCL")

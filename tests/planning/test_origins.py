@@ -6,15 +6,15 @@ import json
 import re
 
 import pytest
-from analysis.runs import filled, rows_of
 from requested import by_letter, resolve_table
+from views.runs import filled, rows_of
 
 from harness.encoders import SIZES
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table, origin_of, table_names
-from harness.report.caption import Caption
-from harness.report.settings import settings_of
-from harness.report.table import render
+from harness.views.caption import Caption
+from harness.views.settings import settings_of
+from harness.views.table import render
 
 FP16 = "pre_train.precision=fp16"
 

@@ -9,8 +9,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from analysis.runs import filled, result, rows_of
 from requested import UNREAD, resolve_table
+from views.runs import filled, result, rows_of
 
 from harness.analysis.schema import Result
 from harness.errors import UserError
@@ -18,10 +18,10 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import make_plan
 from harness.planning.table import load_table
 from harness.planning.task_reader import Translation
-from harness.report.caption import Caption, caption_lines
-from harness.report.figures.figure import csv_of, drawn, points_of
-from harness.report.figures.panels import FAINT, INK, MUTED, SERIES
 from harness.tasks import TASKS, open_source
+from harness.views.caption import Caption, caption_lines
+from harness.views.figures.figure import csv_of, drawn, points_of
+from harness.views.figures.panels import FAINT, INK, MUTED, SERIES
 
 LEAST = {"subsets": (0, 1, 2, 3), "tasks": ("sst2",)}
 

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.runs import filled, result, rows_of
 from requested import BERT_TINY, resolve_table
+from views.runs import filled, result, rows_of
 
-from harness.analysis.cost import Cost, cost_before
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.planning.lifecycle import Event, Lifecycle
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import HOURS, Figure, Table, load_table
 from harness.planning.work import Item, work
-from harness.report.figures.figure import csv_of, drawn, points_of
 from harness.specs import Encoder, Parent, Stage, Status
 from harness.storage import weights_of
+from harness.views.figures.figure import csv_of, drawn, points_of
+from harness.views.numbers.cost import Cost, cost_before
 
 FULL = load_table("pretraining")
 SMALL: dict[str, Any] = {"tasks": ("cola",), "sizes": (100,), "subsets": (0,), "seeds": (31,)}

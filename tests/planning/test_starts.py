@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from analysis.runs import commit
 from requested import UNREAD, request, resolve_table
+from views.runs import commit
 
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.report import grid_of
@@ -16,9 +16,9 @@ from harness.errors import UserError
 from harness.planning.resolve import earlier_request
 from harness.planning.runs import Plan, make_plan
 from harness.planning.starts import selected, start_at
-from harness.report.notes import start_sentences
 from harness.specs import Parent, Record, Run
 from harness.store import Store
+from harness.views.notes import start_sentences
 
 
 @cache

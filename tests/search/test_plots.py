@@ -14,9 +14,9 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
-from harness.report.figures import study as plots
-from harness.report.figures.panels import SERIES
-from harness.report.figures.study import IMPORTANCES, PARALLEL, save_plots
+from harness.views.figures import study as plots
+from harness.views.figures.panels import SERIES
+from harness.views.figures.study import IMPORTANCES, PARALLEL, save_plots
 
 ALL = {number: number for number in range(1000)}
 PATHS = ("post_train.lr", "k", "contrast", "tau")

@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.planning.aggregation import mean
-from harness.report.document import FORMATS
-from harness.report.margins import marginal_tables, marginals
-from harness.report.study import points_table, rule
-from harness.report.study import test_lines as final_test_lines
 from harness.search.results import Study, best_yaml, budget, chosen, final_test, ranked
 from harness.search.trials import ReplicateOutcome, Trial
+from harness.views.document import FORMATS
+from harness.views.margins import marginal_tables, marginals
+from harness.views.study import points_table, rule
+from harness.views.study import test_lines as final_test_lines
 from harness.yaml_files import Strict, load_yaml
 
 REPLICATES = tuple((subset, seed) for seed in (31, 42) for subset in (0, 1, 2))

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from analysis.runs import OWNER, commit
 from requested import resolve_table
+from views.runs import OWNER, commit
 
 from harness.encoders import HeadTraining, Located
 from harness.planning.runs import Plan, make_plan

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from analysis.runs import commit
 from tracking.samples import failed_then_done, filled, plan_of, projection
+from views.runs import commit
 
 from harness.errors import UserError
 from harness.planning.runs import Plan

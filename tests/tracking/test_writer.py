@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from analysis.runs import commit
 from tracking.samples import Recording, failed_then_done, filled, plan_of, projection, recorded_in
+from views.runs import commit
 
 from harness.store import Store
 from harness.tasks import score

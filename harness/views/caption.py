@@ -1,0 +1,338 @@
+"""Caption and footnotes of a table, as text without markup."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.analysis.scores import Examples
+from harness.paths import without_folders
+from harness.planning.aggregation import AVERAGE, RULES
+from harness.planning.recipe import LAST
+from harness.planning.resolved import ResolvedTable
+from harness.planning.row import ResolvedRow
+from harness.views.cells import Cell, Grid, Note, family, has_average, own_scores
+from harness.views.classes import ClassReport
+from harness.views.numbers.power import Resolution, resolutions
+from harness.views.numbers.ranks import OVER, ranks, sets_of_the_best
+from harness.views.settings import about_paper
+from harness.wording import counted, in_points, letter, listed, shortened, sizes_text, some_of
+from harness.wording import examples as examples_text
+
+SHOWN_CLASSES = 6
+
+
+@dataclass(frozen=True)
+class Caption:
+    """What a caption says besides the grid. `num_runs`: distinct training runs; `data_source`: where the text came from.
+
+    `examples` by column; `hardware`: every distinct provenance of the runs; `class_reports`: of the user's own tasks.
+    """
+
+    num_runs: int
+    data_source: str = ""
+    examples: Mapping[str, Examples] = field(default_factory=dict)
+    hardware: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    class_reports: tuple[ClassReport, ...] = ()
+
+
+def title_lines(grid: Grid) -> list[str]:
+    """The least that a caption says: what the table shows, for how many training examples and runs, and what ± is."""
+    r = grid.resolved
+    sizes = sizes_text(r.sizes, r.size_unit)
+    source = r.table.source
+    if source and about_paper(r):
+        title = f"{r.table.title}, {sizes} ({source.paper}, {source.table})."
+    else:
+        title = f"{listed(dict.fromkeys(column.title for column in r.columns.values()))}, {sizes}."
+    design = counted(len(r.seeds), "seed")
+    subsets, runs = (max(map(len, map(at, r.sizes))) for at in (r.subsets_at, r.replicates_at))
+    design = f"{counted(subsets, 'subset')} x {design}" if any(r.sizes) or subsets > 1 else design
+    counts = {count for rows in r.printed_rows.values() for count in _configurations(r, rows)}
+    if r.aggregate.select == "none" and max(counts) > 1:
+        design = f"{'up to ' if len(counts) > 1 else ''}{max(counts)} configurations x {design}"
+        runs *= max(counts)
+    if any(r.sizes) and 0 in r.sizes and len(r.subsets_at(0)) < len(r.subsets):
+        design += f" (full training set: {counted(len(r.seeds), 'seed')})"
+    if r.aggregate.spread == "std" and runs > r.aggregate.ddof:
+        what = f"{r.aggregate.label} ± standard deviation (ddof {r.aggregate.ddof}) over {design}"
+    else:
+        what = f"{r.aggregate.label} over {design}" if runs > 1 else "one run a cell"
+    scored = "Test" if r.scored_set == "test set" else "Dev"
+    return [title, f"{scored} scores in points (x100): {what}."]
+
+
+def _configurations(r: ResolvedTable, rows: Iterable[ResolvedRow]) -> set[int]:
+    """Of how many configurations the cells of a printed row have runs."""
+    return {sum(r.takes(row, task) for row in rows) for task in r.tasks} - {0} or {1}
+
+
+def note_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
+    """The rest of the caption, one sentence a line: terms, data, verdicts, hardware and notes."""
+    r = grid.resolved
+    lines = [*_term_lines(grid, bold), *_data_lines(r, caption)]
+    if about_paper(r):
+        lines += _verdict_lines(grid)
+    hardware = sorted(set(caption.hardware))
+    if len(hardware) > 1:
+        lines.append(
+            f"Run on different machines, which round differently; training can amplify that to a few test examples: {'; '.join(hardware)}."
+        )
+    elif hardware:
+        lines.append(f"Run on {hardware[0]}.")
+    lines.append(f"Distinct training runs: {caption.num_runs}.")
+    lines += _resolution_lines(grid)
+    return [*map(without_folders, (*lines, *(r.table.notes if about_paper(r) else ()), *caption.notes))]
+
+
+def caption_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
+    """The whole caption, one sentence a line."""
+    return [*title_lines(grid), *note_lines(grid, caption, bold)]
+
+
+def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
+    """What the marks and terms of the table mean, each only where it occurs."""
+    r = grid.resolved
+    several = any(len(r.subsets_at(size)) > 1 for size in r.sizes)
+    terms = ["subset: one draw of the training examples, the same for all methods"] if several else []
+    terms += [f"seed: fixes all {'other ' if terms else ''}randomness of a run"] if len(r.seeds) > 1 else []
+    if terms:
+        yield f"{'; '.join(terms).capitalize()}."
+    if sets_of_the_best(grid):
+        yield best_line(bold)
+    elif (
+        max(Counter(place[::2] for place, cell in grid.cells.items() if cell.value is not None).values(), default=0) > 1
+    ):
+        yield f"No cell is {'bold' if bold else 'starred'}: in no column does 'harness compare' find a row below the best."
+    yield from _over_columns_lines(grid)
+    yield from means_lines(grid, "marks, ranks and resolution")
+    partial = next((cell for cell in grid.cells.values() if not cell.complete and not cell.skip), None)
+    if partial:
+        yield f"{partial.done}/{partial.expected} in a cell: {partial.done} of {counted(partial.expected, 'run')} done, no {r.aggregate.label} yet."
+    if has_average(r) and any(not cell.skip for (_, _, column), cell in grid.cells.items() if column == AVERAGE):
+        yield _average_line(r)
+    for title, rows in r.averages.items():
+        spread = "; ±: of all runs of which these are made" if r.aggregate.spread == "std" else ""
+        yield f"{title}: the mean over the cells of {listed(rows)}{spread}."
+    yield from _selection_lines(grid)
+
+
+def best_line(bold: bool) -> str:
+    """What a marked cell is."""
+    return f"{'Bold:' if bold else '*'} statistically tied for best in its column (95 %, by the tests of 'harness compare')."
+
+
+def means_lines(grid: Grid, judged: str) -> Iterator[str]:
+    """What is `judged` by the means of runs, in a table of several rows whose cells are something else."""
+    aggregation = grid.resolved.aggregate
+    if aggregation.center != "mean" and len(grid.resolved.printed_rows) > 1:
+        yield f"A cell of this table is the {aggregation.label} of its runs; {judged} are of their means."
+
+
+def _over_columns_lines(grid: Grid) -> Iterator[str]:
+    """The rows that cannot be told from the best over the columns, size by size."""
+    r = grid.resolved
+    over = {(size, row): rank for (size, row, column), rank in ranks(grid).items() if column == OVER}
+    by_size = []
+    for size in r.sizes:
+        rows = [row for (other, row) in over if other == size]
+        best = [row for row in rows if over[size, row].best]
+        if rows:
+            says = f"{listed(best)} cannot be told from the best" if best else "no row can be told to be below another"
+            by_size.append(f"{examples_text(size, r.size_unit)}: {says}" if len(r.sizes) > 1 else says)
+    if by_size:
+        yield f"Over the columns as a sample of tasks (crossed t over columns and seeds, 95 %): {'; '.join(by_size)}."
+
+
+def _resolution_lines(grid: Grid) -> Iterator[str]:
+    """What the whole design can tell in each column: by recorded differences, else by defaults."""
+    shown = resolutions(grid)
+    known = [each for each in shown.by_column if each.detects is not None]
+    if len(grid.resolved.printed_rows) < 2 or not known:
+        return
+    blind = [each for each in known if each.detects is not None and each.detects >= 1]
+    if seeing := [each for each in known if each not in blind]:
+        guessed = (
+            ""
+            if all(each.recorded for each in seeing)
+            else ", where none is recorded by the defaults of 'plan --detect'"
+        )
+        yield (
+            f"Resolution, the smallest true difference from {shown.against} that this design finds with 80 % power (crossed t, 5 % by Holm over "
+            f"{counted(shown.comparisons, 'comparison')}), in points{guessed}: {_by_size(grid, seeing)}."
+        )
+    if blind:
+        yield f"So few subsets and seeds find no difference in {_by_size(grid, blind)}; 'harness plan --detect POINTS' names a design that does."
+
+
+def _by_size(grid: Grid, columns: Sequence[Resolution]) -> str:
+    """'20 examples: SST-2 4.10, CoLA 6.20; 100 examples: ...'; the name alone where no two scores are so far apart."""
+    by_size = []
+    for size in dict.fromkeys(each.size for each in columns):
+        here = [(each.title, each.detects or 1) for each in columns if each.size == size]
+        listing = ", ".join(title + (f" {in_points(least)}" if least < 1 else "") for title, least in here)
+        by_size.append(
+            f"{examples_text(size, grid.resolved.size_unit)}: {listing}" if len(grid.resolved.sizes) > 1 else listing
+        )
+    return "; ".join(by_size)
+
+
+def _average_line(r: ResolvedTable) -> str:
+    names = [listed(r.columns[column].title for column in group) for group in r.average_over]
+    columns = "the columns" if r.aggregate.average_over is None else "; ".join(names)
+    if r.aggregate.average == "of_cells":
+        return f"Avg: the mean over the cells of {columns}."
+    return f"Avg: the mean over {columns} within each replicate, then the {r.aggregate.label} over replicates."
+
+
+def _selection_lines(grid: Grid) -> Iterator[str]:
+    """Which configurations count, where rows have several."""
+    r = grid.resolved
+    several = [title for title, rows in r.printed_rows.items() if max(_configurations(r, rows)) > 1]
+    if not several:
+        return
+    if r.aggregate.select == "none":
+        yield f"{listed(several)}: all runs of several configurations count."
+        return
+    rule = RULES[r.aggregate.select_by or r.aggregate.center].label.format(k=r.aggregate.k)
+    each = "task" if r.aggregate.select == "per_task" else "task and subset"
+    found = [
+        f"{row} {grid.title(column)} {_short_size(size)}: {listed(cell.selected)}"
+        for (size, row, column), cell in grid.cells.items()
+        if cell.selected
+    ]
+    chosen = f" ({'; '.join(found)})" if found else ""
+    yield f"{listed(several)}: for each {each} the configuration with the highest {rule} of dev scores counts{chosen}."
+
+
+def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
+    yield f"Data: {caption.data_source or r.data}."
+    found = [_examples(r.columns[name].title, each) for name, each in caption.examples.items()]
+    if found:
+        yield f"Examples: {'; '.join(found)}."
+    last, scored = r.selection_every == LAST, " and scored once on test"
+    if r.scores_dev:
+        which = "The last checkpoint is scored" if last else "The checkpoint is selected by its score, and scored,"
+        yield f"{which} on the development set."
+    else:
+        which = "The last checkpoint is evaluated on dev" if last else "The checkpoint is selected by its dev score"
+        yield f"{which}{scored if r.aggregate.scores == 'test' else ', which is the score shown'}."
+
+
+def _examples(title: str, examples: Examples) -> str:
+    several = f"{examples.least:,} to " if 0 < examples.least < examples.full else ""
+    train = f"train {several}{examples.full:,}, " if examples.full else ""
+    dev, test = (shares(each) for each in (examples.dev_classes, examples.test_classes))
+    return f"{title} {train}dev {examples.dev:,}{dev}, test {examples.test:,}{test}"
+
+
+def shares(classes: Mapping[str, int]) -> str:
+    """' (good 49 %, bad 51 %)'; of many classes the largest."""
+    total = sum(classes.values())
+    if not total:
+        return ""
+    shown = classes.items() if len(classes) <= SHOWN_CLASSES else [max(classes.items(), key=lambda pair: pair[1])]
+    text = ", ".join(f"{name} {100 * count / total:.0f} %" for name, count in shown)
+    return f" ({text})" if len(shown) == len(classes) else f" ({len(classes)} classes, the largest {text})"
+
+
+def _verdict_lines(grid: Grid) -> list[str]:
+    """Counts of verdicts, the cells outside the interval, and each reason for no verdict with its number of cells."""
+    table = grid.resolved.table
+    if not table.paper:
+        ours = table.source is None or table.source.values_of
+        what = "No paper prints this table" if ours else "The paper draws this figure and prints no number of it"
+        return [f"{what}, so no cell is compared with one."]
+    if grid.resolved.incomparable:
+        return [f"Not comparable with the paper's numbers because {'; '.join(grid.resolved.incomparable)}."]
+    cells = [(place, cell) for place, cell in grid.cells.items() if cell.verdict]
+    if not cells:
+        return []
+    counts = Counter[str](cell.verdict for _, cell in cells)
+    order = ("agrees", "higher", "lower", "incomplete", "not comparable")
+    lines = ["Against the paper: " + ", ".join(f"{counts[v]} {v}" for v in order if counts[v]) + "."]
+    if counts.keys() & {"agrees", "higher", "lower"}:
+        lines.append(_interval_line(grid.resolved, [cell for _, cell in cells if cell.half_width is not None]))
+    for verdict in ("higher", "lower"):
+        found = [
+            f"{row} {grid.title(column)} {_short_size(size)} ({in_points(cell.value - cell.paper, sign=True)}, "
+            f"interval ±{in_points(cell.half_width)})"
+            for (size, row, column), cell in cells
+            if cell.verdict == verdict
+            and cell.value is not None
+            and cell.paper is not None
+            and cell.half_width is not None
+        ]
+        if found:
+            lines.append(f"{verdict.capitalize()} than the paper: {'; '.join(found)}.")
+    why = Counter(reason for _, cell in cells for reason in cell.why)
+    if why:
+        lines.append(
+            "Not comparable: " + "; ".join(f"{reason} ({counted(n, 'cell')})" for reason, n in why.items()) + "."
+        )
+    return lines
+
+
+def _interval_line(r: ResolvedTable, judged: Sequence[Cell]) -> str:
+    """What the intervals of verdicts are, and how wide the widest is."""
+    printed = sum(cell.paper_spread is not None for cell in judged)
+    spreads = [(printed, "its printed standard deviation says"), (len(judged) - printed, "ours")]
+    theirs = " or ".join(f"as {words} ({counted(number, 'cell')})" for number, words in spreads if number)
+    widest = max(cell.half_width or 0.0 for cell in judged)
+    return (
+        f"Agrees: the difference lies within its interval over crossed subsets and seeds, ±{in_points(widest)} points at most; the intervals hold "
+        f"together with 95 % for the {counted(family(r), 'number')} of the paper that can be compared. The paper's mean is taken to be as uncertain {theirs}; "
+        "sampling of the test set is not included."
+    )
+
+
+def footnotes(grid: Grid) -> tuple[dict[Note, str], list[str]]:
+    """A letter for each reason in order of first appearance, and its line: how many runs, and which."""
+    letters: dict[Note, str] = {}
+    for cell in grid.cells.values():
+        for note in cell.notes:
+            letters.setdefault(note, letter(len(letters)))
+    members: dict[Note, list[str]] = {note: [] for note in letters}
+    scores = own_scores(grid.resolved, grid.results)
+    run: Any
+    for run in scores[scores["note"].isin(list(members))].itertuples():
+        place = f"{run.task} {_short_size(run.size)} subset{run.subset} seed{run.seed}"
+        members[run.note].append(f"{run.configuration} {place}")
+    lines = []
+    for note, mark in letters.items():
+        if note.kind == "skipped":
+            lines.append(f"{mark}: {_skipped(grid, note)} not run: {shortened(note.reason)}.{_no_average(grid, note)}")
+            continue
+        runs = list(dict.fromkeys(members[note]))
+        lines.append(f"{mark}: {counted(len(runs), 'run')} {note.kind} ({shortened(note.reason)}): {some_of(runs)}.")
+    return letters, lines
+
+
+def _skipped(grid: Grid, note: Note) -> str:
+    """'SCL on STS-B and QQP', 'CSSL' where none of its cells is run."""
+    places: dict[str, dict[str, Cell]] = {}
+    for (_, row, column), cell in grid.cells.items():
+        if column != AVERAGE:
+            places.setdefault(row, {})[grid.title(column)] = cell
+    found = []
+    for row, cells in places.items():
+        titles = [title for title, cell in cells.items() if note in cell.notes]
+        if titles:
+            found.append(row if len(titles) == len(cells) else f"{row} on {listed(titles)}")
+    return some_of(found)
+
+
+def _no_average(grid: Grid, note: Note) -> str:
+    """A sentence for a row that has scores in some columns but no Avg."""
+    for (_, row, column), cell in grid.cells.items():
+        others = [c for (_, name, _), c in grid.cells.items() if name == row and not c.skip]
+        if column == AVERAGE and note in cell.notes and others:
+            return " It has no Avg either: a mean over fewer columns is not comparable."
+    return ""
+
+
+def _short_size(size: int) -> str:
+    return f"n{size}" if size else "full"

@@ -1,0 +1,1 @@
+"""From cells to the numbers of views."""

@@ -1,0 +1,331 @@
+"""Cells against a naive loop, incomplete cells, Avg, verdicts, and rendering that is the same for any order."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from requested import resolve_table
+from scipy import stats
+from views.runs import filled, result, results, rows_of
+
+from harness.analysis.schema import Result
+from harness.planning.aggregation import Aggregation
+from harness.planning.resolved import ResolvedTable
+from harness.planning.table import table_names
+from harness.views.caption import Caption
+from harness.views.cells import Grid, family
+from harness.views.document import FORMATS, LATEX, Document, Table, escape_latex, text_lines, written
+from harness.views.ranks import rendered_ranks
+from harness.views.table import render
+
+CAPTION = Caption(num_runs=9, hardware=("CPU b", "CPU a"))
+
+
+def resolved(preset: str = "paper", average: bool = False, ddof: int = 1, **overrides: Any) -> ResolvedTable:
+    overrides = {"tasks": ("mnli", "sst2"), "sizes": (20, 100), **overrides}
+    found = resolve_table("few_shot", preset, **overrides)
+    return replace(found, aggregate=Aggregation(average="per_replicate" if average else "none", ddof=ddof))
+
+
+def drop(runs: Sequence[Result], **place: Any) -> list[Result]:
+    return [x for x in runs if any(getattr(x, k) != v for k, v in place.items())]
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_cells_agree_with_a_naive_loop(ddof: int) -> None:
+    r = resolved(ddof=ddof, average=True)
+    runs = results(r)
+    grid = filled(r, runs, rows_of(r))
+    for row in ("FT", "CMLM"):
+        for size in r.sizes:
+            for column in r.columns:
+                scores = np.zeros((5, 3))
+                for x in runs:
+                    if (x.row, x.size, x.column) == (row, size, column):
+                        scores[x.subset, r.seeds.index(x.seed)] = x.test
+                cell = grid.cells[size, row, column]
+                assert cell.value == pytest.approx(scores.mean(), abs=1e-14)
+                assert cell.spread == pytest.approx(scores.std(ddof=ddof), abs=1e-14)
+                assert cell.spread_between == pytest.approx(scores.mean(1).std(ddof=1), abs=1e-14)
+                assert (cell.done, cell.expected) == (15, 15)
+
+
+def test_the_average_is_taken_within_each_replicate() -> None:
+    r = resolved(average=True)
+    runs = results(r)
+    grid = filled(r, runs)
+    assert grid.columns == ("sst2", "mnli", "mnli_mm", "avg")
+    by_place: dict[tuple[int, int], list[float]] = {}
+    for x in runs:
+        if (x.row, x.size) == ("TAPT", 100):
+            by_place.setdefault((x.subset, x.seed), []).append(x.test or 0)
+    means = [np.mean(v) for v in by_place.values()]
+    cell = grid.cells[100, "TAPT", "avg"]
+    assert cell.value == pytest.approx(np.mean(means), abs=1e-14)
+    assert cell.spread == pytest.approx(np.std(means, ddof=1), abs=1e-14)
+    partly = filled(r, drop(runs, row="TAPT", size=100, column="mnli", subset=0)).cells
+    assert (partly[100, "TAPT", "avg"].value, partly[100, "TAPT", "avg"].done) == (None, 12)
+    assert partly[20, "TAPT", "avg"].value is not None
+    assert "avg" not in filled(resolved(average=True, tasks=("sst2",)), []).columns
+
+
+def test_a_table_may_show_the_median_of_its_runs() -> None:
+    median = Aggregation(center="median", spread="none", average="per_replicate")
+    r = replace(resolved(sizes=(100,)), aggregate=median)
+    runs = results(r)
+    grid = filled(r, runs, rows_of(r))
+    for column in r.columns:
+        scores = [x.test or 0 for x in runs if (x.row, x.column) == ("FT", column)]
+        cell = grid.cells[100, "FT", column]
+        assert cell.value == np.median(scores)
+        assert (cell.verdict, cell.half_width) == ("not comparable", None)
+        assert cell.why == ("the interval of a verdict holds for the mean of all runs of one configuration",)
+    by_place: dict[tuple[int, int], list[float]] = {}
+    for x in runs:
+        if x.row == "FT":
+            by_place.setdefault((x.subset, x.seed), []).append(x.test or 0)
+    averages = [np.mean(values) for values in by_place.values()]
+    assert grid.cells[100, "FT", "avg"].value == pytest.approx(np.median(averages), abs=1e-14)
+    text = render(grid, CAPTION, "text")
+    assert "Test scores in points (x100): median over 5 subsets x 3 seeds." in text
+    assert "does 'harness compare' find a row below the best" in text, (
+        "marks are decided by paired differences, whatever the rule of a cell"
+    )
+    of_means = "A cell of this table is the median of its runs; {} are of their means."
+    for said in (text, render(grid, CAPTION, "md")):
+        assert of_means.format("marks, ranks and resolution") in said
+    assert of_means.format("ranks") in rendered_ranks(grid, "text")
+    assert "are of their means" not in render(filled(resolved(), results(resolved())), CAPTION, "text")
+    with pytest.raises(ValueError, match="a median takes no standard deviation; set spread: none"):
+        Aggregation(center="median")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"status": "failed", "test": None, "reason": "out of\nmemory"},
+        {"status": "diverged", "test": None, "reason": "loss is NaN"},
+        {"test": float("nan")},
+        {"status": "failed", "test": 0.9},
+        None,
+    ],
+)
+def test_an_incomplete_cell_has_no_mean(broken: dict[str, Any] | None) -> None:
+    r = resolved()
+    first, *others = results(r)
+    runs = [replace(first, **broken), *others] if broken else others
+    grid = filled(r, runs, rows_of(r))
+    cell = grid.cells[first.size, first.row, first.column]
+    assert (cell.value, cell.spread, cell.done, cell.verdict) == (None, None, 14, "incomplete")
+    assert len(cell.notes) == (1 if broken else 0)
+    text = render(grid, CAPTION, "text")
+    assert "14/15" in text
+    assert ("subset0 seed31" in text) == bool(broken)
+
+
+def constant(r: ResolvedTable, row: str, shift: float, noise: float = 0.005) -> list[Result]:
+    """Runs of one row whose subset means spread by `noise` around the paper's value plus `shift`."""
+    (size,) = r.sizes
+    paper = r.paper_value(size, row, "sst2")
+    assert paper
+    return [result(r, row, size, "sst2", s, t, paper[0] + shift + noise * (s - 2)) for s, t in r.replicates]
+
+
+def test_verdicts() -> None:
+    r = resolved(tasks=("sst2",), sizes=(1000,))
+    runs = constant(r, "FT", 0.005) + constant(r, "TAPT", 0.08) + constant(r, "CMLM", -0.2) + constant(r, "SCL", 0)
+    cells = filled(r, runs, {"sst2": 372}).cells
+    assert {k[1]: c.verdict for k, c in cells.items()} == {
+        "FT": "agrees",
+        "SCL": "not comparable",
+        "CSSL": "not comparable",
+        "TAPT": "higher",
+        "CMLM": "lower",
+    }
+    # the paper's sd over its 5 subsets is 0.97 points; the sd of -2..2 with ddof 1 is sqrt(2.5); of 72 numbers: 3 rows, 3 sizes, 8 columns
+    assert family(r) == family(resolve_table("few_shot", "paper")) == 72
+    quantile = stats.t.ppf(1 - 0.025 / 72, 4)
+    errors = np.array([0.005 * np.sqrt(2.5), 0.0097]) / np.sqrt(5)
+    assert cells[1000, "FT", "sst2"].half_width == pytest.approx(quantile * np.hypot(*errors), rel=1e-6)
+    for given, part in (({"sst2": 436}, "436 test examples instead of 372"), (None, "not known")):
+        cell = filled(r, runs, given).cells[1000, "FT", "sst2"]
+        assert cell.verdict == "not comparable"
+        assert part in cell.why[0]
+    cell = filled(r, runs, {"sst2": 372}, {"sst2": "another split"}).cells[1000, "FT", "sst2"]
+    assert cell.why == ("SST-2: another split",)
+    few = resolved("laptop", tasks=("sst2",), sizes=(20,))
+    assert filled(few, [], {"sst2": 372}).cells[20, "FT", "sst2"].verdict == "not comparable"
+
+
+def test_an_interval_has_the_effect_of_the_seeds() -> None:
+    """Scores that differ by seed alone: subset means do not vary, yet other seeds would give another mean."""
+    r = resolved(tasks=("sst2",), sizes=(1000,))
+    paper, spread = r.paper_value(1000, "FT", "sst2") or (0.0, None)
+    shift = dict(zip(r.seeds, (-0.01, 0.0, 0.01), strict=True))
+    runs = [result(r, "FT", 1000, "sst2", s, seed, paper + 0.005 + shift[seed]) for s, seed in r.replicates]
+    cell = filled(r, runs, {"sst2": 372}).cells[1000, "FT", "sst2"]
+    ours, theirs = (
+        stats.t.ppf(1 - 0.025 / 72, 2) * 0.01 / np.sqrt(3),
+        stats.t.ppf(1 - 0.025 / 72, 4) * 0.0097 / np.sqrt(5),
+    )
+    assert (spread, cell.half_width) == (0.0097, pytest.approx(np.hypot(ours, theirs), rel=1e-6))
+    assert cell.verdict == "agrees"
+
+
+def test_a_table_that_is_reproduced_exactly_has_no_false_verdict() -> None:
+    """Subsets and runs with the variances that the paper's standard deviations are made of; the paper's own means are one draw of them."""
+    r = resolve_table("few_shot", "paper", methods=("FT", "TAPT", "CMLM"))
+    rng = np.random.default_rng(0)
+
+    def drawn(sd: float) -> Any:
+        return np.sqrt(sd**2 / 2) * (rng.normal(size=(5, 1)) + rng.normal(size=(5, 3)))
+
+    tables_with_one = 0
+    for _ in range(10):
+        runs = []
+        for size, row, column in itertools.product(r.sizes, r.printed_rows, r.columns):
+            paper, spread = r.paper_value(size, row, column) or (0.0, 0.0)
+            scores = paper - drawn(spread or 0.0).mean() + drawn(spread or 0.0)
+            runs += [result(r, row, size, column, s, t, float(scores[s, r.seeds.index(t)])) for s, t in r.replicates]
+        counts = Counter(cell.verdict for cell in filled(r, runs, rows_of(r)).cells.values() if cell.verdict)
+        assert counts["agrees"] + counts["higher"] + counts["lower"] >= 42
+        tables_with_one += counts["higher"] + counts["lower"] > 0
+    assert tables_with_one <= 1
+
+
+def test_runs_with_one_score_get_a_verdict_from_a_printed_spread_alone() -> None:
+    printed, none = resolved(tasks=("sst2",), sizes=(1000,)), resolve_table("full_size", "paper", tasks=("sst2",))
+    cell = filled(printed, constant(printed, "FT", 0.001, noise=0), {"sst2": 372}).cells[1000, "FT", "sst2"]
+    assert cell.verdict == "agrees"
+    runs = [result(none, "FT", 0, "sst2", *place, 0.9) for place in none.replicates_at(0)]
+    cell = filled(none, runs, rows_of(none)).cells[0, "FT", "sst2"]
+    assert (cell.verdict, cell.why) == ("not comparable", ("the runs have one score and no spread",))
+
+
+def test_collapsed_runs_count_and_are_reported_with_and_without() -> None:
+    r = resolved(tasks=("sst2",), sizes=(20,), methods=("FT",))
+    runs = results(r)
+    runs[3] = replace(runs[3], collapsed=True)
+    cell = filled(r, runs).cells[20, "FT", "sst2"]
+    values = [x.test for x in runs]
+    assert (cell.collapsed, cell.done) == (1, 15)
+    assert cell.value == pytest.approx(np.mean(values))
+    assert cell.without_collapsed == pytest.approx(np.mean(values[:3] + values[4:]))
+    assert "a: 1 run collapsed" in render(filled(r, runs), CAPTION, "md")
+
+
+def messy(r: ResolvedTable) -> list[Result]:
+    runs = results(r)
+    for i in range(0, len(runs), 17):
+        runs[i] = replace(runs[i], status="failed", test=None, reason=f"reason {i % 3} & 5% of_it | *x*")
+    for i in range(5, len(runs), 23):
+        runs[i] = replace(runs[i], collapsed=True)
+    return runs
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("preset", ["paper", "laptop"])
+def test_the_order_of_replicates_changes_no_byte(format: str, preset: str) -> None:
+    r = resolved(preset, average=True)
+    runs = messy(r)
+    first = render(filled(r, runs, rows_of(r)), CAPTION, format)
+    for seed in range(3):
+        random.Random(seed).shuffle(runs)
+        other = replace(CAPTION, hardware=CAPTION.hardware[::-1])
+        assert render(filled(r, runs, rows_of(r)), other, format) == first
+    assert first.endswith("\n")
+
+
+def test_two_scores_at_one_place_are_refused_and_strangers_left_out() -> None:
+    r = resolved()
+    runs = results(r)
+    with pytest.raises(ValueError, match="two results for"):
+        filled(r, [*runs, replace(runs[0], test=2.0)])
+    strange = [replace(runs[0], **{name: value}) for name, value in (("seed", 99), ("row", "XX"), ("column", "rte"))]
+    ours, plain = filled(r, runs + strange), filled(r, runs)
+    assert ours.cells == plain.cells
+    assert ours.results.equals(plain.results)
+
+
+def test_tables_show_points_with_two_decimals_and_the_papers_row() -> None:
+    r = resolved(tasks=("sst2",), sizes=(20,))
+    skipped = {("CSSL", "sst2"): "needs a translator"}
+    text = render(filled(r, constant(r, "FT", 0, noise=0), {"sst2": 372}, skipped=skipped), CAPTION, "text")
+    assert re.search(r"^FT +66\.04 ± 0\.00$", text, re.M)
+    assert re.search(r"^FT \(paper\) +66\.04 ± 6\.38$", text, re.M)
+    assert re.search(r"^CSSL +— \[a\]$", text, re.M)
+    assert "a: CSSL not run: needs a translator." in text
+    assert "(ddof 1) over 5 subsets x 3 seeds" in text
+    assert "Run on different machines" in text
+    assert "(paper)" not in render(filled(resolved("laptop"), []), CAPTION, "text")
+
+
+def grid_with_specials() -> Grid:
+    r = resolved(methods=("FT",), sizes=(20,))
+    return filled(
+        r, [replace(x, status="failed", test=None, reason="a_b & 5% {x} \\y ~^# $1 [q] 漢") for x in results(r)]
+    )
+
+
+def test_an_ideograph_takes_two_columns() -> None:
+    lines = text_lines(Table("", ["類", "n"], [["漢字", "1"], ["abc", "22"]]))
+    assert lines == ["類     n", "----  --", "漢字   1", "abc   22"]
+
+
+def test_latex_escapes() -> None:
+    assert escape_latex("a_b & 5% #1 $x {y}") == r"a\_b \& 5\% \#1 \$x \{y\}"
+    assert escape_latex("\\~^±") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}$\pm$"
+    assert escape_latex("--set a ?`b` '' –") == "-{}-set a ?{}`b` '{}' --"
+    assert LATEX.escape("é 漢\n\tx\x1b") == r"é 漢 x\textbackslash{}u001b"
+    wide = written(Document("d", [Table("", ["類", "n"], [["漢字", "1"], ["abc", "22"]])], ()), "latex")
+    assert "漢字 & 1" in wide
+    assert "LuaLaTeX" in wide
+    text = render(grid_with_specials(), CAPTION, "latex")
+    assert "LuaLaTeX" in text
+    assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")
+    body = text[text.index("\\begin{table}") : text.index("\\end{table}")]
+    between = text[text.index("\\end{table}") : text.rindex("\\begin{table}")]
+    assert all(line.startswith("% ") for line in between.splitlines()[1:] if line)
+    assert not re.search(r"(?<!\\)[%#_^~]", body.replace("tab:few_shot", ""))
+    assert not re.search(r"\\\\\n?[\[*]", body)
+    assert all(
+        line.count("&") - line.count("\\&") == 3 for line in body.split("\n") if line.startswith(("FT", "Method"))
+    )
+    assert set(re.findall(r"\\([a-z]+rule)", body)) == {"toprule", "midrule", "bottomrule"}
+
+
+def test_markdown_rows_have_one_cell_a_column() -> None:
+    r = resolved(average=True)
+    text = render(filled(r, messy(r), rows_of(r)), CAPTION, "md")
+    lines = [line for line in text.partition("Settings")[0].split("\n") if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {6}
+    assert len({len(line) for line in lines[:7]}) == 1
+
+
+def test_json_holds_every_number_unrounded() -> None:
+    r = resolved(average=True)
+    runs = messy(r)
+    grid = filled(r, runs, rows_of(r))
+    body = json.loads(render(grid, CAPTION, "json"))
+    for record in body["cells"]:
+        cell = grid.cells[record["size"], record["row"], record["column"]]
+        for name in ("value", "spread", "spread_between", "without_collapsed", "paper", "paper_spread", "half_width"):
+            assert record[name] == getattr(cell, name)
+    assert len(body["cells"]) == len(grid.cells)
+    assert body["aggregate"]["ddof"] == 1
+
+
+@pytest.mark.parametrize("table", [name for name in table_names() if name != "own"])
+def test_each_table_can_be_shown_before_its_first_run(table: str) -> None:
+    r = resolve_table(table, "quick")
+    shown = render(filled(r), Caption(num_runs=0), "text")
+    assert all(title in shown for title in r.printed_rows)

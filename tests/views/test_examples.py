@@ -1,0 +1,131 @@
+"""The test examples of a table over its runs, against loops over what is recorded."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from requested import resolve_table
+from views.runs import OWNER
+
+from harness.analysis.scores import results_of
+from harness.encoders import HeadTraining, Located
+from harness.kinds import Predictions
+from harness.planning.runs import Plan, make_plan
+from harness.specs import Encoder, Record, Run
+from harness.store import Store
+from harness.tasks import METRICS
+from harness.views.cells import Grid, aggregate
+from harness.views.numbers.examples import ExampleFrames, example_frames
+
+TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
+ROWS = 83
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Store, Grid]:
+    """FT and SCL on CoLA and MNLI, 3 subsets x 2 seeds; FT lacks a run. All runs of a test set have its labels."""
+    resolved = resolve_table(
+        "few_shot",
+        "paper",
+        methods=("ft", "scl"),
+        tasks=("cola", "mnli"),
+        sizes=(20,),
+        subsets=(0, 1, 2),
+        seeds=(31, 42),
+    )
+    plan = make_plan(resolved, None, TINY)
+    store = Store(f"sqlite:///{tmp_path_factory.mktemp('store')}/harness.db")
+    for run in plan.runs:
+        if (run.row, run.subset, run.seed) != ("FT", 2, 42):
+            _commit(store, run)
+    return plan, store, aggregate(resolved, results_of(plan, store))
+
+
+def _commit(store: Store, run: Run) -> None:
+    stage, draw = run.stage, np.random.default_rng(int(run.stage.key[:8], 16))
+    record = Record(stage.key, "done")
+    assert stage.data.dev is not None
+    for rows in (stage.data.dev, *stage.data.tests):
+        gold = np.random.default_rng(len(rows.name)).integers(0, stage.data.num_labels, ROWS)
+        logits = draw.normal(size=(ROWS, stage.data.num_labels)) + 1.5 * np.eye(stage.data.num_labels)[gold]
+        record.predictions[rows.digest] = Predictions({"logits": 3 * logits.astype(np.float32)}, gold)
+    assert stage.selection is not None
+    record.dev_scores = {stage.selection.metric: 0.5}
+    assert store.lease(stage.key, OWNER) == "granted"
+    assert store.commit(stage, record, OWNER)
+
+
+@pytest.fixture(scope="module")
+def found(made: tuple[Plan, Store, Grid]) -> ExampleFrames:
+    return example_frames(*made)
+
+
+def predictions(made: tuple[Plan, Store, Grid], row: str, column: str) -> dict[tuple[int, int], Predictions]:
+    plan, store, _ = made
+    spec = plan.resolved.columns[column]
+    digest = plan.tasks[spec.task].tests[spec.evaluation].digest
+    found = {}
+    for run in plan.runs:
+        record = store.records([run.stage.key], predictions=True).get(run.stage.key)
+        if record and (run.row, run.task) == (row, spec.task):
+            found[run.subset, run.seed] = record.predictions[digest]
+    return found
+
+
+def test_examples_are_what_all_runs_predict(made: tuple[Plan, Store, Grid], found: ExampleFrames) -> None:
+    for column in made[0].resolved.columns:
+        of_row = {row: [*predictions(made, row, column).values()] for row in ("FT", "SCL")}
+        assert (len(of_row["FT"]), len(of_row["SCL"])) == (5, 6)
+        shown = found.examples[found.examples["column"] == column]
+        names = made[0].tasks[made[0].resolved.columns[column].task].task.kind.names
+        every = [each for runs in of_row.values() for each in runs]
+        for i in range(ROWS):
+            row = shown.iloc[i]
+            codes = [int(each.decoded[i]) for each in every]
+            gold = int(every[0].gold[i])
+            most = max(range(len(names)), key=lambda c: (codes.count(c), -c))
+            assert (row["example"], row["gold"], row["consensus"]) == (i + 1, names[gold], names[most])
+            assert row["agreement"] == pytest.approx(codes.count(most) / 11)
+            assert row["right"] == pytest.approx(codes.count(gold) / 11)
+            assert row["gold_probability"] == pytest.approx(np.mean([each.probabilities[i, gold] for each in every]))
+            assert row["doubted"] == (most != gold and codes.count(most) >= 0.9 * 11)
+            wrong = 0
+            for name, runs in of_row.items():
+                own = [int(each.decoded[i]) for each in runs]
+                wrong += max(range(len(names)), key=lambda c: (own.count(c), -c)) != gold
+                assert row[f"right.{name}"] == pytest.approx(own.count(gold) / len(own))
+            assert (row["rows_wrong"], row["all_rows_wrong"]) == (wrong, wrong == 2)
+        counts = found.labels[found.labels["column"] == column].iloc[0]
+        assert (counts["doubted"], counts["all_rows_wrong"]) == (shown["doubted"].sum(), shown["all_rows_wrong"].sum())
+
+
+def test_rows_that_share_their_runs_are_all_there(tmp_path: Path) -> None:
+    """MLM on a task's own texts is TAPT by another name: one computation, two rows."""
+    design = {"tasks": ("cola",), "sizes": (20,), "subsets": (0, 1), "seeds": (31, 42)}
+    resolved = resolve_table("few_shot", "paper", methods=("mlm", "tapt"), **design)
+    plan, store = make_plan(resolved, None, TINY), Store(f"sqlite:///{tmp_path}/harness.db")
+    for run in {run.stage.key: run for run in plan.runs}.values():
+        _commit(store, run)
+    frames = example_frames(plan, store, aggregate(resolved, results_of(plan, store)))
+    assert len({run.stage.key for run in plan.runs}) == 4
+    assert list(frames.examples["runs"].unique()) == [8]
+    mlm, tapt = (frames.rows[frames.rows["row"] == row].drop(columns="row").iloc[0] for row in ("MLM", "TAPT"))
+    assert mlm.equals(tapt)
+
+
+def test_rows_are_means_over_the_full_grid_of_their_runs(made: tuple[Plan, Store, Grid], found: ExampleFrames) -> None:
+    """FT lacks one of six runs: its grid is 2 x 2, of subsets 0 and 1."""
+    for _, row in found.rows.iterrows():
+        runs = predictions(made, row["row"], row["column"])
+        pairs = [(s, r) for s in (0, 1, 2)[: row["num_subsets"]] for r in (31, 42)]
+        assert (row["num_subsets"], row["num_seeds"]) == ((2, 2) if row["row"] == "FT" else (3, 2))
+        codes = [runs[pair].decoded for pair in pairs]
+        scores = [
+            METRICS[row["metric"]].compute(runs[pair].gold, code) for pair, code in zip(pairs, codes, strict=True)
+        ]
+        assert row["test"] == pytest.approx(np.mean(scores))
+        apart = [np.mean(one != other) for one, other in itertools.combinations(codes, 2)]
+        assert row["flips"] == pytest.approx(np.mean(apart))

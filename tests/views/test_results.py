@@ -1,0 +1,331 @@
+"""Test scores come from recorded predictions, after selection and nowhere else."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import sqlite3
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from requested import resolve_table
+from views.runs import OWNER, commit
+
+import harness
+from harness.analysis import scores as results
+from harness.analysis.schema import PLACE, RESULT_DTYPES
+from harness.analysis.scores import dev_scores, examples, hardware, results_of
+from harness.encoders import HeadTraining, Located
+from harness.kinds import Predictions
+from harness.planning.runs import Plan, make_plan
+from harness.specs import Encoder, Record, Stage, starts_elsewhere
+from harness.store import Store
+from harness.tasks import Task, open_source, score
+from harness.views.cells import own_scores
+from harness.views.notes import starts_elsewhere_sentences
+
+TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """4 rows x (CoLA, MNLI) x 2 seeds: 16 runs, 8 post-trainings, an MLM head; 3 columns."""
+    resolved = resolve_table("few_shot", "paper", tasks=("cola", "mnli"), sizes=(20,), subsets=(0,), seeds=(31, 42))
+    return make_plan(resolved, None, TINY)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(f"sqlite:///{tmp_path}/harness.db")
+
+
+def own_rows(plan: Plan, store: Store) -> list[Any]:
+    """The results of each run with its columns' own metrics."""
+    columns = plan.resolved.columns
+    return [each for each in results_of(plan, store).itertuples() if each.metric == columns[each.column].metric]
+
+
+def test_scores_are_those_of_the_recorded_predictions(plan: Plan, store: Store) -> None:
+    records = {stage.key: commit(store, stage) for stage in plan.stages.values()}
+    found = own_rows(plan, store)
+    # CoLA is one column, MNLI two: 4 rows x 2 seeds x 3
+    assert len(found) == 24
+    assert all(r.status == "done" and pd.isna(r.reason) for r in found)
+    runs = {(run.row, run.task, run.size, run.subset, run.seed): run for run in plan.runs}
+    for each in found:
+        column = plan.resolved.columns[each.column]
+        run = runs[each.row, column.task, each.size, each.subset, each.seed]
+        rows = plan.tasks[column.task].tests[column.evaluation]
+        predicted = records[run.stage.key].predictions[rows.digest]
+        assert each.test == score(column.metric, predicted)
+        assert each.key == run.stage.key
+    assert {r.column for r in found} == {"cola", "mnli", "mnli_mm"}
+    assert len({r.test for r in found}) > 12
+
+
+def test_one_run_of_mnli_gives_two_columns_from_its_two_test_sets(plan: Plan, store: Store) -> None:
+    run = next(r for r in plan.runs if r.task == "mnli" and r.row == "FT")
+    record = commit(store, run.stage)
+    found = {r.column: r for r in own_rows(plan, store)}
+    assert set(found) == {"mnli", "mnli_mm"}
+    assert {(r.key, r.row, r.seed) for r in found.values()} == {(run.stage.key, "FT", run.seed)}
+    # numbers of different denominators: no two of the three sets can give the same accuracy
+    matched, mismatched = (record.predictions[f"unresolved:mnli/{name}"] for name in ("matched", "mismatched"))
+    assert (len(matched.gold), len(mismatched.gold)) == (61, 67)
+    assert found["mnli"].test == score("accuracy", matched)
+    assert found["mnli_mm"].test == score("accuracy", mismatched)
+    dev = run.stage.data.dev
+    assert dev
+    on_dev = score("accuracy", record.predictions[dev.digest])
+    assert on_dev not in (found["mnli"].test, found["mnli_mm"].test)
+
+
+def test_a_perfect_and_a_hopeless_run(plan: Plan, store: Store) -> None:
+    stage = next(r.stage for r in plan.runs if r.task == "cola")
+    gold = np.array([0, 1] * 10)
+    right = np.stack([1.0 - gold, gold], axis=1).astype(np.float32)
+    assert stage.data.dev
+    record = Record(stage.key, "done", predictions={stage.data.tests[0].digest: Predictions({"logits": right}, gold)})
+    store.lease(stage.key, OWNER)
+    store.commit(stage, record, OWNER)
+    assert [r.test for r in own_rows(plan, store)] == [1.0]
+
+
+def test_what_was_never_tried_is_left_out(plan: Plan, store: Store) -> None:
+    assert own_rows(plan, store) == []
+    first = plan.runs[0]
+    for ancestor in first.stage.chain:
+        commit(store, ancestor)
+    # of the runs one is done now
+    assert [(r.row, r.column, r.seed) for r in own_rows(plan, store)] == [(first.row, "cola", first.seed)]
+
+
+def test_a_store_that_does_not_exist_has_no_results(plan: Plan, tmp_path: Path) -> None:
+    nowhere = Store(f"sqlite:///{tmp_path}/none/harness.db", create=False)
+    assert own_rows(plan, nowhere) == []
+    assert hardware(nowhere.records(plan.stages).values()) == ()
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_a_run_that_ended_badly_gives_its_reason_and_no_score(plan: Plan, store: Store, status: str) -> None:
+    run = next(r for r in plan.runs if r.task == "mnli")
+    commit(store, run.stage, status, "loss is nan at step 7")
+    found = own_rows(plan, store)
+    assert [(r.column, math.isnan(r.test), r.status, r.reason) for r in found] == [
+        (column, True, status, "loss is nan at step 7") for column in ("mnli", "mnli_mm")
+    ]
+    assert not own_scores(plan.resolved, results_of(plan, store))["done"].any()
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_a_run_whose_parent_ended_badly_says_so(plan: Plan, store: Store, status: str) -> None:
+    run = next(r for r in plan.runs if r.row == "CMLM" and r.task == "cola")
+    head, post, leaf = run.stage.chain
+    commit(store, head)
+    commit(store, post, status, "loss is nan at step 7")
+    (only,) = own_rows(plan, store)
+    assert (only.row, only.seed, only.column, math.isnan(only.test)) == ("CMLM", run.seed, "cola", True)
+    assert (only.status, only.reason) == (status, f"post-train {status}: loss is nan at step 7")
+    assert only.key == leaf.key
+
+
+def test_an_mlm_head_that_diverged_is_the_reason_of_every_run_that_starts_from_it(plan: Plan, store: Store) -> None:
+    head = next(stage for stage in plan.stages.values() if stage.phase == "mlm-head")
+    commit(store, head, "diverged", "loss is nan at step 2")
+    found = own_rows(plan, store)
+    assert {r.row for r in found} == {"TAPT", "CMLM"}
+    assert len(found) == 12
+    assert {(r.status, r.reason) for r in found} == {("diverged", "mlm-head diverged: loss is nan at step 2")}
+
+
+def test_a_done_run_counts_whatever_became_of_its_parent(plan: Plan, store: Store) -> None:
+    """Weights that could not be made again do not take back numbers that are recorded."""
+    run = next(r for r in plan.runs if r.row == "TAPT" and r.task == "cola")
+    commit(store, run.stage.chain[1], "failed", "disk is full")
+    commit(store, run.stage)
+    found = own_rows(plan, store)
+    assert [r.status for r in found] == ["done"]
+
+
+def test_collapse_is_passed_on(plan: Plan, store: Store) -> None:
+    commit(store, plan.runs[0].stage, collapsed=True)
+    assert [r.collapsed for r in own_rows(plan, store)] == [True]
+
+
+def test_two_rows_of_one_computation_share_a_record(store: Store) -> None:
+    fields = {"tasks": ("cola",), "sizes": (20,), "subsets": (0,), "seeds": (31,), "set": ("cmlm.alpha=0",)}
+    made = make_plan(resolve_table("few_shot", "paper", **fields), None, TINY)
+    commit(store, next(r.stage for r in made.runs if r.row == "TAPT"))
+    found = own_rows(made, store)
+    assert [r.row for r in found] == ["TAPT", "CMLM"]
+    assert len({(r.key, r.test) for r in found}) == 1
+
+
+def test_chunks_do_not_change_anything(plan: Plan, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index, stage in enumerate(plan.stages.values()):
+        if index % 3:
+            commit(store, stage, "done" if index % 5 else "failed")
+    whole = results_of(plan, store)
+    assert len(whole)
+    for size in (1, 2, 7):
+        monkeypatch.setattr(results, "CHUNK", size)
+        pd.testing.assert_frame_equal(results_of(plan, store), whole, check_exact=True)
+
+
+# ----------------------------------------------------------------------------------- law 3: after selection only
+
+
+def test_a_record_has_no_place_for_a_test_score() -> None:
+    names = {f.name for f in fields(Record)}
+    assert not [name for name in names if "test" in name]
+    assert [name for name in names if "score" in name] == ["dev_scores"]
+
+
+def test_nothing_of_the_test_sets_is_committed_but_predictions(plan: Plan, store: Store, tmp_path: Path) -> None:
+    """The record's JSON names no test set and holds no number that was computed from one."""
+    run = next(r for r in plan.runs if r.task == "mnli")
+    record = commit(store, run.stage)
+    (each, other) = (r.test for r in own_rows(plan, store))
+    with sqlite3.connect(tmp_path / "harness.db") as connection:
+        (body,) = connection.execute("select record from records where key = ?", (record.key,)).fetchone()
+    connection.close()
+    assert "test" not in body
+    assert not any(rows.digest in body or rows.name in body for rows in run.stage.data.tests)
+    assert str(each) not in body
+    assert str(other) not in body
+    assert json.loads(body)["predictions"] == {}
+    assert json.loads(body)["dev_scores"] == {"accuracy": 0.5}
+
+
+def test_where_scores_are_computed() -> None:
+    """`score` is called in the loop and in `fit` (of dev, to select) and in `scores` (of the tests, after selection); of recorded
+    predictions also where records are verified, and for trackers."""
+    package = Path(harness.__file__).parent
+    users = set()
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = node.func if isinstance(node, ast.Call) else None
+            name = (
+                called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
+            )
+            if name == "score":
+                users.add(path.relative_to(package).as_posix())
+    recorded = {"commands/rerun.py", "commands/verify.py", "tracking.py"}
+    assert users == {"analysis/scores.py", "training/fit.py", "training/loop.py", *recorded}
+
+
+# ------------------------------------------------------------------------------------------------------ hardware
+
+
+def test_hardware_lists_each_kind_once(plan: Plan, store: Store) -> None:
+    def origin(device: str, threads: int) -> dict[str, Any]:
+        return {"device": device, "threads": threads, "torch": "2.9", "started_at": 1.0}
+
+    kinds = [origin("CPU x", 1), origin("CPU x", 1) | {"started_at": 2.0}, origin("CPU x", 4), origin("H100", 1)]
+    for stage, kind in zip(plan.stages.values(), kinds, strict=False):
+        commit(store, stage, provenance=kind)
+    failed = list(plan.stages.values())[len(kinds)]
+    commit(store, failed, "failed", "no memory", provenance=origin("abacus", 1))
+    assert hardware(store.records(plan.stages).values()) == (
+        "CPU x, 1 thread a run, torch 2.9",
+        "CPU x, 4 threads a run, torch 2.9",
+        "H100, 1 thread a run, torch 2.9",
+    )
+
+
+def test_runs_from_weights_that_came_out_otherwise_are_counted(plan: Plan, store: Store) -> None:
+    """A stage that was trained again for its weights has a record that its later children did not start from."""
+    parents = {stage.parent.key: stage.parent for stage in plan.stages.values() if stage.parent}
+    for parent in parents.values():
+        commit(store, parent, weights_digest="a" * 64)
+    children = [stage for stage in plan.stages.values() if stage.parent and stage.key not in parents]
+    for stage, start in zip(children, ["a" * 64, "b" * 64, "b" * 64], strict=False):
+        commit(store, stage, provenance={"parent_product": start})
+    records = store.records(plan.stages)
+    changed = [stage for stage in children if starts_elsewhere(stage, records)]
+    sentences = starts_elsewhere_sentences(plan, records)
+    assert len(changed) == 2
+    runs = {run.stage.key for run in plan.runs if {stage.key for stage in run.stage.chain} & {s.key for s in changed}}
+    assert f"{len(runs)} come from weights of {changed[0].parent.phase} that were made again" in sentences[0]
+    assert starts_elsewhere_sentences(plan, {}) == []
+
+
+# ------------------------------------------------------------------------------------------------------ examples
+
+
+def predictions_on_dev(store: Store, stage: Stage) -> Predictions:
+    assert stage.data.dev
+    return store.records([stage.key], predictions=True)[stage.key].predictions[stage.data.dev.digest]
+
+
+def test_a_metric_that_is_newer_than_a_record_is_computed_from_its_predictions(plan: Plan, store: Store) -> None:
+    """A task's YAML may name another metric after its runs were recorded; a search then computes it."""
+    run = next(r for r in plan.runs if r.task == "cola" and len(r.stage.chain) > 1)
+    commit(store, run.stage)
+    record = store.records([run.stage.key])[run.stage.key]
+    assert not record.predictions
+    on_dev = predictions_on_dev(store, run.stage)
+    found = dev_scores(store, record, ("mcc", "f1_macro"))
+    assert found == {**record.dev_scores, "f1_macro": score("f1_macro", on_dev)}
+    assert dev_scores(store, record, ()) == record.dev_scores
+    parent = run.stage.chain[0]
+    commit(store, parent, dev_scores={})
+    assert dev_scores(store, store.records([parent.key])[parent.key], ("mcc",)) == {}
+
+
+def test_a_run_has_a_row_for_each_metric_of_its_task_with_its_checkpoint(plan: Plan, store: Store) -> None:
+    run = next(r for r in plan.runs if r.task == "cola")
+    origin = {"device": "CPU x", "workers": 2}
+    commit(store, run.stage, selected_step=300, tied=2, seconds=1.5, flops=1e9, provenance=origin)
+    found = results_of(plan, store)
+    assert found["metric"].tolist() == ["mcc", "accuracy"]
+    on_dev = predictions_on_dev(store, run.stage)
+    assert found["dev"].tolist() == [0.5, score("accuracy", on_dev)]
+    same = {
+        "method": "ft",
+        "selected_step": 300,
+        "tied": 2,
+        "seconds": 1.5,
+        "flops": 1e9,
+        "workers": 2,
+        "hardware": "CPU x",
+    }
+    assert found[list(same)].to_dict("records") == [same, same]
+    failed = next(r for r in plan.runs if r.task == "mnli")
+    commit(store, failed.stage, "failed", "no memory")
+    rows = results_of(plan, store).query("status == 'failed'")
+    assert rows[["column", "metric"]].to_numpy().tolist() == [["mnli", "accuracy"], ["mnli_mm", "accuracy"]]
+    assert (
+        rows[["dev", "test", "selected_step", "tied", "seconds", "flops", "workers", "hardware"]].isna().all(axis=None)
+    )
+
+
+def test_results_are_in_the_order_of_the_table_and_have_its_dtypes_also_without_rows(plan: Plan, store: Store) -> None:
+    assert results_of(plan, store).dtypes.astype(str).to_dict() == RESULT_DTYPES
+    for stage in reversed(plan.stages.values()):
+        commit(store, stage)
+    found = results_of(plan, store)
+    assert found.dtypes.astype(str).to_dict() == RESULT_DTYPES
+    places = list(dict.fromkeys(zip(*(found[name] for name in PLACE), strict=True)))
+    assert places == [place for place in plan.resolved.places if place[1] != "CSSL"]
+
+
+def test_numbers_of_examples_are_those_of_sets_that_are_at_hand(tmp_path: Path, plan: Plan) -> None:
+    assert examples(plan) == {}  # a plan without data has none
+    task = Task("reviews", "Reviews", ("text",), ("no", "yes"), ("accuracy",), own=True)
+    for split, count in (("train", 60), ("validation", 100)):
+        lines = [f"{split} {i},{'yes' if i % 4 else 'no'}" for i in range(count)]
+        (tmp_path / "reviews").mkdir(exist_ok=True)
+        (tmp_path / "reviews" / f"{split}.csv").write_text("\n".join(["text,label", *lines, ""]))
+    table = resolve_table("full_size", "quick", {"reviews": task}, tasks=("reviews",))
+    made = make_plan(table, open_source(tmp_path), TINY, user_tasks={"reviews": task})
+    (found,) = examples(made).values()
+    assert (found.dev, found.test, found.full) == (72, 28, 60)
+    assert (sum(found.dev_classes.values()), sum(found.test_classes.values())) == (72, 28)
+    assert found.dev_classes["no"] + found.test_classes["no"] == 25

@@ -1,0 +1,247 @@
+"""The page of a table, from made-up results: self-contained, escaped, the same bytes each time, sentences for what is missing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from views.runs import filled, result, results, rows_of
+
+from harness.analysis.schema import Result
+from harness.errors import UserError
+from harness.objectives import objective
+from harness.planning.request import Request
+from harness.planning.resolve import resolve
+from harness.planning.resolved import ResolvedTable
+from harness.planning.table import load_table
+from harness.specs import Record
+from harness.views.caption import Caption
+from harness.views.figures import panels
+from harness.views.numbers.comparison import compared
+from harness.views.results_page import Results, results_page
+from harness.views.variance import decomposed
+
+CONES = {
+    "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no red": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "no green": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
+    "no blue": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
+}
+"""Linear RGB as seen without a cone (Machado, Oliveira and Fernandes, 2009)."""
+TO_LMS = (
+    (0.4122214708, 0.5363325363, 0.0514459929),
+    (0.2119034982, 0.6806995451, 0.1073969566),
+    (0.0883024619, 0.2817188376, 0.6299787005),
+)
+TO_LAB = (
+    (0.2104542553, 0.793617785, -0.0040720468),
+    (1.9779984951, -2.428592205, 0.4505937099),
+    (0.0259040371, 0.7827717662, -0.808675766),
+)
+HOSTILE = "<script>alert(1)</script> & \"x\" $\\frac$ 'y'"
+
+
+def few_shot(**request: Any) -> ResolvedTable:
+    return resolve(load_table("few_shot"), Request(preset="paper", **request))
+
+
+SMALL = {"methods": ("ft", "scl"), "tasks": ("sst2", "rte"), "sizes": (20,), "subsets": (0, 1), "seeds": (31, 42)}
+
+
+def made(r: ResolvedTable, found: list[Result], **caption_: Any) -> str:
+    """The page of these results, with a record of each finished run."""
+    grid = filled(r, found, rows_of(r))
+    runs, records, curves = {}, {}, {}
+    for each in found:
+        place = (each.size, each.row, each.task, each.subset, each.seed)
+        key = hashlib.sha256(repr(place).encode()).hexdigest()[:32]
+        trained = objective("tfidf" if each.row == "TF-IDF" else "cross_entropy")
+        stage = SimpleNamespace(key=key, selection=SimpleNamespace(metric="accuracy"), objective=trained)
+        stage.chain = (stage,)
+        names = {"row": each.row, "task": each.task, "size": each.size, "subset": each.subset, "seed": each.seed}
+        runs[place] = SimpleNamespace(stage=stage, **names)
+        origin = {"device": "a CPU", "torch": "2.13.0", "threads": 1, "workers": 1}
+        records[key] = Record(key, each.status, each.reason or "", seconds=36.0, flops=1e12, provenance=origin)
+        curves[key] = [(100 * step, 0.5 + step / 100) for step in range(1, 31)] if each.status == "done" else []
+    try:
+        comparisons: Any = compared(grid)
+    except UserError as error:
+        comparisons = str(error)
+    caption = Caption(len(runs), "files", **caption_)
+    return results_page(
+        Results(
+            grid, caption, comparisons, decomposed(grid, {}), [*runs.values()], records, curves, ["harness bench ..."]
+        )
+    )
+
+
+class Parsed(HTMLParser):
+    """The elements of a page with their attributes, and its text outside of style and script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.within = ""
+        self.inline: dict[str, str] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.within = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self.within = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.within in ("style", "script"):
+            self.inline[self.within] = data
+        else:
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    r = few_shot(**SMALL)
+    return made(r, results(r))
+
+
+def test_equal_inputs_give_equal_bytes(page: str) -> None:
+    r = few_shot(**SMALL)
+    assert made(r, results(r)) == page
+    assert made(r, results(r, seed=1)) != page
+
+
+def test_nothing_is_asked_of_anywhere(page: str) -> None:
+    """The policy admits this style and this script alone, and no element or attribute would need more."""
+    found = Parsed(page)
+    (policy,) = [a["content"] for tag, a in found.elements if a.get("http-equiv") == "Content-Security-Policy"]
+    for name in ("style", "script"):
+        digest = base64.b64encode(hashlib.sha256(found.inline[name].encode()).digest()).decode()
+        assert f"{name}-src 'sha256-{digest}'" in str(policy)
+    assert str(policy).startswith("default-src 'none'; ")
+    assert "img-src data:;" in str(policy)
+    assert not {tag for tag, _ in found.elements} & {"link", "iframe", "object", "embed", "base", "image"}
+    for tag, attributes in found.elements:
+        assert not {name for name in attributes if name in ("style", "srcset") or name.startswith("on")}, tag
+        assert str(attributes.get("src", "data:")).startswith("data:"), tag
+        assert str(attributes.get("href", "#")).startswith("#"), tag
+    assert "url(" not in found.inline["style"]
+    assert "@import" not in found.inline["style"]
+
+
+def test_every_picture_has_a_name_and_its_data(page: str) -> None:
+    figures = re.findall(r"<figure>(.*?)</figure>", page, flags=re.DOTALL)
+    assert len(figures) >= 2
+    for figure in figures:
+        ((alt, image),) = re.findall(r'<img alt="([^"]+)" src="data:image/svg\+xml;base64,([^"]+)">', figure)
+        assert alt
+        assert ElementTree.fromstring(base64.b64decode(image)).tag.endswith("svg")
+        assert figure.count("<table") == 1
+        assert "<td>" in figure
+    ids = [str(attributes["id"]) for _, attributes in Parsed(page).elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_what_is_fitted_has_no_learning_curve() -> None:
+    """What TF-IDF is scored at on dev are candidates of a strength, not updates."""
+    r = few_shot(**SMALL | {"methods": ("ft", "tfidf")})
+    _, _, section = Parsed(made(r, results(r))).text.partition("Dev score over the updates")
+    curves, _, _ = section.partition("Cost")
+    assert "FT" in curves
+    assert "TF-IDF" not in curves
+
+
+def test_cells_have_intervals_verdicts_and_the_papers_numbers() -> None:
+    r = few_shot(**SMALL)
+    high = [replace(each, test=0.5 + 0.4 * (each.row == "SCL") + 0.001 * (each.test or 0)) for each in results(r)]
+    text = made(r, high)
+    assert "higher than FT" in text
+    assert re.search(r"<small>\d\d\.\d\d to \d\d\.\d\d</small>", text)
+    assert re.search(r"<b>9\d\.\d\d ± \d\.\d\d</b>", text)
+    whole = few_shot(methods=("ft", "scl"), tasks=("sst2",), sizes=(20,))
+    assert re.search(
+        r"<small>paper \d\d\.\d\d[^<]*: (agrees|higher|lower|not comparable)</small>", made(whole, results(whole))
+    )
+
+
+def test_names_are_escaped() -> None:
+    r = few_shot(**SMALL)
+    rows = tuple(row.model_copy(update={"name": HOSTILE}) if row.name == "SCL" else row for row in r.rows)
+    columns = {name: column.model_copy(update={"title": f"<i>{name}"}) for name, column in r.columns.items()}
+    r = replace(r, rows=rows, columns=columns)
+    found = results(r)
+    found[-1] = replace(found[-1], status="failed", test=None, reason="<b>no</b> memory")
+    text = made(r, found)
+    parsed = Parsed(text)
+    assert sum(tag == "script" for tag, _ in parsed.elements) == 1
+    assert not any(tag == "i" for tag, _ in parsed.elements)
+    assert HOSTILE in parsed.text
+    assert "<b>no</b> memory" in parsed.text
+
+
+@pytest.mark.parametrize(
+    ("request_", "kept", "says"),
+    [
+        ({"subsets": (0,), "seeds": (31,)}, 1.0, "one needs the mean of two runs or more"),
+        ({}, 0.5, "missing or failed"),
+        ({}, 0.0, "No run is recorded"),
+    ],
+    ids=["one replicate", "half of the runs", "none"],
+)
+def test_what_is_missing_is_said(request_: dict[str, Any], kept: float, says: str) -> None:
+    r = few_shot(**{**SMALL, **request_})
+    found = results(r)
+    text = Parsed(made(r, found[: int(kept * len(found))])).text
+    assert says in text
+    assert not re.search(r"\b(nan|None|inf)\b", text, flags=re.IGNORECASE)
+
+
+def test_a_figure_of_the_tables_own_is_there_too() -> None:
+    r = resolve(load_table("views"), Request(preset="paper", tasks=("mnli",)))
+    found = [result(r, row, size, *rest, 0.1, dev=0.1 * rest[1] + 0.01 * len(row)) for size, row, *rest in r.places]
+    text = made(r, found)
+    for column in ("MNLI-m", "MNLI-mm"):
+        assert f"{column}, scores over K, complementary views: 5 points." in text
+    assert "of 5 points; the others' runs are not all done" in made(r, found[:-1]).replace("&#39;", "'")
+
+
+def test_failed_and_diverged_runs_keep_their_reasons() -> None:
+    r = few_shot(**SMALL)
+    long = "CUDA out of memory. " * 30
+    found = [
+        result(r, each.row, each.size, each.column, each.subset, each.seed, status="failed", reason=long)
+        if each.row == "SCL"
+        else each
+        for each in results(r)
+    ]
+    text = Parsed(made(r, found)).text
+    assert long.strip() in text
+    assert "no verdict" in text
+    assert "nan" not in text
+
+
+def test_colours_can_be_told_apart_without_red_green_or_blue() -> None:
+    """Distances in OKLab, where 0.02 is just seen."""
+    codes = [colour.removeprefix("#") for colour in panels.SERIES]
+    values = np.array([[int(code[i : i + 2], 16) / 255 for i in (0, 2, 4)] for code in codes])
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    for seen in CONES.values():
+        cones = np.clip(linear @ np.array(seen).T, 0, 1) @ np.array(TO_LMS).T
+        colours = np.cbrt(cones) @ np.array(TO_LAB).T
+        distances = np.linalg.norm(colours[:, None] - colours[None], axis=-1)
+        assert distances[~np.eye(len(codes), dtype=bool)].min() > 0.11
+
+
+@pytest.mark.slow
+def test_the_largest_table_can_be_mailed() -> None:
+    r = resolve(load_table("pretraining"), Request(preset="paper"))
+    assert len(made(r, results(r)).encode()) < 1_500_000
