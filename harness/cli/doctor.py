@@ -126,24 +126,6 @@ def _hub() -> Check:
     return Check("model hub", False, f"not reachable ({reason})", fix)
 
 
-def _translators() -> Check:
-    """The translators that CSSL can use without a hub."""
-    from harness.tasks import open_translator
-
-    pivots, problems = [], []
-    for pivot in ("spa", "cat"):
-        try:
-            open_translator(f"apertium:{pivot}", download=False)
-            pivots.append(pivot)
-        except UserError as error:
-            problems.append(str(error).partition(": ")[2].rstrip("."))
-    if not problems:
-        return Check("translation", True, f"apertium with {' and '.join(pivots)}")
-    fix = "apt-get install apertium apertium-eng-spa apertium-eng-cat, or use models of the hub (--translator opus-mt:de,zh)"
-    found = f"apertium with {pivots[0]} only" if pivots else problems[0]
-    return Check("translation", None, found, f"for CSSL offline: {fix}")
-
-
 def _memory() -> Check:
     """Of the machine, or of the container if that has less."""
     import psutil
@@ -363,7 +345,6 @@ def checks(url: str | None = None, data: str | None = None, storage: str | None 
     named: dict[str, Callable[[], Check]] = {
         "ray start": _ray_starts,
         "model hub": _hub,
-        "translation": _translators,
         "data folder": lambda: _data(data),
         "store": lambda: _store(url),
         "storage": lambda: _storage(storage, url),

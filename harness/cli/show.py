@@ -145,7 +145,6 @@ def _translators() -> Rows:
         "opus-mt:de,zh": "Helsinki-NLP's models (hub, or its cache), one view for each pivot language",
         "wmt19:de": "facebook's WMT'19 models; wmt19:de@T=0.7 samples at that temperature",
         "THERE+BACK": "a pair of Hugging Face translation models, folders or ids; several pairs, comma-separated",
-        "apertium:spa,cat": "the program apertium, offline: apt-get install apertium apertium-eng-spa apertium-eng-cat",
         "file:PATH": "translations of your own: .jsonl, .csv or .parquet with columns text, view_1, view_2",
     }.items()
 

@@ -2,14 +2,13 @@
 
 A translator is named by one string:
 
-    opus-mt:de,zh        Hugging Face Marian pairs Helsinki-NLP/opus-mt-en-XX and opus-mt-XX-en, a view for each pivot language
-    wmt19:de             Hugging Face FSMT pairs facebook/wmt19-en-XX and wmt19-XX-en
+    opus-mt:de,zh        Hugging Face models Helsinki-NLP/opus-mt-en-XX and opus-mt-XX-en, a view for each pivot language
+    wmt19:de             Hugging Face models facebook/wmt19-en-XX and wmt19-XX-en
     THERE+BACK           one pair of models by hub id or folder; several pairs with commas between them, a view for each
-    apertium:spa,cat     the Debian program apertium, for machines without a hub
     file:PATH            the user's own: .jsonl, .csv or .parquet with columns text, view_1, view_2, ...
 
 A pair of models takes `@T=0.7` at the end to sample at that temperature both ways; without it, beam search. One pivot makes
-two views all the same: view 0 is then the text itself.
+two views all the same: view 0 is then the text itself. No torch before the first translation.
 
 Sources: views as in CERT (Fang and Xie 2020) and CMLM (Luo et al. 2021, eq. 13; its repository: en-de-en and en-zh-en);
 sampling as in SCL (Gunel et al. 2021, table 5).
@@ -17,27 +16,57 @@ sampling as in SCL (Gunel et al. 2021, table 5).
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
 from typing import Protocol as Interface
 
 import numpy as np
 
-from harness.errors import UserError, hint
+from harness.errors import NotAtHand, NotFetched, UserError, hint, quoted
+from harness.hub import Repository, is_id
 from harness.paths import named_path
-from harness.specs import digest_of
-from harness.tasks.rows import Rows
-from harness.tasks.translators import Way, apertium_way, file_ways, model_way
+from harness.specs import KEY_LENGTH, digest_of
+from harness.streams import stream
+from harness.tasks import reading
+from harness.tasks.rows import Rows, hashes
 
-KINDS = ("opus-mt", "wmt19", "apertium", "file")
-FORMS = "opus-mt:de,zh, wmt19:de, THERE+BACK (two models), apertium:spa,cat or file:PATH"
-MODELS = {"opus-mt": ("Helsinki-NLP/opus-mt-{}-{}", "marian"), "wmt19": ("facebook/wmt19-{}-{}", "fsmt")}
-"""The name of a model on the hub, and its family."""
+FORMS = "opus-mt:de,zh, wmt19:de, THERE+BACK (two models) or file:PATH"
+MODELS = {"opus-mt": "Helsinki-NLP/opus-mt-{}-{}", "wmt19": "facebook/wmt19-{}-{}"}
+PACKAGES = {"marian": ("sentencepiece", "sacremoses"), "fsmt": ("sacremoses",)}
+"""What the tokenizers of a model type import. Marian's does without sacremoses, but then leaves the punctuation as it is: other tokens."""
+FILES = ("*.json", "*.spm", "*.txt")
+TARGET_CODE = {"opus-mt-en-zh": ">>cmn_Hans<<"}
+"""Models of several target languages, by the last part of their name: the token that their card asks for."""
+BEAMS = 5
+"""Where a model's own generation settings name no beam search."""
+CHUNK, BATCH = 64, 16
+WIDTH = 16
+"""Lengths are rounded up to a multiple, so that the padding and the longest answer depend on the text alone."""
+LONGEST = 512
+"""Tokens of a text, and of its translation; what is longer is cut."""
 
-Progress = Callable[[int, int], None]
+
+class Way(Interface):
+    """There and back through one pivot. A text's translation depends on that text alone, but for the last bits of a model's sums, which
+    differ with the size of a batch and can tip the balance between two beams."""
+
+    @property
+    def digest(self) -> str:
+        """Hex digest of whatever decides what comes out."""
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether translations are only looked up, so that keeping them gains nothing."""
+
+    def translate(self, texts: Sequence[str]) -> list[str]:
+        """The back-translations of texts that are not blank, one for each and in their order; some may be empty."""
 
 
 class Cache(Interface):
@@ -62,11 +91,6 @@ class Translator:
         """Views of each text. With one pivot they are the text itself and its back-translation."""
         return max(2, len(self.ways))
 
-    @cached_property
-    def digest(self) -> str:
-        """Hex digest of everything that decides the output: models, tables and programs by content, and settings."""
-        return digest_of([way.digest for way in self.ways])
-
 
 class BackTranslated(NamedTuple):
     """`rows` of views. `empty`: the number of blank translations, for which the view is the text itself."""
@@ -75,59 +99,38 @@ class BackTranslated(NamedTuple):
     empty: int
 
 
-def open_translator(name: str, *, download: bool, copies: int | None = None) -> Translator:
-    """The translator of that name. Only with `download` is anything fetched; loads no model.
+# ---------------------------------------------------------------------------------------------------------- rows to views
 
-    `copies`: how many different back-translations of a text are needed: as many samples of one pair of models at a temperature,
-    else the first ways.
 
-    Raises UserError for a name that means nothing, a model that is none, a broken file, fewer than `copies`; NotAtHand where a
-    program, a Python package or a model is missing, with the way to get it.
+def back_translated(
+    rows: Rows, translator: Translator, cache: Cache, progress: Callable[[int, int], None] = lambda done, total: None
+) -> BackTranslated:
+    """The views of each row of `rows` side by side, without labels, in canonical order: views x columns texts a row.
+
+    Of a pair (a, b) and two views: (a1, b1, a2, b2). Each distinct text is translated once, whatever rows and subsets it
+    stands in: `cache` is read first and gets the new ones a few at a time, so a killed run goes on where it was.
+    `progress(done, total)` counts distinct texts times translated views. A translation that comes back blank leaves the
+    text itself as that view, and is counted; a text that is blank itself is not translated.
+
+    Raises UserError when a translator fails (what it has done is kept) or a file lacks a text.
     """
-    where = f"translator '{name}'"
-    ways = _ways(where, name, download, copies or 1)
-    if copies and len(ways) < copies:
-        raise UserError(
-            f"{where}: gives {len(ways)} back-translation{'s' * (len(ways) > 1)} of a text, and {copies} are needed; name more pivots, "
-            "or one pair of models at a temperature (@T=0.7)."
-        )
-    return Translator(name, ways[:copies])
-
-
-def _ways(where: str, name: str, download: bool, samples: int) -> tuple[Way, ...]:
-    """The ways of a translator; of a pair of models at a temperature as many as `samples`."""
-    kind, colon, rest = name.partition(":")
-    if colon and kind in ("file", "apertium"):
-        what, mark = ("a file", "@T=") if kind == "file" else ("apertium", "@")
-        if mark in rest:
-            raise UserError(
-                f"{where}: {what} cannot sample; drop '{rest[rest.index(mark) :]}', or, where a row sets the temperature, name models "
-                "(wmt19:de)."
-            )
-        if kind == "apertium":
-            pivots = _pivots(where, kind, rest)
-            return tuple(apertium_way(where, pivot, pivots) for pivot in pivots)
-        if not rest:
-            raise UserError(f"{where}: names no file; write file:PATH.")
-        return file_ways(where, named_path(rest, where))
-    body, temperature = _temperature(where, name)
-    kind, colon, rest = body.partition(":")
-    family = ""
-    if kind in MODELS and colon:
-        model, family = MODELS[kind]
-        pairs = [(model.format("en", pivot), model.format(pivot, "en")) for pivot in _pivots(where, kind, rest)]
-    elif "+" in body:
-        pairs = [_pair(where, text) for text in body.split(",")]
-    elif kind in KINDS:
-        raise UserError(f"{where}: has nothing after '{kind}:'; write {FORMS}.")
-    else:
-        raise UserError(f"{where}: there is no translator '{kind}'.{hint(kind, KINDS)} Write {FORMS}.")
-    if temperature and len(pairs) == 1:
-        pairs *= samples
-    return tuple(
-        model_way(where, *pair, family=family, temperature=temperature, view=view, download=download)
-        for view, pair in enumerate(pairs)
-    )
+    source = rows.unlabelled()
+    texts = _texts(source)
+    views = [_known(way, texts, cache) for way in translator.ways]
+    done, total = sum(map(len, views)), len(texts) * len(views)
+    progress(done, total)
+    for way, known in zip(translator.ways, views, strict=True):
+        missing = [text for text in texts if text not in known]
+        for start in range(0, len(missing), CHUNK):
+            chunk = missing[start : start + CHUNK]
+            keys = [_key(way, text) for text in chunk]
+            cache.keep_translations(dict(zip(keys, way.translate(chunk), strict=True)))
+            # Read back what is kept now: had another process been first, its text is the one that everyone uses.
+            kept = cache.translations(keys)
+            known.update((text, kept[key]) for text, key in zip(chunk, keys, strict=True))
+            done += len(chunk)
+            progress(done, total)
+    return _side_by_side(source, views, translator)
 
 
 def cached_back_translation(rows: Rows, translator: Translator, cache: Cache) -> Rows | None:
@@ -151,37 +154,6 @@ def cached_augmentation(rows: Rows, translator: Translator, cache: Cache) -> Row
         return None
     copies = (tuple(_view(text, known) for text in row) for known in views for row in rows.texts)
     return Rows((*rows.texts, *copies), np.tile(rows.gold, 1 + len(views)), rows.name).sorted()
-
-
-def back_translated(
-    rows: Rows, translator: Translator, cache: Cache, progress: Progress = lambda done, total: None
-) -> BackTranslated:
-    """The views of each row of `rows` side by side, without labels, in canonical order: views x columns texts a row.
-
-    Of a pair (a, b) and two views: (a1, b1, a2, b2). Each distinct text is translated once, whatever rows and subsets it
-    stands in: `cache` is read first and gets the new ones a few at a time, so a killed run goes on where it was.
-    `progress(done, total)` counts distinct texts times translated views. A translation that comes back blank leaves the
-    text itself as that view, and is counted; a text that is blank itself is not translated.
-
-    Raises UserError when a translator fails (what it has done is kept) or a file lacks a text.
-    """
-    source = rows.unlabelled()
-    texts = _texts(source)
-    views = [_known(way, texts, cache) for way in translator.ways]
-    done, total = sum(map(len, views)), len(texts) * len(views)
-    progress(done, total)
-    for way, known in zip(translator.ways, views, strict=True):
-        missing = [text for text in texts if text not in known]
-        for start in range(0, len(missing), way.chunk):
-            chunk = missing[start : start + way.chunk]
-            keys = [_key(way, text) for text in chunk]
-            cache.keep_translations(dict(zip(keys, way.translate(chunk), strict=True)))
-            # Read back what is kept now: had another process been first, its text is the one that everyone uses.
-            kept = cache.translations(keys)
-            known.update((text, kept[key]) for text, key in zip(chunk, keys, strict=True))
-            done += len(chunk)
-            progress(done, total)
-    return _side_by_side(source, views, translator)
 
 
 def _texts(rows: Rows) -> list[str]:
@@ -222,33 +194,260 @@ def _view(text: str, known: Mapping[str, str]) -> str:
     return translated if translated.strip() else text
 
 
-def _pivots(where: str, kind: str, text: str) -> list[str]:
-    pivots = [each.strip() for each in text.split(",")]
-    form = {"apertium": "apertium:spa,cat", "wmt19": "wmt19:de"}.get(kind, "opus-mt:de,zh")
-    for pivot in pivots:
-        if not re.fullmatch(r"[A-Za-z]+(_[A-Za-z0-9]+)*", pivot):
-            what = f"'{pivot}' is not a language" if pivot else "a pivot language is missing"
-            raise UserError(f"{where}: {what}; write for example {form}.")
-        if pivot.lower() in ("en", "eng"):
-            raise UserError(f"{where}: English is what is translated, not a pivot; write for example {form}.")
-        if pivots.count(pivot) > 1:
-            raise UserError(f"{where}: pivot '{pivot}' is given twice, which makes two equal views; name another.")
-    return pivots
+# --------------------------------------------------------------------------------------------------------- names to ways
 
 
-def _pair(where: str, text: str) -> tuple[str, str]:
-    there, plus, back = (part.strip() for part in text.partition("+"))
-    if not (there and plus and back) or "+" in back:
-        raise UserError(f"{where}: '{text}' is not a pair of models; write THERE+BACK, each a hub id or a folder.")
-    return there, back
+def open_translator(name: str, *, download: bool, copies: int | None = None) -> Translator:
+    """The translator of that name. Only with `download` is anything fetched; loads no model.
+
+    `copies`: how many different back-translations of a text are needed: as many samples of one pair of models at a temperature,
+    else the first ways.
+
+    Raises UserError for a name that means nothing, a model that is none, a broken file, fewer than `copies`; NotAtHand (NotFetched
+    without `download`) where a Python package or a model is missing, with the way to get it.
+    """
+    where = f"translator '{name}'"
+    ways = _ways(where, name, download, copies or 1)
+    if copies and len(ways) < copies:
+        raise UserError(
+            f"{where}: gives {len(ways)} back-translation{'s' * (len(ways) > 1)} of a text, and {copies} are needed; name more pivots, "
+            "or one pair of models at a temperature (@T=0.7)."
+        )
+    return Translator(name, ways[:copies])
 
 
-def _temperature(where: str, name: str) -> tuple[str, float]:
-    """The name without its setting, and the temperature; 0 means beam search."""
-    body, at, setting = name.rpartition("@")
-    if not at or "/" in setting or "+" in setting:
-        return name, 0.0
-    number = re.fullmatch(r"T=([0-9]*\.?[0-9]+)", setting)
-    if number is None or not 0 < float(number[1]) <= 10:
-        raise UserError(f"{where}: '@{setting}' is not a setting; write @T=0.7, a temperature above 0 and at most 10.")
-    return body, float(number[1])
+def _ways(where: str, name: str, download: bool, samples: int) -> tuple[Way, ...]:
+    """The ways of a translator; of a pair of models at a temperature as many as `samples`."""
+    if name.startswith("file:"):
+        if "@T=" in name:
+            raise UserError(f"{where}: a file cannot sample; where a row sets the temperature, name models (wmt19:de).")
+        return _file_ways(where, named_path(name.removeprefix("file:"), where))
+    body, _, setting = name.partition("@T=")
+    if setting and not (re.fullmatch(r"\d*\.?\d+", setting) and 0 < float(setting) <= 10):
+        raise UserError(f"{where}: '@T={setting}' is not a temperature above 0 and at most 10; write @T=0.7.")
+    kind, colon, rest = body.partition(":")
+    if kind in MODELS and colon:
+        pivots = [each.strip() for each in rest.split(",")]
+        wrong = [each for each in pivots if not re.fullmatch(r"[A-Za-z]+(_[A-Za-z0-9]+)*", each) or each == "en"]
+        if wrong or len({*pivots}) < len(pivots):
+            raise UserError(f"{where}: '{rest}' are not different languages other than English; write {kind}:de,zh.")
+        pairs = [(MODELS[kind].format("en", pivot), MODELS[kind].format(pivot, "en")) for pivot in pivots]
+    else:
+        pairs = [(there.strip(), back.strip()) for there, _, back in (each.partition("+") for each in body.split(","))]
+        if not all(there and back and "+" not in back for there, back in pairs):
+            raise UserError(f"{where}: there is no such translator.{hint(kind, [*MODELS, 'file'])} Write {FORMS}.")
+    if setting and len(pairs) == 1:
+        pairs *= samples
+    found = []
+    for view, pair in enumerate(pairs):
+        folders = (_model_folder(where, pair[0], download), _model_folder(where, pair[1], download))
+        codes = (TARGET_CODE.get(Path(pair[0]).name, ""), TARGET_CODE.get(Path(pair[1]).name, ""))
+        found.append(_ModelWay(folders, codes, float(setting or 0), view))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _FileWay:
+    where: str
+    digest: str
+    views: dict[str, str] = field(repr=False)
+    at_hand: bool = True
+
+    def translate(self, texts: Sequence[str]) -> list[str]:
+        missing = [text for text in texts if text not in self.views]
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise UserError(f"{self.where}: there is no row for the text {quoted(missing[0])}{more}; add it.")
+        return [self.views[text] for text in texts]
+
+
+def _file_ways(where: str, path: Path) -> tuple[Way, ...]:
+    """A way for each column view_1, view_2, ... of a file. Raises UserError for whatever is wrong in the file."""
+    reading.existing_file(path, where, reading.FORMATS)
+    there = next(reading.whole_rows(path), (0, {}))[1]
+    columns = ["view_1"]
+    while f"view_{len(columns) + 1}" in there:
+        columns.append(f"view_{len(columns) + 1}")
+    views: dict[str, dict[str, str]] = {column: {} for column in columns}
+    first: dict[str, str] = {}
+    for part in reading.parts_of(path, ("text", *columns)):
+        texts = reading.column_texts(part, "text")
+        for column in columns:
+            for index, (text, view) in enumerate(zip(texts, reading.column_texts(part, column), strict=True)):
+                place = first.setdefault(text, part.place(index))
+                if views[column].setdefault(text, view) != view:
+                    raise UserError(
+                        f"{part.place(index)}: {column} of {quoted(text)} is not that of {place.removeprefix(f'{path}, ')}, where the "
+                        "same text stands; keep one of them."
+                    )
+    return tuple(_FileWay(where, digest_of(["file", texts]), texts) for texts in views.values())
+
+
+# ---------------------------------------------------------------------------------- models: Marian (opus-mt), FSMT (wmt19)
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks, NULs, halves of characters, and spaces that are outer or double."""
+    return " ".join(text.encode("utf-8", "replace").decode().replace("\0", " ").split())
+
+
+@dataclass(frozen=True)
+class _ModelWay:
+    folders: tuple[Path, Path]
+    codes: tuple[str, str]
+    temperature: float
+    view: int
+    at_hand: bool = False
+
+    @cached_property
+    def digest(self) -> str:
+        files = [[(str(path), path.stat().st_mtime_ns) for path in _files(folder)] for folder in self.folders]
+        # Two views through one pair are the same text by beam search and two samples at a temperature.
+        sampled = [self.temperature, self.view] if self.temperature else []
+        return digest_of(["models", 2, [_digest(tuple(each)) for each in files], self.codes, sampled])
+
+    @cached_property
+    def _models(self) -> tuple[_Model, ...]:
+        return tuple(_Model(folder, code) for folder, code in zip(self.folders, self.codes, strict=True))
+
+    def translate(self, texts: Sequence[str]) -> list[str]:
+        seeds = [int(each) >> 1 for each in hashes(texts)]
+        found = [one_line(text) for text in texts]
+        for leg, model in enumerate(self._models):
+            found = model.translate(found, self.temperature, [(seed, self.view, leg) for seed in seeds])
+        return found
+
+
+class _Model:
+    """One loaded model and its tokenizer, on a GPU where there is one."""
+
+    def __init__(self, folder: Path, code: str) -> None:
+        import torch
+        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+        from transformers.utils import logging
+
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        settings = {"local_files_only": True, "dtype": torch.float32, "output_loading_info": True}
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            model, loaded = AutoModelForSeq2SeqLM.from_pretrained(str(folder), **settings)
+            # Positions and output biases may be initialised; a layer that the file lacks would be random.
+            random = sorted(name for name in loaded["missing_keys"] if ".layers." in name)
+            if random:
+                raise ValueError(f"its weights lack {random[0]}")
+        except Exception as error:  # of the library, of safetensors, of pickle: none of them ours to tell apart
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
+            raise UserError(f"{folder}: cannot be loaded as a translation model ({reason}); fetch it again.") from None
+        self.model = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+        self.beams = max(int(self.model.generation_config.num_beams or 1), 1)
+        self.model.generation_config.max_length = None  # ours is counted in new tokens
+        self.limit = min(LONGEST, int(self.model.config.max_position_embeddings), int(self.tokenizer.model_max_length))
+        self.code = f"{code} " if code and code in self.tokenizer.get_vocab() else ""
+
+    def translate(self, texts: Sequence[str], temperature: float, seeds: Sequence[tuple[int, int, int]]) -> list[str]:
+        """Translations of n texts; each seed names the stream that its text is sampled from."""
+        options = {"truncation": True, "max_length": self.limit}
+        ids = [self.tokenizer(self.code + text, **options)["input_ids"] if text else [] for text in texts]
+        found = [""] * len(texts)
+        order = sorted((i for i in range(len(texts)) if ids[i]), key=lambda i: (self._width(len(ids[i])), i))
+        while order:
+            width = self._width(len(ids[order[0]]))
+            batch = [i for i in order[:BATCH] if self._width(len(ids[i])) == width]
+            order = order[len(batch) :]
+            answers = self._generate([ids[i] for i in batch], width, temperature, [seeds[i] for i in batch])
+            for i, answer in zip(batch, answers, strict=True):
+                found[i] = one_line(answer)
+        return found
+
+    def _width(self, length: int) -> int:
+        return min(self.limit, -(-length // WIDTH) * WIDTH)
+
+    def _generate(
+        self, ids: list[list[int]], width: int, temperature: float, seeds: Sequence[tuple[int, int, int]]
+    ) -> list[str]:
+        import torch
+
+        inputs = self.tokenizer.pad({"input_ids": ids}, padding="max_length", max_length=width, return_tensors="pt").to(
+            self.model.device
+        )
+        settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": min(self.limit - 1, 2 * width + WIDTH)}
+        if temperature:
+            settings |= {"num_beams": 1, "logits_processor": [_Sampled(temperature, seeds)]}
+        else:
+            settings |= {"num_beams": self.beams if self.beams > 1 else BEAMS}
+        with torch.inference_mode():
+            out = self.model.generate(**inputs, **settings)
+        answers: list[str] = self.tokenizer.batch_decode(out, skip_special_tokens=True)
+        return answers
+
+
+class _Sampled:
+    """Makes greedy decoding a draw at a temperature: the largest of scores / T + Gumbel noise, from a stream for each text.
+
+    scores: float [n, vocabulary]. The library samples from one generator for the whole batch, where a text's translation
+    would depend on its neighbours.
+    """
+
+    def __init__(self, temperature: float, seeds: Sequence[tuple[int, int, int]]) -> None:
+        self.temperature = temperature
+        self.streams = [stream(seed, "back-translation", view, leg) for seed, view, leg in seeds]
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        import torch
+
+        noise = np.stack([each.gumbel(size=scores.shape[-1]) for each in self.streams])
+        return scores / self.temperature + torch.as_tensor(noise, dtype=scores.dtype, device=scores.device)
+
+
+def _model_folder(where: str, name: str, download: bool) -> Path:
+    """The folder of a model. Raises UserError where it holds none that can be used, NotAtHand without its tokenizer's packages."""
+    folder = named_path(name, where)
+    if not folder.is_dir():
+        if name.startswith((".", "/", "~")) or not is_id(name):
+            raise UserError(f"{where}: '{name}' is neither a folder nor an id of the hub; correct it.")
+        folder = _hub_folder(where, name, download)
+    try:
+        family = str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"])
+    except (OSError, ValueError, KeyError, TypeError):
+        family = "unknown"
+    if family not in PACKAGES or not _weights(folder):
+        raise UserError(
+            f"{where}: {folder} holds no Marian (opus-mt) or FSMT (wmt19) model with its weights, but one of type "
+            f"'{family}'; name another, or fetch it again."
+        )
+    if missing := [package for package in PACKAGES[family] if importlib.util.find_spec(package) is None]:
+        raise NotAtHand(f"{where}: its tokenizer needs a Python package; run `pip install {' '.join(missing)}`.")
+    return folder
+
+
+def _weights(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for pattern in FILES for path in folder.glob(pattern)) + _weights(folder)
+
+
+def _hub_folder(where: str, name: str, download: bool) -> Path:
+    model = Repository("model", name, where, "give folders as THERE+BACK")
+    found = model.cached_snapshot([*FILES, "*.safetensors", "pytorch_model*.bin"])
+    if found and _weights(found) and (found / "config.json").is_file():
+        return found
+    if not download:
+        raise NotFetched(
+            f"{where}: {model} is not in the hub cache; run the command that translates where the hub can be reached, or give "
+            "folders as THERE+BACK."
+        )
+    found = model.snapshot([*FILES, "*.safetensors"])
+    return found if _weights(found) else model.snapshot([*FILES, "pytorch_model*.bin"])
+
+
+@lru_cache(maxsize=32)
+def _digest(files: tuple[tuple[str, int], ...]) -> str:
+    """Digest over the names and bytes of a model's files; their times say whether they have changed since."""
+    whole = hashlib.sha256()
+    for path, _ in files:
+        with open(path, "rb") as file:
+            whole.update(Path(path).name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()[:KEY_LENGTH]

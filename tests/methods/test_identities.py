@@ -342,8 +342,8 @@ def test_combinations_that_cannot_be(name: str, values: dict[str, Any], words: s
 
 
 def test_cssl_skips_without_a_translation_and_says_why() -> None:
-    missing = replace(CONTEXT, translated=None, untranslated="apertium is not installed")
-    assert CSSL.skip(missing) == "apertium is not installed"
+    missing = replace(CONTEXT, translated=None, untranslated="no translator is named")
+    assert CSSL.skip(missing) == "no translator is named"
     (post, _) = chain(CSSL)
     assert post.data == CONTEXT.translated
     assert (post.data.views, post.objective.params["num_views"]) == (2, 1)

@@ -17,7 +17,7 @@ from tasks.tiny_translators import SENTENCES, fsmt, marian
 
 from harness.errors import NotAtHand, NotFetched, UserError
 from harness.store import Store
-from harness.tasks import translators
+from harness.tasks import translation
 from harness.tasks.rows import Rows
 from harness.tasks.translation import Translator, back_translated, cached_back_translation, open_translator
 
@@ -52,8 +52,8 @@ class Words:
 
     at_hand = False
 
-    def __init__(self, mark: str, chunk: int = 3, until: int = 1000) -> None:
-        self.digest, self.mark, self.chunk, self.until = mark, mark, chunk, until
+    def __init__(self, mark: str, until: int = 1000) -> None:
+        self.digest, self.mark, self.until = mark, mark, until
         self.given: list[str] = []
 
     def translate(self, texts: Sequence[str]) -> list[str]:
@@ -61,6 +61,11 @@ class Words:
             raise UserError("It broke down.")
         self.given += texts
         return ["" if "untranslatable" in text else f"{self.mark}({text})" for text in texts]
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translation, "CHUNK", 3)
 
 
 def translator(*ways: Any) -> Translator:
@@ -176,41 +181,35 @@ class TestNames:
     @pytest.mark.parametrize(
         ("name", "part"),
         [
-            ("", "there is no translator ''. Write opus-mt:de,zh"),
+            ("", "there is no such translator. Write opus-mt:de,zh"),
             ("opusmt:de", "Did you mean 'opus-mt'?"),
-            ("opus-mt", "has nothing after 'opus-mt:'"),
-            ("opus-mt:de,", "a pivot language is missing"),
-            ("opus-mt:de zh", "'de zh' is not a language; write for example opus-mt:de,zh"),
-            ("apertium:../spa", "'../spa' is not a language"),
-            ("apertium:eng", "English is what is translated"),
-            ("apertium:spa@T=0.7", "apertium cannot sample; drop '@T=0.7'"),
-            (
-                "file:views.csv@T=0.7",
-                "a file cannot sample; drop '@T=0.7', or, where a row sets the temperature, name models",
-            ),
-            ("opus-mt:de@0.7", "'@0.7' is not a setting; write @T=0.7"),
+            ("opus-mt", "there is no such translator"),
+            ("apertium:spa,cat", "there is no such translator"),
+            ("opus-mt:de,", "write opus-mt:de,zh"),
+            ("opus-mt:de zh", "'de zh' are not different languages"),
+            ("opus-mt:de,de", "'de,de' are not different languages"),
+            ("wmt19:en", "other than English"),
+            ("file:views.csv@T=0.7", "a file cannot sample; where a row sets the temperature, name models"),
+            ("opus-mt:de@0.7", "'de@0.7' are not different languages"),
             ("opus-mt:de@T=0", "a temperature above 0"),
-            ("me/there+", "'me/there+' is not a pair of models"),
+            ("me/there+", "there is no such translator"),
             ("a b+c", "'a b' is neither a folder nor an id of the hub"),
-            ("file:", "names no file"),
+            ("./nowhere+c", "'./nowhere' is neither a folder nor an id of the hub"),
+            ("file:", ""),
             ("file:views.txt", "views.txt: is none of .parquet, .csv, .jsonl"),
             ("file:/nowhere/views.csv", "there is no file /nowhere/views.csv"),
         ],
     )
-    def test_malformed(self, name: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(translators, "_need_packages", lambda where, family: None)
+    def test_malformed(self, name: str, part: str) -> None:
         assert part in said(name)
 
-    def test_python_packages_that_are_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(translators.importlib.util, "find_spec", lambda name: None)
-        text = said("opus-mt:de,zh", error=NotAtHand)
-        assert (
-            "needs the Python packages sentencepiece and sacremoses; run `pip install sentencepiece sacremoses`" in text
-        )
-        assert "needs the Python package sacremoses; run `pip install sacremoses`" in said("wmt19:de", error=NotAtHand)
+    def test_python_packages_that_are_missing(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text('{"model_type": "fsmt"}')
+        (tmp_path / "model.safetensors").write_bytes(b"")
+        monkeypatch.setattr(translation.importlib.util, "find_spec", lambda name: None)
+        assert "run `pip install sacremoses`" in said(f"{tmp_path}+{tmp_path}", error=NotAtHand)
 
     def test_models_that_are_not_cached(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(translators, "_need_packages", lambda where, family: None)
         text = said("opus-mt:xx", error=NotFetched)
         assert "model Helsinki-NLP/opus-mt-en-xx is not in the hub cache; run the command that translates" in text
         monkeypatch.setattr("harness.hub.unreachable", lambda: "HF_HUB_OFFLINE is set")
@@ -261,7 +260,7 @@ class TestFile:
         for name, rows in (("1", self.ROWS), ("2", self.ROWS[::-1]), ("3", self.ROWS[:1])):
             path = tmp_path / f"{name}.jsonl"
             path.write_text("\n".join(json.dumps(row) for row in rows))
-            digests.add(open_translator(f"file:{path}", download=False).digest)
+            digests.add(open_translator(f"file:{path}", download=False).ways[0].digest)
         assert len(digests) == 2
 
     @pytest.mark.parametrize("separator", [",", ";", "\t"])
@@ -285,80 +284,6 @@ class TestFile:
         with pytest.raises(UserError) as caught:
             open_translator(f"file:{path}", download=False)
         assert part in str(caught.value)
-
-
-class TestApertiumStandIn:
-    """What can go wrong, with programs of our own in apertium's place."""
-
-    @pytest.fixture
-    def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """A folder of programs on PATH, and of modes eng-aaa and aaa-eng that run `there` and `back`."""
-        (tmp_path / "modes").mkdir()
-        self.program(tmp_path, "apertium", "echo Apertium 0.0")
-        self.program(tmp_path, "there", "tr a-z A-Z")
-        self.program(tmp_path, "back", "cat")
-        (tmp_path / "rules.bin").write_text("rules")
-        (tmp_path / "modes" / "eng-aaa.mode").write_text(f"there $1 '{tmp_path}/rules.bin' | cat_ $2\n")
-        (tmp_path / "modes" / "aaa-eng.mode").write_text("back | apertium-tagger -g $2 | cat_\n")
-        self.program(tmp_path, "cat_", "cat")
-        self.program(tmp_path, "apertium-tagger", "tr -c -d X; printf '%s.[]\\0' tagged")
-        monkeypatch.setenv("APERTIUM_DATADIR", str(tmp_path))
-        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        return tmp_path
-
-    def program(self, folder: Path, name: str, body: str) -> None:
-        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
-        (folder / name).chmod(0o755)
-
-    def failing(self) -> str:
-        with pytest.raises(UserError) as caught:
-            back_translated(singles("a b", "c"), open_translator("apertium:aaa", download=False), Kept())
-        text = str(caught.value)
-        assert text.endswith(".")
-        assert "\n" not in text
-        return text
-
-    def test_both_modes_run_and_the_tagger_once_a_text(self, place: Path) -> None:
-        made = back_translated(singles("axb", "xx", "c"), open_translator("apertium:aaa", download=False), Kept())
-        assert set(made.rows.texts) == {("axb", "Xtagged"), ("xx", "XXtagged"), ("c", "tagged")}
-
-    def test_the_digest_is_of_version_mode_and_rules(self, place: Path) -> None:
-        digests = {open_translator("apertium:aaa", download=False).digest for _ in range(2)}
-        (place / "rules.bin").write_text("other rules")
-        digests.add(open_translator("apertium:aaa", download=False).digest)
-        self.program(place, "apertium", "echo Apertium 0.1")
-        digests.add(open_translator("apertium:aaa", download=False).digest)
-        (place / "modes" / "aaa-eng.mode").write_text("back\n")
-        digests.add(open_translator("apertium:aaa", download=False).digest)
-        assert len(digests) == 4
-
-    def test_a_text_that_crashes_a_program_is_the_only_one_to_suffer(self, place: Path) -> None:
-        """Seen with apertium-postchunk at one text of RTE in 200: it comes back blank, is counted, and is not asked again."""
-        body = 'given=$(mktemp); cat > "$given"; if grep -aq CRASH "$given"; then kill -SEGV $$; fi; cat "$given"'
-        self.program(place, "back", body)
-        texts, cache = [f"text {i}" for i in range(9)], Kept()
-        made = back_translated(singles(*texts, "CRASH"), open_translator("apertium:aaa", download=False), cache)
-        assert made.empty == 1
-        assert ("CRASH", "CRASH") in made.rows.texts
-        assert len({row for row in made.rows.texts if row[1] != row[0]}) == 9
-        self.program(place, "back", "exit 3")
-        again = back_translated(singles("CRASH"), open_translator("apertium:aaa", download=False), cache)
-        assert again.empty == 1
-        alone = back_translated(singles("CRASH"), open_translator("apertium:aaa", download=False), cache)
-        assert alone.rows.digest == again.rows.digest
-
-    def test_a_program_that_loses_texts_or_invents_some(self, place: Path) -> None:
-        self.program(place, "there", "tr -d '\\000'")
-        assert "apertium eng-aaa: there gave 0 texts back for 2" in self.failing()
-        self.program(place, "there", "cat; printf 'more\\0'")
-        assert "apertium eng-aaa: there gave more texts back for 2" in self.failing()
-
-    def test_apertium_is_missing(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PATH", str(place / "modes"))
-        text = said("apertium:aaa", error=NotAtHand)
-        assert "is not installed; on Debian or Ubuntu run `apt-get install apertium apertium-eng-aaa`" in text
-        text = said("apertium:spa,cat", error=NotAtHand)
-        assert "`apt-get install apertium apertium-eng-spa apertium-eng-cat`" in text, "the packages of all its pivots"
 
 
 @pytest.fixture(scope="module", params=["marian", "fsmt"])
@@ -433,22 +358,22 @@ class TestModels:
     def test_the_digest_is_of_the_models(self, pair: tuple[Path, Path], tmp_path: Path) -> None:
         there, back = pair
         copies = [Path(shutil.copytree(folder, tmp_path / folder.name)) for folder in pair]
-        digest = open_translator(f"{there}+{back}", download=False).digest
-        assert open_translator(f"{copies[0]}+{copies[1]}", download=False).digest == digest
-        assert open_translator(f"{copies[1]}+{copies[0]}", download=False).digest != digest
+        digest = open_translator(f"{there}+{back}", download=False).ways[0].digest
+        assert open_translator(f"{copies[0]}+{copies[1]}", download=False).ways[0].digest == digest
+        assert open_translator(f"{copies[1]}+{copies[0]}", download=False).ways[0].digest != digest
         name = "vocab.json" if (there / "vocab.json").exists() else "merges.txt"
         (copies[0] / name).write_text((copies[0] / name).read_text() + "\n")
-        assert open_translator(f"{copies[0]}+{copies[1]}", download=False).digest != digest
+        assert open_translator(f"{copies[0]}+{copies[1]}", download=False).ways[0].digest != digest
 
     def test_a_folder_that_is_not_such_a_model(self, pair: tuple[Path, Path], tmp_path: Path, bert: Path) -> None:
         import torch
         from safetensors.torch import load_file, save_file
 
-        assert "holds a model of type 'bert', not one of marian, fsmt" in said(f"{bert}+{bert}")
-        assert "holds a model of type 'unknown'" in said(f"{tmp_path}+{tmp_path}")
+        assert "but one of type 'bert'" in said(f"{bert}+{bert}")
+        assert "but one of type 'unknown'" in said(f"{tmp_path}+{tmp_path}")
         there = Path(shutil.copytree(pair[0], tmp_path / "there"))
         (there / "model.safetensors").unlink()
-        assert f"{there} lacks model.safetensors; fetch the model again" in said(f"{there}+{pair[1]}")
+        assert f"{there} holds no Marian (opus-mt) or FSMT (wmt19) model with its weights" in said(f"{there}+{pair[1]}")
         tensors = load_file(pair[0] / "model.safetensors")
         torch.save(tensors, there / "pytorch_model.bin")
         way, whole = (open_translator(f"{each}+{pair[1]}", download=False).ways[0] for each in (there, pair[0]))
@@ -466,9 +391,9 @@ class TestModels:
 
 def test_a_model_of_several_languages_is_told_which(tmp_path: Path) -> None:
     with_code = marian(tmp_path / "opus-mt-en-zh", 1, ">>cmn_Hans<<")
-    model = translators._Model(with_code, ">>cmn_Hans<<")
+    model = translation._Model(with_code, ">>cmn_Hans<<")
     assert model.tokenizer.decode(model.tokenizer(model.code + "The film")["input_ids"]).startswith(">>cmn_Hans<<")
-    assert translators._Model(marian(tmp_path / "plain", 1), ">>cmn_Hans<<").code == ""
+    assert translation._Model(marian(tmp_path / "plain", 1), ">>cmn_Hans<<").code == ""
     (way,) = open_translator(f"{with_code}+{tmp_path / 'plain'}", download=False).ways
     assert way.codes == (">>cmn_Hans<<", "")  # type: ignore[attr-defined]
 
@@ -478,7 +403,7 @@ def test_models_of_the_hub_are_fetched_once_and_are_the_same_as_their_folders(tm
         """What a fresh process with a hub cache of its own says: a digest, or an error."""
         code = (
             "from harness.errors import UserError\nfrom harness.tasks.translation import open_translator\n"
-            f"try:\n    print(open_translator({name!r}, download={download}).digest)\n"
+            f"try:\n    print([way.digest for way in open_translator({name!r}, download={download}).ways])\n"
             "except UserError as error:\n    print(type(error).__name__, error, sep='\\n')"
         )
         return elsewhere(code, tmp_path, **variables).splitlines()
@@ -491,7 +416,8 @@ def test_models_of_the_hub_are_fetched_once_and_are_the_same_as_their_folders(tm
         assert said(name, False, HF_ENDPOINT=hub.address)[0] == "NotFetched"
         assert hub.asked == [], "nothing is asked for a plan"
         fetched = said(name, True, HF_ENDPOINT=hub.address)
-        assert fetched == [open_translator("+".join(map(str, folders)), download=False).digest]
+        (way,) = open_translator("+".join(map(str, folders)), download=False).ways
+        assert fetched == [str([way.digest])]
         assert len(hub.got("model.safetensors")) == 2
         count = len(hub.asked)
         assert said(name, False, HF_ENDPOINT=hub.address) == fetched
@@ -502,5 +428,4 @@ def test_models_of_the_hub_are_fetched_once_and_are_the_same_as_their_folders(tm
 
 
 def test_opening_loads_no_torch() -> None:
-    assert "torch" not in vars(translators)
-    assert "torch" not in vars(translators)
+    assert "torch" not in vars(translation)
