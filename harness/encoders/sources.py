@@ -21,9 +21,9 @@ from harness.encoders.packaged import (
     encoder_folder,
     relative_positions_error,
 )
-from harness.encoders.tokens.pretrained_tokenizer import pretrained_tokenizer, unusual_settings
+from harness.encoders.tokens.pretrained_tokenizer import pretrained_tokenizer
 from harness.encoders.trained_tokenizer import PAD, SPECIAL, TRAINED, cache_folder, parsed, trained_tokenizer
-from harness.errors import UserError, hint, unknown
+from harness.errors import UserError, first_line, hint, unknown
 from harness.hub import Repository, is_id
 from harness.paths import named_path, remembered
 from harness.specs import KEY_LENGTH, UNRESOLVED, Encoder, digest_of
@@ -39,6 +39,14 @@ _TOKENIZER = (
 )
 _OLDER = ("spm.model", "spiece.model", "added_tokens.json")
 """Read where there is no tokenizer.json."""
+_SETTINGS = {
+    "do_lower_case": True,
+    "strip_accents": None,
+    "tokenize_chinese_chars": True,
+    "add_prefix_space": False,
+    "truncation_side": "right",
+}
+"""What a tokenizer_config.json may say of texts, with transformers' defaults."""
 _MEMO_ENTRIES = 500
 NEW = "new:"
 NEW_TOKENIZER = "bert-tiny"
@@ -190,7 +198,7 @@ def _check_tokenizer(folder: Path, config: dict[str, Any]) -> None:
     if not whole and not (old and all((folder / name).exists() for name in old)):
         files = " or ".join(["tokenizer.json", *filter(None, [" and ".join(old)])])
         raise UserError(f"The encoder folder {folder} has no tokenizer; add the {files} that belongs to its weights.")
-    if whole and not _probed(folder)["special"]:
+    if whole and not _ids_of(folder / "tokenizer.json").frames:
         raise UserError(
             f"The encoder folder {folder} has a tokenizer that puts no token before or after a text, such as [CLS], whose state stands for the whole; "
             "add the tokenizer.json that belongs to its weights."
@@ -213,7 +221,7 @@ def check_vocabulary(size: int, config: dict[str, Any], place: str) -> None:
 def _num_ids(folder: Path, old: tuple[str, ...]) -> int:
     """The highest id that the files of a tokenizer give, plus 1."""
     if (folder / "tokenizer.json").exists():
-        return int(_probed(folder)["ids"])
+        return _ids_of(folder / "tokenizer.json").end
     if old == ("vocab.txt",):
         ids = set(range(_read_text(folder / "vocab.txt").rstrip("\n").count("\n") + 1))
     else:
@@ -249,7 +257,8 @@ def _new(name: str, download: bool, where: str) -> Located:
     if source.folder is None:
         config = size.config(source.config.get("vocab_size", size.vocabulary), pad_id)
         return Located(Encoder(f"{UNRESOLVED}{label}", label, *size.relative_positions), None, config, None, new=True)
-    config = size.config(_probed(source.folder)["size"], pad_id)
+    file = source.folder / "tokenizer.json"
+    config = size.config(_ids_of(file).size if file.exists() else len(pretrained_tokenizer(source.folder)), pad_id)
     whole = hashlib.sha256(_INITIAL_WEIGHTS)
     whole.update(json.dumps(config, sort_keys=True).encode())
     _hash_tokenizer(whole, source.folder)
@@ -348,33 +357,33 @@ def _hash_tokenizer(whole: Any, path: Path) -> None:
         if (path / name).exists():
             whole.update(name.encode() + (path / name).read_bytes())
     configured = path / "tokenizer_config.json"
-    if unusual := unusual_settings(json_object(configured) if configured.exists() else {}):
+    written = json_object(configured) if configured.exists() else {}
+    if unusual := {name: written[name] for name, usual in _SETTINGS.items() if written.get(name, usual) != usual}:
         whole.update(json.dumps(unusual, sort_keys=True).encode())
-    if (path / "tokenizer.json").exists():
-        whole.update(_probed(path)["departure"].encode())
 
 
-def _probed(path: Path) -> dict[str, Any]:
-    """Of the tokenizer in a folder its `departure` (see `pretrained_tokenizer`), its `size`, `ids`, the highest id plus 1, and `special`, how many
-    tokens it adds to a text. Read once for the same files and versions: that takes seconds."""
-    names = ("config.json", *_TOKENIZER, *_OLDER)
-    contents = [(name, (path / name).read_bytes()) for name in names if (path / name).exists()]
-    identity = digest_of(
-        [
-            version("transformers"),
-            version("tokenizers"),
-            ["departure", "size", "ids", "special"],  # what is remembered of it
-            [(n, hashlib.sha256(c).hexdigest()) for n, c in contents],
-        ]
-    )
+@dataclass(frozen=True)
+class _Ids:
+    """Of a tokenizer.json: the number of its tokens, the highest id plus 1, and whether it adds tokens to a text."""
 
-    def probe() -> dict[str, Any]:
-        tokenizer, departure = pretrained_tokenizer(path)
-        ids = 1 + max(tokenizer.get_vocab().values(), default=-1)
-        special = tokenizer.num_special_tokens_to_add()
-        return {"departure": departure, "size": len(tokenizer), "ids": ids, "special": special}
+    size: int
+    end: int
+    frames: bool
 
-    return remembered(cache_folder() / "tokenizers.json", "tokenizers", identity, probe, _MEMO_ENTRIES)
+
+@lru_cache(maxsize=32)
+def _ids_of(path: Path) -> _Ids:
+    """Raises UserError for a file that is no tokenizer."""
+    from tokenizers import Tokenizer
+
+    try:
+        found = Tokenizer.from_file(str(path))
+    except Exception as error:  # of the library's own kind
+        raise UserError(f"The encoder folder {path.parent} has no usable tokenizer: {first_line(error)}") from None
+    ids = found.get_vocab(with_added_tokens=True).values()
+    framed: Any = pretrained_tokenizer(path.parent) if found.post_processor is None else found  # else left to the class
+    frames = framed.num_special_tokens_to_add(False) > 0
+    return _Ids(found.get_vocab_size(with_added_tokens=True), 1 + max(ids, default=-1), frames)
 
 
 @lru_cache(maxsize=32)

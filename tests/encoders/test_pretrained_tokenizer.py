@@ -15,13 +15,10 @@ from packaging.version import Version
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
-from harness.encoders import locate, sources
+from harness.encoders import locate
 from harness.encoders.models.pretrained_folder import write_model, write_tokenizer
 from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.tokens import Tokeniser
-from harness.encoders.tokens.pretrained_tokenizer import PROBES, probed
-from harness.errors import UserError
-from harness.specs import digest_of
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["The Film of 2024, a film: GOOD", "  good\tfilm\nÉté W1 ", "w1 2024 20 24", "", "[MASK] <mask> </s>"]
@@ -120,30 +117,6 @@ def test_the_file_is_taken_where_the_class_reads_it_otherwise(kind: str, folder:
 
 
 @KINDS
-def test_a_key_moves_where_the_class_read_the_file_otherwise_and_only_there(kind: str, folder: Path) -> None:
-    """Under the old key its records hold what the class made of the texts."""
-    departing = locate(str(folder)).encoder.digest
-    assert departing != locate(str(configured(folder, tokenizer_class="PreTrainedTokenizerFast"))).encoder.digest
-    made = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    new = locate(f"new:tiny@{configured(folder, tokenizer_class=CLASSES[kind])}").encoder.digest
-    made.save(str(folder / "tokenizer.json"))
-    assert locate(str(folder)).encoder.digest == departing
-    assert locate(f"new:tiny@{folder}").encoder.digest == new
-
-
-def test_tokenizers_that_are_read_as_they_stand_do_not_depart(folders: dict[str, Path]) -> None:
-    assert {kind: Tokeniser(folder).departure for kind, folder in folders.items()} == dict.fromkeys(folders, "")
-
-
-@KINDS
-def test_the_class_still_departs(kind: str, folder: Path) -> None:
-    """A transformers that reads these files as they stand, or probes that change, would give records under these keys other tokens: such
-    a change needs another way to tell old keys from new ones."""
-    frozen = {"bert": "113f807228f28a83248b0053485f4a2d", "roberta": "b3c2788251663946c0c4376db14a013f"}
-    assert Tokeniser(folder).departure == frozen[kind]
-
-
-@KINDS
 def test_an_exported_folder_has_the_same_tokens_for_plain_transformers(
     kind: str, folder: Path, folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -152,41 +125,14 @@ def test_an_exported_folder_has_the_same_tokens_for_plain_transformers(
     write_tokenizer(folder, encoder, out, 64)
     assert AutoTokenizer.from_pretrained(str(out))(TEXTS, truncation=True)["input_ids"] == of_file(folder)
     assert ours(out) == of_file(folder), "what predict reads"
-    assert Tokeniser(out).departure == ""
 
 
-def test_a_setting_that_contradicts_the_file_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(folders["bert"], tmp_path / "encoder"))  # whose tokenizer.json lower-cases
-    configured(copy, tokenizer_class="BertTokenizer", do_lower_case=False)
-    for read in (Tokeniser, lambda folder: locate(str(folder))):
-        with pytest.raises(
-            UserError, match=r"tokenizer_config\.json: with its do_lower_case .* change one of the two"
-        ) as raised:
-            read(copy)
-        assert "\n" not in str(raised.value)
-    configured(copy, tokenizer_class="PreTrainedTokenizerFast", do_lower_case=False)
-    assert Tokeniser(copy).departure == ""
-
-
-@KINDS
-def test_a_tokenizer_is_probed_once(kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    expected = locate(str(folder)).encoder
-    sources._digest_cached.cache_clear()
-    monkeypatch.setattr(sources, "pretrained_tokenizer", lambda folder: pytest.fail("is probed again"))
-    assert locate(str(folder)).encoder == expected
-
-
-@pytest.mark.parametrize(
-    ("encoder", "digest"),
-    [("bert-tiny", "5ab56cb4b87759a038068ec70331c3b7"), ("minilm", "5ab56cb4b87759a038068ec70331c3b7")],
-)
+@pytest.mark.parametrize("encoder", ["bert-tiny", "minilm"])
 @pytest.mark.usefixtures("packaged")
-def test_the_ids_of_packaged_encoders_stay(encoder: str, digest: str) -> None:
+def test_the_ids_of_packaged_encoders_stay(encoder: str) -> None:
     """Golden: another release of transformers or tokenizers that changes one would change the meaning of recorded keys."""
     tokeniser = Tokeniser(locate(encoder).folder)  # type: ignore[arg-type]
-    assert tokeniser.departure == ""
-    assert tokeniser([(PROBES[1],)], 64).ids.tolist() == [
+    assert tokeniser([("Café naïve Ångström ÜBER cafe\u0301 İstanbul straße ﬁne Ⅷ ½",)], 64).ids.tolist() == [
         *(101, 7668, 15743, 17076, 15687, 19169, 7668, 9960, 2358, 27807, 1984, 2638, 100, 1092, 102)
     ]
     assert tokeniser([("A 2024 film", "電影 ok")], 64).ids.tolist() == [
@@ -201,7 +147,6 @@ def test_the_ids_of_packaged_encoders_stay(encoder: str, digest: str) -> None:
         7929,
         102,
     ]
-    assert digest_of(probed(tokeniser._tokenizer)) == digest
 
 
 @pytest.mark.parametrize("package", ["transformers", "tokenizers"])

@@ -99,15 +99,12 @@ text = ("A film, unlike others: \\u00fcber-good [MASK] don't", "\\u7535\\u5f71 o
 for folder, tokeniser in zip(sys.argv[1:], tokenisers, strict=True):
     library = AutoTokenizer.from_pretrained(folder)
     ours = tokeniser._tokenizer
-    print(json.dumps([
-        torch, type(ours) is type(library), ours.backend_tokenizer.to_str() == library.backend_tokenizer.to_str(),
-        ours.init_kwargs == library.init_kwargs, ours(*text)["input_ids"] == library(*text)["input_ids"],
-    ]))
+    print(json.dumps([torch, ours(*text)["input_ids"] == library(*text)["input_ids"]]))
 """
 
 
 @pytest.mark.usefixtures("packaged")
-def test_a_tokenizer_of_bert_is_the_librarys_and_needs_no_torch() -> None:
+def test_a_tokenizer_of_bert_gives_the_librarys_ids_and_needs_no_torch() -> None:
     folders = [str(locate(encoder).folder) for encoder in ("bert-tiny", "minilm")]
     done = subprocess.run([sys.executable, "-c", IN_A_PROCESS, *folders], capture_output=True, text=True, check=True)
-    assert list(map(json.loads, done.stdout.splitlines())) == [[False, True, True, True, True]] * 2
+    assert list(map(json.loads, done.stdout.splitlines())) == [[False, True]] * 2

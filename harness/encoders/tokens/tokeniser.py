@@ -154,11 +154,10 @@ class PairFrame:
 
 
 class Tokeniser:
-    """The tokenizer of an encoder folder. `departure`: '' where transformers tokenises as its files say, else a digest of what they
-    say (`pretrained_tokenizer`)."""
+    """The tokenizer of an encoder folder (`pretrained_tokenizer`)."""
 
     def __init__(self, folder: Path) -> None:
-        self._tokenizer, self.departure = pretrained_tokenizer(folder)
+        self._tokenizer = pretrained_tokenizer(folder)
 
     @property
     def vocabulary(self) -> Vocabulary:
