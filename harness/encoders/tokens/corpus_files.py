@@ -2,26 +2,22 @@
 
 A folder holds `ids.bin` (int32), `types.bin` (int8), `special.bin` (bool), `offsets.bin` (int64), the arrays of `Tokens` as
 they are in memory, and `manifest.json`. It is written under another name and renamed when it is whole, so a folder that is
-there is finished; a killed run starts again, and of two processes that make the same folder at once the first one wins.
+there is finished; a killed run starts again, and of two processes that want the same folder at once the second one waits.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import mmap
-import os
-import secrets
 import shutil
-import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from harness.encoders.tokens import Reading, Tokeniser, Tokens
@@ -107,18 +103,24 @@ def tokenise_corpus(
     Raises UserError when no text has a token.
     """
     settings = {"max_length": reading.max_length, "blocks": reading.name, "identity": identity}
-    found = open_blocks(folder, **settings) if identity else None
-    if found is not None:
-        return found
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(folder)
-    part = _part(folder)
-    part.mkdir()
-    try:
-        _write(reading.sequences(_batches(texts), tokeniser), part, settings)
-        return _published(part, folder, settings)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    part = folder.with_name(f".{folder.name}.part")
+    with FileLock(folder.with_name(f".{folder.name}.lock")):
+        found = open_blocks(folder, **settings) if identity else None
+        if found is None:
+            for old in (part, folder):
+                shutil.rmtree(old, ignore_errors=True)
+                old.unlink(missing_ok=True)
+            part.mkdir()
+            try:
+                _write(reading.sequences(_batches(texts), tokeniser), part, settings)
+                part.rename(folder)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+            found = open_blocks(folder, **settings)
+    if found is None:
+        raise UserError(f"{folder}: the tokenised corpus cannot be read back; free the disk or remove it.")
+    return found
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[tuple[str]]]:
@@ -138,8 +140,6 @@ def _write(sequences: Iterable[Tokens], part: Path, settings: dict[str, Any]) ->
     count = tokens = content = 0
     with ExitStack() as stack:
         files = {name: stack.enter_context((part / f"{name}.bin").open("wb")) for name in _ARRAYS}
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(files["ids"], fcntl.LOCK_EX)
         files["offsets"].write(np.zeros(1, np.int64).tobytes())
         for some in sequences:
             for name in ("ids", "types", "special"):
@@ -152,36 +152,3 @@ def _write(sequences: Iterable[Tokens], part: Path, settings: dict[str, Any]) ->
         raise UserError("The corpus has no text that this encoder's tokenizer makes a token of; give it other texts.")
     manifest = {"version": VERSION, "sequences": count, "tokens": tokens, "content": content, **settings}
     (part / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-
-
-def _published(part: Path, folder: Path, settings: dict[str, Any]) -> MappedTokens:
-    """Rename `part` to its final name, unless another process was faster."""
-    for _ in range(5):
-        with suppress(OSError):  # a folder with something in it is not replaced
-            os.rename(part, folder)
-        found = open_blocks(folder, **settings)
-        if found is not None and (settings["identity"] or not part.exists()):
-            return found
-        away = _part(folder)
-        with suppress(OSError):
-            os.rename(folder, away)
-        shutil.rmtree(away, ignore_errors=True)
-        if away.is_file():
-            away.unlink()
-    raise UserError(f"{folder}: cannot be replaced by the tokenised corpus; remove it.")
-
-
-def _part(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}")
-
-
-def _sweep(folder: Path) -> None:
-    """Remove unfinished copies of the same folder that killed processes of this machine left; they may fill a disk."""
-    begins = f".{folder.name}.{socket.gethostname()}."
-    for path in folder.parent.iterdir():
-        pid = path.name.removeprefix(begins).partition(".")[0] if path.name.startswith(begins) else ""
-        if not pid.isdigit() or psutil.pid_exists(int(pid)):
-            continue
-        with suppress(OSError), (path / "ids.bin").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by a container of the same name: other process ids
-            shutil.rmtree(path, ignore_errors=True)
