@@ -172,18 +172,16 @@ def test_the_command_under_readmes_result_makes_the_table_beside_it() -> None:
     assert len(asked) == int(told[3])
 
 
-def test_the_command_on_minilms_page_makes_the_table_above_it() -> None:
+def test_the_command_under_a_finding_makes_its_table() -> None:
     """Its rows, subsets, seeds and size, and as many stages as the text counts, besides the MLM stage that rows share."""
-    text = (REPOSITORY / "docs/results/minilm_sst2_100_bf16.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs/findings.md").read_text(encoding="utf-8").rpartition("\n## ")[2]
     words = next(line for line in text.splitlines() if line.startswith("    harness bench")).split()[1:]
     request = replace(read_words(words), data=None)
     resolved = resolve(load_table(request.table), request)
-    assert [row.name for row in resolved.rows] == shown_rows(text)
-    numbers = {"Five": 5, "three": 3}
-    told = re.search(r"(\w+) training subsets, (\w+) seeds each; test accuracy of (\d+)\s+runs", text)
-    assert told
-    assert (len(resolved.subsets), len(resolved.seeds)) == (numbers[told[1]], numbers[told[2]])
-    assert len(resolved.replicates) == int(told[3])
+    (file,) = re.findall(r"<!-- results (\S+)", text)
+    runs = pd.read_csv(REPOSITORY / file)
+    assert [row.name for row in resolved.rows] == list(dict.fromkeys(runs["row"]))
+    assert (set(resolved.subsets), set(resolved.seeds)) == (set(runs["subset"]), set(runs["seed"]))
     assert resolved.sizes == (100,)
     stages = sum(len(resolved.replicates) * (2 if METHODS[row.method].train else 1) for row in resolved.rows)
     assert f"The {stages} stages of FT, TAPT and CMLM" in text
