@@ -114,7 +114,7 @@ def bench(
         return nullcontext(on_event or in_notebook(len(prepared.items)) or (lambda event: None))
 
     done = run_bench(with_table(request_from(table, set, with_file, fields)), Callbacks(stages=shown))
-    done.track()
+    done.trackers.finish()
     return BenchResult(done.prepared)
 
 
@@ -219,8 +219,8 @@ def tune(method: str, *, set: Set | None = None, on_trial: Watcher | None = None
     def shown(*_: Any) -> AbstractContextManager[Watcher]:
         return nullcontext(on_trial or (lambda kind, trial: None))
 
-    with searched(tune_request(method, set, arguments), Callbacks(), shown) as (opened, track):
-        track()
+    with searched(tune_request(method, set, arguments), Callbacks(), shown) as (opened, trackers):
+        trackers.finish()
         return _result_of(opened)
 
 

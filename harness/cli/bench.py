@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from harness.cli.plan import describe
-from harness.cli.progress import ON_TERMINAL, confirm, print_tracked
+from harness.cli.progress import ON_TERMINAL, confirm
 from harness.cli.report import check_format, print_grid
 from harness.cli.request import read
 from harness.cli.terminal import print_lines
@@ -28,5 +28,5 @@ def bench(args: argparse.Namespace) -> int:
     if done.prepared.over:
         left = len(done.prepared.plan.pending(done.prepared.statuses, request.retry))
         print_lines([f"Ended because {done.prepared.over}: {counted(left, 'stage')} left; the same command goes on."])
-    print_tracked(done.track())
+    print_lines(done.trackers.finish())
     return status

@@ -17,12 +17,10 @@ from rich.text import Text
 from harness.cli.terminal import duration, print_lines, printable
 from harness.commands.bench import Callbacks
 from harness.commands.prepare import Prepared
-from harness.commands.track import sentences
 from harness.errors import UserError
 from harness.planning.estimate import Timed, remaining
 from harness.planning.work import Item
 from harness.search.trials import Trial, best_trial
-from harness.tracking import Outcome
 from harness.wording import in_points
 
 if TYPE_CHECKING:
@@ -52,12 +50,6 @@ def confirm(yes: bool, expected: float, narrow: str) -> None:
 def agreed(question: str) -> bool:
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def print_tracked(outcomes: dict[str, Outcome]) -> None:
-    """Say what trackers hold now."""
-    if lines := sentences(outcomes):
-        print_lines(lines)
 
 
 class _Bar(Progress):

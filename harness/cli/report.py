@@ -12,20 +12,21 @@ from harness.analysis.schema import parquet_bytes
 from harness.analysis.scores import answers
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_FORMATS, SUBMISSION
-from harness.cli.progress import print_tracked, show_stages
+from harness.cli.progress import show_stages
 from harness.cli.request import given_flags, recalled
 from harness.cli.terminal import Stream, print_lines, print_table
+from harness.commands.bench import trackers_of
 from harness.commands.compare import comparisons_of, costs_of, counted_grid, variance_of
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.recorded import learning_curve
 from harness.commands.report import grid_of, with_other_system
 from harness.commands.stored import command
-from harness.commands.track import check_trackers, track_recorded
 from harness.errors import UserError, unknown
 from harness.paths import named_path, replace_file, without_folders
 from harness.planning.request import FIELDS, YAML, Request
 from harness.planning.table import load_table, table_names
+from harness.tracking import check_trackers
 from harness.views.comparison import rendered, rendered_variance
 from harness.views.cost import rendered_costs
 from harness.views.document import latex_document
@@ -68,7 +69,7 @@ def report(args: argparse.Namespace) -> int:
     if args.other_system and (args.figure or args.format == SUBMISSION):
         raise UserError("--other-system: its rows have scores alone, for the table and its page; leave it out here.")
     request = recalled(args)
-    check_trackers(request)
+    check_trackers(request.track, request.origin("track"))
     if args.format == SUBMISSION:
         prepared = prepare(request, train=False)
     else:
@@ -83,7 +84,9 @@ def report(args: argparse.Namespace) -> int:
         status = deliver(_figure(prepared, args.figure, args.format), args)
     else:
         status = print_grid(prepared, args)
-    print_tracked(track_recorded(prepared))
+    print_lines((trackers := trackers_of(prepared)).finish())
+    for name, why in trackers.errors.items():
+        raise UserError(f"{request.origin('track')} {name}: cannot be written ({why}); the same command tries again.")
     return status
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.plan import preset_line
-from harness.cli.progress import ON_TERMINAL, confirm, print_tracked, show_trials
+from harness.cli.progress import ON_TERMINAL, confirm, show_trials
 from harness.cli.request import read_tune
 from harness.cli.terminal import duration, print_lines, print_table, printable
 from harness.commands.stored import tune_command
@@ -60,7 +60,7 @@ def tune(args: argparse.Namespace) -> int:
         if args.final_test:
             _scored_points(opened.folder)  # a damaged file is named before anything is trained
 
-    with searched(read_tune(args), ON_TERMINAL, show_trials, agree, begin) as (opened, track):
+    with searched(read_tune(args), ON_TERMINAL, show_trials, agree, begin) as (opened, trackers):
         status = _report(opened, args.format, args.final_test)
         if opened.over and (left := opened.remaining):
             status = EXIT_INCOMPLETE
@@ -70,7 +70,7 @@ def tune(args: argparse.Namespace) -> int:
         if opened.failed:
             status = EXIT_INCOMPLETE
             print_lines([f"Replicates of {counted(opened.failed, 'point')} failed; the same command tries them again."])
-        print_tracked(track())
+        print_lines(trackers.finish())
         return status
 
 

@@ -6,16 +6,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.commands.execution import deadline_of
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.texts import Counting, translate
-from harness.commands.track import check_trackers, projection_of, tracked_view, writer_of
 from harness.commands.train import View, train, unshown
 from harness.planning.request import Request
 from harness.store import Store
-from harness.tracking import Outcome, Writer
+from harness.tracking import Trackers, check_trackers
+
+if TYPE_CHECKING:
+    from harness.planning.lifecycle import Event
 
 
 @contextmanager
@@ -55,28 +57,42 @@ class Benched:
     """A table after its training."""
 
     prepared: Prepared
-    writer: Writer
+    trackers: Trackers
 
-    def track(self) -> dict[str, Outcome]:
-        """Write to the request's trackers what they miss. What each holds now, by name."""
-        return self.writer.finish(projection_of(self.prepared)) if self.writer.outcomes else {}
+
+def trackers_of(prepared: Prepared) -> Trackers:
+    """The request's trackers, with the runs of its table."""
+    name = f"harness-{prepared.resolved.table.name}"
+    return Trackers(prepared.request.track, name, prepared.store.url).add_plan(prepared.plan)
 
 
 def bench(request: Request, callbacks: Callbacks, agree: Callable[[Prepared], None] = lambda prepared: None) -> Benched:
     """Train what the table of a request lacks. `agree`: called before anything is trained; raises an error to train nothing."""
-    check_trackers(request)
+    check_trackers(request.track, request.origin("track"))
     prepared, deadline = prepare(request, train=True), deadline_of(request)
-    writer = writer_of(prepared.request, prepared.store.url, callbacks.warn)
     if prepared.earlier and prepared.earlier.items:
         over = bench(prepared.earlier.request, callbacks, agree).prepared.over
         prepared = replace(prepare(request, train=True), over=over)
         if prepared.undecided:
-            return Benched(prepared, writer)
+            return Benched(prepared, trackers_of(prepared))
     agree(prepared)
     if prepared.items:
         prepared = callbacks.translated(prepared)
+    trackers = trackers_of(prepared)
+
+    @contextmanager
+    def tracked(prepared: Prepared, dashboard: str) -> Iterator[Callable[[Event], None]]:
+        with callbacks.stages(prepared, dashboard) as show:
+
+            def both(event: Event) -> None:
+                show(event)
+                if event.ended:
+                    trackers.write([event.item.stage.key], callbacks.warn)
+
+            yield both
+
     if prepared.items:
-        prepared = train(prepared, tracked_view(callbacks.stages, writer), deadline=deadline)
+        prepared = train(prepared, tracked, deadline=deadline)
     if prepared.plan.runs:
         prepared.remember()
-    return Benched(prepared, writer)
+    return Benched(prepared, trackers)

@@ -19,7 +19,6 @@ from harness.commands.execution import check_machine, deadline_of, execution_of,
 from harness.commands.prepare import Prepared, check_masks, check_readings, prepare
 from harness.commands.stored import check_exists
 from harness.commands.texts import reader
-from harness.commands.track import check_trackers, writer_of
 from harness.commands.train import unshown
 from harness.errors import UserError, unknown
 from harness.paths import PYTHON, without_folders
@@ -36,7 +35,7 @@ from harness.specs import SHARED_PHASES, Record, Stage, trained_again
 from harness.storage import Storage, weights_of
 from harness.store import DEFAULT_URL, Owner, Store, StoredRequest
 from harness.store.studies import begun_study
-from harness.tracking import Outcome, Projection, Writer, member_of, size_name
+from harness.tracking import Trackers, check_trackers
 from harness.views.cells import own_scores
 
 if TYPE_CHECKING:
@@ -249,12 +248,12 @@ def searched(
     view: TrialView = unshown,
     agree: Callable[[PreparedStudy], None] = lambda study: None,
     begin: Callable[[Opened], None] = lambda opened: None,
-) -> Iterator[tuple[Opened, Callable[[], dict[str, Outcome]]]]:
-    """The study of a request with the trials that were left, and what writes to its trackers what they miss.
+) -> Iterator[tuple[Opened, Trackers]]:
+    """The study of a request with the trials that were left, and its trackers, which have written the stages of these.
 
     `view`: the progress of the trials. `agree`: called before anything is trained, `begin` once the study is held; each raises an error to train nothing.
     """
-    check_trackers(request.base)
+    check_trackers(request.base.track, request.base.origin("track"))
     study, deadline = prepare_study(request), deadline_of(request.base)
     agree(study)
     if study.prepared.plan.untranslated:
@@ -262,13 +261,16 @@ def searched(
         study = prepare_study(request)  # what was translated has its identity now
     with open_study(study) as opened:
         begin(opened)
-        writer = writer_of(request.base, opened.store.url, callbacks.warn)
-        if writer.outcomes:
-            opened.watchers.append(partial(track_trial, opened, writer))
+        trackers = Trackers(request.base.track, f"harness-{opened.name}", opened.store.url)
+        if trackers:
+            opened.watchers.append(lambda kind, trial: track_trial(opened, trackers, kind, trial, callbacks.warn))
         if opened.remaining:
             run_trials(opened, view, deadline)
             opened.read()
-        yield opened, lambda: writer.finish(study_projection(opened)) if writer.outcomes else {}
+        if trackers:
+            for trial in opened.trials:
+                add_trial(opened, trackers, trial)
+        yield opened, trackers
 
 
 def study_of(opened: Opened) -> Study:
@@ -477,24 +479,22 @@ def recalled_study(url: str | None, beginning: str, where: str) -> Iterator[Open
 # ----------------------------------------------------------------------------------------------------------- trackers
 
 
-def study_projection(opened: Opened) -> Projection:
-    """A study as trackers show it: a group a trial, without test scores, which the study does not look at."""
-    return _projection(opened, opened.trials)
+def add_trial(opened: Opened, trackers: Trackers, trial: Trial) -> list[str]:
+    """Show a trial as a group, without test scores, which the study does not look at. The keys of its stages."""
+    labels = {"study": opened.name, "trial": trial.number, **trial.point}
+    runs = opened.points.runs_of([trial.point])
+    for run in runs:
+        trackers.add(run, f"trial {trial.number}", labels)
+    return [stage.key for run in runs for stage in run.stage.chain]
 
 
-def track_trial(opened: Opened, writer: Writer, kind: str, trial: Trial) -> None:
+def track_trial(
+    opened: Opened, trackers: Trackers, kind: str, trial: Trial, warn: Callable[[str], None] = lambda sentence: None
+) -> None:
     """Write the stages of a trial whose replicate has ended."""
-    if kind == "replicate":
-        projection = _projection(opened, [trial])
-        for key in projection.stages:
-            writer.put(projection, key)
-
-
-def _projection(opened: Opened, trials: Iterable[Trial]) -> Projection:
-    points, members = opened.points, []
-    for trial in trials:
-        labels = {"study": opened.name, "trial": trial.number, **trial.point}
-        for run in {run.name: run for run in points.runs_of([trial.point])}.values():
-            group = f"trial {trial.number}/{run.task}/{size_name(run)}"
-            members.append(member_of(run, group, labels, points.table_data.tasks[run.task], tests=False))
-    return Projection(f"harness-{opened.name}", tuple(members))
+    if kind == "started":
+        add_trial(opened, trackers, trial)
+    elif kind == "replicate":
+        trackers.write(
+            [s.key for runs in opened.points.runs(trial.point) for run in runs for s in run.stage.chain], warn
+        )

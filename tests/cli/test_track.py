@@ -45,16 +45,13 @@ def test_a_report_writes_what_is_recorded_and_says_so(
     stages: list[Stage], bert: Path, workdir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commit(Store(STORE), stages[0])
-    for new, total in ((1, 1), (0, 1)):
+    for _ in range(2):
         assert main(words("report", bert, "--track", "tensorboard")) == 1, "a run is missing"
         said = capsys.readouterr()
-        assert (
-            f"Tracker tensorboard: {total} runs, {new} of them new; tensorboard --logdir {workdir}/.harness/tensorboard."
-            in said.err
-        )
+        assert f"Tracker tensorboard: 1 stage; tensorboard --logdir {workdir}/.harness/tensorboard." in said.err
     commit(Store(STORE), stages[1])
     assert main(words("report", bert, "--track", "tensorboard")) == 0
-    assert "2 runs, 1 of them new" in capsys.readouterr().err
+    assert "Tracker tensorboard: 2 stages;" in capsys.readouterr().err
     assert len([*workdir.rglob("events.*")]) == 2
 
 
@@ -85,7 +82,7 @@ def test_a_bench_goes_on_without_its_tracker_and_catches_up(
     assert said.count("Tracker tensorboard cannot be written") == 1
     blocked.unlink()
     assert main(line) == 0
-    assert "Tracker tensorboard: 2 runs, 2 of them new" in capsys.readouterr().err
+    assert "Tracker tensorboard: 2 stages;" in capsys.readouterr().err
 
 
 def test_an_unknown_or_missing_tracker_is_refused_before_anything(

@@ -1,8 +1,9 @@
-"""A small plan with made-up records, and a tracker that keeps what is written to it."""
+"""A small plan with made-up records."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from harness.encoders import HeadTraining, Located
 from harness.planning.runs import Plan, make_plan
 from harness.specs import Encoder, Record, Stage
 from harness.store import Store
-from harness.tracking import Projection, TrackedRun, of_plan
+from harness.tracking import Tracked, Trackers
 
 TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 HISTORY: list[dict[str, Any]] = [
@@ -61,28 +62,13 @@ def filled(store: Store, plan: Plan, count: int | None = None) -> dict[str, Reco
     }
 
 
-class Recording:
-    """Keeps the runs in a dictionary that outlives it, with how often each was written."""
-
-    def __init__(self, kept: dict[str, list[TrackedRun]]) -> None:
-        self.kept, self.place = kept, "memory"
-
-    def known(self) -> set[str]:
-        return {runs[-1].mark for runs in self.kept.values()}
-
-    def write(self, run: TrackedRun) -> None:
-        self.kept.setdefault(run.key, []).append(run)
+def trackers(store: Store, plan: Plan, *names: str) -> Trackers:
+    return Trackers(names, "harness-few_shot", store.url).add_plan(plan)
 
 
-def projection(plan: Plan) -> Projection:
-    return of_plan(plan, "quick, bert-tiny")
-
-
-def recorded_in(patch: pytest.MonkeyPatch, **trackers: Any) -> None:
+def recorded_in(patch: pytest.MonkeyPatch, **writes: Callable[[Tracked, str, Path], str]) -> None:
     """Let these be the trackers that there are."""
-    patch.setattr(
-        "harness.tracking.TRACKERS", {name: ("json", lambda *_, made=made: made) for name, made in trackers.items()}
-    )
+    patch.setattr("harness.tracking.TRACKERS", {name: ("json", write) for name, write in writes.items()})
 
 
 def failed_then_done(store: Store, stage: Stage, between: Callable[[], Any]) -> None:

@@ -1,19 +1,28 @@
-"""TensorBoard, MLflow and W&B themselves, read back by their own formats and clients."""
+"""A tracker shows what the store holds, once, however often it is written: TensorBoard, MLflow and W&B are read back by their own clients."""
 
 from __future__ import annotations
 
 import struct
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from tracking.samples import failed_then_done, filled, plan_of, projection
-from views.runs import commit
+from search.small import small_space
+from tracking.samples import TINY, failed_then_done, filled, plan_of, recorded_in, trackers
 
+from harness.commands.study import add_trial, track_trial
 from harness.errors import UserError
-from harness.planning.runs import Plan
+from harness.planning.request import Request
+from harness.planning.resolve import resolve
+from harness.planning.runs import Plan, make_plan
+from harness.planning.table import load_table
+from harness.search.points import Points
+from harness.search.trials import Trial
 from harness.store import Store
-from harness.tracking import MARK, WandB, Writer
+from harness.tasks import score
+from harness.tracking import KEY, Tracked, Trackers, check_trackers
 
 
 @pytest.fixture
@@ -36,12 +45,117 @@ def store(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store(f"sqlite:///{workdir}/harness.db")
 
 
-def written(store: Store, plan: Plan, name: str) -> int:
-    """How many runs are new."""
-    made = Writer(store.url, [name])
-    made.write(projection(plan))
-    assert not made.outcomes[name].error
-    return made.outcomes[name].new
+def written(store: Store, plan: Plan, name: str) -> None:
+    made = trackers(store, plan, name)
+    made.finish()
+    assert not made.errors
+
+
+# ------------------------------------------------------------------------------------------------------ what is shown
+
+
+def shown(store: Store, plan: Plan) -> dict[str, Tracked]:
+    made = trackers(store, plan)
+    return {key: made.tracked(key, record) for key, record in store.each(plan.stages, predictions=True)}
+
+
+def test_every_recorded_number_is_shown_under_its_update(store: Store) -> None:
+    plan = plan_of(("ft",), (31,))
+    records = filled(store, plan)
+    (run,) = plan.runs
+    found, record = shown(store, plan)[run.stage.key], records[run.stage.key]
+    assert found.history == (
+        ("dev/curve", 2, 0.05),
+        ("train/loss", 2, 0.6),
+        ("dev/mcc", 4, 0.1),
+        ("train/ce", 4, 0.5),
+        ("train/loss", 4, 0.4),
+        ("dev/mcc", 8, 0.2),
+        ("measures/embedding_std", 8, 0.9),
+        ("train/ce", 8, 0.25),
+        ("train/loss", 8, 0.25),
+    )
+    predicted = record.predictions[plan.tasks["cola"].tests["test"].digest]
+    scores = {"final/test/mcc": score("mcc", predicted), "final/dev/mcc": 0.5, "final/step": 8, "cost/seconds": 2.0}
+    assert scores.items() <= found.scores.items()
+    assert found.tags["provenance.device"] == "a CPU"
+    own = {"row": "FT", "task": "cola", "size": 20, "subset": 0, "seed": 31, "preset": "quick"}
+    recipe = {"objective": "cross_entropy", "optim.lr": run.stage.optim.lr, "optim.steps": run.stage.optim.steps}
+    assert (own | recipe).items() <= found.settings.items()
+
+
+def test_a_shared_stage_has_only_what_its_runs_agree_on(store: Store) -> None:
+    plan = plan_of(("cmlm",))
+    filled(store, plan)
+    shared = [found for found in shown(store, plan).values() if "more" in found.name]
+    assert shared
+    for found in shared:
+        assert found.settings["task"] == "cola"
+        assert "seed" not in found.settings
+        assert not any(name.startswith("final/test") for name in found.scores)
+
+
+def test_a_tracker_that_is_away_costs_one_warning_and_is_caught_up_with(
+    store: Store, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails at its first run, is left alone while stages end, and gets everything at the end if it is back."""
+    kept, tried, said, away = [], [], [], [True]
+
+    def write(run: Tracked, experiment: str, folder: Path) -> str:
+        tried.append(run.key)
+        if away:
+            raise ConnectionError("refused")
+        kept.append(run.key)
+        return "memory"
+
+    others: list[str] = []
+    recorded_in(monkeypatch, away=write, other=lambda run, *_: others.append(run.key) or "memory")
+    made = trackers(store, plan, "away", "other")
+    for key in filled(store, plan):
+        made.write([key], said.append)
+    assert len(tried) == 1
+    (warning,) = said
+    assert warning.startswith("Tracker away cannot be written (ConnectionError: refused); training goes on.")
+    away.clear()
+    assert len(made.finish()) == 2
+    assert not made.errors
+    assert sorted(kept) == sorted(others) == sorted(plan.stages), "each once"
+
+
+def test_trials_are_groups_and_written_as_their_replicates_end(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two trials of a small space over two replicates, without a test score."""
+    space = small_space(tmp_path, mode="search", racing="none")
+    values: dict[str, Any] = {"methods": ("cmlm",), "tasks": ("cola",), "sizes": (20,), "subsets": (0,)}
+    request = Request("few_shot", "quick", **values, seeds=(31, 42), encoder="bert-tiny")
+    base = resolve(load_table("few_shot"), request)
+    plan = make_plan(base, None, TINY)
+    points = Points(space, base, request, {name: data.task for name, data in plan.tasks.items()}, plan.table_data)
+    trials = [Trial(number, {**space.defaults, "alpha": alpha}) for number, alpha in enumerate((0.5, 0.25))]
+    opened: Any = SimpleNamespace(name="mine", points=points, trials=trials)
+    kept: dict[str, Tracked] = {}
+    recorded_in(monkeypatch, recording=lambda run, *_: kept.update({run.key: run}) or "memory")
+    made = Trackers(["recording"], "harness-mine", store.url)
+    for trial in trials:
+        track_trial(opened, made, "started", trial)
+        stages = {s.key: s for runs in points.runs(trial.point) for run in runs for s in run.stage.chain}
+        known = store.statuses(stages)
+        filled(store, SimpleNamespace(stages={k: s for k, s in stages.items() if k not in known}))  # type: ignore[arg-type]
+        track_trial(opened, made, "replicate", trial)
+        assert stages.keys() <= kept.keys(), "before the study ends"
+        add_trial(opened, made, trial)  # a trial is its own group, however often it is added
+    assert made.finish() == [f"Tracker recording: {len(kept)} stages; memory."]
+    ends = [run for run in kept.values() if run.settings["phase"] == "fine-tune"]
+    assert {(run.group, run.settings["trial"], run.settings["alpha"]) for run in ends} == {
+        ("trial 0/cola/n20", 0, 0.5),
+        ("trial 1/cola/n20", 1, 0.25),
+    }
+    assert len(ends) == 4
+    assert not [name for run in kept.values() for name in run.scores if "test" in name]
+
+
+# ------------------------------------------------------------------------------------------------------- the trackers
 
 
 def events(folder: Path) -> list[tuple[str, int, float]]:
@@ -65,29 +179,17 @@ def events(folder: Path) -> list[tuple[str, int, float]]:
 
 def test_tensorboard_files_hold_each_point_once(store: Store, plan: Plan, workdir: Path) -> None:
     filled(store, plan)
-    assert written(store, plan, "tensorboard") == len(plan.stages)
-    before = {path: path.read_bytes() for path in (workdir / "tensorboard").rglob("*") if path.is_file()}
-    assert written(store, plan, "tensorboard") == 0
-    assert {path: path.read_bytes() for path in (workdir / "tensorboard").rglob("*") if path.is_file()} == before
+    for _ in range(2):
+        written(store, plan, "tensorboard")
+        assert len([*workdir.rglob("events.*")]) == len(plan.stages)
     run = next(run for run in plan.runs if run.row == "FT" and run.seed == 31)
-    (folder,) = (workdir / "tensorboard").rglob(f"*-{run.stage.key[:12]}-*")
-    assert (
-        folder.relative_to(workdir)
-        .as_posix()
-        .startswith("tensorboard/harness-few_shot/FT/cola/n20_quick_bert-tiny/subset0_seed31")
-    )
+    (folder,) = (workdir / "tensorboard").rglob(f"*-{run.stage.key[:12]}")
+    assert folder.parent == workdir / "tensorboard" / "harness-few_shot"
+    assert folder.name.startswith("FT_cola_n20_subset0_seed31-")
     points = events(folder)
     assert max(Counter((tag, step) for tag, step, _ in points).values()) == 1
     assert ("train/loss", 2, pytest.approx(0.6)) in points
     assert ("final/dev/mcc", 8, 0.5) in points
-
-
-def test_a_folder_that_a_killed_command_left_counts_as_not_written(store: Store, plan: Plan, workdir: Path) -> None:
-    filled(store, plan)
-    written(store, plan, "tensorboard")
-    said = next(workdir.rglob("events.*"))
-    said.parent.rename(said.parent.with_name(".killed"))
-    assert written(store, plan, "tensorboard") == 1
 
 
 def test_mlflow_in_a_folder(store: Store, plan: Plan, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,19 +200,17 @@ def test_mlflow_in_a_folder(store: Store, plan: Plan, workdir: Path, monkeypatch
 
     stage = plan.runs[0].stage
     failed_then_done(store, stage, lambda: written(store, plan, "mlflow"))
-    assert written(store, plan, "mlflow") == 1, "the stage in place of the failed one"
     client = MlflowClient()
     experiment = client.get_experiment_by_name("harness-few_shot")
     assert experiment
-    made = client.search_runs([experiment.experiment_id], f"tags.`harness.key` = '{stage.key}'")
-    assert [run.info.status for run in made] == ["FINISHED"]
+    client.create_run(experiment.experiment_id, tags={KEY: stage.key})  # of a killed command
+    for _ in range(2):
+        written(store, plan, "mlflow")
+        made = client.search_runs([experiment.experiment_id])
+        assert [(run.info.status, run.data.tags[KEY]) for run in made] == [("FINISHED", stage.key)]
     assert made[0].data.metrics["final/dev/mcc"] == 0.5
     assert made[0].data.params["seed"] == "31"
-    commit(store, plan.runs[1].stage)
-    assert written(store, plan, "mlflow") == 1
     assert [(m.step, m.value) for m in client.get_metric_history(made[0].info.run_id, "train/loss")] == [(3, 0.5)]
-    client.create_run(experiment.experiment_id, tags={"harness.key": stage.key, MARK: "of a killed command"})
-    assert written(store, plan, "mlflow") == 0
 
 
 def test_a_server_that_is_away_is_found_out_in_seconds(
@@ -118,37 +218,24 @@ def test_a_server_that_is_away_is_found_out_in_seconds(
 ) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    made = Writer(store.url, ["mlflow"])
-    made.write(projection(plan))
-    assert "127.0.0.1:9" in made.outcomes["mlflow"].error
+    filled(store, plan, 1)
+    made = trackers(store, plan, "mlflow")
+    made.finish()
+    assert "127.0.0.1:9" in made.errors["mlflow"]
 
 
 @pytest.mark.slow
-def test_wandb_offline_writes_a_run_once(store: Store, workdir: Path) -> None:
+def test_wandb_without_a_key_writes_a_run_once_offline(store: Store, workdir: Path) -> None:
     """A process of wandb's own is started: seconds."""
     pytest.importorskip("wandb")
     plan = plan_of(("ft",), (31,))
-    filled(store, plan)
-    assert written(store, plan, "wandb") == 1
-    (stage,) = plan.stages
-    assert len(list(workdir.glob(f"wandb/offline-run-*-{stage}/run-{stage}.wandb"))) == 1
-    assert written(store, plan, "wandb") == 0
-
-
-@pytest.mark.parametrize(
-    ("mode", "key", "offline"),
-    [("", "", True), ("online", "", False), ("", "k" * 40, False), ("offline", "k" * 40, False)],
-)
-def test_wandb_is_offline_without_a_key(
-    mode: str, key: str, offline: bool, store: Store, workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """WANDB_MODE is left to wandb itself."""
-    monkeypatch.setenv("WANDB_MODE", mode)
-    monkeypatch.setenv("WANDB_API_KEY", key)
-    assert WandB("harness-x", workdir)._offline == offline
-    (workdir / ".netrc").write_text("machine api.wandb.ai login user password abc\n")
-    (workdir / ".netrc").chmod(0o600)
-    assert not WandB("harness-x", workdir)._offline
+    (stage,) = plan.stages.values()
+    failed_then_done(store, stage, lambda: written(store, plan, "wandb"))
+    for _ in range(2):
+        written(store, plan, "wandb")
+        assert len(list(workdir.glob(f"wandb/offline-run-*-{stage.key}/run-{stage.key}.wandb"))) == 2, (
+            "failed, then done"
+        )
 
 
 def test_a_missing_package_is_refused_with_its_command(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
@@ -157,9 +244,9 @@ def test_a_missing_package_is_refused_with_its_command(monkeypatch: pytest.Monke
         UserError,
         match=r"--track mlflow: the package mlflow is not installed; run pip install 'glue-harness\[mlflow\]'",
     ):
-        Writer("", ["mlflow"], "--track")
+        check_trackers(["mlflow"], "--track")
     with pytest.raises(UserError, match=r"--track: unknown tracker 'tensorbord'\. Did you mean 'tensorboard'"):
-        Writer("", ["tensorbord"], "--track")
+        check_trackers(["tensorbord"], "--track")
 
 
 def test_a_folder_of_runs_is_no_package(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,4 +255,4 @@ def test_a_folder_of_runs_is_no_package(workdir: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(str(workdir))
     monkeypatch.setattr("harness.tracking.TRACKERS", {"x": ("only_a_folder", None)})
     with pytest.raises(UserError, match="only_a_folder is not installed"):
-        Writer("", ["x"])
+        check_trackers(["x"], "track")
