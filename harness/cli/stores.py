@@ -14,12 +14,12 @@ from harness.cli.terminal import print_lines
 from harness.commands.prepare import prepare_recorded
 from harness.commands.publish import open_other
 from harness.commands.publish import publish as write
+from harness.commands.verify import place_of
 from harness.paths import named_path
 from harness.specs import Record
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as take_over
 from harness.store.exchange import Conflict, Merged
-from harness.views.published import where
 from harness.wording import counted, some_of
 
 SHOWN = 5
@@ -72,7 +72,7 @@ def _lines(merged: Merged, there: str, store: Store) -> Iterator[str]:
 
 
 def _conflict(conflict: Conflict, labels: list[dict[str, Any]]) -> str:
-    run = f" ({where(labels[0])})" if labels else ""
+    run = f" ({place_of(labels[0])})" if labels else ""
     return f"{conflict.key[:12]}{run}: {_outcome(conflict.ours)} here, {_outcome(conflict.theirs)} there"
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from harness.analysis.scores import answers
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of, known_costs
-from harness.commands.seal import ends_of
+from harness.commands.seal import runs_began
 from harness.encoders.flops import parameters
 from harness.errors import UserError
 from harness.methods import METHODS
@@ -18,7 +18,7 @@ from harness.views.cells import Grid, counted_scores
 from harness.views.numbers.comparison import REGION, Comparisons, compared
 from harness.views.numbers.cost import CellCost, Cost, RunCost, cost_before, costs
 from harness.views.numbers.power import Detections, cost_of, detections
-from harness.views.numbers.seal import against_the_plan
+from harness.views.seal import followed
 from harness.views.variance import CellVariance, decomposed
 from harness.wording import counted, listed
 
@@ -48,8 +48,9 @@ def comparisons_of(
     seals = store.seals(prepared.named.table.name)
     comparisons = compared(grid, against, region, found, absent=absent)
     comparisons = replace(comparisons, left_out=tuple(left_out), unit=_test_item(prepared))
-    recorded = ends_of(store, runs) if seals else {}
-    return against_the_plan(comparisons, collapsed, runs, seals, recorded)
+    seal, planned, line = followed(comparisons, collapsed, runs, seals, runs_began(store, runs) if seals else {})
+    every = tuple(replace(c, planned=k in planned) for k, c in enumerate(comparisons.comparisons))
+    return replace(comparisons, comparisons=every, seal=seal.digest if seal else "", plan=(line,))
 
 
 def _test_item(prepared: Prepared) -> str:

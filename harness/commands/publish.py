@@ -11,6 +11,7 @@ from typing import Any
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.report import grid_of
 from harness.commands.stored import check_exists, command, last_bench
+from harness.commands.verify import RESULTS_FILE
 from harness.errors import UserError
 from harness.paths import replace_file, without_folders
 from harness.specs import Record
@@ -27,9 +28,8 @@ from harness.store.published import (
     unpacked_from,
 )
 from harness.views.document import markdown_lines
-from harness.views.numbers.seal import time_of
 from harness.views.provenance import COST_LINES, VERSIONS, cost_table
-from harness.views.published import RESULTS_FILE
+from harness.views.seal import time_of
 from harness.views.table import render
 from harness.wording import counted, listed
 

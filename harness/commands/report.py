@@ -24,8 +24,8 @@ from harness.views.notes import plan_notes, starts_elsewhere_sentences
 from harness.views.numbers.comparison import Place
 from harness.views.numbers.cost import Cost, cost_before
 from harness.views.numbers.examples import ExampleFrames, example_frames
-from harness.views.numbers.seal import sealed_places
 from harness.views.other_system import Digests, read_other_system
+from harness.views.seal import sealed_places
 
 if TYPE_CHECKING:
     from harness.store import Store

@@ -1,5 +1,4 @@
-"""Recorded stages trained again in a scratch place, and what comes out held against their records. The store and its weights are only
-read."""
+"""Recorded stages trained again in a scratch place, and what comes out held against their records. The store and its weights are only read."""
 
 from __future__ import annotations
 
@@ -7,9 +6,9 @@ import random
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -17,7 +16,7 @@ from safetensors import SafetensorError
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.train import View, train
-from harness.commands.verify import Verification
+from harness.commands.verify import Verified
 from harness.devices import on_cpu
 from harness.encoders.models.weights import checked
 from harness.errors import UserError
@@ -27,6 +26,10 @@ from harness.statistics.crossed import half_width, mean_squares
 from harness.statistics.design import full_grid
 from harness.storage import Storage, weights_of
 from harness.store import Store
+from harness.tasks import score
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HARDWARE = ("device", "kernels", "torch", "threads", "workers", "micro_batch")
 """What a record's provenance says of the kind of hardware: where all are equal, numbers are bit-identical."""
@@ -37,17 +40,14 @@ START = {"fp32": 1e-3, "bf16": 2e-2, "fp16": 2e-2}
 but another device may skip another of its first updates."""
 
 
-@dataclass(frozen=True)
-class Rerun:
+class Rerun(NamedTuple):
     """A stage trained again. `agrees`: with its record, bit for bit on the same kind of hardware, else within the tolerance."""
 
-    key: str
     agrees: bool
     sentence: str
 
 
-@dataclass(frozen=True)
-class Tolerance:
+class Tolerance(NamedTuple):
     """How far the test score of a run may lie from its record on other hardware, on the metric's own scale; `runs`: of its cell."""
 
     metric: str
@@ -56,25 +56,24 @@ class Tolerance:
     runs: int
 
 
-def rerun(outcome: Verification, count: int, seed: int, view: View, *, storage: str | None = None) -> list[Rerun]:
+def rerun(verified: Verified, count: int, seed: int, view: View, *, storage: str | None = None) -> list[Rerun]:
     """Train `count` stages again, drawn by `seed` from the chains of the file's finished runs, and compare them with their records.
 
     `storage`: where weights are kept: those of a parent that are there as they were recorded are used, others are trained again. Raises UserError
     where no finished run of the file can be planned here.
     """
-    keys = {*outcome.published.keys}
+    keys = {*verified.keys}
     plans: dict[str, Prepared] = {}
     records: dict[str, Record] = {}
-    for bench in outcome.benches:
-        if bench.prepared and not bench.reason:
-            prepared = prepare(bench.request, train=True, writes=False)
-            chains = {s.key for run in prepared.plan.runs if run.stage.key in keys for s in run.stage.chain}
-            for key, record in outcome.store.records(chains - plans.keys(), predictions=True).items():
-                if record.status == "done":
-                    plans[key], records[key] = prepared, record
+    for bench in (bench for bench in verified.benches if not bench.unread):
+        prepared = prepare(bench.request, train=True, writes=False)
+        chains = {s.key for run in prepared.plan.runs if run.stage.key in keys for s in run.stage.chain}
+        for key, record in verified.store.records(chains - plans.keys(), predictions=True).items():
+            if record.status == "done":
+                plans[key], records[key] = prepared, record
     if not plans:
         raise UserError(
-            f"--rerun: no finished run of {outcome.published.path} can be planned here; nothing can be trained again."
+            f"--rerun: no finished run of {verified.path} can be planned here; nothing can be trained again."
         )
     drawn = random.Random(seed).sample(sorted(plans), min(count, len(plans)))
     groups: dict[tuple[int, int, int, bool], list[str]] = {}
@@ -85,28 +84,23 @@ def rerun(outcome: Verification, count: int, seed: int, view: View, *, storage: 
     reruns: list[Rerun] = []
     for (_, workers, micro_batch, is_cpu), group in groups.items():
         prepared = plans[group[0]]
-        ended = _trained(prepared, records, group, workers, micro_batch, is_cpu, storage, view)
-        names = prepared.plan.names()
+        request = replace(prepared.request, num_workers=workers, micro_batch=micro_batch or None)
+        request = replace(request, gpus_per_run=0.0 if is_cpu else None, storage=storage)
+        if workers != prepared.resolved.num_workers:
+            prepared = prepare(request, train=True, writes=False)
+        ended, names = _trained(replace(prepared, request=request), records, group, view), prepared.plan.names()
         for key in group:
-            stage = prepared.plan.stages[key]
-            reruns.append(_judged(outcome, stage, names[key], records[key], ended.get(key), len(drawn)))
+            stage, (name, *others) = prepared.plan.stages[key], names[key]
+            several = f" and {len(others)} more" if others else ""
+            tolerance = tolerance_of(verified.results, key, len(drawn))
+            agrees, sentence = judged(stage, records[key], ended.get(key), tolerance)
+            reruns.append(Rerun(agrees, f"{key[:12]}, {stage.phase} of {name}{several}: {sentence}"))
     return reruns
 
 
-def _trained(
-    prepared: Prepared,
-    records: Mapping[str, Record],
-    keys: Iterable[str],
-    workers: int,
-    micro_batch: int,
-    is_cpu: bool,
-    storage: str | None,
-    view: View,
-) -> dict[str, Record]:
+def _trained(prepared: Prepared, records: Mapping[str, Record], keys: Iterable[str], view: View) -> dict[str, Record]:
     """The records of stages trained in a folder that is deleted at the end."""
-    if workers != prepared.resolved.num_workers:
-        prepared = prepare(replace(prepared.request, num_workers=workers), train=True, writes=False)
-    plan, kept = prepared.plan, storage_of(replace(prepared.request, storage=storage), prepared.store)
+    plan, kept = prepared.plan, storage_of(prepared.request, prepared.store)
     with tempfile.TemporaryDirectory(prefix="harness-verify-") as folder:
         scratch = Storage(str(Path(folder) / "artifacts"))
         wanted: set[str] = set()
@@ -114,78 +108,58 @@ def _trained(
         def want(stage: Stage) -> None:
             """It, and those before it whose weights are not there as they were recorded."""
             wanted.add(stage.key)
-            if isinstance(stage.init, Parent) and not _copied(stage, records.get(stage.key), kept, scratch):
+            if isinstance(stage.init, Parent) and not _copied(stage.init, records.get(stage.key), kept, scratch):
                 want(stage.init.stage)
 
         for key in keys:
             want(plan.stages[key])
         others = {key: ("done", 1) for key in plan.stages if key not in wanted}
         items, _ = work(plan, others, scratch.exists, False, "all")  # type: ignore[arg-type]
-        request = replace(
-            prepared.request,
-            store=f"sqlite:///{folder}/harness.db",
-            storage=scratch.uri,
-            keep="all",
-            micro_batch=micro_batch or None,
-            gpus_per_run=0.0 if is_cpu else None,
-            checkpoint_minutes=0.0,
-        )
-        store = Store(request.store)  # type: ignore[arg-type]
+        url = f"sqlite:///{folder}/harness.db"
+        request = replace(prepared.request, store=url, storage=scratch.uri, keep="all", checkpoint_minutes=0.0)
+        store = Store(url)
         train(replace(prepared, request=request, store=store, items=items, statuses={}), view, remember=False)
         return store.records(keys, predictions=True)
 
 
-def _copied(stage: Stage, record: Record | None, kept: Storage, scratch: Storage) -> bool:
+def _copied(init: Parent, record: Record | None, kept: Storage, scratch: Storage) -> bool:
     """Whether the weights that a stage starts from are in `scratch` now: those in `kept`, where their digest is the recorded one."""
-    assert isinstance(stage.init, Parent)
-    name = weights_of(stage.init.stage.key, stage.init.step)
-    if scratch.exists(name):
-        return True
-    wanted = record.provenance.get("parent_product") if record else None
-    if wanted is None or not kept.exists(name):
-        return False
-    content = kept.read(name)
-    with suppress(SafetensorError):
-        if checked(content)[1] == wanted:
-            scratch.write(name, content)
+    name, wanted = weights_of(init.stage.key, init.step), record.provenance.get("parent_product") if record else None
+    if not scratch.exists(name) and wanted is not None and kept.exists(name):
+        with suppress(SafetensorError):
+            if checked(content := kept.read(name))[1] == wanted:
+                scratch.write(name, content)
     return scratch.exists(name)
 
 
 # ------------------------------------------------------------------------------------------------------ comparing
 
 
-def _judged(
-    outcome: Verification, stage: Stage, names: list[str], record: Record, ended: Record | None, judged: int
-) -> Rerun:
-    several = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    name = f"{stage.key[:12]}, {stage.phase} of {names[0]}{several}"
+def judged(stage: Stage, record: Record, ended: Record | None, tolerance: Tolerance | None) -> tuple[bool, str]:
+    """Whether a stage that was trained again agrees with its record, and the sentence about it."""
     if ended is None or ended.status != "done":
-        why = ended.reason if ended else "no worker returned it"
-        return Rerun(stage.key, False, f"{name}: could not be trained again: {why}")
+        return False, f"could not be trained again: {ended.reason if ended else 'no worker returned it'}"
     there, here = ({part: one.provenance.get(part) for part in HARDWARE} for one in (record, ended))
     if there == here:
         agrees, sentence = bit_for_bit(record, ended)
-        return Rerun(stage.key, agrees, f"{name}: {sentence} (the same kind of hardware: {here['device']})")
+        return agrees, f"{sentence} (the same kind of hardware: {here['device']})"
     moved = ", ".join(f"{part} {here[part]} instead of {there[part]}" for part in HARDWARE if there[part] != here[part])
-    agrees, sentence = within_tolerance(stage, record, ended, tolerance_of(outcome, stage, judged))
-    return Rerun(stage.key, agrees, f"{name}: {sentence} (other hardware: {moved})")
+    agrees, sentence = within_tolerance(stage, record, ended, tolerance)
+    return agrees, f"{sentence} (other hardware: {moved})"
 
 
 def bit_for_bit(record: Record, ended: Record) -> tuple[bool, str]:
     """Whether two records hold the same numbers, and the sentence about it."""
-    losses, again = (
-        [(int(entry["step"]), float(entry["loss"])) for entry in one.history if "loss" in entry]
-        for one in (record, ended)
-    )
+    losses, again = ([(e["step"], e["loss"]) for e in one.history if "loss" in e] for one in (record, ended))
     pairs = [(predicted, ended.predictions[digest]) for digest, predicted in record.predictions.items()]
     greatest = max((then.difference(now) for then, now in pairs), default=0.0)
+    same_gold = all(np.array_equal(then.gold, now.gold) for then, now in pairs)
+    selected, selected_again = ((one.selected_step, one.dev_scores) for one in (record, ended))
     start = record.provenance.get("parent_product")
     equal = {
         "its losses": losses == again,
-        "its selected update or dev scores": (record.selected_step, record.dev_scores)
-        == (ended.selected_step, ended.dev_scores),
-        f"its predictions (logits by up to {greatest:.2g})": not greatest
-        and all(np.array_equal(then.gold, now.gold) for then, now in pairs),
+        "its selected update or dev scores": selected == selected_again,
+        f"its predictions (logits by up to {greatest:.2g})": not greatest and same_gold,
         "its weights": not record.weights_digest or record.weights_digest == ended.weights_digest,
         "the weights that it starts from": not start or start == ended.provenance.get("parent_product"),
     }
@@ -198,18 +172,14 @@ def bit_for_bit(record: Record, ended: Record) -> tuple[bool, str]:
 
 def within_tolerance(stage: Stage, record: Record, ended: Record, tolerance: Tolerance | None) -> tuple[bool, str]:
     """Whether the first losses agree up to rounding and the test score lies within the tolerance, and the sentence about it."""
-    from harness.tasks import score
-
     start, limit = _start(record), START[stage.optim.precision]
     apart = abs(start - _start(ended)) / abs(start) if start else 0.0
     first = f"first losses differ by {apart:.1e} of their value, tolerance {limit:.0e}"
     if tolerance is None:
-        few = (
-            "no score is compared" if stage.selection is None else "its cell has too few runs for a tolerance of scores"
-        )
+        few = "its cell has too few runs for a tolerance of scores" if stage.selection else "no score is compared"
         return apart <= limit, f"{first}; {few}"
     digest = next(rows.digest for rows in stage.data.tests if rows.name.endswith(f"/{tolerance.evaluation}"))
-    then, now = (score(tolerance.metric, p) for p in (record.predictions[digest], ended.predictions[digest]))
+    then, now = (score(tolerance.metric, one.predictions[digest]) for one in (record, ended))
     return apart <= limit and abs(now - then) <= tolerance.value, (
         f"{first}; test {tolerance.metric} {100 * now:.2f} instead of {100 * then:.2f}, tolerance {100 * tolerance.value:.2f} points by "
         f"the runs of its cell ({tolerance.runs})"
@@ -223,18 +193,14 @@ def _start(record: Record) -> float:
     return float(points[0][1] if points else first["loss"])
 
 
-def tolerance_of(outcome: Verification, stage: Stage, judged: int) -> Tolerance | None:
+def tolerance_of(results: pd.DataFrame, key: str, judged: int) -> Tolerance | None:
     """Two runs of one subset and seed on different hardware differ by the run's own noise. Its variance is at most the mean square of interaction
     and run in the cell, so that the difference lies within t * sqrt(2 * mean square) with 95 %, over all `judged` stages together."""
-    row = next((row for row in outcome.published.rows if row["key"] == stage.key and row["test"] is not None), None)
-    if row is None:
-        return None
-    cell = ("row", "column", "size", "metric")
-    scores = {
-        (other["subset"], other["seed"]): other["test"]
-        for other in outcome.published.rows
-        if other["test"] is not None and all(other[name] == row[name] for name in cell)
-    }
+    scored = results[results["test"].notna()]
+    cell = ["row", "column", "size", "metric"]
+    one = scored[scored["key"] == key].head(1)
+    of_cell = scored.merge(one[cell], on=cell)
+    scores = {(s, r): test for s, r, test in zip(of_cell["subset"], of_cell["seed"], of_cell["test"], strict=True)}
     subsets, seeds = full_grid(list(scores))
     if len(subsets) * len(seeds) < 2:
         return None
@@ -242,4 +208,5 @@ def tolerance_of(outcome: Verification, stage: Stage, judged: int) -> Tolerance 
     a, b, ab = squares.degrees
     square, degrees = (squares.residual, ab) if ab else (squares.subset + squares.seed, max(a, b))
     value = float(half_width([2 * square], [degrees], 1 - LEVEL / judged))
-    return Tolerance(row["metric"], row["evaluation"], value, len(subsets) * len(seeds))
+    metric, evaluation = one[["metric", "evaluation"]].iloc[0]
+    return Tolerance(metric, evaluation, value, len(subsets) * len(seeds))

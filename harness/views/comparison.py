@@ -299,7 +299,7 @@ COLUMNS = (
     *("difference", "low", "high", "error", "p", "p_holm"),
     *("sign_flip_p", "sign_flip_p_holm", "sign_flip_floor", "improvement", "improvement_low", "improvement_high"),
     *("equivalence_p", "equivalence_p_holm", "item_share", "across_hardware", "collapsed", "collapsed_against"),
-    *("verdict", "verdict_without_collapsed", "plan", "departures", "sentence"),
+    *("verdict", "verdict_without_collapsed", "plan", "sentence"),
 )
 
 
@@ -319,7 +319,7 @@ def _flat(c: Comparison, comparisons: Comparisons) -> dict[str, Any]:
     values |= {"sign_flip_p": d.flip and d.flip.p, "sign_flip_p_holm": c.flip_p_holm}
     values |= {"sign_flip_floor": d.flip and d.flip.floor, "collapsed": c.collapsed[0]}
     values |= {"collapsed_against": c.collapsed[1], "verdict_without_collapsed": c.without_collapsed}
-    values |= {"plan": plan_word(c), "departures": "; ".join(c.departures), "sentence": sentence(c, comparisons)}
+    values |= {"plan": plan_word(c), "sentence": sentence(c, comparisons)}
     return {name: values[name] for name in COLUMNS}
 
 

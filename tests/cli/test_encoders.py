@@ -121,8 +121,8 @@ def test_a_bench_trains_what_one_encoder_has_not(
     assert "Stages done: 2, failed: 0, diverged: 0, to train: 0." in alone.out, alone.out
     exported = harness(*f"export {one['key'][:12]} --out model".split())
     assert exported.status == 0, exported.err
-    published = folder / "table.json"
-    published.write_text(harness("report --format json").out, encoding="utf-8")
+    published = folder / "table.csv"
+    published.write_text(harness("report --format csv").out, encoding="utf-8")
     verified = harness(f"verify {published}")
     assert verified.status == 0, verified.out + verified.err
 

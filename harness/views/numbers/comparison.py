@@ -48,7 +48,7 @@ class Comparison:
 
     `p_holm`, `flip_p_holm`, `equivalence_p_holm`: adjusted over its family of `Comparisons`. `left_out`: what is not in it. `across_hardware`: how many of its
     pairs are two runs on different hardware, which rounds differently; a difference may then be one of machines. `of_reference`: one of its
-    rows is a reference row. `planned`: it follows a plan that was sealed before its runs (`harness.views.numbers.seal`); `departures` from that, in clauses.
+    rows is a reference row. `planned`: it follows a plan that was sealed before its runs (`harness.views.seal`).
     `collapsed`: how many of the compared runs of `row` and of `against` did; `without_collapsed`: where any did, the verdict without them.
     """
 
@@ -67,7 +67,6 @@ class Comparison:
     across_hardware: int = 0
     of_reference: bool = False
     planned: bool = False
-    departures: tuple[str, ...] = ()
     collapsed: tuple[int, int] = (0, 0)
     without_collapsed: Verdict | None = None
 
@@ -76,8 +75,8 @@ class Comparison:
 class Comparisons:
     """`region`: half the width of the region of practical equivalence, on the metric's own scale. `items`: test items are a factor, `unit`: what one is, a sentence. `family`: how many
     comparisons p is adjusted for, `reference_family`: for how many in comparisons with a reference row, which are a family of their own. `left_out`: which finished
-    runs are in no comparison, in sentences. `seal`: the digest of the plan that they are held against, '' where none was sealed; `plan`: what is planned and what departs
-    from it, in sentences."""
+    runs are in no comparison, in sentences. `seal`: the digest of the plan that they are held against, '' where none was sealed; `plan`: how many
+    follow it, in a sentence."""
 
     grid: Grid
     against: str
