@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from harness.errors import UserError
 from harness.paths import replacing
-from harness.tasks.reading import FileColumns, ending_of, filled_texts, objects, opened, require, unit_of, whole_rows
+from harness.tasks.reading import FileColumns, ending_of, objects, opened, require, texts_of, unit_of, whole_rows
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 STANDARD_INPUT = Path("/dev/stdin")
@@ -41,8 +41,7 @@ class Part:
         for index, row in enumerate(self.rows):
             require(self.place(index), list(row), columns, "name another with --text")
         values = {column: [row[column] for row in self.rows] for column in columns}
-        texts = filled_texts(FileColumns(self.path, values, self.unit, self.numbers), columns)
-        return list(zip(*[iter(texts)] * len(columns), strict=True))
+        return texts_of(FileColumns(self.path, values, self.unit, self.numbers), columns)[0]
 
 
 def parts(path: Path, size: int) -> Iterator[Part]:

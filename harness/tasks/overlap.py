@@ -8,7 +8,7 @@ from unicodedata import category, normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.tasks.rows import Ids, Rows, Scope, hash_each, scoped
+from harness.tasks.rows import Ids, Rows, Scope, counted, hash_each, scoped
 
 VALIDATION_SHARE = 0.25
 
@@ -72,38 +72,32 @@ def among(ids: Ids, others: Ids) -> NDArray[np.bool_]:
 def normal_ids(rows: Rows, whole: bool = True) -> Ids:
     """Hashes of the normalised texts, by which rows are drawn: uint64 [n, 1] of whole rows, else [n, columns]."""
     if whole or rows.columns <= 1:
-        return rows.hashes("normalised", normal_pieces).reshape(len(rows), 1)
-    return rows.hashes("each normalised", normal_pieces, each_text=True)
+        return rows.hashes(_normal_piece).reshape(len(rows), 1)
+    return rows.hashes(_normal_piece, each_text=True)
 
 
 def same_ids(rows: Rows, whole: bool = True) -> Ids:
     """`normal_ids` that also tell symbols beyond ASCII apart, emojis for example: equal for texts that count as one."""
     ids = normal_ids(rows, whole).copy()
     if len(wide := np.flatnonzero(rows.sizes > rows.characters)):
-        symbols = rows.take(wide).hashes("symbols", _symbols, each_text=True) ^ hash_each([b""])  # 0 without any
+        symbols = rows.take(wide).hashes(_symbols, each_text=True) ^ hash_each([b""])  # 0 without any
         symbols *= np.arange(1, 2 * rows.columns, 2, dtype=np.uint64)
         ids[wide] ^= np.bitwise_xor.reduce(symbols, axis=1, keepdims=True) if ids.shape[1] == 1 else symbols
     return ids
 
 
-def _symbols(texts: list[bytes], characters: list[int]) -> list[bytes]:
-    """The symbols beyond ASCII of each text: currency, mathematics, arrows, emojis with the colour of their skin."""
-    decoded = (text.decode("utf-8", "surrogatepass") for text in texts)
-    found = (_BEYOND_ASCII.findall(text) and _BEYOND_ASCII.findall(normalize("NFKC", text)) for text in decoded)
-    return ["".join(c for c in each if category(c) in ("So", "Sm", "Sc") or ord(c) in _SKIN).encode() for each in found]
+def _symbols(text: bytes) -> bytes:
+    """The symbols beyond ASCII of a text: currency, mathematics, arrows, emojis with the colour of their skin."""
+    decoded = text.decode("utf-8", "surrogatepass")
+    found = _BEYOND_ASCII.findall(decoded) and _BEYOND_ASCII.findall(normalize("NFKC", decoded))
+    return "".join(c for c in found if category(c) in ("So", "Sm", "Sc") or ord(c) in _SKIN).encode()
 
 
-def normal_pieces(texts: list[bytes], characters: list[int]) -> list[bytes]:
-    """`normalised` of each text after its number of characters; of ASCII without making a string of it."""
-    found = []
-    for text in texts:
-        form = _ascii_form(text) if text.isascii() else b""
-        if form:
-            found.append(b"%d:%b" % (len(form), form))
-        else:  # not ASCII, or without letters and digits
-            other = normalised(text.decode("utf-8", "surrogatepass"))
-            found.append(f"{len(other)}:{other}".encode("utf-8", "surrogatepass"))
-    return found
+def _normal_piece(text: bytes) -> bytes:
+    """`normalised` of a text after its number of characters; of ASCII without making a string of it."""
+    if text.isascii() and (form := _ascii_form(text)):
+        return b"%d:%b" % (len(form), form)
+    return counted(normalised(text.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass"))
 
 
 def parted(rows: Rows, scope: Scope, unit: int | None = None) -> tuple[Rows, Rows]:

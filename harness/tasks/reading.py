@@ -1,22 +1,21 @@
 """Files of text and labels, read a part at a time: what is wrong in one is a sentence with file, row and fix.
 
 Parquet and Arrow by pyarrow; JSONL (one object a line) and CSV or TSV (a header line), also .gz, a line at a time and by Python's
-own readers: those of pandas, pyarrow and `datasets` do not tell on which line a row of CSV begins. Rows are counted from 1; of
-CSV, TSV and JSONL the number given is that of the line, as an editor shows it.
+own readers: those of pandas, pyarrow and `datasets` do not tell on which line a row of CSV begins, and fill up what is short. Rows are
+counted from 1; of CSV, TSV and JSONL the number given is that of the line, as an editor shows it.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
-import itertools
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError, hint, quoted
 from harness.kinds import number_of
-from harness.tasks.rows import Rows, TextWriter
+from harness.tasks.rows import Rows, TextBuffer
 from harness.tasks.task import Task
 
 FORMATS = (".parquet", ".csv", ".jsonl")
@@ -43,15 +42,12 @@ SHOWN_ROWS = 20
 BadRows = list[tuple[int, UserError]]
 """(line or row of the file, what is wrong with it) of rows that are left out."""
 _SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
 class FileColumns:
-    """Columns of a file, or of a part of it, as lists [n]. `unit` ('row' or 'line') and `places` [n] say where in the file each row is.
-
-    `names`: of a column of codes, the names that the file gives them, as files written by `datasets` do.
-    """
+    """Columns of a part of a file, as lists [n]. `unit` ('row' or 'line') and `places` [n] say where in the file each row is. `names`: of
+    a column of codes, the names that the file gives them, as files written by `datasets` do."""
 
     path: Path | str
     columns: dict[str, list[Any]]
@@ -62,10 +58,8 @@ class FileColumns:
     def place(self, index: int) -> str:
         return f"{self.path}, {self.unit} {self.places[index]}"
 
-    def of(self, rows: Sequence[int]) -> FileColumns:
-        """Some of its rows."""
-        columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
-        return replace(self, columns=columns, places=[self.places[row] for row in rows])
+    def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        return list(zip(*(self.columns[name] for name in columns), strict=True))
 
 
 # ------------------------------------------------------------------------------------------------------- rows of a file
@@ -85,15 +79,14 @@ def whole_rows(path: Path, bad: BadRows | None = None) -> Iterator[tuple[int, di
     for a column that appears twice, and without `bad`, which takes them, for a line that is no row.
     """
     if is_separated(path):
-        header, rows = _headed(path, (), bad)
+        header, rows = _separated(path, (), bad)
         yield from ((line, dict(zip(header, row, strict=True))) for line, row in rows)
     elif unit_of(path) != "row":
         yield from objects(path, (), once=True, bad=bad)
     else:
-        with _table(path) as (schema, read):
-            require(str(path), schema.names, schema.names)
-            batches = (batch.to_pylist() for batch in read(schema.names, PART))
-            yield from enumerate(itertools.chain.from_iterable(batches), 1)
+        for part in _table_parts(path, None):
+            rows_of_part = zip(part.places, part.rows(list(part.columns)), strict=True)
+            yield from ((row, dict(zip(part.columns, values, strict=True))) for row, values in rows_of_part)
 
 
 def parts_of(
@@ -107,8 +100,8 @@ def parts_of(
 ) -> Iterator[FileColumns]:
     """The columns `wanted` of a file in parts of at most PART rows; one without rows where the file has none.
 
-    `bad` takes lines that are no row. `fix` says what to do where a column is missing. Raises UserError; in Parquet all but `label` have to hold text; `structured`: that may
-    hold lists and objects.
+    `bad` takes lines that are no row. `fix` says what to do where a column is missing. Raises UserError; in Parquet all but `label` have
+    to hold text; `structured`: that may hold lists and objects.
     """
     if unit_of(path) == "row":
         yield from _table_parts(path, wanted, label, fix, structured)
@@ -116,13 +109,13 @@ def parts_of(
     rows: Iterator[tuple[int, Any]] = objects(path, wanted, once=True, bad=bad)
     keys: Sequence[Any] = wanted
     if is_separated(path):
-        header, rows = _headed(path, wanted, bad)
+        header, rows = _separated(path, wanted, bad)
         keys = [header.index(name) for name in wanted]
-    part = list(itertools.islice(rows, PART))
+    part = list(islice(rows, PART))
     while True:
         columns = {name: [row[key] for _, row in part] for name, key in zip(wanted, keys, strict=True)}
         yield FileColumns(path, columns, unit_of(path), [line for line, _ in part])
-        if not (part := list(itertools.islice(rows, PART))):
+        if not (part := list(islice(rows, PART))):
             return
 
 
@@ -190,7 +183,7 @@ def _not_utf8(path: Path) -> UserError:
     """What is wrong in a file that is no UTF-8, with its first line that is not. Holds one line at a time."""
     with opened(path, "rb") as file:
         for line, raw in enumerate(file, 1):
-            if line == 1 and raw.startswith(_UTF16):
+            if line == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
                 return UserError(f"{path}: is UTF-16 (as Excel's 'Unicode text' is); save the file as UTF-8.")
             try:
                 raw.decode()
@@ -201,10 +194,8 @@ def _not_utf8(path: Path) -> UserError:
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(number from 1, text without spaces around it) of each line of a UTF-8 file, also .gz, that is not blank.
-
-    Holds one line at a time. Raises UserError as `reading` does.
-    """
+    """(number from 1, text without spaces around it) of each line of a UTF-8 file, also .gz, that is not blank. Raises UserError as
+    `reading` does."""
     with reading(path, "\n") as file:
         yield from ((number, line) for number, text in enumerate(file, 1) if (line := text.strip()))
 
@@ -212,35 +203,35 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 def objects(
     path: Path, wanted: Sequence[str], fix: str = RENAME, *, once: bool = False, bad: BadRows | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, object) of a JSONL file; `once` refuses a key that stands twice, of which Python would keep the last.
+    """(line, object) of a JSONL file; `once` refuses a key that stands twice, of which Python would keep the last. Of a `.json` file in
+    SQuAD's own format, (number, object) of each question.
 
-    Of a `.json` file in SQuAD's own format, (number, object) of each question. Raises UserError with the line of what is no object (without
-    `bad`, which takes them), or lacks one of `wanted`; `fix` says what to do then.
+    Raises UserError with the line of what is no object (without `bad`, which takes them), or lacks one of `wanted`; `fix` says what to do
+    then.
     """
     if path.suffix.lower() == ".json":
         yield from _squad(path, wanted, fix)
         return
     hook, example, whole = _once if once else None, next(iter(wanted), "text"), False
     for line, text in lines(path):
+        place = f"{path}, line {line}"
         try:
             row = json.loads(text, object_pairs_hook=hook)
-        except (ValueError, RecursionError) as error:
-            problem = getattr(error, "msg", str(error))
-            _leave_out(bad, line, f"{path}, line {line}: is not JSON ({problem}); write one object a line.")
-            continue
-        if not isinstance(row, dict):
-            _leave_out(bad, line, f'{path}, line {line}: is not an object like {{"{example}": ...}}; write one a line.')
-            continue
-        if all(name in row for name in wanted):
-            whole = True
-            yield line, row
-            continue
-        try:
-            require(f"{path}, line {line}", list(row), wanted, fix)
-        except UserError as error:
-            if bad is None or not whole:  # without a row that has them the file has other columns
+            if isinstance(row, dict):
+                if not all(name in row for name in wanted):
+                    require(place, list(row), wanted, fix)
+                whole = True
+                yield line, row
+                continue
+            error = UserError(f'{place}: is not an object like {{"{example}": ...}}; write one a line.')
+        except (ValueError, RecursionError) as raised:
+            problem = getattr(raised, "msg", str(raised))
+            error = UserError(f"{place}: is not JSON ({problem}); write one object a line.")
+        except UserError as missing:
+            if not whole:  # without a row that has them the file has other columns
                 raise
-            bad.append((line, error))
+            error = missing
+        _leave_out(bad, line, error)
 
 
 def _squad(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -264,11 +255,11 @@ def _squad(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, d
         yield number, row
 
 
-def _leave_out(bad: BadRows | None, line: int, sentence: str) -> None:
-    """Adds a line to the `bad` ones. Raises UserError where nothing takes it."""
+def _leave_out(bad: BadRows | None, line: int, error: UserError) -> None:
+    """Adds a line to the `bad` ones. Raises the error where nothing takes it."""
     if bad is None:
-        raise UserError(sentence) from None
-    bad.append((line, UserError(sentence)))
+        raise error from None
+    bad.append((line, error))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -280,12 +271,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _headed(
-    path: Path, wanted: Sequence[str], bad: BadRows | None = None
+def _separated(
+    path: Path, wanted: Sequence[str], bad: BadRows | None
 ) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """The header of a CSV file and the rows below it. Raises UserError without a header; for one of the columns `wanted`, or without
-    them of any, that is missing or appears twice."""
-    rows = _separated(path, bad)
+    """The header of a CSV file, and (line on which it begins, fields) of each row below it.
+
+    Raises UserError without a header; for one of the columns `wanted`, or without them of any, that is missing or appears twice.
+    """
+    rows = _csv_rows(path, bad)
     header = next(rows, (0, []))[1]
     if not header:
         names = f"with {', '.join(wanted)} " if wanted else ""
@@ -294,7 +287,7 @@ def _headed(
     return header, rows
 
 
-def _separated(path: Path, bad: BadRows | None) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(path: Path, bad: BadRows | None) -> Iterator[tuple[int, list[str]]]:
     """(line on which it begins, fields) of the header and of each row, all with as many fields as the header. A line without a
     character is no row.
 
@@ -305,29 +298,27 @@ def _separated(path: Path, bad: BadRows | None) -> Iterator[tuple[int, list[str]
     try:
         with reading(path) as file:
             separator, line = _separator(path)
-            skipped = len(list(itertools.islice(file, line - 1)))
+            skipped = len(list(islice(file, line - 1)))
             for row, end in _with_ends(csv.reader(file, delimiter=separator, strict=True)):
                 if row and not width:
                     row = [name.strip() for name in row]
                     width = len(row)
-                if separator == "\t" and skipped + end > line and any(map(_spans_rows, row)):
+                if separator == "\t" and skipped + end > line and any("\t" in text and "\n" in text for text in row):
+                    # more likely several rows of a file that does not quote, as GLUE's own, than one text
                     raise csv.Error("a quoted text goes over several lines and holds tabs, so its file may not quote")
                 if row and len(row) == width:
                     yield line, row
                 elif row:
-                    _leave_out(
-                        bad,
-                        line,
-                        f"{path}, line {line}: {len(row)} fields under a header of {width}; put a text with "
-                        f"{SEPARATORS[separator]} or line breaks in double quotes.",
-                    )
+                    fix = f"put a text with {SEPARATORS[separator]} or line breaks in double quotes"
+                    problem = f"{path}, line {line}: {len(row)} fields under a header of {width}; {fix}."
+                    _leave_out(bad, line, UserError(problem))
                 line = skipped + end + 1  # a quoted text may go over several
     except csv.Error as error:
+        problem, fix = f"is not CSV ({error})", "correct its quotes, or write JSONL"
         if "field limit" in str(error):
-            raise UserError(
-                f"{path}, line {line}: a field has more than {FIELD_CHARACTERS:,} characters; close its quotes, or cut the text."
-            ) from None
-        raise UserError(f"{path}, line {line}: is not CSV ({error}); correct its quotes, or write JSONL.") from None
+            problem = f"a field has more than {FIELD_CHARACTERS:,} characters"
+            fix = "close its quotes, or cut the text"
+        raise UserError(f"{path}, line {line}: {problem}; {fix}.") from None
 
 
 @contextmanager
@@ -346,7 +337,7 @@ def _with_ends(reader: Any) -> Iterator[tuple[list[str], int]]:
         part, problem = list[tuple[list[str], int]](), None
         try:
             with _long_fields():
-                part.extend((row, reader.line_num) for row in itertools.islice(reader, PART))
+                part.extend((row, reader.line_num) for row in islice(reader, PART))
         except csv.Error as error:
             problem = error
         yield from part
@@ -354,11 +345,6 @@ def _with_ends(reader: Any) -> Iterator[tuple[list[str], int]]:
             raise problem
         if len(part) < PART:
             return
-
-
-def _spans_rows(text: str) -> bool:
-    """Whether a text of TSV is more likely several rows of a file that does not quote, as GLUE's own, than one text."""
-    return "\t" in text and "\n" in text
 
 
 def _separator(path: Path) -> tuple[str, int]:
@@ -382,54 +368,50 @@ def _separator(path: Path) -> tuple[str, int]:
 # --------------------------------------------------------------------------------------------------- Parquet and Arrow
 
 
-@contextmanager
-def _table(path: Path) -> Iterator[tuple[Any, Callable[[list[str], int], Iterator[Any]]]]:
-    """The schema of a Parquet or Arrow file, and what reads batches of some columns. Raises UserError for what fails inside."""
+def _table_parts(
+    path: Path, wanted: Sequence[str] | None, label: str = "", fix: str = RENAME, structured: bool = False
+) -> Iterator[FileColumns]:
+    """See `parts_of`; without `wanted` all columns, whatever they hold."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    arrow, before = path.suffix == ".arrow", 0
     try:
         with path.open("rb"):  # for the system's own error, if there is one: Arrow's are longer
-            if path.suffix == ".arrow":
-                stream = pa.ipc.open_stream(pa.memory_map(str(path)))
-                yield stream.schema, lambda names, rows: (batch.select(names) for batch in stream)
-                return
-            with pq.ParquetFile(path, buffer_size=1 << 20) as file:
-                yield file.schema_arrow, lambda names, rows: file.iter_batches(rows, columns=names)
+            file: Any = (
+                pa.ipc.open_stream(pa.memory_map(str(path))) if arrow else pq.ParquetFile(path, buffer_size=1 << 20)
+            )
+        with file:
+            schema = file.schema if arrow else file.schema_arrow
+            names = list(schema.names if wanted is None else wanted)
+            require(str(path), schema.names, names, fix)
+            for name in wanted or ():
+                _check_type(path, name, schema.field(name).type, name == label, structured)
+            batches = (batch.select(names) for batch in file) if arrow else file.iter_batches(PART, columns=names)
+            for batch in batches:
+                columns = {name: _values(path, name, batch.column(name), before) for name in names}
+                places = range(before + 1, before + batch.num_rows + 1)
+                yield FileColumns(path, columns, "row", places, _code_names(schema))
+                before += batch.num_rows
+            if not before:
+                yield FileColumns(path, {name: [] for name in names}, "row", ())
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         problem = " ".join(str(error).split()).rstrip(".")
-        kind = "Arrow" if path.suffix == ".arrow" else "Parquet"
+        kind = "Arrow" if arrow else "Parquet"
         raise UserError(f"{path}: is not a whole {kind} file ({problem[:200]}); fetch or write it again.") from None
 
 
-def _table_parts(path: Path, wanted: Sequence[str], label: str, fix: str, structured: bool) -> Iterator[FileColumns]:
-    """See `parts_of`."""
-    rows = 0
-    with _table(path) as (schema, read):
-        _check_columns(path, schema, wanted, fix, label, structured)
-        for batch in read(list(wanted), PART):
-            columns = {name: _values(path, name, batch.column(name), rows) for name in wanted}
-            yield FileColumns(path, columns, "row", range(rows + 1, rows + batch.num_rows + 1), _code_names(schema))
-            rows += batch.num_rows
-    if not rows:
-        yield FileColumns(path, {name: [] for name in wanted}, "row", ())
+def _check_type(path: Path, name: str, kind: Any, is_label: bool, structured: bool) -> None:
+    import pyarrow.types as types
 
-
-def _check_columns(path: Path, schema: Any, wanted: Sequence[str], fix: str, label: str, structured: bool) -> None:
-    import pyarrow as pa
-
-    require(str(path), schema.names, wanted, fix)
-    for name in wanted:
-        kind = schema.field(name).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-        number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-        free = name == label and (number or structured)
-        if not (text or pa.types.is_null(kind) or free):
-            expected = "text or numbers" if name == label else "text"
-            raise UserError(f"{path}: column '{name}' holds {kind}, not {expected}; write it as {expected}.")
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) or types.is_null(kind)
+    number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    if not (text or (is_label and (number or structured))):
+        expected = "text or numbers" if is_label else "text"
+        raise UserError(f"{path}: column '{name}' holds {kind}, not {expected}; write it as {expected}.")
 
 
 def _values(path: Path, name: str, column: Any, before: int) -> list[Any]:
@@ -467,39 +449,46 @@ def is_half(text: str) -> bool:
     return False
 
 
-def column_texts(table: FileColumns, column: str) -> list[str]:
-    """The texts of a column. Raises UserError for what is no text."""
-    values = table.columns[column]
-    if set(map(type, values)) <= {str} and not is_half("".join(values)):
-        return values
-    for index, value in enumerate(values):
+def _problem(columns: Sequence[str], row: Sequence[Any], blank: bool) -> str:
+    """What is wrong with the values of a row's text columns, which may be `blank` or not; '' where nothing is."""
+    for column, value in zip(columns, row, strict=True):
         if value is None:
-            raise UserError(f"{table.place(index)}: '{column}' is null; fill the text in or delete the row.")
+            return f"'{column}' is null; fill the text in or delete the row."
         if not isinstance(value, str):
-            raise UserError(f"{table.place(index)}: '{column}' is {quoted(value)}, not text; write it in quotes.")
+            return f"'{column}' is {quoted(value)}, not text; write it in quotes."
         if is_half(value):
-            raise UserError(
-                f"{table.place(index)}: '{column}' holds half a character (a lone surrogate); correct the text."
-            )
-    return values
+            return f"'{column}' holds half a character (a lone surrogate); correct the text."
+    if not blank and not any(text.strip() for text in row):
+        return f"{' and '.join(columns)} blank; fill the text in or delete the row."
+    return ""
 
 
-def filled_texts(table: FileColumns, columns: Sequence[str]) -> list[str]:
-    """The texts of rows that are not blank, row after row."""
-    texts = [column_texts(table, column) for column in columns]
-    for index, row in enumerate(zip(*texts, strict=True)):
-        if not row[0].strip() and not any(text.strip() for text in row):
-            raise UserError(f"{table.place(index)}: {' and '.join(columns)} blank; fill the text in or delete the row.")
-    return texts[0] if len(texts) == 1 else [text for row in zip(*texts, strict=True) for text in row]
+def texts_of(
+    table: FileColumns, columns: Sequence[str], *, blank: bool = False, bad: BadRows | None = None
+) -> tuple[list[tuple[str, ...]], list[int]]:
+    """The texts of rows, and which rows they are: all, but for those that `bad` takes. Raises UserError for a null, for what is no text, and
+    unless they may be `blank` for rows without text."""
+    rows = table.rows(columns)
+    each = [table.columns[column] for column in columns]
+    plain = all(set(map(type, values)) <= {str} and not is_half("".join(values)) for values in each)
+    if plain and (blank or all(map(str.strip, each[0]))):
+        return rows, [*range(len(rows))]
+    good = []
+    for index, row in enumerate(rows):
+        if problem := _problem(columns, row, blank):
+            _leave_out(bad, table.places[index], UserError(f"{table.place(index)}: {problem}"))
+        else:
+            good.append(index)
+    return [rows[index] for index in good], good
 
 
 def read_texts(path: Path, columns: Sequence[str], name: str) -> Rows:
     """The rows of text columns that are not blank, in the file's order. Raises UserError."""
-    writer = TextWriter(len(columns))
+    buffer = TextBuffer(len(columns))
     for part in parts_of(path, columns):
-        rows = zip(*(column_texts(part, column) for column in columns), strict=True)
-        writer.add([text for row in rows if any(text and not text.isspace() for text in row) for text in row])
-    return Rows(writer.buffer(), None, name)
+        rows, _ = texts_of(part, columns, blank=True)
+        buffer.add([text for row in rows if any(map(str.strip, row)) for text in row])
+    return Rows(buffer, None, name)
 
 
 @dataclass(frozen=True)
@@ -517,14 +506,9 @@ class LabelledFile:
     names: Sequence[str]
     bad: Sequence[tuple[int, UserError]] = ()
 
-    @cached_property
-    def _first(self) -> NDArray[np.int64]:
-        """The first row of each value: codes count the values as they appear."""
-        return np.flatnonzero(np.diff(np.maximum.accumulate(self.codes), prepend=-1))
-
     def place(self, code: int) -> str:
         """Where a value stands first."""
-        return f"{self.path}, {self.unit} {self.places[self._first[code]]}"
+        return f"{self.path}, {self.unit} {self.places[np.argmax(self.codes == code)]}"
 
     def named(self, task: Task) -> Sequence[Any]:
         """`values`, with the file's own names in place of codes where these are classes of the task, and its `labels` say nothing of codes."""
@@ -599,23 +583,17 @@ def read_labelled(
     """The text columns and the labels of a file, read once. Raises UserError as `read_rows` does, except for labels: which are
     right, the task says. `shown`: how errors name the file; its path where left out. `structured`: labels may be lists and objects, which
     become JSON text."""
-    writer, known, codes, places = TextWriter(len(columns)), dict[Any, int](), [], []
+    buffer, known, codes, places = TextBuffer(len(columns)), dict[Any, int](), [], []
     bad: BadRows = []
     for part in parts_of(path, (*columns, label), label, structured=structured, bad=bad):
-        part, texts = _filled(replace(part, path=shown or path), columns, bad)
-        writer.add(texts)
-        codes.append(_label_codes(part, label, known, structured))
-        places.append(np.asarray(part.places, dtype=np.int64))
-    return LabelledFile(
-        part.path,
-        Rows(writer.buffer()),
-        np.concatenate(codes),
-        [key if isinstance(key, str) else key[1] for key in known],
-        part.unit,
-        np.concatenate(places),
-        part.names.get(label, ()),
-        bad,
-    )
+        part = replace(part, path=shown or path)
+        rows, good = texts_of(part, columns, bad=bad)
+        buffer.add([*chain.from_iterable(rows)])
+        codes.append(_label_codes(part, label, good, known, structured))
+        places.append(np.asarray(part.places, dtype=np.int64)[good])
+    values = [key if isinstance(key, str) else key[1] for key in known]
+    names, where = part.names.get(label, ()), np.concatenate(places)
+    return LabelledFile(part.path, Rows(buffer), np.concatenate(codes), values, part.unit, where, names, bad)
 
 
 def with_names(values: Sequence[Any], names: Sequence[str]) -> list[Any]:
@@ -623,37 +601,20 @@ def with_names(values: Sequence[Any], names: Sequence[str]) -> list[Any]:
     return [names[value] if type(value) is int and 0 <= value < len(names) else value for value in values]
 
 
-def _filled(table: FileColumns, columns: Sequence[str], bad: BadRows) -> tuple[FileColumns, list[str]]:
-    """The rows of a part that have text, and their texts; the others are added to `bad`."""
-    try:
-        return table, filled_texts(table, columns)
-    except UserError:
-        good = [index for index in range(len(table.places)) if _has_text(table, index, columns, bad)]
-    table = table.of(good)
-    return table, filled_texts(table, columns)
-
-
-def _has_text(table: FileColumns, index: int, columns: Sequence[str], bad: BadRows) -> bool:
-    try:
-        filled_texts(table.of([index]), columns)
-    except UserError as error:
-        bad.append((table.places[index], error))
-        return False
-    return True
-
-
-def _label_codes(table: FileColumns, label: str, known: dict[Any, int], structured: bool) -> NDArray[np.int32]:
-    """The number of each label among those that differ; `known` counts them as they appear, with the type of what is no text."""
-    values = table.columns[label]
-    if structured:
-        values = [
-            json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value for value in values
-        ]
-    for index, value in enumerate(values if set(map(type, values)) & {list, dict} else ()):
-        if isinstance(value, (list, dict)):
-            raise UserError(f"{table.place(index)}: label {quoted(value)} is neither text nor a number.")
-    keys = (value if type(value) is str else (type(value), value) for value in values)
-    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int32)
+def _label_codes(
+    table: FileColumns, label: str, good: Sequence[int], known: dict[Any, int], structured: bool
+) -> NDArray[np.int32]:
+    """The number of the label of each of the rows `good` among those that differ; `known` counts them as they appear, with the type of what
+    is no text."""
+    codes, values = [], table.columns[label]
+    for index in good:
+        value = values[index]
+        if isinstance(value, list | dict):
+            if not structured:
+                raise UserError(f"{table.place(index)}: label {quoted(value)} is neither text nor a number.")
+            value = json.dumps(value, ensure_ascii=False)
+        codes.append(known.setdefault(value if type(value) is str else (type(value), value), len(known)))
+    return np.array(codes, dtype=np.int32)
 
 
 def read_rows(path: Path, task: Task, name: str) -> Rows:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from io import BytesIO
@@ -24,15 +25,22 @@ Scope = Sequence[str | int]
 Ids = NDArray[np.uint64]
 Index = NDArray[np.int32]
 """Rows of a buffer."""
-Pieces = Callable[[list[bytes], list[int]], list[bytes]]
-"""What is hashed of each of some texts, from their bytes and their numbers of characters."""
+Piece = Callable[[bytes], bytes]
+"""What is hashed of a text in UTF-8."""
 
 BLOCK = 2048
-"""Rows that are hashed or decoded at a time."""
+"""Rows that are read from a buffer at a time."""
 KEPT_SHARE = 20
 """Rows that are less than one in so many of a buffer get one of their own."""
 _DIGESTED = {np.int64: "class", np.float32: "score", np.float64: "score", np.bytes_: "answers"}
 """What a digest says of labels, by their type."""
+_CODES: dict[type, Callable[[Any], bytes]] = {
+    np.int64: lambda code: b"%d" % code,
+    np.float32: lambda score: f"{score + 0.0:.9g}".encode(),  # + 0.0 makes -0.0 plain
+    np.float64: lambda score: repr(score + 0.0).encode(),
+    np.bytes_: lambda answers: b"%d:%b" % (len(answers), answers),
+}
+"""What an id says of a label, by its type."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -54,9 +62,26 @@ def scoped(ids: Ids, scope: Scope) -> Ids:
     return mix(mix(ids ^ first) + second)
 
 
+def hash_each(contents: Iterable[bytes]) -> Ids:
+    """Hash of each content, uint64 [n]."""
+    packed = bytearray()
+    for content in contents:
+        packed += hashlib.blake2b(content, digest_size=8).digest()
+    return np.frombuffer(packed, dtype="<u8").astype(np.uint64)
+
+
 def hashes(texts: Iterable[str]) -> Ids:
     """Hash of each text, uint64 [n]."""
-    return hash_each(text.encode("utf-8", "surrogatepass") for text in texts)
+    return hash_each(map(_encoded, texts))
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def counted(text: bytes) -> bytes:
+    """A text after its number of characters, so that nothing is lost where several are joined."""
+    return b"%d:%b" % (len(text if text.isascii() else text.decode("utf-8", "surrogatepass")), text)
 
 
 def _distinct(base: Ids) -> Ids:
@@ -73,143 +98,99 @@ def _distinct(base: Ids) -> Ids:
     return ids
 
 
-def counted(texts: list[bytes], characters: list[int]) -> list[bytes]:
-    """Each text after its number of characters, so that nothing is lost where several are joined."""
-    return [b"%d:%b" % (count, text) for count, text in zip(characters, texts, strict=True)]
-
-
-def hash_each(contents: Iterable[bytes]) -> Ids:
-    """Hash of each content, uint64 [n]."""
-    blake2b = hashlib.blake2b
-    packed = b"".join([blake2b(content, digest_size=8).digest() for content in contents])
-    return np.frombuffer(packed, dtype="<u8").astype(np.uint64)
-
-
 class TextBuffer:
-    """n rows of `columns` texts each, row after row: text j is `raw[ends[j]:ends[j + 1]]`; `characters` int32 [n * columns].
+    """Rows of `columns` texts each, appended row after row, as UTF-8; and the hashes of the rows, each computed once."""
 
-    Raises ValueError where the texts are not whole rows.
-    """
-
-    def __init__(self, raw: bytes, sizes: NDArray[np.int32], characters: NDArray[np.int32], columns: int) -> None:
-        if len(sizes) % max(1, columns):
-            raise ValueError(f"{len(sizes)} texts are no rows of {columns}")
-        self.columns, self._raw, self._characters = columns, raw, characters
-        self._ends = np.zeros(len(sizes) + 1, dtype=np.int64)
-        np.cumsum(sizes, out=self._ends[1:])
-        self._hashes: dict[str, tuple[Ids, NDArray[np.bool_]]] = {}
-
-    def __len__(self) -> int:
-        return (len(self._ends) - 1) // max(1, self.columns)
+    def __init__(self, columns: int) -> None:
+        self.columns = columns
+        self._written, self._sizes, self._lengths = BytesIO(), array("i"), array("i")
+        self._hashes: dict[tuple[Piece, bool], tuple[Ids, NDArray[np.bool_]]] = {}
 
     @classmethod
     def of(cls, rows: Sequence[tuple[str, ...]]) -> TextBuffer:
-        """A buffer of rows. Raises ValueError where they differ in their number of texts."""
-        columns = len(rows[0]) if rows else 0
-        if any(len(row) != columns for row in rows):
+        """Raises ValueError where rows differ in their number of texts."""
+        buffer = cls(len(rows[0]) if rows else 0)
+        if any(len(row) != buffer.columns for row in rows):
             raise ValueError("rows differ in their number of texts")
-        writer = TextWriter(columns)
         for start in range(0, len(rows), BLOCK):
-            writer.add(list(chain.from_iterable(rows[start : start + BLOCK])))
-        return writer.buffer()
+            buffer.add(list(chain.from_iterable(rows[start : start + BLOCK])))
+        return buffer
 
-    def texts(self, rows: Index) -> Iterator[tuple[str, ...]]:
-        """Each of `rows` as strings."""
-        for _, texts in self._blocks(rows):
-            decoded = [text.decode("utf-8", "surrogatepass") for text in texts]
-            yield from zip(*[iter(decoded)] * self.columns, strict=True)
+    def add(self, texts: Sequence[str]) -> None:
+        """The texts of whole rows; all of them before any is read."""
+        encoded = [*map(_encoded, texts)]
+        self._written.writelines(encoded)
+        self._sizes.extend(map(len, encoded))
+        self._lengths.extend(map(len, texts))
 
-    def characters(self, rows: Index) -> NDArray[np.int64]:
-        """Characters of each of `rows`, its texts together."""
-        count: NDArray[np.int64] = self._characters.reshape(len(self), max(1, self.columns))[rows].sum(axis=1)
-        return count
+    @cached_property
+    def _raw(self) -> bytes:
+        return self._written.getvalue()
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """Text j is `_raw[_ends[j]:_ends[j + 1]]`."""
+        return np.concatenate([[0], np.cumsum(self._sizes, dtype=np.int64)])
+
+    def __len__(self) -> int:
+        return len(self._sizes) // max(1, self.columns)
 
     def sizes(self, rows: Index) -> NDArray[np.int64]:
         """UTF-8 bytes of each of `rows`, its texts together."""
-        sizes: NDArray[np.int64] = np.diff(self._ends).reshape(len(self), max(1, self.columns))[rows].sum(axis=1)
-        return sizes
+        return self._sums(self._sizes, rows)
 
-    def contents(self, rows: Index) -> Iterator[list[bytes]]:
-        """One string of bytes for each of `rows`, different for different texts; a block of rows at a time."""
-        for flat, texts in self._blocks(rows):
-            yield self._of_rows(counted(texts, self._characters[flat].tolist()))
+    def characters(self, rows: Index) -> NDArray[np.int64]:
+        """Characters of each of `rows`, its texts together."""
+        return self._sums(self._lengths, rows)
 
-    def hashes(self, name: str, rows: Index, pieces: Pieces, each_text: bool = False) -> Ids:
-        """Hash of each of `rows`, uint64 [m], by the `pieces` of its texts; with `each_text`, of each of its texts, [m, columns].
+    def _sums(self, each: array[int], rows: Index) -> NDArray[np.int64]:
+        sums: NDArray[np.int64] = np.asarray(each).reshape(len(self), max(1, self.columns))[rows].sum(axis=1)
+        return sums
 
-        `name` stands for `pieces`: the hash of a row is computed once, whichever row sets ask for it.
-        """
-        shape = (len(self), self.columns) if each_text else (len(self),)
-        if name not in self._hashes:
-            self._hashes[name] = np.zeros(shape, dtype=np.uint64), np.zeros(len(self), dtype=np.bool_)
-        found, known = self._hashes[name]
-        missing = np.zeros(len(self), dtype=np.bool_)
-        missing[rows] = True
-        new, start = np.flatnonzero(missing & ~known), 0
-        for flat, texts in self._blocks(new):
-            made = pieces(texts, self._characters[flat].tolist())
-            hashed = hash_each(made if each_text else self._of_rows(made)).reshape(-1, *shape[1:])
-            found[new[start : start + len(hashed)]] = hashed
-            start += len(hashed)
-        known[new] = True
-        return found[rows]
-
-    def only(self, rows: Index) -> TextBuffer:
-        """A buffer of these rows alone, with their hashes."""
-        flat = self._flat(rows)
-        raw = b"".join(chain.from_iterable(texts for _, texts in self._blocks(rows)))
-        other = TextBuffer(raw, np.diff(self._ends)[flat].astype(np.int32), self._characters[flat], self.columns)
-        other._hashes = {name: (found[rows], known[rows]) for name, (found, known) in self._hashes.items()}
-        return other
+    def texts(self, rows: Index) -> Iterator[bytes]:
+        """The texts of `rows`, row after row."""
+        for start in range(0, len(rows), BLOCK):
+            flat = self._flat(rows[start : start + BLOCK])
+            ends = zip(self._ends[flat].tolist(), self._ends[flat + 1].tolist(), strict=True)
+            yield from [self._raw[begin:end] for begin, end in ends]
 
     def _flat(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """The texts of rows, [m * columns]."""
         return np.asarray(rows[:, None] * np.int64(self.columns) + np.arange(self.columns)).ravel()
 
-    def _blocks(self, rows: NDArray[np.integer[Any]]) -> Iterator[tuple[NDArray[np.int64], list[bytes]]]:
-        """Which texts they are and their bytes, of BLOCK rows at a time."""
-        raw = self._raw
-        for start in range(0, len(rows), BLOCK):
-            flat = self._flat(rows[start : start + BLOCK])
-            begins, ends = self._ends[flat].tolist(), self._ends[flat + 1].tolist()
-            yield flat, [raw[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    def contents(self, rows: Index, piece: Piece = counted) -> Iterator[bytes]:
+        """One string of bytes for each of `rows`: the `piece` of each of its texts."""
+        pieces = map(piece, self.texts(rows))
+        return pieces if self.columns == 1 else map(b"".join, zip(*[pieces] * self.columns, strict=True))
 
-    def _of_rows(self, pieces: list[bytes]) -> list[bytes]:
-        if self.columns == 1:
-            return pieces
-        return [b"".join(row) for row in zip(*[iter(pieces)] * self.columns, strict=True)]
+    def hashes(self, rows: Index, piece: Piece, each_text: bool = False) -> Ids:
+        """Hash of each of `rows`, uint64 [m], by the `piece` of its texts; with `each_text`, of each of its texts, [m, columns]. It is
+        computed once, whichever row sets ask for it."""
+        shape = (self.columns,) if each_text else ()
+        empty = np.zeros((len(self), *shape), dtype=np.uint64), np.zeros(len(self), dtype=np.bool_)
+        found, known = self._hashes.setdefault((piece, each_text), empty)
+        missing = np.zeros(len(self), dtype=np.bool_)
+        missing[rows] = True
+        new = np.flatnonzero(missing & ~known).astype(np.int32)
+        contents = map(piece, self.texts(new)) if each_text else self.contents(new, piece)
+        found[new], known[new] = hash_each(contents).reshape(-1, *shape), True
+        return found[rows]
 
-
-class TextWriter:
-    """Texts added part by part to what becomes a buffer, which is not copied at the end."""
-
-    def __init__(self, columns: int) -> None:
-        self._columns, self._raw = columns, BytesIO()
-        none = np.zeros(0, dtype=np.int32)
-        self._sizes, self._characters = [none], [none]
-
-    def add(self, texts: Sequence[str]) -> None:
-        """The texts of whole rows, row after row."""
-        joined = "".join(texts)
-        raw = joined.encode("utf-8", "surrogatepass")
-        characters = np.fromiter(map(len, texts), dtype=np.int32, count=len(texts))
-        sizes = characters
-        if len(raw) > len(joined):
-            sizes = np.array([len(text.encode("utf-8", "surrogatepass")) for text in texts], dtype=np.int32)
-        self._raw.write(raw)
-        self._sizes.append(sizes)
-        self._characters.append(characters)
-
-    def buffer(self) -> TextBuffer:
-        sizes, characters = (np.concatenate(parts) for parts in (self._sizes, self._characters))
-        return TextBuffer(self._raw.getvalue(), sizes, characters, self._columns)
+    def only(self, rows: Index) -> TextBuffer:
+        """A buffer of these rows alone, with their hashes."""
+        other, flat = TextBuffer(self.columns), self._flat(rows)
+        other._written.writelines(self.texts(rows))
+        other._sizes.frombytes(np.asarray(self._sizes)[flat].tobytes())
+        other._lengths.frombytes(np.asarray(self._lengths)[flat].tobytes())
+        other._hashes = {name: (found[rows], known[rows]) for name, (found, known) in self._hashes.items()}
+        return other
 
 
 class Rows:
     """`texts`: n rows of 1 or 2 texts; `labels`: int64 [n] (codes), float32 or float64 [n] (regression), bytes [n] (answers) or None; `name`: a label.
 
-    Rows that are taken from others share their text buffer. Raises ValueError when the number of labels or of texts in a row
-    does not fit.
+    `skipped`: the bad rows that were left out where these were read. `label_form`: whether their file has classes by name, by number,
+    or by number and a name of each. Raises ValueError when the number of labels or of texts in a row does not fit.
     """
 
     def __init__(
@@ -219,8 +200,7 @@ class Rows:
         name: str = "",
         index: Index | None = None,
     ) -> None:
-        """`index`: the rows of a buffer that these are, int32 [n]; None for all of it. `skipped`: the bad rows that were left out where these
-        were read. `label_form`: whether their file has classes by name, by number, or by number and a name of each."""
+        """`index`: the rows of a buffer that these are, int32 [n]; None for all of it."""
         try:
             self._buffer = texts if isinstance(texts, TextBuffer) else TextBuffer.of(tuple(texts))
         except ValueError as error:
@@ -241,7 +221,8 @@ class Rows:
     @property
     def texts(self) -> tuple[tuple[str, ...], ...]:
         """The texts of each row, decoded anew at each call."""
-        return tuple(self._buffer.texts(self._index))
+        decoded = (text.decode("utf-8", "surrogatepass") for text in self._buffer.texts(self._index))
+        return tuple(zip(*[decoded] * self._buffer.columns, strict=True))
 
     @property
     def columns(self) -> int:
@@ -255,14 +236,14 @@ class Rows:
             raise ValueError(f"{self.name}: these rows have no labels")
         return self.labels
 
-    def hashes(self, name: str, pieces: Pieces, each_text: bool = False) -> Ids:
+    def hashes(self, piece: Piece, each_text: bool = False) -> Ids:
         """See `TextBuffer.hashes`."""
-        return self._buffer.hashes(name, self._index, pieces, each_text)
+        return self._buffer.hashes(self._index, piece, each_text)
 
     @property
     def text_ids(self) -> Ids:
         """Hash of each row's texts, uint64 [n]: equal for rows with equal texts, whatever their labels."""
-        return self.hashes("texts", counted)
+        return self.hashes(counted)
 
     @cached_property
     def ids(self) -> Ids:
@@ -270,20 +251,9 @@ class Rows:
         if self.labels is None:
             return _distinct(self.text_ids)
         if self._labelled is None:
-            self._labelled, start = np.empty(len(self), dtype=np.uint64), 0
-            for contents in self._buffer.contents(self._index):
-                values = self.labels[start : start + len(contents)].tolist()
-                if self.labels.dtype == np.float32:  # + 0.0 makes -0.0 plain
-                    codes = [f"{value + 0.0:.9g}".encode() for value in values]
-                elif self.labels.dtype == np.float64:
-                    codes = [repr(value + 0.0).encode() for value in values]
-                elif self.labels.dtype == np.int64:
-                    codes = [b"%d" % value for value in values]
-                else:
-                    codes = [b"%d:%b" % (len(value), value) for value in values]
-                pairs = zip(codes, contents, strict=True)
-                self._labelled[start : start + len(contents)] = hash_each(b"%b|%b" % pair for pair in pairs)
-                start += len(contents)
+            codes = map(_CODES[self.labels.dtype.type], self.labels.tolist())
+            pairs = zip(codes, self._buffer.contents(self._index), strict=True)
+            self._labelled = hash_each(b"%b|%b" % pair for pair in pairs)
         return _distinct(self._labelled)
 
     @cached_property
@@ -344,6 +314,4 @@ class Rows:
     def sorted(self) -> Rows:
         """The same rows in canonical order, by mixed id: whatever the order they were read in."""
         order = np.argsort(mix(self.ids), kind="stable")
-        if np.array_equal(order, np.arange(len(self))):
-            return self
-        return self.take(order)
+        return self if np.array_equal(order, np.arange(len(self))) else self.take(order)

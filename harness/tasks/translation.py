@@ -271,9 +271,9 @@ def _file_ways(where: str, path: Path) -> tuple[Way, ...]:
     views: dict[str, dict[str, str]] = {column: {} for column in columns}
     first: dict[str, str] = {}
     for part in reading.parts_of(path, ("text", *columns)):
-        texts = reading.column_texts(part, "text")
-        for column in columns:
-            for index, (text, view) in enumerate(zip(texts, reading.column_texts(part, column), strict=True)):
+        rows, _ = reading.texts_of(part, ("text", *columns), blank=True)
+        for number, column in enumerate(columns, 1):
+            for index, (text, view) in enumerate((row[0], row[number]) for row in rows):
                 place = first.setdefault(text, part.place(index))
                 if views[column].setdefault(text, view) != view:
                     raise UserError(

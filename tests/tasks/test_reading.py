@@ -16,7 +16,7 @@ from tasks.task_files import pairs, single, write_file
 from harness.errors import UserError
 from harness.tasks import TASKS, Task, open_source, reading
 from harness.tasks.reading import whole_rows
-from harness.tasks.rows import TextBuffer
+from harness.tasks.rows import Rows
 
 ENDINGS = ("parquet", "csv", "jsonl")
 AWKWARD = ['commas, "quotes"', "line\nbreak", " spaces ", "Ünïcode 漢字 🎈", "tab\there", "NA", "null", "007"]
@@ -54,7 +54,7 @@ def test_formats_and_orders_give_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_labels_by_name_and_by_number_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TextBuffer, "texts", None)  # only questions are read twice
+    monkeypatch.setattr(Rows, "texts", None)  # only questions are read twice
     names = [{**row, "label": TASKS["sst2"].classes[row["label"]]} for row in single(10)]
     numbers = [{**row, "label": float(row["label"])} for row in single(10)]
     texts = [{**row, "label": str(row["label"])} for row in single(10)]
