@@ -6,6 +6,7 @@ cache without a request. A hub that cannot be reached gets one request a minute:
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,9 +17,21 @@ from typing import Any, Literal
 
 from harness.errors import NotAtHand, UserError
 
+HUB = "hub:"
+"""How the name of a data set begins: hub:OWNER/NAME[:CONFIG][@REVISION]."""
 SECONDS = 10.0
 """For an answer about a repository."""
 PROBE_SECONDS = 5.0
+_NAME = re.compile(r"hub:([\w.-]+/[\w.-]+)(?::([^@:]+))?(?:@(\S+))?")
+
+
+def parsed(name: str) -> tuple[str, str | None, str | None]:
+    """(OWNER/NAME, configuration, revision) of a data set's name. Raises UserError."""
+    parts = _NAME.fullmatch(name)
+    if parts is None:
+        raise UserError(f"{name}: is not a data set of the hub; write {HUB}OWNER/NAME[:CONFIG][@REVISION].")
+    repository, config, revision = parts.groups()
+    return str(repository), config, revision
 
 
 def unreachable() -> str:

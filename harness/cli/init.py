@@ -10,7 +10,7 @@ from harness.errors import UserError
 from harness.paths import named_path, replace_file
 from harness.planning.request import LABELLED, YAML, has_rows
 from harness.tasks.inferred import Description, infer_task, task_yaml
-from harness.tasks.user_task import load_user_task
+from harness.tasks.task import load_user_task
 from harness.yaml_files import dumped
 
 

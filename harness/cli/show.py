@@ -67,8 +67,8 @@ def _methods() -> Rows:
 
 
 def _tasks() -> Rows:
+    from harness.hub import HUB
     from harness.tasks import TASKS
-    from harness.tasks.hub_data import HUB
     from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
 
     for name, task in TASKS.items():

@@ -16,12 +16,11 @@ from harness.commands.prepare import Prepared
 from harness.commands.recorded import Recorded
 from harness.commands.report import grid_of
 from harness.errors import masked
-from harness.hub import is_id
+from harness.hub import HUB, is_id
 from harness.methods import methods_named
 from harness.paths import without_folders
 from harness.specs import Run, Stage
 from harness.tasks import Task
-from harness.tasks.hub_data import HUB
 from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
 from harness.views.cells import counted_scores
 from harness.views.document import MARKDOWN

@@ -40,7 +40,7 @@ from harness.storage import Storage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tasks import TASKS, NotAtHand, Rows, Task, TextSource, count_overlap, open_source, protocol_named
 from harness.tasks.inferred import Description, infer_task, task_name
-from harness.tasks.user_task import load_user_task
+from harness.tasks.task import load_user_task
 from harness.views.other_system import OtherSystem
 from harness.wording import counted, some_of
 

@@ -18,9 +18,10 @@ from typing import Any
 
 from harness import errors
 from harness.errors import UserError
+from harness.hub import HUB
 from harness.paths import named_path, remembered
 from harness.specs import KEY_LENGTH, RowSet, digest_of
-from harness.tasks.hub_data import HUB, open_hub_data
+from harness.tasks.hub_data import open_hub_data
 from harness.tasks.packaged import boolq_prose
 from harness.tasks.reading import is_half, is_separated, lines, objects, parts_of
 from harness.tasks.rows import Rows

@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import NotAtHand, UserError, unknown
-from harness.hub import Repository
+from harness.hub import HUB, Repository, parsed
 from harness.paths import read_json, write_json
 from harness.tasks.reading import LabelledFile, read_labelled, with_names
 
-HUB = "hub:"
 CONVERTED = "refs/convert/parquet"
 """Branch of the hub with its own Parquet copy of a data set, for those that a script makes, which is not run."""
 READ_AS_IT_IS = (".parquet", ".jsonl", ".jsonl.gz", ".json.gz")
-_NAME = re.compile(r"hub:([\w.-]+/[\w.-]+)(?::([^@:]+))?(?:@(\S+))?")
 _FORMAT = 1
 
 
@@ -62,15 +60,6 @@ class HubData:
             shown = f"{HUB}{self.name}: {split if os.path.isabs(file) else file}"
             table = read_labelled(path, columns, label, shown, structured=structured)
             yield replace(table, values=with_names(table.values, self.names.get(label, table.names)), names=())
-
-
-def parsed(name: str) -> tuple[str, str | None, str | None]:
-    """(OWNER/NAME, configuration, revision) of a data set's name. Raises UserError."""
-    parts = _NAME.fullmatch(name)
-    if parts is None:
-        raise UserError(f"{name}: is not a data set of the hub; write {HUB}OWNER/NAME[:CONFIG][@REVISION].")
-    repository, config, revision = parts.groups()
-    return str(repository), config, revision
 
 
 def open_hub_data(name: str, where: str, otherwise: str, *, download: bool) -> HubData:

@@ -18,10 +18,11 @@ import numpy as np
 
 from harness.answers import SQUAD
 from harness.errors import UserError, unknown
+from harness.hub import HUB
 from harness.kinds import Spans, kind_of, number_of
 from harness.paths import named_path
 from harness.tasks.corpora import local_files
-from harness.tasks.hub_data import HUB, HubData, open_hub_data
+from harness.tasks.hub_data import HubData, open_hub_data
 from harness.tasks.reading import (
     BadRows,
     LabelledFile,

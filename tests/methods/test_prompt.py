@@ -21,7 +21,7 @@ from harness.errors import UserError
 from harness.methods import METHODS
 from harness.prompts import Prompt
 from harness.store import Store
-from harness.tasks.user_task import load_user_task
+from harness.tasks.task import load_user_task
 
 PROMPT = METHODS["prompt"]
 VALUES = {"fine_tune.steps": 8, "fine_tune.batch_size": 4, "max_length": 64, "optim.lr": 1e-3}

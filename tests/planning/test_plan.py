@@ -24,8 +24,7 @@ from harness.planning.runs import CHARS_PER_TOKEN, Plan, make_plan, stage_flops
 from harness.planning.task_reader import NO_TRANSLATION, Translation
 from harness.specs import Encoder, Parent, Selection, Stage
 from harness.tasks import TASKS, NotAtHand, TextSource, open_source
-from harness.tasks.task import Task
-from harness.tasks.user_task import load_user_task
+from harness.tasks.task import Task, load_user_task
 from harness.views.notes import mlm_head_notes, weight_sentences
 
 SHAPE = {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "vocab_size": 50265}

@@ -22,7 +22,7 @@ from harness.errors import UserError
 from harness.tasks import PROTOCOLS, Task, open_source
 from harness.tasks.inferred import Description, infer_task, task_yaml
 from harness.tasks.sources import WHOLE
-from harness.tasks.user_task import load_user_task
+from harness.tasks.task import load_user_task
 
 OWN = PROTOCOLS["own"]
 

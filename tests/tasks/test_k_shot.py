@@ -12,7 +12,7 @@ from tasks.task_files import pairs, write_file
 
 from harness.errors import UserError
 from harness.tasks import PROTOCOLS, TASKS, Rows, Task, TextSource, normalised, open_source
-from harness.tasks.user_task import load_user_task
+from harness.tasks.task import load_user_task
 
 K_SHOT = PROTOCOLS["k_shot"]
 SST2, MNLI, STSB = (TASKS[name] for name in ("sst2", "mnli", "stsb"))

@@ -17,14 +17,14 @@ from tasks.task_files import write_file
 
 from harness.errors import UserError
 from harness.tasks import PROTOCOLS, Rows, open_source
-from harness.tasks.user_task import load_user_task
+from harness.tasks.task import load_user_task
 
 FEW = PROTOCOLS["cmlm_few_shot"]
 HEAD = "name: mine\ncolumns: [text]\nclasses: ['no', 'yes']\nmetrics: [accuracy]\n"
 SAID = """
 from harness.errors import UserError
 from harness.tasks import PROTOCOLS, open_source
-from harness.tasks.user_task import load_user_task
+from harness.tasks.task import load_user_task
 for path in {paths!r}:
     try:
         task, source = load_user_task(path), open_source(None)

@@ -12,7 +12,7 @@ from tasks.task_files import write_file
 
 from harness.errors import UserError
 from harness.tasks import PROTOCOLS, Protocol, Rows, Task, TextSource, normalised, open_source
-from harness.tasks.user_task import load_user_task
+from harness.tasks.task import load_user_task
 
 OWN = {name: protocol for name, protocol in PROTOCOLS.items() if name.startswith("own")}
 ONCE = OWN["own"]

@@ -17,7 +17,7 @@ from harness.tasks import PROTOCOLS, TASKS, Rows, open_source
 from harness.tasks.inferred import Description, infer_task, task_yaml
 from harness.tasks.overlap import normal_ids
 from harness.tasks.reading import read_rows
-from harness.tasks.user_task import load_user_task
+from harness.tasks.task import load_user_task
 
 SQUAD = TASKS["squad_v2"]
 RECORD = {"question": "Who?", "context": "Ann met Bob.", "answers": {"text": ["Ann"], "answer_start": [0]}}

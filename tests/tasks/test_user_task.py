@@ -10,7 +10,7 @@ from tasks.task_files import write_file
 
 from harness.errors import UserError
 from harness.tasks import PROTOCOLS, open_source
-from harness.tasks.user_task import load_user_task
+from harness.tasks.task import load_user_task
 
 GOOD = """\
 name: reviews
