@@ -19,7 +19,6 @@ from ruamel.yaml import YAML
 import harness
 from harness.api import BenchResult, CompareResult, StageRecord
 from harness.api.caller import in_notebook
-from harness.views.document import Document, Entry, Table, fragment
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -87,16 +86,6 @@ def test_no_notebook_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = SimpleNamespace(get_ipython=lambda: SimpleNamespace(config={}))
     monkeypatch.setitem(sys.modules, "IPython", terminal)
     assert in_notebook(3) is None
-
-
-def test_a_fragment_escapes_what_it_shows() -> None:
-    table = Table("a < b", ["Method", "<x>"], [["R&D", Entry("1.0", spread="0.1", best=True, marks="a")]])
-    html = balanced(fragment(Document("d", [table], ["1 < 2"], ["a: note"], below=[table])))
-    assert "<caption>a &lt; b</caption>" in html
-    assert "R&amp;D" in html
-    assert "<b>1.0 ± 0.1</b><sup>a</sup>" in html
-    assert "<div>a: note</div><div>1 &lt; 2</div>" in html
-    assert "<details>" in html
 
 
 def test_the_citation_is_of_this_version() -> None:

@@ -29,7 +29,6 @@ from harness.planning.table import load_table, table_names
 from harness.tracking import check_trackers
 from harness.views.comparison import rendered, rendered_variance
 from harness.views.cost import rendered_costs
-from harness.views.document import latex_document
 from harness.views.figures import cost as cost_figure
 from harness.views.figures import forest
 from harness.views.figures.cost import COST
@@ -41,6 +40,7 @@ from harness.views.ranks import rendered_ranks
 from harness.views.results_page import Results, results_page
 from harness.views.table import render
 from harness.views.variance import decomposed
+from harness.views.view import latex_document
 from harness.wording import listed
 
 ENDINGS = {".txt": "text", ".md": "md", ".tex": "latex", ".htm": "html"}

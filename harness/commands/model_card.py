@@ -23,7 +23,7 @@ from harness.specs import Run, Stage
 from harness.tasks import Task
 from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
 from harness.views.cells import counted_scores
-from harness.views.document import MARKDOWN
+from harness.views.view import shown
 from harness.wording import counted, escaped, in_points, per_class, value_text
 from harness.yaml_files import format_value
 
@@ -102,7 +102,7 @@ def card(
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=False,
-        finalize=lambda value: value if isinstance(value, Markup) else MARKDOWN.escape(str(value)),
+        finalize=lambda value: value if isinstance(value, Markup) else shown(str(value), "md"),
         keep_trailing_newline=True,
     )
     environment.filters |= {"counted": counted, "in_points": in_points}
@@ -230,13 +230,13 @@ def _stage(stage: Stage) -> Markup:
         params = f"of scores less {value_text(mean)} and divided by {value_text(spread)}"
     optim = stage.optim
     selection = (
-        f"; best checkpoint by {stage.selection.metric} on {MARKDOWN.escape(stage.data.dev.name)} ({counted(stage.data.dev.rows, 'row')}), scored "
+        f"; best checkpoint by {stage.selection.metric} on {shown(stage.data.dev.name, 'md')} ({counted(stage.data.dev.rows, 'row')}), scored "
         f"every {counted(stage.selection.every, 'update')}"
         if stage.selection and stage.data.dev
         else ""
     )
     return Markup(
-        f"**{stage.phase}**: objective {_code(_objective(stage))}{f' ({params})' if params else ''} on {MARKDOWN.escape(stage.data.train.name)} "
+        f"**{stage.phase}**: objective {_code(_objective(stage))}{f' ({params})' if params else ''} on {shown(stage.data.train.name, 'md')} "
         f"({counted(stage.data.train.rows, 'row')}, digest {stage.data.train.digest[:10]}); {counted(optim.steps, 'update')} of "
         f"{optim.batch_size}, AdamW, lr {value_text(optim.lr)} ({optim.schedule}, warm-up {value_text(optim.warmup)}), weight decay "
         f"{value_text(optim.weight_decay)}{' (biases and norms too)' if optim.decay_biases_and_norms else ''}, clip {value_text(optim.clip)}, dropout {value_text(optim.dropout)}, at most {stage.data.max_length} tokens, "

@@ -27,10 +27,10 @@ from harness.store.published import (
     unpacked,
     unpacked_from,
 )
-from harness.views.document import markdown_lines
 from harness.views.provenance import COST_LINES, VERSIONS, cost_table
 from harness.views.seal import time_of
 from harness.views.table import render
+from harness.views.view import markdown_lines
 from harness.wording import counted, listed
 
 TABLE_FILE = "README.md"
@@ -68,7 +68,7 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
         *(f"Plan sealed: {each.digest}, {time_of(each)}." for each in store.seals(table)),
         f"Versions: {'; '.join(_versions({**record.provenance}) for record in _distinct(recorded))}.",
         "",
-        *markdown_lines(cost_table(grid, plan.runs, recorded)),
+        *markdown_lines(cost_table(grid, plan.runs, recorded).plain),
         "",
         *(f"- {line}" for line in COST_LINES),
     ]

@@ -16,22 +16,19 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.views import document
 from harness.views.document import Entry, Section
+from harness.views.view import shown
 from harness.wording import escaped
 
 MANY = 8
 """From so many rows on, a table has a filter."""
 
 
-class Html(document.Html):
-    """The marks of every other format of a table, in HTML."""
-
-    def cell(self, cell: str | Entry) -> Markup:
-        lines = cell.below if isinstance(cell, Entry) else ()
-        small = [(f' class="{name}"' if name else "", self.escape(text)) for name, text in lines]
-        below = "".join(f"<small{attribute}>{text}</small>" for attribute, text in small)
-        return Markup(super().cell(cell) + below)  # all of it escaped above
+def _cell(cell: str | Entry) -> Markup:
+    lines = cell.below if isinstance(cell, Entry) else ()
+    small = [(f' class="{name}"' if name else "", shown(text, "html")) for name, text in lines]
+    below = "".join(f"<small{attribute}>{text}</small>" for attribute, text in small)
+    return Markup(shown(str(cell), "html") + below)
 
 
 def page(title: str, subtitle: str, sections: Sequence[Section], lead: str) -> str:
@@ -67,6 +64,6 @@ def _template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["cell"] = Html().cell
+    environment.filters["cell"] = _cell
     environment.globals["many_rows"] = MANY
     return environment.get_template("page.html.jinja")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.statistics.power import CONFIDENCE, MOST_SEEDS, MOST_SUBSETS, Design
-from harness.views.document import DASH, Table, text_lines
 from harness.views.numbers.power import Detections
+from harness.views.view import DASH, Table, text_lines
 from harness.wording import counted, in_points
 
 MANY = 8

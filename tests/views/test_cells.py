@@ -23,7 +23,7 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.table import table_names
 from harness.views.caption import Caption
 from harness.views.cells import Grid, family
-from harness.views.document import FORMATS, LATEX, Document, Table, escape_latex, text_lines, written
+from harness.views.document import FORMATS
 from harness.views.ranks import rendered_ranks
 from harness.views.table import render
 
@@ -276,19 +276,7 @@ def grid_with_specials() -> Grid:
     )
 
 
-def test_an_ideograph_takes_two_columns() -> None:
-    lines = text_lines(Table("", ["類", "n"], [["漢字", "1"], ["abc", "22"]]))
-    assert lines == ["類     n", "----  --", "漢字   1", "abc   22"]
-
-
-def test_latex_escapes() -> None:
-    assert escape_latex("a_b & 5% #1 $x {y}") == r"a\_b \& 5\% \#1 \$x \{y\}"
-    assert escape_latex("\\~^±") == r"\textbackslash{}\textasciitilde{}\textasciicircum{}$\pm$"
-    assert escape_latex("--set a ?`b` '' –") == "-{}-set a ?{}`b` '{}' --"
-    assert LATEX.escape("é 漢\n\tx\x1b") == r"é 漢 x\textbackslash{}u001b"
-    wide = written(Document("d", [Table("", ["類", "n"], [["漢字", "1"], ["abc", "22"]])], ()), "latex")
-    assert "漢字 & 1" in wide
-    assert "LuaLaTeX" in wide
+def test_latex_has_a_cell_a_column_and_no_loose_specials() -> None:
     text = render(grid_with_specials(), CAPTION, "latex")
     assert "LuaLaTeX" in text
     assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")

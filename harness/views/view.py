@@ -1,0 +1,285 @@
+"""A view: a frame with every number, and what people see of it. Pure: an equal view gives equal bytes in every format.
+
+What a table and a line hold is plain text: each format escapes it and marks it in its own way.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import itertools
+import json
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+
+from harness.analysis.schema import csv_text, parquet_bytes, records
+from harness.errors import UserError, unknown
+from harness.wording import escaped
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PICTURES = ("png", "svg", "pdf")
+FORMATS = ("text", "md", "latex", "csv", "json", "parquet", "html", *PICTURES)
+DASH = "—"
+"""A cell without a value."""
+WIDEST = 72
+"""Letters of a column of text; a longer text takes several lines of it, in LaTeX too."""
+_MARKS = {
+    "text": ("", "*", " [", "]"),
+    "md": ("**", "**", "<sup>", "</sup>"),
+    "latex": ("\\textbf{", "}", "\\textsuperscript{", "}"),
+    "html": ("<b>", "</b>", "<sup>", "</sup>"),
+}
+_BEST, _END, _NOTE, _NOTE_END = "\ue000\ue001\ue002\ue003"
+_NUMBER = re.compile(r"(.*?)(?: ± ([\d.,]+))?(\)?\*?(?: \[[a-z,]+\])?)")
+_HYPHEN = re.compile(r"(?<![\w-])-(?=\d)")
+
+
+def best(text: str) -> str:
+    """A cell that cannot be told from the best: bold, or with a star."""
+    return f"{_BEST}{text}{_END}"
+
+
+def noted(text: str, letters: str) -> str:
+    """A cell with the letters of its footnotes."""
+    return f"{text}{_NOTE}{letters}{_NOTE_END}" if letters else text
+
+
+def with_spread(value: str, spread: str = "") -> str:
+    return f"{value} ± {spread}" if spread else value
+
+
+@dataclass(frozen=True)
+class Table:
+    """`left`: the columns of text; the others are numbers, set to the right."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: Collection[int] = (0,)
+
+    def shown(self, format: str) -> list[list[str]]:
+        """Head and rows, escaped and with the format's marks."""
+        return [[shown(cell, format) for cell in row] for row in (self.head, *self.rows)]
+
+
+@dataclass(frozen=True, repr=False)
+class View:
+    """`frame`: every number, unrounded, on the metric's own scale. `tables`: what is printed of it. `lines`: sentences below, of which the first
+    two are LaTeX's caption. `picture`: makes a figure of matplotlib. `about`: what JSON has besides the rows, which stand under `name`.
+    `notes`: footnotes of the tables."""
+
+    name: str
+    frame: pd.DataFrame
+    tables: Sequence[Table]
+    lines: Sequence[str] = ()
+    picture: Callable[[], Any] | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    def written(self, format: str, width: int | None = None) -> str | bytes:
+        """In one of `FORMATS`; as text with sentences of at most `width` letters a line. Raises UserError for another format, and where there is nothing
+        to draw."""
+        if format == "csv":
+            return csv_text(self.frame)
+        if format == "parquet":
+            return parquet_bytes(self.frame)
+        if format == "json":
+            return json_text({"lines": [*self.lines], **self.about, self.name: records(self.frame)})
+        if format in PICTURES:
+            return self._drawn(format)
+        if format == "text":
+            return self._text(width)
+        if format not in FORMATS:
+            raise unknown("format", format, FORMATS)
+        return {"md": self._markdown, "latex": self._latex, "html": self._html}[format]()
+
+    def __repr__(self) -> str:
+        return self._text().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return f"<div>{self._html()}</div>"
+
+    def _drawn(self, format: str) -> bytes:
+        from harness.views.figures.panels import file_of
+
+        if self.picture is None:
+            raise UserError(f"{self.name}: there is nothing to draw; take another format than {format}.")
+        return file_of(self.picture, format)
+
+    def _text(self, width: int | None = None) -> str:
+        lines = [shown(line, "text") for line in (*self.notes, *self.lines)]
+        if width:
+            lines = [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ", **_WORDS)]
+        tables = [[*([shown(t.title, "text")] if t.title else []), *text_lines(t)] for t in self.tables]
+        return "\n\n".join("\n".join(part) for part in [*tables, lines] if part) + "\n"
+
+    def _markdown(self) -> str:
+        tables = [[*([f"### {shown(t.title, 'md')}", ""] if t.title else []), *markdown_lines(t)] for t in self.tables]
+        lines = [f"- {shown(line, 'md')}" for line in (*self.notes, *self.lines)]
+        return "\n\n".join("\n".join(part) for part in [*tables, lines] if part) + "\n"
+
+    def _latex(self) -> str:
+        """Tables that need the package booktabs and nothing else; those with one head are one. The first has caption and label."""
+        label = "".join(c for c in self.name if c.isascii() and (c.isalnum() or c in "-_"))
+        caption, comments = [shown(line, "latex") for line in self.lines[:2]], self.lines[2:]
+        out, groups = [], [[*group] for _, group in itertools.groupby(self.tables, lambda table: tuple(table.head))]
+        for number, group in enumerate(groups):
+            notes = "\\\\\n".join(shown(line, "latex") for line in self.notes) if not number else ""
+            out += ["% \\usepackage{booktabs}", "\\begin{table}", "\\centering", "\\small", *_tabular(group)]
+            out += ["\\par\\smallskip", f"{{\\footnotesize {notes}\\par}}"] if notes else []
+            out += [f"\\caption{{{' '.join(caption)}}}", f"\\label{{tab:{label}}}"] if not number else []
+            out.append("\\end{table}")
+        out += [f"% {shown(line, 'text')}" for line in (comments if groups else self.lines)]
+        beyond = [f"% {BEYOND_LATIN}"] if any(ord(c) >= _LATIN for line in out for c in line) else []
+        return "\n".join([*beyond, *out]) + "\n"
+
+    def _html(self) -> str:
+        tables = [
+            "".join(
+                [
+                    f'<div class="wide" role="group" aria-label="{html.escape(table.title)}" tabindex="0"><table class="sortable">',
+                    f"<caption>{shown(table.title, 'html')}</caption>" if table.title else "",
+                    f"<thead>{_html_row(head, table.left, 'th')}</thead><tbody>",
+                    *(_html_row(row, table.left, "td") for row in rows),
+                    "</tbody></table></div>",
+                ]
+            )
+            for table in self.tables
+            for head, *rows in [table.shown("html")]
+        ]
+        lines = "".join(f"<li>{shown(line, 'html')}</li>" for line in (*self.notes, *self.lines))
+        picture = ""
+        if self.picture is not None:
+            said = html.escape(". ".join([self.name, *self.lines[:1]]))
+            picture = (
+                f'<img alt="{said}" src="data:image/svg+xml;base64,{base64.b64encode(self._drawn("svg")).decode()}">'
+            )
+        return "".join([picture and f"<figure>{picture}</figure>", *tables, f"<ul>{lines}</ul>" if lines else ""])
+
+
+def shown(text: str, format: str) -> str:
+    """A text from a record, a file or a user as a format shows it."""
+    text = escaped(" ".join(text.split()))
+    if format == "md":
+        text = re.sub(r"[\\|*_<>`\[\]~]", r"\\\g<0>", text)
+    elif format == "latex":
+        text = escape_latex(text)
+    elif format == "html":
+        text = html.escape(text)
+    for mark, sign in zip((_BEST, _END, _NOTE, _NOTE_END), _MARKS[format], strict=True):
+        text = text.replace(mark, sign)
+    return text
+
+
+def json_text(body: Mapping[str, Any] | Iterable[Any], sort_keys: bool = False) -> str:
+    return json.dumps(body, indent=1, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+# -------------------------------------------------------------------------------------------------- text and Markdown
+
+_WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}
+
+
+def text_lines(table: Table) -> list[str]:
+    """Head, rule and rows in aligned columns, without the title; a long text in a left column takes several lines."""
+    head, *rows = table.shown("text")
+    columns = [
+        [*map(str.strip, column)] if i in table.left else _aligned(column)
+        for i, column in enumerate(zip(*rows, strict=True))
+    ]
+    cut = [[textwrap.wrap(cell, WIDEST, break_on_hyphens=False) or [""] if i in table.left else [cell] for cell in column]
+           for i, column in enumerate(columns)]  # fmt: skip
+    body = [line for row in zip(*cut, strict=True) for line in itertools.zip_longest(*row, fillvalue="")]
+    lines, widths = _justified([head, *body], table.left)
+    return [*("  ".join(line).rstrip() for line in (lines[0], ["-" * width for width in widths], *lines[1:]))]
+
+
+def markdown_lines(table: Table) -> list[str]:
+    """The same as a table of Markdown."""
+    lines, widths = _justified(table.shown("md"), table.left)
+    rules = [":" + "-" * (w + 1) if i in table.left else "-" * (w + 1) + ":" for i, w in enumerate(widths)]
+    head, *rows = [f"| {' | '.join(line)} |" for line in lines]
+    return [head, f"|{'|'.join(rules)}|", *rows]
+
+
+def _justified(rows: Sequence[Sequence[str]], left: Collection[int]) -> tuple[list[list[str]], list[int]]:
+    """Rows with the cells of a column of one width, and the widths; an ideograph takes two columns, which tabulate does not know."""
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    space = [[" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    return [
+        [cell + gap if i in left else gap + cell for i, (cell, gap) in enumerate(zip(row, gaps, strict=True))]
+        for row, gaps in zip(rows, space, strict=True)
+    ], widths
+
+
+def _aligned(cells: Sequence[str]) -> list[str]:
+    """Numbers, spreads and marks of a column each below one another."""
+    parts = [found.groups("") if (found := _NUMBER.fullmatch(cell)) else (cell, "", "") for cell in cells]
+    widest = max(len(spread) for _, spread, _ in parts)
+    ends = [f" ± {spread:>{widest}}{end}" if spread else end for _, spread, end in parts]
+    last = max(map(len, ends))
+    return [value + end.ljust(last) for (value, _, _), end in zip(parts, ends, strict=True)]
+
+
+def _html_row(cells: Sequence[str], left: Collection[int], tag: str) -> str:
+    sides = ["" if i in left else ' align="right"' for i in range(len(cells))]
+    return f"<tr>{''.join(f'<{tag}{side}>{cell}</{tag}>' for side, cell in zip(sides, cells, strict=True))}</tr>"
+
+
+# -------------------------------------------------------------------------------------------------------------- LaTeX
+
+_LATEX = {
+    "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$", "×": "$\\times$",
+    "−": "$-$", "–": "--", "—": "---", "…": "\\dots{}", "<": "$<$", ">": "$>$", "|": "$|$", '"': "''",
+    "*": "{*}", "[": "{[}", "]": "{]}", **{c: f"\\{c}" for c in "&%$#_{}"},
+}  # fmt: skip
+_LATIN = 0x180
+"""From this character on pdflatex knows hardly a letter."""
+BEYOND_LATIN = "Letters beyond Latin: compile with LuaLaTeX or XeLaTeX and \\setmainfont{a font that has them}."
+
+
+def escape_latex(text: str) -> str:
+    """Text that LaTeX prints as it stands."""
+    out = []
+    for before, c in itertools.pairwise(f" {text}"):
+        if before in "-`',?!" and c in "-`',":  # LaTeX would draw the two as one, as -- and ?`
+            out.append("{}")
+        out.append(_LATEX.get(c, c))
+    return "".join(out)
+
+
+def _tabular(tables: Sequence[Table]) -> list[str]:
+    """Tables with one head as one."""
+    first = tables[0]
+    long = {i for table in tables for row in table.rows for i in first.left if len(row[i]) > WIDEST}
+    text = f"p{{{0.6 / max(1, len(long)):.2f}\\linewidth}}"
+    columns = "".join((text if i in long else "l") if i in first.left else "r" for i in range(len(first.head)))
+    out = [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", " & ".join(shown(h, "latex") for h in first.head) + " \\\\"]
+    for table in tables:
+        title = f"\\multicolumn{{{len(first.head)}}}{{c}}{{{shown(table.title, 'latex')}}} \\\\"
+        out += ["\\midrule", title, "\\midrule"] if table.title else ["\\midrule"]
+        for row in table.rows:
+            cells = [shown(cell if i in table.left else _HYPHEN.sub("−", cell), "latex") for i, cell in enumerate(row)]
+            cells = [f"{{\\raggedright {cell}\\par}}" if len(cell) > WIDEST else cell for cell in cells]
+            out.append(" & ".join(cells) + " \\\\")
+    return [*out, "\\bottomrule", "\\end{tabular}"]
+
+
+def latex_document(tables: str) -> str:
+    """Tables in LaTeX as a whole document, which pdflatex compiles, and LuaLaTeX and XeLaTeX with letters that it has not."""
+    return f"""\\documentclass{{article}}
+\\usepackage{{iftex}}
+\\ifPDFTeX\\usepackage[T1]{{fontenc}}\\usepackage[utf8]{{inputenc}}\\else\\usepackage{{fontspec}}\\fi
+\\usepackage[a4paper,landscape,margin=15mm]{{geometry}}
+\\usepackage{{booktabs}}
+\\begin{{document}}
+{tables.rstrip()}
+\\end{{document}}
+"""
