@@ -15,8 +15,9 @@ from harness.planning.aggregation import mean
 from harness.planning.recipe import Value
 from harness.search.results import Study
 from harness.search.trials import Trial, best_trial
-from harness.views.document import DASH, FORMATS, Document, Entry, Table, json_text, written
+from harness.views.document import DASH, FORMATS, Document, Entry, Table, written
 from harness.views.study import WORST, csv_of, design, row_title, score_entry, shown_value, title_of
+from harness.views.view import json_text
 from harness.wording import in_points
 
 

@@ -16,7 +16,8 @@ from harness.search.results import FinalTest, Measured, Study, above_default, bu
 from harness.search.trials import Trial
 from harness.tasks.metrics import METRICS
 from harness.views.cells import Note
-from harness.views.document import DASH, Document, Entry, Table, json_text, written
+from harness.views.document import DASH, Document, Entry, Table, written
+from harness.views.view import json_text
 from harness.wording import counted, in_points, letter, shortened, some_of
 
 WORST = "A failed or diverged replicate counts with the metric's worst value, and its point cannot be the best."

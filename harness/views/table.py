@@ -17,11 +17,12 @@ from harness.tasks.metrics import METRICS
 from harness.views.caption import Caption, caption_lines, footnotes, title_lines
 from harness.views.cells import Grid, Note
 from harness.views.classes import ClassScores
-from harness.views.document import DASH, Document, Entry, Table, json_text, written
+from harness.views.document import DASH, Document, Entry, Table, written
 from harness.views.numbers.comparison import Place
 from harness.views.numbers.power import resolutions
 from harness.views.numbers.ranks import ranks, sets_of_the_best
 from harness.views.settings import grid_records, setting_records, settings_table
+from harness.views.view import json_text
 from harness.wording import in_points, training_examples
 
 MOST_CONFUSED = 8
