@@ -274,7 +274,7 @@ def settle_output(args: argparse.Namespace, formats: tuple[str, ...]) -> None:
         raise UserError("--standalone makes a whole document of a LaTeX table; add --format latex.")
     if args.format == SUBMISSION:
         if path is None:
-            raise UserError(f"--format {SUBMISSION}: name a new folder, or a .zip, with --out.")
+            raise UserError(f"--format {SUBMISSION}: name a new folder with --out.")
     elif path and path.is_dir():
         raise UserError(f"--out {args.out}: is a folder; name a file in it, such as {path / f'report.{args.format}'}.")
     elif path and not path.parent.is_dir():

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from harness.commands.predict import ROWS, Classifier, classifier_of
 from harness.commands.prepare import Prepared
-from harness.commands.recorded import recorded
+from harness.commands.recorded import Recorded
 from harness.commands.row_files import parts
 from harness.commands.train import View
 from harness.commands.trained import trained_model
 from harness.errors import UserError
 from harness.hub import Repository
-from harness.paths import new_folder, replace_file
+from harness.paths import new_folder
 from harness.planning.starts import best_run
 from harness.specs import Run
 from harness.tasks import TASKS, Task
 from harness.tasks.sources import HUB_DATASET, HUB_FILE, HUB_REVISION, file_of
 from harness.wording import counted, listed
 
-FORMAT = "glue-submission"
+FORMAT = "--format glue-submission"
 
 
-@dataclass(frozen=True)
-class Sheet:
+class Sheet(NamedTuple):
     """One file of a submission. `task`: whose model predicts it ('': the bench has no such task); `folder`, `split`: where its rows
     are; `rows`: how many the server expects; `constant`: what stands in every row where there is no model."""
 
@@ -60,56 +58,38 @@ NAMED = ("mnli", "qnli", "rte")
 """Tasks whose classes the server wants by name."""
 OPTIONAL = "AX.tsv"
 """The diagnostic set: it counts for no score, so that a folder without it will do."""
-
-
 TestSet = tuple[list[int], list[tuple[str, ...]]]
 """The server's index of each row, and its texts."""
 
 
-@dataclass(frozen=True)
-class Selected:
-    """A run of a row that is best on dev among those of its task. `done` of `runs` have finished."""
-
-    run: Run
-    dev: float
-    done: int
-    runs: int
-
-
 def write_submissions(prepared: Prepared, out: Path, view: View) -> list[str]:
-    """Write a set of files for each row as it is printed, to a folder ROW and ROW.zip in the folder `out`; `out` may be
-    the .zip itself where there is one row. Sentences about what was written.
+    """Write a set of files for each row as it is printed, to a folder ROW and ROW.zip in the new folder `out`. Sentences about what was written.
 
     Weights that are not stored are trained again, shown by `view`. Raises UserError, before anything is trained, for a task that is
     no part of GLUE, a cell without a finished run, and test files that are missing or have not the server's number of rows.
     """
-    selected = _selected(prepared)
-    archive = out.suffix == ".zip"
-    if archive and len(selected) > 1:
+    cells = _cells(prepared)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"--out {out} exists already; name a new folder, or delete that one.")
+    places: dict[str, list[str]] = {}
+    for row in cells:
+        places.setdefault(re.sub(r"[^\w.+-]+", "_", row).strip("_.") or "row", []).append(row)
+    if twins := next((place for place, rows in places.items() if len(rows) > 1), None):
         raise UserError(
-            f"--out {out}: the table has {counted(len(selected), 'row')} ({', '.join(selected)}), and a submission is one; name a "
-            f"folder, or one row with --methods."
+            f"--out {out}: rows {listed(places[twins])} would be one folder, {twins}; name one of them with --methods."
         )
-    if out.exists() and (archive or not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"--out {out} exists already; name a new one, or delete that one.")
-    places = {row: _name(row) for row in selected}
-    if twins := [row for row, place in places.items() if [*places.values()].count(place) > 1]:
-        raise UserError(
-            f"--out {out}: rows {listed(twins)} would be one folder, {places[twins[0]]}; name one of them with --methods."
-        )
-    tasks = dict.fromkeys(task for runs in selected.values() for task in runs)
+    tasks = {task for of_row in cells.values() for task in of_row}
     files = {sheet: path for sheet in SHEETS if sheet.task in tasks and (path := _file(prepared, sheet))}
     tests = {sheet.file: _test_set(path, sheet) for sheet, path in files.items()}
     sentences: list[str] = []
-    with TemporaryDirectory() if archive else new_folder(out) as folder:
-        for row, runs in selected.items():
-            place = Path(folder, places[row])
-            place.mkdir()
-            sentences += _write(prepared, row, runs, place, tests, view)
-            zipped = shutil.make_archive(str(place), "zip", place)  # the files at its root, as the server wants them
-            if archive:
-                out.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(out, Path(zipped).read_bytes())
+    with new_folder(out) as folder:
+        for place, (row,) in places.items():
+            models: dict[str, Classifier] = {}
+            for task, runs in cells[row].items():
+                models[task], sentence = _best(prepared, runs, view)
+                sentences.append(f"{row}, {task}: {sentence}")
+            _write(Path(folder, place), models, tests)
+            shutil.make_archive(str(Path(folder, place)), "zip", Path(folder, place))  # the files at its root
     constant = [sheet.file for sheet in SHEETS if sheet.file not in tests]
     sentences.append(
         f"Constant, because the server takes whole sets only: {', '.join(constant)}. Their scores, and the overall score, say nothing of "
@@ -118,39 +98,46 @@ def write_submissions(prepared: Prepared, out: Path, view: View) -> list[str]:
     return sentences
 
 
-def _selected(prepared: Prepared) -> dict[str, dict[str, Selected]]:
-    """Of each printed row and task the run that is best on dev, among all its configurations. Raises UserError."""
+def _cells(prepared: Prepared) -> dict[str, dict[str, list[Run]]]:
+    """The runs that leave a model of each printed row and task. Raises UserError where the server takes no such table, or none of a cell has finished."""
     plan, resolved = prepared.plan, prepared.resolved
     known = {sheet.task for sheet in SHEETS} - {""}
     if others := [task for task in resolved.tasks if task not in known]:
         raise UserError(
-            f"--format {FORMAT}: {', '.join(others)} is no task of GLUE's server; name some of {', '.join(sorted(known))} with "
-            f"--tasks."
+            f"{FORMAT}: {', '.join(others)} is no task of GLUE's server; name some of {', '.join(sorted(known))} with --tasks."
         )
     if len(resolved.sizes) > 1:
         raise UserError(
-            f"--format {FORMAT}: a submission is of one size, and these are {', '.join(map(str, resolved.sizes))}; name one with "
-            f"--sizes."
+            f"{FORMAT}: a submission is of one size, and these are {', '.join(map(str, resolved.sizes))}; name one with --sizes."
         )
-    records = prepared.store.records([run.stage.key for run in plan.runs])
-    titles = resolved.titles
-    cells: dict[tuple[str, str], list[Run]] = {}
+    cells: dict[str, dict[str, list[Run]]] = {}
     for run in plan.runs_with_weights:
-        cells.setdefault((titles[run.row], run.task), []).append(run)
-    selected: dict[str, dict[str, Selected]] = {}
-    for (row, task), runs in cells.items():
-        best = best_run(runs, records)
-        if best is None or best.stage.selection is None:
-            raise UserError(
-                f"--format {FORMAT}: no run of {row} on {task} has finished; run 'harness bench' with the same values first, or leave it "
-                f"out with --tasks."
-            )
-        done = sum(run.stage.key in records and records[run.stage.key].status == "done" for run in runs)
-        dev = records[best.stage.key].dev_scores[best.stage.selection.metric]
-        selected.setdefault(row, {})[task] = Selected(best, dev, done, len(runs))
-    if not selected:
-        raise UserError(f"--format {FORMAT}: the table has no runs.")
-    return selected
+        cells.setdefault(resolved.titles[run.row], {}).setdefault(run.task, []).append(run)
+    records = prepared.store.records([run.stage.key for run in plan.runs])
+    missing = [f"{row} on {task}" for row, of in cells.items() for task in of if best_run(of[task], records) is None]
+    if missing or not cells:
+        raise UserError(
+            f"{FORMAT}: no run of {missing[0] if missing else 'the table'} has finished; run 'harness bench' with the same values first, or "
+            "leave it out with --tasks."
+        )
+    return cells
+
+
+def _best(prepared: Prepared, runs: Sequence[Run], view: View) -> tuple[Classifier, str]:
+    """The model of the run that is best on dev, among all configurations of a row, and a sentence about it."""
+    records = prepared.store.records([run.stage.key for run in runs], predictions=True)
+    best = best_run(runs, records)
+    assert best is not None
+    assert best.stage.selection is not None
+    stage, record = best.stage, records[best.stage.key]
+    model = trained_model(
+        Recorded(prepared.store, stage, record, planned=prepared), view, storage=prepared.request.storage
+    )
+    done = sum(each.status == "done" for each in records.values())
+    of = f"{done} of {len(runs)} finished runs" if done < len(runs) else counted(len(runs), "run")
+    dev = 100 * record.dev_scores[best.stage.selection.metric]
+    place = f"subset {best.subset}, seed {best.seed}, dev {dev:.2f}"
+    return classifier_of(model), f"run {stage.key[:12]} ({place}), the best on dev of {of}. {' '.join(model.sentences)}"
 
 
 # --------------------------------------------------------------------------------------------------------- test files
@@ -161,7 +148,7 @@ def _file(prepared: Prepared, sheet: Sheet) -> Path | None:
     data = prepared.named.request.data
     if data is None or data == "hub":
         otherwise = f"name a folder that has {sheet.folder}/{sheet.split}.parquet by --data DIR"
-        glue = Repository("dataset", HUB_DATASET, f"--format {FORMAT}", otherwise, HUB_REVISION)
+        glue = Repository("dataset", HUB_DATASET, FORMAT, otherwise, HUB_REVISION)
         return glue.fetch(HUB_FILE.format(task=sheet.folder, split=sheet.split))
     place = Path(data).expanduser() / sheet.folder
     found = file_of(place, sheet.split)
@@ -197,25 +184,9 @@ def _test_set(path: Path, sheet: Sheet) -> TestSet:
 # ------------------------------------------------------------------------------------------------------------ writing
 
 
-def _write(
-    prepared: Prepared,
-    row: str,
-    runs: Mapping[str, Selected],
-    place: Path,
-    tests: Mapping[str, TestSet],
-    view: View,
-) -> Iterator[str]:
+def _write(place: Path, models: dict[str, Classifier], tests: dict[str, TestSet]) -> None:
     """The files of one row."""
-    models: dict[str, Classifier] = {}
-    for task, best in runs.items():
-        stage = recorded(prepared.store.url, best.run.stage.key)
-        model = trained_model(stage, view, storage=prepared.request.storage)
-        models[task] = classifier_of(model)
-        of = f"{best.done} of {best.runs} finished runs" if best.done < best.runs else counted(best.runs, "run")
-        yield (
-            f"{row}, {task}: run {best.run.stage.key[:12]} (subset {best.run.subset}, seed {best.run.seed}, dev {100 * best.dev:.2f}), the "
-            f"best on dev of {of}. {' '.join(model.sentences)}"
-        )
+    place.mkdir()
     for sheet in SHEETS:
         lines: Iterable[tuple[int, str]] = ((index, sheet.constant) for index in range(sheet.rows))
         if sheet.task in models and sheet.file in tests:
@@ -234,7 +205,3 @@ def _predictions(model: Classifier, task: Task, texts: Sequence[tuple[str, ...]]
             yield from (f"{min(max(float(value), low), high):.6f}" for value in decoded)
         else:
             yield from (task.classes[code] if task.name in NAMED else str(code) for code in decoded)
-
-
-def _name(row: str) -> str:
-    return re.sub(r"[^\w.+-]+", "_", row).strip("_.") or "row"

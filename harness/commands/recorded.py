@@ -36,7 +36,7 @@ class Recorded:
 
     `cell`: the request of its cell, all subsets and seeds; of a stage that no run ends with the whole request. `again`: the command that
     makes it again. Both empty where the store does not know. `step`: which of its weights are meant, its final ones or those after an
-    update.
+    update. `planned`: a table of several runs that has it, where one is at hand.
     """
 
     store: Store
@@ -45,6 +45,7 @@ class Recorded:
     cell: Request | None = None
     again: str = ""
     step: Literal["last"] | int = "last"
+    planned: Prepared | None = None
 
     @property
     def key(self) -> str:
@@ -68,7 +69,9 @@ class Recorded:
             )
 
     def prepare(self, *, train: bool = False) -> Prepared:
-        """Its cell, planned. Raises UserError where the request is not known, or its files changed."""
+        """Its cell, or the table that has it, planned. Raises UserError where the request is not known, or its files changed."""
+        if self.planned:
+            return prepare(self.planned.request, train=True) if train else self.planned
         if self.cell is None:
             raise UserError(
                 f"{self.key[:12]}: the store {self.store.shown} does not know which request made this stage; run its bench again "

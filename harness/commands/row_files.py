@@ -8,15 +8,13 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 
-from harness.errors import UserError
+from harness.errors import UserError, first_line
 from harness.paths import replacing
 from harness.tasks.reading import FileColumns, ending_of, objects, opened, require, texts_of, unit_of, whole_rows
 
@@ -95,64 +93,46 @@ def printer() -> Iterator[Write]:
 
 @contextmanager
 def writer(path: Path) -> Iterator[Write]:
-    """Writes rows to a new file, by its ending, as `replacing` does. Rows may have different fields, and a field values of several types: in
-    columns a missing field is empty, and values that have no type in common are text, as in JSON."""
+    """Writes rows to a new file, by its ending, as `replacing` does. In JSON lines rows may have different fields; the columns of a CSV or TSV are those of the
+    first part of them, and a column of Parquet has one type."""
     kind = kind_of(path, "--output")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
-        if kind == ".jsonl":
-            with opened(part, "w") as file:
-                yield lambda rows: file.writelines(map(_json_line, rows))
+    with replacing(path) as part, _unlike_rows(path):
+        if kind == ".parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            tables: list[Any] = []
+            yield lambda rows: tables.append(
+                pa.table({name: [row.get(name) for row in rows] for name in _columns(rows)})
+            )
+            pq.write_table(pa.concat_tables(tables, promote_options="permissive"), part)
         else:
-            with TemporaryFile(dir=part.parent) as spool:  # the columns are those of all rows, and known after the last
-                yield lambda rows: pickle.dump(rows, spool)
-                (_write_parquet if kind == ".parquet" else _write_separated)(spool, part, kind)
+            with opened(part, "w") as file:
+                yield _lines(file, kind)
 
 
-def _spooled(spool: IO[bytes]) -> Iterator[list[dict[str, Any]]]:
-    spool.seek(0)
-    with suppress(EOFError):
-        while True:
-            yield pickle.load(spool)
+@contextmanager
+def _unlike_rows(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError) as error:  # of csv, and those of pyarrow
+        raise UserError(
+            f"--output {path}: rows have other columns or types than those before ({first_line(error)}); write .jsonl, which keeps them."
+        ) from None
 
 
-def _names(spool: IO[bytes]) -> list[str]:
-    return list(dict.fromkeys(name for rows in _spooled(spool) for row in rows for name in row))
+def _columns(rows: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _write_separated(spool: IO[bytes], path: Path, kind: str) -> None:
-    with opened(path, "w") as file:
-        lines = csv.DictWriter(file, _names(spool), delimiter="\t" if kind == ".tsv" else ",")
-        lines.writeheader()
-        for rows in _spooled(spool):
-            lines.writerows(rows)
+def _lines(file: Any, kind: str) -> Write:
+    separated: list[Any] = []
 
+    def write(rows: list[dict[str, Any]]) -> None:
+        if not separated:
+            separated.append(csv.DictWriter(file, _columns(rows), delimiter="\t" if kind == ".tsv" else ","))
+            separated[0].writeheader()
+        separated[0].writerows(rows)
 
-def _write_parquet(spool: IO[bytes], path: Path, kind: str) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    types: dict[str, Any] = dict.fromkeys(_names(spool), pa.null())
-
-    def column(rows: list[dict[str, Any]], name: str, type: Any = None) -> Any:
-        values = [row.get(name) for row in rows]
-        if type == pa.string():
-            values = [v if v is None or isinstance(v, str) else json.dumps(v, default=str) for v in values]
-        return pa.array(values, type)
-
-    for rows in _spooled(spool):
-        for name in types:
-            try:
-                schemas = [pa.schema([(name, type)]) for type in (types[name], column(rows, name).type)]
-                types[name] = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
-            except pa.ArrowException:
-                types[name] = pa.string()
-    for rows in _spooled(spool):  # whole numbers that no float holds are known only beside floats of a later part
-        for name in types:
-            try:
-                column(rows, name, types[name])
-            except pa.ArrowException:
-                types[name] = pa.string()
-    with pq.ParquetWriter(path, pa.schema([*types.items()])) as file:
-        for rows in _spooled(spool):
-            file.write_table(pa.table({name: column(rows, name, type) for name, type in types.items()}))
+    return write if kind != ".jsonl" else lambda rows: file.writelines(map(_json_line, rows))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,12 +16,11 @@ from harness.commands.recorded import Recorded
 from harness.commands.texts import reader
 from harness.commands.train import View, train, unshown
 from harness.devices import on_cpu
-from harness.encoders import Located
 from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
 from harness.kinds import Kind
 from harness.planning.work import Item
-from harness.specs import Stage
+from harness.specs import Record, Stage
 from harness.storage import Storage, weights_of
 from harness.tasks import Task
 
@@ -90,13 +88,11 @@ def _retrained(recorded: Recorded, view: View, storage: str | None) -> Prepared:
     """Train the stage once more for the weights that are meant; the record stays as it is. Raises UserError where that fails."""
     prepared = recorded.prepare(train=True)
     prepared.request = replace(prepared.request, storage=storage)
-    stage = prepared.plan.stages[recorded.key]
-    task = prepared.plan.task_of(stage)
-    metrics = task.metrics if task else ()
-    name = f"weights of {recorded.key[:12]}"
+    stage, task = prepared.plan.stages[recorded.key], prepared.plan.task_of(recorded.stage)
     attempt = prepared.store.statuses([recorded.key])[recorded.key][1]
     last, save_at = recorded.step == "last", () if recorded.step == "last" else (recorded.step,)
-    item = Item(stage, name, prepared.plan.stage_flops(stage), metrics, last, True, attempt, 0, save_at)
+    flops, metrics = prepared.plan.stage_flops(stage), task.metrics if task else ()
+    item = Item(stage, f"weights of {recorded.key[:12]}", flops, metrics, last, True, attempt, 0, save_at)
     item.cost *= item.until / stage.optim.steps if item.until else 1
     prepared.items = [item]
     reasons: list[str] = []
@@ -119,19 +115,15 @@ def _retrained(recorded: Recorded, view: View, storage: str | None) -> Prepared:
 
 
 def worker_setup(recorded: Recorded, prepared: Prepared, storage: Storage) -> WorkerSetup:
-    """As the stage was trained: its threads, and a GPU where it had one and there is one here."""
+    """As the stage was trained: its threads, and a GPU where it had one and there is one here. Raises UserError where its encoder is not at hand."""
     import torch
 
-    located, origin = prepared.plan.encoders[0], recorded.record.provenance
-    threads = int(origin.get("threads", execution_of(prepared.request, prepared.resolved).threads))
-    device = "cuda" if torch.cuda.is_available() and not on_cpu(origin) else "cpu"
-    return WorkerSetup(_folder_of(located), storage, threads, device, encoder_config=located.new_config)
-
-
-def _folder_of(located: Located) -> Path:
+    located, origin = prepared.plan.encoder_of(recorded.stage), recorded.record.provenance
     if located.folder is None:
         raise UserError(f"The encoder {located.name} is not at hand; fetch it with 'harness bench', or name a folder.")
-    return located.folder.resolve()
+    threads = int(origin.get("threads", execution_of(prepared.request, prepared.resolved).threads))
+    device = "cuda" if torch.cuda.is_available() and not on_cpu(origin) else "cpu"
+    return WorkerSetup(located.folder.resolve(), storage, threads, device, encoder_config=located.new_config)
 
 
 def _checked_against_record(
@@ -143,56 +135,56 @@ def _checked_against_record(
 
     from harness.encoders.tokens import Tokeniser
     from harness.running import device_name, restored
-    from harness.training.loop import predict
 
-    stage, record, device = prepared.plan.stages[recorded.key], recorded.record, torch.device(setup.device)
+    stage, record, key = prepared.plan.stages[recorded.key], recorded.record, recorded.key[:12]
     tokeniser = Tokeniser(setup.encoder_folder)
     torch.set_num_threads(setup.threads)
     torch.set_float32_matmul_precision("highest")
     try:
         objective, digest = restored(stage, tokeniser.vocabulary, setup, recorded.step)
     except (SafetensorError, ValueError, KeyError) as error:
-        raise UserError(f"{recorded.key[:12]}: its stored weights cannot be used ({first_line(error)}).") from None
-    read = reader(prepared.plan, prepared.plan.encoders[0], tokeniser, prepared.store)
+        raise UserError(f"{key}: its stored weights cannot be used ({first_line(error)}).") from None
+    read = reader(prepared.plan, prepared.plan.encoder_of(stage), tokeniser, prepared.store)
     if stage.data.prompt:
         objective.take_training_set(*read(stage.data.train, stage.data))
-    known, weights = record.digest_after(recorded.step), f"weights{recorded.after}"
-    differs = ""
+    known, weights, differs = record.digest_after(recorded.step), f"weights{recorded.after}", ""
     if not remade and known == digest:
         sentence = f"Its {weights} were kept since it was trained (digest {digest[:10]})."
     elif not record.predictions:
-        outcome = "could not be compared: the record has no digest of them"
-        if known is not None:
-            outcome = f"{'are' if known == digest else 'DIFFER from'} those of the record"
-            outcome += ", bit for bit" if known == digest else ""
-            differs = f"the {weights}" if known != digest else ""
+        outcome = "are those of the record, bit for bit"
+        if known is None:
+            outcome = "could not be compared: the record has no digest of them"
+        elif known != digest:
+            outcome, differs = "DIFFER from those of the record", f"the {weights}"
         how = "It was trained again; its" if remade else "Its stored"
         sentence = f"{how} {weights} {outcome} (digest {digest[:10]})."
     else:
-        sets = [rows for rows in stage.row_sets if rows.digest in record.predictions]
-        pairs = [
-            (
-                record.predictions[rows.digest],
-                predict(objective, read(rows, stage.data), stage.optim.precision, device)[0],
-            )
-            for rows in sets
-        ]
-        greatest = max((then.difference(now) for then, now in pairs), default=0.0)
-        what = "It was trained again" if remade else "Its weights were stored by another command"
-        if not greatest:
-            rows = sum(len(then.gold) for then, _ in pairs)
-            sentence = f"{what}; its {rows:,} predictions are those of the record, bit for bit."
-        else:
-            sentence = f"{what}; its predictions DIFFER from the record's by up to {greatest:.2g}."
+        rows, greatest = _difference(stage, record, objective, read, torch.device(setup.device))
+        sentence = "It was trained again" if remade else "Its weights were stored by another command"
+        if greatest:
+            sentence += f"; its predictions DIFFER from the record's by up to {greatest:.2g}."
             differs = f"its predictions (by up to {greatest:.2g})"
+        else:
+            sentence += f"; its {rows:,} predictions are those of the record, bit for bit."
     if differs and not accept_difference:
-        origin = record.provenance
+        made_on = ", torch ".join(str(record.provenance.get(name, "?")) for name in ("device", "torch"))
         raise UserError(
-            f"{recorded.key[:12]}: trained again, {differs} differ from the record's, which was made on {origin.get('device', '?')}, torch "
-            f"{origin.get('torch', '?')} (here: {device_name(setup.device)}); run this on a machine of that kind, or take such a model with "
-            "'harness export --accept-difference'."
+            f"{key}: trained again, {differs} differ from the record's, which was made on {made_on} (here: {device_name(setup.device)}); run "
+            "this on a machine of that kind, or take such a model with 'harness export --accept-difference'."
         )
     return TrainedModel(prepared, stage, objective, tokeniser, setup, (sentence,))
+
+
+def _difference(stage: Stage, record: Record, objective: Any, read: Any, device: Any) -> tuple[int, float]:
+    """How many predictions are recorded, and the greatest difference from those that a model gives now."""
+    from harness.training.loop import predict
+
+    greatest, count = 0.0, 0
+    for rows in (rows for rows in stage.row_sets if rows.digest in record.predictions):
+        now, _ = predict(objective, read(rows, stage.data), stage.optim.precision, device)
+        greatest = max(greatest, record.predictions[rows.digest].difference(now))
+        count += len(now.gold)
+    return count, greatest
 
 
 # ---------------------------------------------------------------------------------------------------------- embeddings
@@ -222,7 +214,7 @@ def embeddings_of(recorded: Recorded, texts: Sequence[tuple[str, ...]] | None, s
     model = trained_model(recorded, unshown, storage=storage)
     stage, encoder, device = model.stage, model.objective.encoder, torch.device(model.setup.device)
     if texts is None:
-        read = reader(model.prepared.plan, model.prepared.plan.encoders[0], model.tokeniser, model.prepared.store)
+        read = reader(model.prepared.plan, model.prepared.plan.encoder_of(stage), model.tokeniser, model.prepared.store)
         examples, labels = read(stage.data.tests[0], stage.data)
     else:
         examples, labels = Plain(stage.data.max_length).examples(texts, model.tokeniser), None
