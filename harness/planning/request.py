@@ -135,7 +135,7 @@ class Request:
     seeds: Numbers = _said("filter", "training seeds, comma-separated")
     overrides: tuple[Override, ...] = ()
     protocol: Text | None = _said(
-        "data", "which rows are train, dev and test: own, own_redrawn, own_small_dev, own_cross_validated or k_shot"
+        "data", "which rows are train, dev and test: own, own_redrawn, own_cross_validated or k_shot"
     )
     text: Texts = _said("labelled", "text column, or the two of a pair: COLUMN,COLUMN", "COLUMN")
     label: Text | None = _said("labelled", "label column", "COLUMN")

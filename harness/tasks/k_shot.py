@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from harness.errors import UserError
 from harness.tasks.overlap import same_ids
 from harness.tasks.own_protocol import OwnProtocol, rare_classes
-from harness.tasks.protocol import Choice, EvaluationSets, of_classes, once
+from harness.tasks.protocol import EvaluationSets, of_classes, once
 from harness.tasks.rows import Rows, scoped
 from harness.tasks.sources import TextSource
 from harness.tasks.task import Task
@@ -32,14 +32,7 @@ class KShotProtocol(OwnProtocol):
 
     dev: Literal["redrawn"] = "redrawn"
     split_seeds: tuple[int, ...] = (13, 21, 42, 87, 100)
-    decisions: tuple[Choice, ...] = (
-        Choice("labelled rows with a text of a test set are not drawn, and of rows with one text one can be drawn"),
-        Choice("each subset has the seed of its split (13, 21, 42, 87, 100), to which the seed of a run is added"),
-        Choice("dev evaluation also after the last update"),
-        Choice("ties go to the first checkpoint"),
-        Choice("both sets scored at the checkpoint that is selected on rows of the training set", ("mnli",)),
-        Choice("as many scores below 2.5 as from 2.5 on in training and dev", ("stsb",)),
-    )
+    decisions: tuple[str, ...] = ("P7",)
 
     size_unit = "training examples per class"
     PAPER_SIZE: ClassVar[int] = 16

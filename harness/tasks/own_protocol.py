@@ -30,11 +30,12 @@ from harness.tasks.task import Task
 
 @dataclass(frozen=True, eq=False)
 class _Parts:
-    """What is cut once: the labelled `pool` to train on (and to draw dev from, where `dev` is None), dev, and the tests. `cut`: which
-    rows they are, and `repeated`: which say again what another says, in words."""
+    """What is cut once: the labelled `pool` to train on (and to draw dev from, where `dev` is None), dev, which the user may have given, and
+    the tests. `cut`: which rows they are, and `repeated`: which say again what another says, in words."""
 
     pool: Rows
     dev: Rows | None
+    dev_given: bool
     tests: Mapping[str, Rows]
     cut: tuple[str, ...]
     repeated: tuple[str, ...]
@@ -49,7 +50,6 @@ class OwnProtocol(Protocol):
     * Dev: the task's validation set where it has one, else by `dev`
         'once': a fifth of the other texts, at most 1,000;
         'redrawn': such a fifth for each subset, under the subset's own scope, so that full training sets differ as well;
-        'as large as training': for each subset, as many texts as it trains on rows (of the full set half);
         'folds': subset k of `folds` holds fold k of its labelled rows out and trains on the others. A size counts both here, and
         the rows of a size are the same in all folds.
     * Training: the other labelled rows. Subset k of size N: the N rows with the smallest hash of (N, k, salt) and row; the salt
@@ -62,7 +62,7 @@ class OwnProtocol(Protocol):
     Version 1 was not stratified: it took the texts with the lowest hash of all.
     """
 
-    dev: Literal["once", "redrawn", "as large as training", "folds"] = "once"
+    dev: Literal["once", "redrawn", "folds"] = "once"
     folds: int = 5
 
     TEST_SHARE: ClassVar[float] = 0.25
@@ -140,64 +140,53 @@ class OwnProtocol(Protocol):
         if self.dev == "folds":
             pool = draw(task, pool, size, self._scope("labelled", size)) if size else pool
             return pool, _Texts(task, pool).fold(self._scope("folds", size), self.folds, subset)
-        texts, scope = _Texts(task, pool), self._scope("dev", subset)
-        if self.dev == "redrawn":
-            return pool, texts.share(scope, self.DEV_SHARE, self.MOST_DEV)
-        if 2 * size > len(pool):
-            raise UserError(
-                f"task {task.name}: {size:,} training and as many dev examples are requested, and there are {len(pool):,} labelled "
-                f"rows beside test; give sizes up to {len(pool) // 2:,}."
-            )
-        return pool, texts.share(scope, 0.5, size or len(pool))
+        return pool, _Texts(task, pool).share(self._scope("dev", subset), self.DEV_SHARE, self.MOST_DEV)
 
     def _parts(self, task: Task, source: TextSource) -> _Parts:
         return once(source, (self, task), lambda: self._cut(task, source))
 
     def _cut(self, task: Task, source: TextSource) -> _Parts:
-        whole = source.has(task, WHOLE)
+        whole, unit = source.has(task, WHOLE), task.kind.unit
         pool = source.load(task, WHOLE if whole else task.train)
-        labelled = f"{len(pool):,} labelled rows"
-        tests, words, repeated = self._given_tests(task, source), [], tuple(_repeated(pool))
+        labelled, repeated = f"{len(pool):,} labelled rows", tuple(_repeated(pool))
+        tests, dev = self._given_tests(task, source), None
         is_test = bool(tests) and task.dev in own_tests(task, source).values()
-        if not tests:
+        words = [f"{name} all {len(rows):,} rows of {_place(task, name)}" for name, rows in tests.items()]
+        if tests:
+            words.append(labelled)
+        else:
             held_out = _Texts(task, pool).share(self._scope("test"), self.TEST_SHARE, self.MOST_TEST)
             if not held_out.any() or held_out.all():
                 raise UserError(
                     f"task {task.name}: of {len(pool):,} labelled rows {held_out.sum()} are drawn for test; give more rows, or a test "
                     "set of your own."
                 )
-            tests = {"test": pool.take(held_out)}
-            pool = pool.take(~held_out)
+            tests, pool = {"test": pool.take(held_out)}, pool.take(~held_out)
             words.append(f"test {len(tests['test']):,} of the {labelled}, drawn once by {_drawn_by(task)}")
-        else:
-            words += [f"{name} all {len(rows):,} rows of {_place(task, name)}" for name, rows in tests.items()]
-            words.append(labelled)
-        dev = None
-        if task.own and (task.dev in dict(task.files) or not (whole or is_test)) and source.has(task, task.dev):
+        given = task.own and (task.dev in dict(task.files) or not (whole or is_test)) and source.has(task, task.dev)
+        if given:
             if self.dev != "once":
                 raise UserError(
                     f"task {task.name}: protocol {self.name} draws dev from the labelled rows, and the task has a dev set; take protocol "
                     "own, or leave its dev set out."
                 )
-            given = source.load(task, task.dev)
-            dev = without(given, *tests.values(), unit=task.kind.unit)
-            words.append(f"dev all {len(given):,} rows of {_place(task, task.dev)}")
-            if len(dev) < len(given):
-                words.append(f"{len(given) - len(dev):,} of them left out, their text is in test")
-        rest = without(pool, *tests.values(), *([dev] if dev is not None else []), unit=task.kind.unit)
+            rows = source.load(task, task.dev)
+            dev = without(rows, *tests.values(), unit=unit)
+            words.append(f"dev all {len(rows):,} rows of {_place(task, task.dev)}")
+            if len(dev) < len(rows):
+                words.append(f"{len(rows) - len(dev):,} of them left out, their text is in test")
+        rest = without(pool, *tests.values(), *([dev] if dev is not None else []), unit=unit)
         if len(rest) < len(pool):
             words.append(f"{len(pool) - len(rest):,} labelled rows left out, their text is in test or dev")
         if dev is None and self.dev == "once" and len(rest):
             held_out = _Texts(task, rest).share(self._scope("dev"), self.DEV_SHARE, self.MOST_DEV)
             dev, rest = rest.take(held_out), rest.take(~held_out)
         if (dev is not None and not len(dev)) or not len(rest):
-            raise UserError(
-                f"task {task.name}: no row is left for {'training' if not len(rest) else 'dev'} beside test; give more labelled rows."
-            )
+            role = "training" if not len(rest) else "dev"
+            raise UserError(f"task {task.name}: no row is left for {role} beside test; give more labelled rows.")
         sets = {name: rows.sorted().named(f"{task.name}/{name}") for name, rows in tests.items()}
-        return _Parts(
-            rest, None if dev is None else dev.sorted().named(f"{task.name}/dev"), sets, tuple(words), repeated
-        )
+        dev = None if dev is None else dev.sorted().named(f"{task.name}/dev")
+        return _Parts(rest, dev, given, sets, tuple(words), repeated)
 
     @staticmethod
     def _given_tests(task: Task, source: TextSource) -> dict[str, Rows]:
@@ -208,18 +197,14 @@ class OwnProtocol(Protocol):
         return {name: own_test_rows(task, split, source) for name, split in splits.items()}
 
     def _dev_words(self, task: Task, parts: _Parts, dev: Rows, training: Rows) -> str:
-        left = f"{len(training):,} left for training"
+        left, first = f"{len(training):,} left for training", f"drawn anew for each subset ({len(dev):,} of the first)"
         if self.dev == "once":
-            given = any(word.startswith("dev ") for word in parts.cut)
-            return left if given else f"dev {len(dev):,} of the others, drawn once by {_drawn_by(task)}; {left}"
+            drawn = f"dev {len(dev):,} of the others, drawn once by {_drawn_by(task)}; "
+            return left if parts.dev_given else drawn + left
         if self.dev == "redrawn":
-            return f"dev {100 * self.DEV_SHARE:.0f} % of the others, drawn anew for each subset ({len(dev):,} of the first); {left} there"
-        if self.dev == "folds":
-            return (
-                f"dev one of {self.folds} folds of the others for each subset ({len(dev):,} of the first); {left} there; a size counts "
-                "training and dev examples"
-            )
-        return f"dev as many of the others as are trained on, drawn anew for each subset; at most {left}"
+            return f"dev {100 * self.DEV_SHARE:.0f} % of the others, {first}; {left} there"
+        fold = f"dev one of {self.folds} folds of the others for each subset ({len(dev):,} of the first)"
+        return f"{fold}; {left} there; a size counts training and dev examples"
 
 
 RARE, SHOWN_CLASSES = 5, 6

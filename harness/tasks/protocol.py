@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -52,25 +52,13 @@ class EvaluationSets:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What a paper leaves open and its protocol decides, for captions.
-
-    `tasks`: those that it concerns (empty: all); `sampled`: it concerns drawn training sets only.
-    """
-
-    text: str
-    tasks: tuple[str, ...] = ()
-    sampled: bool = False
-
-
-@dataclass(frozen=True)
 class Protocol(ABC):
     """A published way to split. `version` is bumped by hand when the same source gives other rows."""
 
     name: str
     version: int
-    decisions: tuple[Choice, ...] = ()
-    """What its paper leaves open, and what it decides there."""
+    decisions: tuple[str, ...] = ()
+    """Rows of docs/papers.md: what its paper leaves open, and what it decides there."""
 
     scores_dev: ClassVar[bool] = False
     """Whether dev is also what is scored."""
@@ -99,14 +87,6 @@ class Protocol(ABC):
     def training_seed(self, subset: int, seed: int) -> int:
         """The seed of everything random in a run on a subset, under one of its table's seeds."""
         return seed
-
-    def choices(self, tasks: Collection[str], sampled: bool) -> tuple[str, ...]:
-        """How the splits of these tasks are made, as the paper says or as docs/papers.md decides."""
-        return tuple(
-            choice.text
-            for choice in self.decisions
-            if (sampled or not choice.sampled) and (not choice.tasks or set(choice.tasks) & set(tasks))
-        )
 
     def evaluation_sets(self, task: Task, source: TextSource) -> EvaluationSets:
         """Dev and test rows of a task, in canonical order, without a text on both sides; kept with the source.

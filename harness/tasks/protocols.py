@@ -16,7 +16,6 @@ from harness.tasks.overlap import count_overlap, unit_ids
 from harness.tasks.own_protocol import OwnProtocol
 from harness.tasks.protocol import (
     SAMPLERS,
-    Choice,
     EvaluationSets,
     Protocol,
     of_classes,
@@ -104,17 +103,7 @@ class CmlmProtocol(PaperProtocol):
     """
 
     tasks: tuple[str, ...] = ("cola", "sst2", "mnli", "qnli", "rte", "mrpc", "qqp")
-    decisions: tuple[Choice, ...] = (
-        Choice("training subsets drawn uniformly, redrawn until each class is present", sampled=True),
-        Choice("no example twice in a subset, subsets may overlap", sampled=True),
-        Choice("dev evaluation also after the last update"),
-        Choice("ties go to the first checkpoint"),
-        Choice("equal texts never in both dev and test"),
-        Choice("the seed drives every phase"),
-        Choice("MNLI-MM scored at the checkpoint selected on matched dev", ("mnli",)),
-        Choice("RTE split into 200 dev and 77 test examples", ("rte",)),
-        Choice("MRPC's labelled test file split into dev and test", ("mrpc",)),
-    )
+    decisions: tuple[str, ...] = ("C14", "C15", "C16", "C17", "C18")
 
     TEST_ROWS = {"qqp": 2000}  # noqa: RUF012 - a constant of the paper
     EVALUATION_SCOPE = ("cmlm", 1)
@@ -271,10 +260,6 @@ class DevProtocol(PaperProtocol):
 
     scores_dev = True
     tasks: tuple[str, ...] = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte")
-    decisions: tuple[Choice, ...] = (
-        Choice("the development set is what is scored, and what checkpoints are selected by where any are"),
-        Choice("MNLI-MM scored at the checkpoint that serves matched dev", ("mnli",)),
-    )
     full: bool = True
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
@@ -293,16 +278,7 @@ _SCL = StratifiedProtocol(  # docs/papers.md S8 to S12
         ("mrpc", "the paper's numbers do not fit half of the development set, 204 examples, which is our test set"),
         ("rte", "the paper's numbers do not fit half of the development set, 138 examples, which is our test set"),
     ),
-    decisions=(
-        Choice("half of a development set rounded down"),
-        Choice("dev taken from the half that test leaves, all of it where that has fewer than 500 examples"),
-        Choice("equal texts never in both dev and test"),
-        Choice("a class's share rounded by largest remainders"),
-        Choice("training samples of one size may overlap", sampled=True),
-        Choice("dev evaluation also after the last update"),
-        Choice("ties go to the first checkpoint"),
-        Choice("MNLI scored on its matched set", ("mnli",)),
-    ),
+    decisions=("S8", "S10", "S11", "S12"),
 )
 
 PROTOCOLS: Mapping[str, Protocol] = {
@@ -317,13 +293,13 @@ PROTOCOLS: Mapping[str, Protocol] = {
         KShotProtocol("k_shot", 1),
         OwnProtocol("own", 2),
         OwnProtocol("own_redrawn", 2, dev="redrawn"),
-        OwnProtocol("own_small_dev", 2, dev="as large as training"),
         OwnProtocol("own_cross_validated", 2, dev="folds"),
     )
 }
 """cmlm_*: the CMLM paper's. scl_*: the SCL paper's, with one dev and test set; scl_few_shot draws stratified training samples,
-scl_per_class (Table 7) as many of each class. glue_dev: the development set is scored, as pre-training papers do. k_shot: K training and K dev examples of each class for each subset, for the papers' tasks and a user's. own: dev drawn once; own_redrawn: with each subset; own_small_dev: with each subset, as many rows as it
-trains on; own_cross_validated: a fold of the labelled rows for each subset."""
+scl_per_class (Table 7) as many of each class. glue_dev: the development set is scored, as pre-training papers do. k_shot: K training and K dev
+examples of each class for each subset, for the papers' tasks and a user's. own: dev drawn once; own_redrawn: with each subset;
+own_cross_validated: a fold of the labelled rows for each subset."""
 
 
 def protocol_named(name: str) -> Protocol:

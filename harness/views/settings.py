@@ -78,8 +78,8 @@ def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> list[Setting]:
     if letters:
         extra = [task for task in resolved.tasks if task not in resolved.table.tasks]
         found += [Setting("tasks", ", ".join(extra), "S", "the paper's table lacks them")] if extra else []
-        choices = protocol_named(resolved.protocol).choices(resolved.tasks, any(resolved.sizes))
-        found += [Setting(resolved.protocol, "; ".join(choices), "I")] if choices else []
+        decisions = protocol_named(resolved.protocol).decisions
+        found += [Setting(resolved.protocol, f"docs/papers.md {', '.join(decisions)}", "I")] if decisions else []
         found += [
             Setting(title, "; ".join(texts), "I")
             for title, texts in _of_methods(resolved.rows_under(under)).items()

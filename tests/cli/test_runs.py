@@ -151,7 +151,7 @@ def test_the_test_examples_of_a_table(harness: Harness, benched: Benched, tmp_pa
         assert why in refusal.err
 
 
-@pytest.mark.parametrize("protocol", ["k_shot", "own_redrawn", "own_small_dev", "own_cross_validated"])
+@pytest.mark.parametrize("protocol", ["k_shot", "own_redrawn", "own_cross_validated"])
 def test_a_run_of_a_later_subset_knows_its_task(protocol: str, bert: Path, workdir: Path) -> None:
     """Where each subset has a dev set of its own: its texts, all metrics of its task, and the classes of its model."""
     texts, labels = tiny.texts(120, 1)

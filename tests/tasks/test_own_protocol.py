@@ -115,7 +115,7 @@ def test_a_class_keeps_a_text_for_training(tmp_path: Path) -> None:
     common = [{"text": f"Text {i}.", "label": "ab"[i % 2]} for i in range(40)]
     write_file(tmp_path / "a.csv", [*common, {"text": "The only one.", "label": "c"}])
     task, source = opened(tmp_path, "a.csv")
-    for protocol in (ONCE, OWN["own_redrawn"], OWN["own_small_dev"]):
+    for protocol in (ONCE, OWN["own_redrawn"]):
         train, dev, test = cut(protocol, task, source, 0, 0)
         assert [classes_of(each).get(2, 0) for each in (train, dev, test)] == [1, 0, 0]
 
@@ -157,7 +157,7 @@ def test_the_users_test_and_dev_files_are_whole_and_out_of_training(tmp_path: Pa
     origin = ONCE.evaluation_sets(task, source).origin
     assert "test all 29 rows of held_out.jsonl" in origin
     assert "2 labelled rows left out, their text is in test or dev" in origin
-    for name in ("own_redrawn", "own_small_dev", "own_cross_validated"):
+    for name in ("own_redrawn", "own_cross_validated"):
         with pytest.raises(
             UserError, match=f"protocol {name} draws dev from the labelled rows, and the task has a dev set"
         ):
@@ -177,7 +177,7 @@ def test_a_folders_validation_set_is_dev(has_test: bool, tmp_path: Path) -> None
     assert len(forms(test)) == (60 if has_test else 100)
 
 
-@pytest.mark.parametrize("name", ["own_redrawn", "own_small_dev", "own_cross_validated"])
+@pytest.mark.parametrize("name", ["own_redrawn", "own_cross_validated"])
 def test_dev_is_drawn_with_each_subset_and_test_is_not(name: str, tmp_path: Path) -> None:
     write_file(tmp_path / "a.csv", rows(200))
     task, source = opened(tmp_path, "a.csv")
@@ -185,19 +185,6 @@ def test_dev_is_drawn_with_each_subset_and_test_is_not(name: str, tmp_path: Path
     assert OWN[name].redraws
     assert len({train.digest for train, _, _ in every}) == len({dev.digest for _, dev, _ in every}) == 5
     assert len({test.digest for _, _, test in every}) == 1
-
-
-def test_dev_is_as_large_as_training(tmp_path: Path) -> None:
-    write_file(tmp_path / "a.csv", [{"text": f"Text {i}.", "label": "abc"[i % 3]} for i in range(200)])
-    task, source = opened(tmp_path, "a.csv")
-    for size in (10, 50):
-        train, dev, _ = cut(OWN["own_small_dev"], task, source, size, 1)
-        assert len(train) == len(dev) == size
-    train, dev, test = cut(OWN["own_small_dev"], task, source)
-    assert len(train) - len(dev) in (0, 1)
-    most = (200 - len(test)) // 2
-    with pytest.raises(UserError, match=f"give sizes up to {most}"):
-        cut(OWN["own_small_dev"], task, source, most + 1)
 
 
 @pytest.mark.parametrize("size", [0, 50])

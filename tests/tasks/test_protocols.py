@@ -74,17 +74,6 @@ def test_mrpc_is_not_comparable_because_the_paper_contradicts_itself(glue: TextS
         assert "says that it splits the development set" in sets.note
 
 
-def test_what_the_paper_leaves_open_is_declared_where_it_matters() -> None:
-    of_mnli = FEW.choices(("mnli",), True)
-    assert any("selected on matched dev" in text for text in of_mnli)
-    assert any("until each class is present" in text for text in of_mnli)
-    assert not any("MRPC" in text or "RTE" in text for text in of_mnli)
-    full = FULL.choices(("sst2",), False)
-    assert not any("subset" in text or "MNLI" in text for text in full)
-    assert any("ties" in text for text in full)
-    assert any("last update" in text for text in full)
-
-
 def test_mrpc_without_the_msr_test_file_says_so(tmp_path: Path) -> None:
     write_file(tmp_path / "mrpc/validation.parquet", pairs(408, "sentence1", "sentence2"))
     source = open_source(tmp_path)

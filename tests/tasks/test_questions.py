@@ -154,9 +154,7 @@ def test_a_task_file_that_contradicts_itself(lines: str, sentence: str, tmp_path
         load_user_task(path)
 
 
-@pytest.mark.parametrize(
-    "protocol", ["own", "own_redrawn", "own_small_dev", "own_cross_validated", "cmlm_few_shot", "scl_few_shot"]
-)
+@pytest.mark.parametrize("protocol", ["own", "own_redrawn", "own_cross_validated", "cmlm_few_shot", "scl_few_shot"])
 def test_splits_cut_no_context(protocol: str, tmp_path: Path) -> None:
     """Each context has three questions, in other letters: all on one side."""
     rows, path = records(40), tmp_path / "qa.jsonl"

@@ -175,14 +175,6 @@ def test_the_papers_sizes_on_the_official_files(task: str, dev: int, test: int, 
     assert abs(drawn.gold.mean() - glue.load(TASKS[task], "train").gold.mean()) < 0.01
 
 
-def test_what_the_paper_leaves_open_is_declared() -> None:
-    few, full = FEW.choices(("mnli",), True), FULL.choices(("sst2",), False)
-    assert any("matched" in text for text in few)
-    assert any("overlap" in text for text in few)
-    assert not any("overlap" in text or "matched" in text for text in full)
-    assert any("ties" in text for text in full)
-
-
 # ------------------------------------------------------------------------------------------------------------- texts
 
 
