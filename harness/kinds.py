@@ -4,7 +4,6 @@ become predictions. No torch."""
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -38,8 +37,10 @@ def number_type(center: float, spread: float) -> Literal["float32", "float64"]:
 
 
 @dataclass(frozen=True)
-class Kind(ABC):
-    """`names`: the classes in the order of their codes, none for scores. Labels are arrays [n] of `dtype`."""
+class Kind:
+    """`names`: the classes in the order of their codes, none for scores and spans. `scale`: the lowest and the highest score, where that is
+    known. `trained_in`: the mean and the standard deviation of scores that a head is trained in; None where it is trained on labels as they
+    are. Labels are arrays [n] of `dtype`."""
 
     answer: ClassVar[Literal["class", "score", "span"]]
     dtype: ClassVar[type]
@@ -62,6 +63,8 @@ class Kind(ABC):
     texts."""
 
     names: tuple[str, ...] = ()
+    scale: tuple[float, float] | None = None
+    trained_in: tuple[float, float] | None = None
 
     @property
     def reads_codes(self) -> bool:
@@ -69,29 +72,19 @@ class Kind(ABC):
         return False
 
     @property
-    @abstractmethod
     def outputs(self) -> int:
-        """Outputs of the head for a sequence, or for each of its tokens."""
+        """Outputs of the head for a sequence, or for each of its tokens: two for a span, its start and its end."""
+        return len(self.names) or (2 if self.per_token else 1)
 
     @property
-    @abstractmethod
     def description(self) -> str:
         """In a word or two, for people."""
+        return f"{len(self.names)} classes" if self.names else "regression"
 
     @property
     def predicted(self) -> str:
         """What is predicted of a row, for people."""
         return f"predicted class ({', '.join(self.names) or 'a number'})"
-
-    @property
-    def scale(self) -> tuple[float, float] | None:
-        """The lowest and the highest score, where that is known."""
-        return None
-
-    @property
-    def trained_in(self) -> tuple[float, float] | None:
-        """The mean and the standard deviation of scores that a head is trained in; None where it is trained on labels as they are."""
-        return None
 
     @property
     def output_type(self) -> Literal["float32", "float64"]:
@@ -101,24 +94,42 @@ class Kind(ABC):
     @property
     def word_names(self) -> tuple[str, ...]:
         """What label words stand for, in the order of the words: the classes, or the ends of the scale; none where no word can answer."""
-        return self.names
+        return self.names or tuple(f"{bound:.15g}" for bound in self.scale or ())
 
     @property
-    @abstractmethod
     def allowed(self) -> str:
         """What a label should be, for errors."""
+        raise NotImplementedError
 
-    @abstractmethod
     def read(self, value: Any) -> float | None:
         """The label that a value of a file means; None for what is none of the task."""
+        raise NotImplementedError
 
     def strata(self, labels: Array) -> NDArray[np.int64]:
         """The stratum of each row, [n]: samplers and splits keep the shares of the strata. Without classes all rows are one."""
-        return np.zeros(len(labels), dtype=np.int64)
+        return labels.astype(np.int64) if self.names else np.zeros(len(labels), dtype=np.int64)
 
-    @abstractmethod
+    def sizes(self, labels: Array) -> list[int]:
+        """Rows of each stratum."""
+        sizes: list[int] = np.bincount(self.strata(labels), minlength=max(1, len(self.names))).tolist()
+        return sizes
+
+    def counts(self, labels: Array) -> dict[str, int]:
+        """Rows of each class by name; empty for scores."""
+        return dict(zip(self.names, self.sizes(labels), strict=False))
+
+    def sampled_groups(self, labels: Array) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """The group of each row, [n], and the names of the groups, of which K-shot samples take as many rows each: the classes. Without names
+        there are none to take."""
+        return self.strata(labels), self.names
+
     def summary(self, labels: Array) -> tuple[float, ...]:
         """The rows of each class, or the lowest and the highest score."""
+        return tuple(self.sizes(labels)) if self.names else (float(labels.min()), float(labels.max()))
+
+    def overview(self, summary: tuple[float, ...]) -> str:
+        """What a `summary` without classes says, for people."""
+        return f"a {self.description}, {summary[0]:.15g} to {summary[1]:.15g}"
 
     def moments(self, labels: Array) -> tuple[float, ...]:
         """Mean and standard deviation of scores; () of other labels."""
@@ -128,39 +139,43 @@ class Kind(ABC):
         """Labels of a file, of type `dtype`, as they are kept."""
         return labels
 
+    def misplaced(self, rows: Any, labels: Array) -> tuple[int, str] | None:
+        """The first of some `Rows` whose label does not fit its texts, and what is wrong; None where all fit."""
+        return None
+
     def named(self, labels: Array) -> list[Any] | Array:
         """Labels or decoded predictions [n] as people read them."""
-        return labels
+        return [self.names[code] for code in labels] if self.names else labels
 
-    @abstractmethod
     def decoded(self, arrays: Arrays) -> Array:
-        """What is predicted of each example, [n], as labels are."""
+        """What is predicted of each example, [n], as labels are: the code of the largest logit (of equal ones the lowest), or the score."""
+        logits = arrays["logits"]
+        return np.asarray(logits.argmax(axis=1) if self.names else logits[:, 0])
 
-    @abstractmethod
     def columns(self, predictions: Predictions) -> dict[str, list[Any]]:
         """What a file of predictions gets, by column."""
+        shown = np.asarray(self.named(predictions.decoded)).tolist()
+        shares = predictions.probabilities.T.tolist() if self.names else []
+        return {"predicted": shown} | {f"probability.{n}": share for n, share in zip(self.names, shares, strict=False)}
 
-    @abstractmethod
     def mistakes(self, predictions: Predictions) -> tuple[NDArray[np.int64], str, Array]:
-        """Which examples to look at, the worst mistake first [m]; and the measure that orders them: its name and values [n]."""
+        """Which examples to look at, the worst mistake first [m], and the measure that orders them, its name and values [n]: those with another
+        class than their own, by the probability of the predicted one; of scores all, by how far they are off."""
+        if not self.names:
+            difference = np.abs(predictions.decoded - predictions.gold)
+            return np.argsort(-difference, kind="stable"), "difference", difference
+        confidence = predictions.probabilities.max(axis=1)
+        order = np.argsort(-confidence, kind="stable")
+        return order[(predictions.gold != predictions.decoded)[order]], "confidence", confidence
 
-    def sizes(self, labels: Array) -> list[int]:
-        """Rows of each stratum."""
-        sizes: list[int] = np.bincount(self.strata(labels), minlength=max(1, len(self.names))).tolist()
-        return sizes
+    def frame(self, predictions: Predictions) -> dict[str, Any]:
+        """Gold and predicted label of each example as people read them, and the logit of each class, by column."""
+        shown: dict[str, Any] = {"gold": self.named(predictions.gold), "predicted": self.named(predictions.decoded)}
+        return shown | {f"logit.{name}": predictions.logits[:, code] for code, name in enumerate(self.names)}
 
-    def sampled_groups(self, labels: Array) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """The group of each row, [n], and the names of the groups, of which K-shot samples take as many rows each: the classes. Without names
-        there are none to take."""
-        return self.strata(labels), self.names
-
-    def counts(self, labels: Array) -> dict[str, int]:
-        """Rows of each class by name; empty for scores."""
-        return dict(zip(self.names, self.sizes(labels), strict=False))
-
-    def misplaced(self, rows: Any, labels: Array) -> tuple[int, str] | None:
-        """The first of some `Rows` whose label does not fit its texts, and what is wrong, after 'it'; None where all fit."""
-        return None
+    def collapsed(self, predictions: Predictions) -> bool:
+        """Whether one class is predicted for every example."""
+        return int(np.count_nonzero(predictions.histogram)) == 1
 
     def targets(self, labels: Array, tokens: Any) -> Array:
         """What the loss reads of the labels [S] of sequences, which are these `Tokens`."""
@@ -196,19 +211,6 @@ class Kind(ABC):
             return "are of other classes than their labels"
         return "" if np.isfinite(logits).all() else "are not finite"
 
-    def collapsed(self, predictions: Predictions) -> bool:
-        """Whether one class is predicted for every example."""
-        return int(np.count_nonzero(predictions.histogram)) == 1
-
-    def overview(self, summary: tuple[float, ...]) -> str:
-        """What a `summary` says, for people."""
-        return f"a {self.description}, {summary[0]:.15g} to {summary[1]:.15g}"
-
-    def frame(self, predictions: Predictions) -> dict[str, Any]:
-        """Gold and predicted label of each example as people read them, and the logit of each class, by column."""
-        shown: dict[str, Any] = {"gold": self.named(predictions.gold), "predicted": self.named(predictions.decoded)}
-        return shown | {f"logit.{name}": predictions.logits[:, code] for code, name in enumerate(self.names)}
-
 
 @dataclass(frozen=True)
 class Classes(Kind):
@@ -222,22 +224,14 @@ class Classes(Kind):
     labels: tuple[tuple[str, str], ...] = ()
 
     @property
-    def outputs(self) -> int:
-        return len(self.names)
-
-    @property
-    def description(self) -> str:
-        return f"{len(self.names)} classes"
+    def reads_codes(self) -> bool:
+        return not self.labels and all(number_of(name) is None for name in self.names)
 
     @property
     def allowed(self) -> str:
         if self.labels:
             return "one of " + ", ".join(dict.fromkeys([*dict(self.labels), *self.names]))
         return "one of " + ", ".join(f"{code} ({name})" for code, name in enumerate(self.names))
-
-    @property
-    def reads_codes(self) -> bool:
-        return not self.labels and all(number_of(name) is None for name in self.names)
 
     def read(self, value: Any) -> int | None:
         """By the task's own mapping, by the name of its class, or, without a mapping, by its number."""
@@ -251,87 +245,41 @@ class Classes(Kind):
             return None
         return int(number) if 0 <= number < len(self.names) else None
 
-    def strata(self, labels: Array) -> NDArray[np.int64]:
-        return labels.astype(np.int64)
-
-    def summary(self, labels: Array) -> tuple[float, ...]:
-        return tuple(self.sizes(labels))
-
-    def named(self, labels: Array) -> list[Any] | Array:
-        return [self.names[code] for code in labels]
-
-    def decoded(self, arrays: Arrays) -> Array:
-        """The code of the largest logit; ties: the lowest code."""
-        codes: Array = arrays["logits"].argmax(axis=1)
-        return codes
-
-    def columns(self, predictions: Predictions) -> dict[str, list[Any]]:
-        shares = zip(self.names, predictions.probabilities.T.tolist(), strict=False)
-        return {"predicted": [*self.named(predictions.decoded)]} | {
-            f"probability.{name}": share for name, share in shares
-        }
-
-    def mistakes(self, predictions: Predictions) -> tuple[NDArray[np.int64], str, Array]:
-        """Those with another class than their own, by the probability of the predicted one."""
-        confidence = predictions.probabilities.max(axis=1)
-        order = np.argsort(-confidence, kind="stable")
-        return order[(predictions.gold != predictions.decoded)[order]], "confidence", confidence
-
 
 @dataclass(frozen=True)
 class Scores(Kind):
-    """One number a row, a regression. `bounds`: the lowest and the highest, where it has any. `standardised`: see `trained_in`."""
+    """One number a row, a regression."""
 
     answer = "score"
     dtype = np.float64
     metrics = ("spearman", "pearson")
     loss = "mean_squared_error"
     word_loss = "kl_divergence"
-    outputs = 1
-    description = "regression"
-
-    bounds: tuple[float, float] | None = None
-    standardised: tuple[float, float] | None = None
-
-    @property
-    def scale(self) -> tuple[float, float] | None:
-        return self.bounds
-
-    @property
-    def trained_in(self) -> tuple[float, float] | None:
-        return self.standardised
 
     @property
     def output_type(self) -> Literal["float32", "float64"]:
-        low, high = self.bounds or (0.0, 1.0)
-        return number_type(*(self.standardised or (max(abs(low), abs(high)), high - low)))
-
-    @property
-    def word_names(self) -> tuple[str, ...]:
-        return tuple(f"{bound:.15g}" for bound in self.bounds or ())
+        low, high = self.scale or (0.0, 1.0)
+        return number_type(*(self.trained_in or (max(abs(low), abs(high)), high - low)))
 
     @property
     def allowed(self) -> str:
-        return f"a number from {self.bounds[0]:.15g} to {self.bounds[1]:.15g}" if self.bounds else "a number"
+        return f"a number from {self.scale[0]:.15g} to {self.scale[1]:.15g}" if self.scale else "a number"
 
     def read(self, value: Any) -> float | None:
-        low, high = self.bounds or (-math.inf, math.inf)
+        low, high = self.scale or (-math.inf, math.inf)
         number = number_of(value)
         fits = number is not None and low <= number <= high and abs(number) <= np.finfo(np.float32).max
         return number if fits else None
 
     def sampled_groups(self, labels: Array) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """Scores below the middle of the bounds, without bounds below the median, and the others."""
-        middle = sum(self.bounds) / 2 if self.bounds else float(np.median(labels))
+        """Scores below the middle of the scale, without one below the median, and the others."""
+        middle = sum(self.scale) / 2 if self.scale else float(np.median(labels))
         return (labels >= middle).astype(np.int64), (f"scores below {middle:.15g}", f"scores from {middle:.15g} on")
 
     def word_targets(self, labels: Array) -> Array:
-        assert self.bounds is not None
-        low, high = self.bounds
+        assert self.scale is not None
+        low, high = self.scale
         return ((labels - low) / (high - low)).astype(np.float32)
-
-    def summary(self, labels: Array) -> tuple[float, ...]:
-        return float(labels.min()), float(labels.max())
 
     def moments(self, labels: Array) -> tuple[float, ...]:
         """Exact sums, and six digits of them (of a mean beside which the spread is small, all): the same on every machine."""
@@ -346,17 +294,6 @@ class Scores(Kind):
         short = labels.astype(np.float32)
         same = len(np.unique(short)) == len(np.unique(labels))
         return short if same and number_type(labels.mean(), labels.std() or 1.0) == "float32" else labels
-
-    def decoded(self, arrays: Arrays) -> Array:
-        return arrays["logits"][:, 0]
-
-    def columns(self, predictions: Predictions) -> dict[str, list[Any]]:
-        return {"predicted": predictions.decoded.tolist()}
-
-    def mistakes(self, predictions: Predictions) -> tuple[NDArray[np.int64], str, Array]:
-        """All examples, by how far the prediction is off."""
-        difference = np.abs(predictions.decoded - predictions.gold)
-        return np.argsort(-difference, kind="stable"), "difference", difference
 
 
 @dataclass(frozen=True)
@@ -377,7 +314,6 @@ class Spans(Kind):
     structured = True
     label_column = "answers"
     unit = 1
-    outputs = 2  # start and end
     description = "extractive question answering"
     predicted = "answer"
 
@@ -531,13 +467,13 @@ def kind_of(
     """The kind of a task: without classes and spans it is a regression."""
     if spans:
         return Spans(reading=spans)
-    return Classes(classes, labels) if classes else Scores(bounds=bounds)
+    return Classes(classes, labels=labels) if classes else Scores(scale=bounds)
 
 
 def kind_of_outputs(outputs: int, names: tuple[str, ...] = (), bounds: tuple[float, ...] = ()) -> Kind:
     """The kind of a head: classes of which the names are not known are named by their codes."""
     scale = (bounds[0], bounds[1]) if bounds else None
-    return Scores(bounds=scale) if outputs == 1 else Classes(names or tuple(map(str, range(outputs))))
+    return Scores(scale=scale) if outputs == 1 else Classes(names or tuple(map(str, range(outputs))))
 
 
 def number_of(value: Any) -> float | None:

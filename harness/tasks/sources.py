@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -59,16 +58,23 @@ Load = Callable[[Task, str], Rows]
 
 
 class TextSource:
-    """Rows of tasks' splits, each from the first of several providers that serves the task; kept for the next call."""
+    """Rows of tasks' splits, kept for the next call. A user's task that names its data is read from there; others from a `folder`, the packaged ones from
+    their packages unless it has a folder of theirs; without a folder from the hub. `read_before`: see `OwnData`."""
 
-    def __init__(self, *providers: Provider) -> None:
-        self._providers = providers
+    def __init__(self, folder: Path | None = None, read_before: Mapping[Task, Rows] | None = None) -> None:
+        self._own, self._packages = OwnData(read_before), Packages()
+        self._folder = Folder(folder) if folder else None
+        self._hub = Hub()
         self._rows: dict[tuple[Task, str], Rows] = {}
         self._unlabelled: dict[Task, Rows] = {}
         self._skipped: dict[Task, int] = {}
 
     def _of(self, task: Task) -> Provider:
-        return next(provider for provider in self._providers if provider.serves(task))
+        if task.data:
+            return self._own
+        if self._folder and (not task.packaged or (self._folder.folder / task.name).is_dir()):
+            return self._folder
+        return self._packages if task.packaged else self._hub
 
     def load(self, task: Task, split: str) -> Rows:
         """Rows of a source split in canonical order.
@@ -123,35 +129,16 @@ def _unlabelled_rows(task: Task) -> Rows:
     return Rows(tuple((text,) for text in corpus.texts()), None, name).sorted()
 
 
-class Provider(ABC):
-    """Splits of the tasks that it `serves`; see `TextSource` for the others."""
-
-    @abstractmethod
-    def serves(self, task: Task) -> bool: ...
-
-    @abstractmethod
-    def has(self, task: Task, split: str) -> bool: ...
-
-    @abstractmethod
-    def read(self, task: Task, split: str, load: Load) -> Rows: ...
-
-    @abstractmethod
-    def describe(self, task: Task, load: Load) -> str: ...
-
-
 def _digest(rows: Rows) -> str:
     """Which rows they are, for captions: names of files say little to others."""
     return f" (rows {rows.digest[:10]})"
 
 
-class Folder(Provider):
+class Folder:
     """`<folder>/<task>/<split>.parquet`, `.csv` or `.jsonl`; also a download of nyu-mll/glue as it is on the hub."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-
-    def serves(self, task: Task) -> bool:
-        return not task.packaged or (self.folder / task.name).is_dir()
 
     def has(self, task: Task, split: str) -> bool:
         return file_of(self.folder / task.name, split) is not None
@@ -221,7 +208,7 @@ def _names(paths: Iterable[Path]) -> str:
     return some_of(sorted(path.name for path in paths), SHOWN_NAMES) or "none"
 
 
-class OwnData(Provider):
+class OwnData:
     """What a user's task names as its data: a data set of the hub, a folder with a file for each split, or one file.
 
     Of one file, or of a data set with one split, a part is validation; see `parted`. Splits with a file of their own
@@ -284,9 +271,6 @@ class OwnData(Provider):
             return list(self._opened(task).splits)
         return None if Path(task.data).is_dir() else [task.train]
 
-    def serves(self, task: Task) -> bool:
-        return bool(task.data)
-
     def has(self, task: Task, split: str) -> bool:
         splits = self._splits(task)
         if split in dict(task.files):
@@ -308,16 +292,13 @@ class OwnData(Provider):
         return f"{'folder' if folder else 'file'} {place.name}{name}{_digest(rows)}"
 
 
-class Packages(Provider):
+class Packages:
     """Tasks whose text is inside Python packages."""
 
     def read(self, task: Task, split: str, load: Load) -> Rows:
         if not self.has(task, split):
             raise UserError(f"task {task.name}: there is no split '{split}'; it has train and validation.")
         return packaged_rows(task.name, split)
-
-    def serves(self, task: Task) -> bool:
-        return task.packaged
 
     def has(self, task: Task, split: str) -> bool:
         return task.name in HOMES and split in ("train", "validation")
@@ -326,19 +307,16 @@ class Packages(Provider):
         return f"package {described(HOMES[task.name])}"
 
 
-class Hub(Provider):
+class Hub:
     """GLUE on the Hugging Face hub at one revision, of which each split is one Parquet file, and four data sets more; read from the
     hub client's cache."""
 
     def __init__(self) -> None:
         self._others = OwnData()
 
-    def serves(self, task: Task) -> bool:
-        return not task.packaged
-
     def has(self, task: Task, split: str) -> bool:
         splits = {task.train, task.dev, *(source for _, source in task.tests), *(name for name, _ in task.official)}
-        return task.name in TASKS and not task.packaged and split in splits
+        return task.name in TASKS and split in splits
 
     def read(self, task: Task, split: str, load: Load) -> Rows:
         name = f"{task.name}/{split}"
@@ -359,6 +337,10 @@ class Hub(Provider):
         return f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
 
 
+Provider = OwnData | Folder | Packages | Hub
+"""Splits of some tasks: `has`, `read` and `describe` as `TextSource` says."""
+
+
 def open_source(
     data: str | os.PathLike[str] | None = None, where: str = "--data", read_before: Mapping[Task, Rows] | None = None
 ) -> TextSource:
@@ -368,13 +350,12 @@ def open_source(
     Packaged tasks come from their packages either way, unless the folder has a folder of theirs. Opens no file and asks no
     network. Raises UserError, which names `where`, when there is no such folder.
     """
-    own = OwnData(read_before)
     if data is None or str(data) == "hub":
-        return TextSource(own, Hub(), Packages())
+        return TextSource(read_before=read_before)
     folder = named_path(str(data), where)
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "there is no such folder"
         raise UserError(
             f"{folder}: {what}; {where} takes 'hub', or a folder with <task>/<split>.parquet, .csv or .jsonl."
         )
-    return TextSource(own, Folder(folder), Packages())
+    return TextSource(folder, read_before)

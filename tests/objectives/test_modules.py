@@ -308,7 +308,7 @@ class TestSupervised:
         found = {}
         for unit in ((0.0, 1.0), (mean, spread)):
             vocabulary = Tokeniser(bert).vocabulary
-            module = build(spec, tiny.encoder(bert), vocabulary, Scores(standardised=unit), 0.0, 1).eval()
+            module = build(spec, tiny.encoder(bert), vocabulary, Scores(trained_in=unit), 0.0, 1).eval()
             views = module.prepare(Examples(tokens), unit[0] + unit[1] * gold, draw_of(1))
             loss = module(views.on(CPU))["cross_entropy"]
             loss.backward()
@@ -323,7 +323,7 @@ class TestSupervised:
         """By a loop in float64, also where the model is sure and where a score is at an end of the scale; its gradient by differences."""
         gold, logits = np.array([0.0, 1.0, 2.5, 4.9, 5.0]), normal(5, 2, dtype=torch.float64)
         logits[0, 1] += shift
-        kind = Scores(bounds=(0.0, 5.0))
+        kind = Scores(scale=(0.0, 5.0))
         shares = torch.as_tensor(kind.word_targets(gold)).double()
         expected = 0.0
         for score, (low, high) in zip(gold, logits.tolist(), strict=True):
@@ -340,7 +340,7 @@ class TestSupervised:
     def test_a_score_between_two_words_is_expected_on_the_scale(self, bert: Path) -> None:
         """And a demonstration has the word of the end of the scale that its score is nearer to."""
         spec = tiny.OBJECTIVES["prompt"]
-        module: Any = build(spec, tiny.encoder(bert), tiny.vocabulary(bert), Scores(bounds=(1.0, 5.0)), 0.0, 1).eval()
+        module: Any = build(spec, tiny.encoder(bert), tiny.vocabulary(bert), Scores(scale=(1.0, 5.0)), 0.0, 1).eval()
         rows, gold = tiny.texts(6, seed=4)[0], np.array([1, 2.9, 3, 5, 4, 1.5], dtype=np.float32)
         examples = tiny.read(bert, rows, spec)
         module.take_training_set(examples, gold)
