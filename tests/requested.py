@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from harness.encoders import PACKAGED, Located
+from harness.objectives.definitions import HEAD
 from harness.planning.request import Request, parse_override
-from harness.planning.resolve import earlier_request, resolve
+from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import make_plan
-from harness.planning.starts import start_at
 from harness.planning.table import Table, load_table
 from harness.specs import Encoder, Parent
 from harness.tasks import Task, TextSource
@@ -59,10 +59,28 @@ def first_starts(
 ) -> dict[str, Parent | str]:
     """What runs start from where they start from runs of another table: the first run of each row there."""
     starts: dict[str, Parent | str] = {}
-    if before := earlier_request(resolved, request):
-        for run in make_plan(resolve(load_table(before.table), before), source, encoder).runs:
-            starts.setdefault(run.row, start_at(run, head=True))
+    if start := resolved.starts_from:
+        for run in make_plan(resolve_start(resolved, request), source, encoder).runs:
+            parts = ("encoder", HEAD) if start.head else ("encoder",)
+            starts.setdefault(run.row, Parent(run.stage, "selected", parts))
     return starts
+
+
+def resolve_start(resolved: ResolvedTable, request: Request) -> ResolvedTable:
+    """The table whose runs those of a table start from, as far as they need it."""
+    start = resolved.starts_from
+    assert start is not None
+    rows = tuple(dict.fromkeys(row.own.name for row in resolved.continued))
+    tasks, sizes = (start.task,), (start.size,)
+    before = Request(
+        preset=resolved.preset,
+        methods=rows,
+        tasks=tasks,
+        sizes=sizes,
+        encoder=request.encoder,
+        overrides=request.overrides,
+    )
+    return resolve(load_table(start.table), before)
 
 
 def by_letter(resolved: ResolvedTable) -> dict[str, dict[str, Any]]:

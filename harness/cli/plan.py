@@ -52,8 +52,6 @@ def plan(args: argparse.Namespace) -> int:
         for name, runs in shared_runs(prepared).items()
         if runs
     ]
-    if prepared.earlier and prepared.earlier.items:
-        print_lines([*describe(prepared.earlier), ""], sys.stdout)
     print_lines([*describe(prepared), *shared], sys.stdout)
     print("\n".join(["", *_rows(prepared)]))
     if args.detect is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.commands.execution import deadline_of
@@ -70,11 +70,6 @@ def bench(request: Request, callbacks: Callbacks, agree: Callable[[Prepared], No
     """Train what the table of a request lacks. `agree`: called before anything is trained; raises an error to train nothing."""
     check_trackers(request.track, request.origin("track"))
     prepared, deadline = prepare(request, train=True), deadline_of(request)
-    if prepared.earlier and prepared.earlier.items:
-        over = bench(prepared.earlier.request, callbacks, agree).prepared.over
-        prepared = replace(prepare(request, train=True), over=over)
-        if prepared.undecided:
-            return Benched(prepared, trackers_of(prepared))
     agree(prepared)
     if prepared.items:
         prepared = callbacks.translated(prepared)

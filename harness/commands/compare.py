@@ -45,7 +45,7 @@ def comparisons_of(
     found = answers(prepared.plan, prepared.store, grid.results) if items else None
     absent = "missing or failed" if collapsed else "missing, failed or collapsed"
     runs, store = prepared.plan.runs, prepared.store
-    seals = store.seals(prepared.named.table.name)
+    seals = store.seals(prepared.resolved.table.name)
     comparisons = compared(grid, against, region, found, absent=absent)
     comparisons = replace(comparisons, left_out=tuple(left_out), unit=_test_item(prepared))
     seal, planned, line = followed(comparisons, collapsed, runs, seals, runs_began(store, runs) if seals else {})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -15,7 +16,6 @@ from harness.encoders import Located, locate, with_weights
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
 from harness.errors import UserError
-from harness.paths import without_folders
 from harness.planning.estimate import Calibration, calibrate, hours
 from harness.planning.request import (
     BESIDE,
@@ -28,15 +28,14 @@ from harness.planning.request import (
     same_table,
     to_json,
 )
-from harness.planning.resolve import earlier_request, resolve
+from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
 from harness.planning.snapshot import Snapshot, remade, snapshot
-from harness.planning.starts import SELECTED, selected
+from harness.planning.starts import SELECTED, starts_of
 from harness.planning.table import Table, load_table
 from harness.planning.work import Item, work
-from harness.specs import Parent, Run, Stage, Status
-from harness.storage import Storage
+from harness.specs import Parent, Stage, Status
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tasks import TASKS, NotAtHand, Rows, Task, TextSource, count_overlap, open_source, protocol_named
 from harness.tasks.inferred import Description, infer_task, task_name
@@ -45,49 +44,21 @@ from harness.views.other_system import OtherSystem
 from harness.wording import counted, some_of
 
 UNTRANSLATED = "data back-translation of "
-"""How the plan names rows that are not back-translated yet."""
+"""How the plan names rows that are not back-translated yet, which the command that trains does."""
 SELECTED_LATER = f"encoder {SELECTED}"
-MADE_LATER = (UNTRANSLATED, SELECTED_LATER)
-"""How the plan names what the command that trains makes itself."""
 GPU_DRIVERS = tuple(map(Path, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")))
 """Of NVIDIA, of either maker under Windows' subsystem, of AMD."""
 
 
-@dataclass(frozen=True)
-class Named:
-    """The files that a request names, read. `request`: with the user's own tasks by their names; `kept`: what a store keeps; `rows`: of
-    the tasks that were inferred from a file."""
-
-    request: Request
-    table: Table
-    own_tasks: Mapping[str, Task]
-    kept: StoredRequest
-    rows: Mapping[Task, Rows]
-
-    @property
-    def tasks(self) -> dict[str, Task]:
-        """All tasks by name."""
-        return {**TASKS, **self.own_tasks}
-
-    @property
-    def files(self) -> dict[str, str]:
-        """The names of the user's own tasks by those of their files."""
-        texts = self.kept.values.get("tasks", ())
-        pairs = zip(texts, self.request.tasks or (), strict=True)
-        return {Path(text).name: name for text, name in pairs if is_own(text)}
-
-    def resolve(self) -> ResolvedTable:
-        return resolve(self.table, self.request, self.tasks)
-
-
 @dataclass
 class Prepared:
-    """A table ready to be run or shown. `request`: as the user gave it. `over`: why its training ended with
-    stages left; `unread`: why its texts are not at hand, of what is as a bench of the store read it. `others`: rows of another system, beside the table's own;
-    `earlier`: the table of the runs that its own start from."""
+    """A table ready to be run or shown. `request`: as the user gave it, `named`: with the user's own tasks by their names, `kept`: as a store
+    keeps it. `over`: why its training ended with stages left; `unread`: why its texts are not at hand, of what is as a bench of the store read
+    it. `others`: rows of another system, beside the table's own."""
 
     request: Request
-    named: Named
+    named: Request
+    kept: StoredRequest
     resolved: ResolvedTable
     plan: Plan
     store: Store
@@ -99,7 +70,6 @@ class Prepared:
     over: str = ""
     unread: str = ""
     others: OtherSystem | None = None
-    earlier: Prepared | None = None
 
     @property
     def recorded(self) -> bool:
@@ -110,16 +80,6 @@ class Prepared:
     def note(self) -> str:
         """A sentence for whoever sees its numbers; mostly empty."""
         return f"Texts are missing ({self.unread})." if self.unread else ""
-
-    @property
-    def stages(self) -> dict[str, Stage]:
-        """Those of its plan, after those among which the runs are selected that its own start from."""
-        return {**(self.earlier.plan.stages if self.earlier else {}), **self.plan.stages}
-
-    @property
-    def undecided(self) -> bool:
-        """Whether some row starts from a run that is not selected yet."""
-        return any(name.startswith(SELECTED_LATER) for name in self.plan.unresolved)
 
     def work_of(self, located: Located) -> list[Item]:
         """The stages to train of one of its encoders."""
@@ -134,48 +94,83 @@ class Prepared:
     @property
     def hours(self) -> float:
         """What the stages to train take here, encoder after encoder."""
-        return sum(
-            hours(sum(item.cost for item in work), calibration, self.slots * self.resolved.num_workers, len(work))
-            for located, calibration in zip(self.plan.encoders, self.calibrations, strict=True)
-            for work in [self.work_of(located)]
-        )
+        work = [self.work_of(located) for located in self.plan.encoders]
+        return sum(self.hours_of(sum(item.cost for item in each), len(each), k) for k, each in enumerate(work))
 
-    def hours_of(self, flops: float, stages: int) -> float:
-        """What `stages` stages of `flops` in all take here, at the speed of the first encoder."""
-        return hours(flops, self.calibrations[0], self.slots * self.resolved.num_workers, stages)
+    def hours_of(self, flops: float, stages: int, encoder: int = 0) -> float:
+        """What `stages` stages of `flops` in all take here, at the speed of an encoder."""
+        return hours(flops, self.calibrations[encoder], self.slots * self.resolved.num_workers, stages)
 
     def remember(self) -> None:
         """Keep which runs the stages are for and which request needs them: `show` and `report` read it."""
         rows = {row.name: row.own.name for row in self.resolved.rows}
         self.store.label(self.resolved.table.name, [replace(run, row=rows[run.row]) for run in self.plan.runs])
-        self.store.keep_request(self.named.kept, self.stages, self.snapshot)
+        self.store.keep_request(self.kept, self.plan.stages, self.snapshot)
 
     @property
     def snapshot(self) -> Any:
         """What the plan read, as JSON, for a store; None where some of it is not at hand."""
-        return None if self.plan.unresolved else snapshot(self.plan, self.named.files).to_json()
+        texts = zip(self.kept.values.get("tasks", ()), self.named.tasks or (), strict=True)
+        files = {Path(text).name: name for text, name in texts if is_own(text)}
+        return None if self.plan.unresolved else snapshot(self.plan, files).to_json()
 
 
-def read_named(request: Request) -> Named:
-    """Read the table and the tasks that a request names. Raises UserError for what is wrong in these files."""
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
+    """Read and check everything that the request names. With `train`, what a hub holds is fetched. `writes`: training writes the
+    request's store, which is checked before anything is fetched."""
     table = load_table(request.table, request.origin("table"))
-    preset = table.presets.get(request.preset or table.preset_for(request.encoder))
+    named, kept = _of_preset(table, request)
+    own, rows = _own_tasks(named)
+    if own:
+        named = replace(named, tasks=tuple(own[text].name if text in own else text for text in named.tasks or ()))
+    tasks = {**TASKS, **{task.name: task for task in own.values()}}
+    resolved = resolve(table, named, tasks)
+    source = open_source(named.data, request.origin("data"), rows)
+    del rows  # the source keeps what it needs of them
+    _check_studies(named, resolved, source, tasks)
+    if request.sizes is None and not table.sizes:
+        named = _with_sizes(named, resolved, source, tasks)
+        resolved = resolve(table, named, tasks)
+    located = _located(resolved, request, train)
+    store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
+    if train and writes:
+        store.check_writable()
+    translators, translations = translations_of(resolved, store, train)
+    starts = starts_of(
+        resolved, store, {each.name: at.encoder.digest for each, at in zip(resolved.encoders, located, strict=True)}
+    )
+    plan = make_plan(
+        resolved,
+        source,
+        *located,
+        user_tasks=tasks,
+        translation=translations.pop(None),
+        augmentations={augment: found for augment, found in translations.items() if augment},
+        corpora=corpora_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus"),
+        starts=starts,
+    )
+    prepared = _with_work(request, named, kept, plan, store)
+    selected = {start.stage.key for start in starts.values() if isinstance(start, Parent)}
+    if train and (lacking(plan, UNTRANSLATED) or any(item.stage.key in selected for item in prepared.items)):
+        raise UserError(_not_at_hand(plan, source, tasks))
+    prepared.translators = translators
+    if train and prepared.items:
+        _check_cores(request, resolved)
+    return prepared
+
+
+def _of_preset(table: Table, request: Request) -> tuple[Request, StoredRequest]:
+    """The request with the encoders of its preset where these are several, and as a store keeps it."""
+    name = request.preset or table.preset_for(request.encoder)
+    preset = table.presets.get(name)
     if preset and not request.encoder and len(encoder_names(preset.encoder)) > 1:
         request = replace(request, encoder=preset.encoder)
     if preset and request.data == preset.data and not Path(preset.data).is_dir():
         request = replace(request, data=None)  # the preset's name for where its tasks come from, as captions print it
-    kept = _kept(table, request)
-    own, rows = _own_tasks(request)
-    if own:
-        names = (own[text].name if text in own else text for text in request.tasks or ())
-        request = replace(request, tasks=tuple(names))
-    return Named(request, table, {task.name: task for task in own.values()}, kept, rows)
-
-
-def _kept(table: Table, request: Request) -> StoredRequest:
-    """What a store keeps of a request."""
-    preset = request.preset or table.preset_for(request.encoder)
-    return StoredRequest(table.name, to_json(replace(request, preset=preset)))
+    return request, StoredRequest(table.name, to_json(replace(request, preset=name)))
 
 
 def _own_tasks(request: Request) -> tuple[dict[str, Task], dict[Task, Rows]]:
@@ -185,35 +180,34 @@ def _own_tasks(request: Request) -> tuple[dict[str, Task], dict[Task, Rows]]:
     """
     own: dict[str, Task] = {}
     rows: dict[Task, Rows] = {}
-    where, texts = request.origin("tasks"), dict.fromkeys(request.tasks or ())
-    described = _description(request, [text for text in texts if has_rows(text)])
+    texts = [text for text in dict.fromkeys(request.tasks or ()) if is_own(text)]
+    described = _description(request, sum(map(has_rows, texts)))
     for text in texts:
-        if is_own(text):
-            if has_rows(text):
-                task, found = infer_task(text, described, request.origin)
-                rows[task] = found
-            else:
-                task = load_user_task(text)
-            twin = next((other for other, known in own.items() if known.name == task.name), None)
-            if twin is not None:
-                raise UserError(f"{where}: {twin} and {text} both name their task '{task.name}'; rename one of them.")
-            own[text] = task
+        if has_rows(text):
+            task, rows_of = infer_task(text, described, request.origin)
+            rows[task] = rows_of
+        else:
+            task = load_user_task(text)
+        twin = next((other for other, known in own.items() if known.name == task.name), None)
+        if twin is not None:
+            where = request.origin("tasks")
+            raise UserError(f"{where}: {twin} and {text} both name their task '{task.name}'; rename one of them.")
+        own[text] = task
     return own, rows
 
 
-def _description(request: Request, files: Sequence[str]) -> Description:
-    """What a request says of its files of labelled rows. Raises UserError where there is none, or a file beside several."""
+def _description(request: Request, files: int) -> Description:
+    """What a request says of its `files` of labelled rows. Raises UserError where there is none, or a file beside several."""
     said = {name: getattr(request, name) for name in LABELLED if getattr(request, name) is not None}
-    if said and not files:
-        name = next(iter(said))
-        raise UserError(
-            f"{request.origin(name)} describes a file of labelled rows, and {request.origin('tasks')} names none; name one, or write it "
-            "into the YAML file of the task."
-        )
     beside = [name for name in BESIDE if name in said]
-    if beside and len(files) > 1:
+    if said and not files:
         raise UserError(
-            f"{request.origin(beside[0])} goes with one file of labelled rows, and {request.origin('tasks')} names {len(files)}; write a "
+            f"{request.origin(next(iter(said)))} describes a file of labelled rows, and {request.origin('tasks')} names none; name one, or "
+            "write it into the YAML file of the task."
+        )
+    if beside and files > 1:
+        raise UserError(
+            f"{request.origin(beside[0])} goes with one file of labelled rows, and {request.origin('tasks')} names {files}; write a "
             "YAML file for each with 'harness init'."
         )
     if said.get("remove_overlap") and "unlabelled" not in said:
@@ -223,55 +217,64 @@ def _description(request: Request, files: Sequence[str]) -> Description:
     return Description(**said)
 
 
-def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
-    """Read and check everything that the request names. With `train`, what a hub holds is fetched. `writes`: training writes the
-    request's store, which is checked before anything is fetched."""
-    named = read_named(request)
-    resolved = named.resolve()
-    source = open_source(named.request.data, request.origin("data"), named.rows)
-    named = replace(named, rows={})  # the source keeps what it needs of them
-    _check_studies(named, resolved, source)
-    if request.sizes is None and not named.table.sizes:
-        named = replace(named, request=_with_sizes(named, resolved, source))
-        resolved = named.resolve()
-    located = _located(resolved, request, train)
-    store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
-    if train and writes:
-        store.check_writable()
-    storage = storage_of(request, store)
-    translators, found = translations_of(resolved, store, train)
-    views, augmentations = found[None], {augment: each for augment, each in found.items() if augment}
-    corpora = corpora_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus")
-    before = earlier_request(resolved, request)
-    earlier = prepare(before, train=train, writes=writes) if before else None
-    plan = make_plan(
-        resolved,
-        source,
-        *located,
-        user_tasks=named.own_tasks,
-        translation=views,
-        augmentations=augmentations,
-        corpora=corpora,
-        starts=_starts(earlier, resolved) if earlier else {},
-        before=_trained_on(earlier.plan) if earlier else (),
-    )
-    if train and lacking(plan):
-        raise UserError(_not_at_hand(plan, source, named.tasks))
-    prepared = _with_work(request, named, plan, store, storage, translators)
-    prepared.earlier = earlier
-    if train and prepared.items:
-        _check_cores(request, resolved)
-    return prepared
+def _with_sizes(named: Request, resolved: ResolvedTable, source: TextSource, tasks: Mapping[str, Task]) -> Request:
+    """The request with the sizes of its protocol: those that every task can give."""
+    protocol = protocol_named(resolved.protocol)
+    try:
+        return replace(named, sizes=min((protocol.sizes(tasks[name], source) for name in resolved.tasks), key=max))
+    except NotAtHand:  # as a plan shows it
+        return named
 
 
-def _with_work(
-    request: Request, named: Named, plan: Plan, store: Store, storage: Storage, translators: Translators
-) -> Prepared:
+def _check_studies(named: Request, resolved: ResolvedTable, source: TextSource, tasks: Mapping[str, Task]) -> None:
+    """Raises UserError where a text that a point was selected on, of a dev set of its study, is in a test set here."""
+    for study in named.studies:
+        theirs, ours = protocol_named(study.protocol), protocol_named(resolved.protocol)
+        for name in {name_of_task(text) for text in study.tasks} & set(resolved.tasks) if theirs != ours else ():
+            try:
+                tests = ours.evaluation_sets(tasks[name], source).tests
+                places = [(size, k) for size in study.sizes or (0,) for k in study.subsets or (0,)]
+                dev_sets = {rows.digest: rows for rows in (theirs.dev_set(tasks[name], source, *at) for at in places)}
+            except NotAtHand:
+                continue
+            shared = max(count_overlap(dev, test) for dev in dev_sets.values() for test in tests.values())
+            if shared:
+                raise UserError(
+                    f"{study.file}: its point was selected under protocol {theirs.name} on rows of {name} of which {shared:,} are test rows "
+                    f"under protocol {ours.name}; take the study's with --protocol {theirs.name}, or tune again with "
+                    f"--protocol {ours.name}."
+                )
+
+
+def name_of_task(text: str) -> str:
+    """The name of the task that a name or a file stands for. Raises UserError for a YAML file that cannot be read."""
+    if not is_own(text):
+        return text
+    return task_name(text) if has_rows(text) else load_user_task(text).name
+
+
+def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[Located]:
+    """The encoders of a table. Raises UserError with a sentence for each that cannot be had, and where sequences do not fit one."""
+    place = f"table {resolved.table.name}, preset {resolved.preset}, encoder"
+    found, wrong = [], []
+    for each in resolved.encoders:
+        try:
+            at = locate(each.name, download=download, where=request.origin("encoder") if request.encoder else place)
+            check_lengths(resolved, at)
+            found.append(with_weights(at))
+        except UserError as error:
+            wrong.append(error)
+    if wrong:
+        raise wrong[0] if len(wrong) == 1 else UserError(" ".join(map(str, wrong)))
+    return found
+
+
+def _with_work(request: Request, named: Request, kept: StoredRequest, plan: Plan, store: Store) -> Prepared:
     """A plan with what the store and the storage have of it."""
-    resolved, statuses = plan.resolved, store.statuses(plan.stages)
+    statuses, storage = store.statuses(plan.stages), storage_of(request, store)
     items, blocked = work(plan, statuses, cache(storage.exists), request.retry, request.keep)
-    slots = request.slots or cores() // resolved.num_workers or 1
-    return Prepared(request, named, resolved, plan, store, statuses, items, blocked, slots, translators)
+    slots = request.slots or cores() // plan.resolved.num_workers or 1
+    return Prepared(request, named, kept, plan.resolved, plan, store, statuses, items, blocked, slots)
 
 
 def device_here(gpus_per_run: float | None) -> str:
@@ -285,9 +288,33 @@ def device_here(gpus_per_run: float | None) -> str:
     return device_name("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def lacking(plan: Plan, later: str | tuple[str, ...] = MADE_LATER) -> list[str]:
-    """What a plan needs and has not got, without what begins like `later`: by default what the command that trains makes."""
+def lacking(plan: Plan, later: str | tuple[str, ...] = (UNTRANSLATED, SELECTED_LATER)) -> list[str]:
+    """What a plan needs and has not got, without what begins like `later`, which a command that trains makes."""
     return [name for name in plan.unresolved if not name.startswith(later)]
+
+
+def _not_at_hand(plan: Plan, source: TextSource, tasks: Mapping[str, Task]) -> str:
+    """The reason why the first missing thing is missing, as its own reader gives it."""
+    for name, found in plan.tasks.items():
+        if not found.dev.resolved:
+            try:
+                protocol_named(plan.resolved.protocol).evaluation_sets(tasks[name], source)
+            except UserError as error:
+                return str(error)
+    if missing := lacking(plan):
+        return f"Not at hand: {', '.join(missing)}."
+    r, start = plan.resolved, plan.resolved.starts_from
+    assert start is not None  # nothing else is missing
+    rows = ",".join(dict.fromkeys(row.own.name for row in r.continued))
+    words = ["harness", "bench", "--table", start.table, "--preset", r.preset, "--encoder", r.encoder]
+    words += ["--tasks", start.task, "--sizes", str(start.size), "--methods", rows, "--keep", "best"]
+    return (
+        f"table {r.table.name}, key starts_from: its runs start from the best runs of table {start.table}, whose weights are not there; with this "
+        f"store run first: {shlex.join(words)}"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ what is recorded
 
 
 def prepare_recorded(request: Request, *, texts: bool = False) -> Prepared:
@@ -328,69 +355,21 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
         return None
     if any(map(has_rows, own)) and any(getattr(request, name) != getattr(benched, name) for name in LABELLED):
         return None
-    tasks = None if request.tasks is None else tuple(read.files.get(Path(text).name, text) for text in request.tasks)
     table = load_table(request.table, request.origin("table"))
-    changed = replace(request, tasks=tasks, sizes=request.sizes or (None if table.sizes else read.sizes))
+    tasks = None if request.tasks is None else tuple(read.files.get(Path(text).name, text) for text in request.tasks)
+    named, kept = _of_preset(table, request)
+    named = replace(named, tasks=tasks, sizes=request.sizes or (None if table.sizes else read.sizes))
     known = {name: data.task for part in read.parts for name, data in part.tasks.items() if data.task.own}
-    named = Named(changed, table, known, _kept(table, request), {})
-    resolved = named.resolve()
-    plan = remade(resolved, read, _stored_starts(store, stored, resolved, read))
+    plan = remade(resolve(table, named, {**TASKS, **known}), read)
     if plan is None:
         return None
-    prepared = _with_work(request, named, plan, store, storage_of(request, store), {})
+    prepared = _with_work(request, named, kept, plan, store)
     if any(part.truncations is None for part in read.parts):
         prepared.unread = "an earlier version kept less of them"
     return prepared
 
 
-def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[Located]:
-    """The encoders of a table. Raises UserError with a sentence for each that cannot be had, and where sequences do not fit one."""
-    where = (
-        request.origin("encoder")
-        if request.encoder
-        else f"table {resolved.table.name}, preset {resolved.preset}, encoder"
-    )
-    found, wrong = [], []
-    for each in resolved.encoders:
-        try:
-            located = locate(each.name, download=download, where=where)
-            check_lengths(resolved, located)
-            found.append(with_weights(located))
-        except UserError as error:
-            wrong.append(error)
-    if wrong:
-        raise wrong[0] if len(wrong) == 1 else UserError(" ".join(map(str, wrong)))
-    return found
-
-
-def _starts(earlier: Prepared, resolved: ResolvedTable) -> dict[str, Parent | str]:
-    """What is selected of the runs of `earlier` that are recorded, by row of the table whose runs start from it."""
-    assert resolved.starts_from is not None
-    runs: dict[str, list[Run]] = {}
-    for run in earlier.plan.runs:
-        runs.setdefault(run.row, []).append(run)
-    records = earlier.store.records({run.stage.key for run in earlier.plan.runs})
-    found = {row: selected(each, records, resolved.starts_from.head) for row, each in runs.items()}
-    return {row: start for row, start in found.items() if start is not None}
-
-
-def _stored_starts(
-    store: Store, stored: StoredRequest, resolved: ResolvedTable, read: Snapshot
-) -> dict[str, Parent | str]:
-    """What the runs of a stored bench start from, by row, where runs of its table start from others."""
-    found: dict[tuple[str, str], Parent] = {}
-    for label in store.labels_of(store.stages_of(stored)) if resolved.starts_from else []:
-        stage = store.stage(label["key"])
-        if label["table"] == resolved.table.name and stage and isinstance(stage.init, Parent):
-            found[label["row"], stage.encoder.digest] = stage.init
-    digests = {str(part.read_under.get("encoder")): part.encoder.digest for part in read.parts}
-    places = {row.name: (row.own.name, digests.get(without_folders(row.encoder), "")) for row in resolved.continued}
-    return {row: found.get(place, "no run of it is recorded") for row, place in places.items()}
-
-
-def _trained_on(plan: Plan) -> list[Rows]:
-    sets = {stage.data.train.digest: stage.data.train for stage in plan.stages.values()}
-    return [plan.library[digest].named(rows.name) for digest, rows in sets.items() if digest in plan.library]
+# ---------------------------------------------------------------------------------------------------------------- checks
 
 
 def shared_runs(prepared: Prepared) -> dict[str, int]:
@@ -399,53 +378,14 @@ def shared_runs(prepared: Prepared) -> dict[str, int]:
     resolved, found = prepared.resolved, dict[str, int]()
     for name in resolved.table.shares:
         other = load_table(name)
-        if resolved.preset not in other.presets or other.protocol != resolved.protocol:
-            continue
-        methods = tuple(dict.fromkeys(row.method for row in resolved.rows))
-        request = Request(preset=resolved.preset, methods=methods, encoder=resolved.encoder)
-        theirs = resolve(other, request, prepared.named.tasks)
-        plans = (make_plan(each, None, *prepared.plan.encoders) for each in (resolved, theirs))
-        ours, known = ({run.stage.key for run in plan.runs} for plan in plans)
-        found[name] = len(ours & known)
+        if resolved.preset in other.presets and other.protocol == resolved.protocol:
+            methods = tuple(dict.fromkeys(row.method for row in resolved.rows))
+            request = Request(preset=resolved.preset, methods=methods, encoder=resolved.encoder)
+            theirs = resolve(other, request, {name: data.task for name, data in prepared.plan.tasks.items()} | TASKS)
+            plans = (make_plan(each, None, *prepared.plan.encoders) for each in (resolved, theirs))
+            ours, known = ({run.stage.key for run in plan.runs} for plan in plans)
+            found[name] = len(ours & known)
     return found
-
-
-def _with_sizes(named: Named, resolved: ResolvedTable, source: TextSource) -> Request:
-    """The request with the sizes of its protocol: those that every task can give."""
-    protocol = protocol_named(resolved.protocol)
-    try:
-        found = [protocol.sizes(named.tasks[name], source) for name in resolved.tasks]
-    except NotAtHand:  # as a plan shows it
-        return named.request
-    return replace(named.request, sizes=min(found, key=max))
-
-
-def _check_studies(named: Named, resolved: ResolvedTable, source: TextSource) -> None:
-    """Raises UserError where a text that a point was selected on, of a dev set of its study, is in a test set here."""
-    for study in named.request.studies:
-        theirs, ours = protocol_named(study.protocol), protocol_named(resolved.protocol)
-        for name in {name_of_task(text) for text in study.tasks} & set(resolved.tasks) if theirs != ours else ():
-            task = named.tasks[name]
-            try:
-                tests = ours.evaluation_sets(task, source).tests
-                places = [(size, k) for size in study.sizes or (0,) for k in study.subsets or (0,)]
-                dev_sets = {rows.digest: rows for rows in (theirs.dev_set(task, source, *place) for place in places)}
-            except NotAtHand:
-                continue
-            shared = max(count_overlap(dev, test) for dev in dev_sets.values() for test in tests.values())
-            if shared:
-                raise UserError(
-                    f"{study.file}: its point was selected under protocol {theirs.name} on rows of {name} of which {shared:,} are test rows "
-                    f"under protocol {ours.name}; take the study's with --protocol {theirs.name}, or tune again with "
-                    f"--protocol {ours.name}."
-                )
-
-
-def name_of_task(text: str) -> str:
-    """The name of the task that a name or a file stands for. Raises UserError for a YAML file that cannot be read."""
-    if not is_own(text):
-        return text
-    return task_name(text) if has_rows(text) else load_user_task(text).name
 
 
 def _check_cores(request: Request, resolved: ResolvedTable) -> None:
@@ -456,17 +396,6 @@ def _check_cores(request: Request, resolved: ResolvedTable) -> None:
             f"{place} {resolved.num_workers}: {counted(cores(), 'CPU core')} may be used here; take {cores()} workers or fewer, or "
             "name a cluster with --address."
         )
-
-
-def _not_at_hand(plan: Plan, source: Any, tasks: Mapping[str, Task]) -> str:
-    """The reason why the first missing thing is missing, as its own reader gives it."""
-    for name, found in plan.tasks.items():
-        if not found.dev.resolved:
-            try:
-                protocol_named(plan.resolved.protocol).evaluation_sets(tasks[name], source)
-            except UserError as error:
-                return str(error)
-    return f"Not at hand: {', '.join(plan.unresolved)}."
 
 
 def check_lengths(resolved: ResolvedTable, located: Located) -> None:

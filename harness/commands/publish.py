@@ -55,7 +55,7 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
     make.
     """
     plan, store, table = prepared.plan, prepared.store, prepared.resolved.table.name
-    recorded = store.records(prepared.stages)
+    recorded = store.records(prepared.plan.stages)
     if not recorded:
         raise UserError(
             f"publish: none of the {counted(len(plan.stages), 'stage')} of this table is recorded in {store.shown}."
@@ -74,8 +74,8 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
     ]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        values = _without_folders(prepared.named.kept.values)
-        count = publish_records(store, table, prepared.stages, values, folder, prepared.snapshot, gold)
+        values = _without_folders(prepared.kept.values)
+        count = publish_records(store, table, prepared.plan.stages, values, folder, prepared.snapshot, gold)
         replace_file(folder / RESULTS_FILE, render(grid, caption, "csv"))
         replace_file(folder / TABLE_FILE, "\n".join([render(grid, caption, "md"), *made, ""]))
     except OSError as error:

@@ -50,7 +50,7 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
         grid = replace(grid, hours=hours_before(plan, store))
     keys, records = {run.stage.key for run in plan.runs}, store.records(plan.stages)
     notes += [f"{sentence}." for sentence in starts_elsewhere_sentences(plan, records)]
-    seals = [each.plan for each in store.seals(prepared.named.table.name) if each.intact]
+    seals = [each.plan for each in store.seals(prepared.resolved.table.name) if each.intact]
     elsewhere = _benched_places(prepared).union(*(_sealed_here(prepared, each) for each in seals))
     grid = replace(grid, elsewhere=frozenset(elsewhere))
     return grid, Caption(len(keys), plan.source, counts, hardware(records.values()), tuple(notes), reports)
@@ -68,7 +68,7 @@ def _sealed_here(prepared: Prepared, plan: Mapping[str, Any]) -> set[Place]:
 
 def _benched_places(prepared: Prepared) -> set[Place]:
     """The places of all benches of this table that need any of its runs, whatever filters select of them here: they are one family of comparisons."""
-    store, table = prepared.store, prepared.named.table
+    store, table = prepared.store, prepared.resolved.table
     benches = store.requests_for({run.stage.key for run in prepared.plan.runs})
     every = prepared.resolved.encoder_titles
     encoders_here = prepared.resolved.encoders if every else ()

@@ -198,18 +198,13 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
     space = requested_space(request)
     check_overrides((*space.shared, *request.base.overrides), space)
     prepared = prepare(space.bench(request.base, space.defaults), train=train)
-    if prepared.undecided:
-        raise UserError(
-            f"table {prepared.resolved.table.name}: its runs start from selected runs, which are not trained yet; run 'harness bench "
-            f"--table {prepared.request.table}' first."
-        )
     if prepared.plan.skipped:
         row, task, reason = prepared.plan.skipped[0]
         raise UserError(f"{row}{' on ' + task if task else ''} cannot be tuned: {reason}.")
     tasks = {name: found.task for name, found in prepared.plan.tasks.items()}
     check_metric(space, tasks, request)
-    shared = replace(prepared.named.request, overrides=(*space.shared, *space.fixed, *request.base.overrides))
-    base = resolve(prepared.named.table, shared, tasks)
+    shared = replace(prepared.named, overrides=(*space.shared, *space.fixed, *request.base.overrides))
+    base = resolve(prepared.resolved.table, shared, tasks)
     return PreparedStudy(request, prepared, Points(space, base, shared, tasks, prepared.plan.table_data))
 
 
@@ -375,12 +370,12 @@ def _discard(opened: Opened, storage: Storage, key: str) -> None:
 def _remember(opened: Opened, kind: str, trial: Trial) -> None:
     """Keep which runs a trial's stages are for, and the bench that runs its point."""
     if kind == "started":
-        points, named = opened.points, opened.study.prepared.named
+        points, kept = opened.points, opened.study.prepared.kept
         runs = [run for runs in points.runs(trial.point) for run in runs]
         opened.store.label(points.base.table.name, runs)
         settings = [override.text for override in points.space.bench(opened.study.request.base, trial.point).overrides]
         search = search_values(opened.study)
-        request = StoredRequest(named.table.name, {**named.kept.values, "set": settings, SEARCH: search}, opened.name)
+        request = StoredRequest(kept.table, {**kept.values, "set": settings, SEARCH: search}, opened.name)
         opened.store.keep_request(request, [stage.key for run in runs for stage in run.stage.chain])
 
 

@@ -6,12 +6,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from harness.errors import UserError, unknown, unknown_names
 from harness.methods import METHODS, REFERENCE, known_methods, methods_named
 from harness.planning.overrides import Applied, applied, check_effect, of_rows
-from harness.planning.request import FILTERS, LABELLED, OWN_DATA, YAML, Override, Request, encoder_names
+from harness.planning.request import OWN_DATA, YAML, Override, Request, encoder_names
 from harness.planning.resolved import ResolvedTable, UnderEncoder, encoder_titles, phases_of
 from harness.planning.row import ResolvedRow, Row, resolved_row, rows_named
 from harness.planning.table import Column, Preset, Table
@@ -263,27 +262,6 @@ def _check_starts(resolved: ResolvedTable) -> None:
                 f"table {resolved.table.name}, key starts_from: row {row.name} trains on unlabelled texts; rows of a table that starts from "
                 "selected runs are fine-tuned only."
             )
-
-
-def earlier_request(resolved: ResolvedTable, request: Request) -> Request | None:
-    """What is benched before a table whose runs start from those of another one: the same rows, under the same preset, encoders and
-    overrides; the best weights by dev stay. None for other tables."""
-    start = resolved.starts_from
-    rows = dict.fromkeys(row.own.name for row in resolved.continued)
-    if start is None or not rows:
-        return None
-    own: dict[str, Any] = dict.fromkeys((*FILTERS, *LABELLED, "reference", "protocol", "corpus", "translator"))
-    place = f"table {resolved.table.name}, key starts_from"
-    changed: dict[str, Any] = {
-        "table": start.table,
-        "preset": resolved.preset,
-        "methods": (*rows,),
-        "tasks": (start.task,),
-        "sizes": (start.size,),
-    }
-    origins = {**request.origins, **dict.fromkeys(changed, place)}
-    keep = "best" if request.keep == "none" else request.keep
-    return replace(request, **(own | changed), keep=keep, origins=origins)
 
 
 def _check_k(resolved: ResolvedTable) -> None:

@@ -1,11 +1,11 @@
-"""A row of a table as its YAML file says it: methods, what they are set to, and its configurations."""
+"""A row of a table: as its YAML file says it, and with all that it trains with."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -13,11 +13,18 @@ from harness.planning.recipe import PHASES, Augment, Count, EncoderSettings, Pha
 from harness.planning.request import Override
 from harness.yaml_files import MisplacedError, Strict, placed, validated
 
+T = TypeVar("T")
+
 Place = tuple[int, str, str, int, int]
 """Where a table has a score: (size, row, column, subset, seed)."""
 
 ENCODER = "encoder."
 """How keys of a row's `set` and of overrides begin that are settings of the encoder."""
+
+
+def drawn(points: Sequence[T], draws: int, seed: str) -> list[T]:
+    """`draws` of the points of a grid, without replacement."""
+    return random.Random(seed).sample(points, min(draws, len(points)))
 
 
 class Grid(Strict):
@@ -30,12 +37,13 @@ class Grid(Strict):
     def _fits(self) -> Grid:
         names = [key.rpartition(".")[2] for key in self.grid]
         for (key, values), name in zip(self.grid.items(), names, strict=True):
+            phase, _, field = key.partition(".")
             with placed("grid", key):
                 if names.count(name) > 1:
                     raise ValueError(f"two values of a grid are named {name}; write two rows")
-                for index, value in enumerate(values if key.partition(".")[0] in PHASES else ()):
+                for index, value in enumerate(values if phase in PHASES else ()):
                     with placed(index):
-                        validated(Phase, {key.partition(".")[2]: value}, key)
+                        validated(Phase, {field: value}, key)
         return self
 
 
@@ -46,19 +54,16 @@ def _as_grids(value: object) -> object:
 class Row(Strict):
     """One row: a method with the hyperparameters that make it this row.
 
-    `method`: 'cmlm', or several after one another as 'cmlm+scl'; `pre_train`: the same, before, on the table's corpus;
-    `pre_train_step`: the update of pre-training that it starts from (left out: the last), of those in the table's own recipe;
-    `pre_train_fraction`: the fraction of the corpus's texts, where it is not the table's. `set`:
-    hyperparameters by name, by 'method.name' where the row has several methods, and `encoder.` settings of this row alone.
-    `incomparable`: why our row gets no verdict even under the paper's preset (for example values the paper leaves out).
-    `tasks`: those that it is run on (left out: all).
+    `method`: 'cmlm', or several after one another as 'cmlm+scl'; `pre_train`: the same, before, on the table's corpus; `pre_train_step`: the
+    update of pre-training that it starts from (left out: the last), of those in the table's own recipe; `pre_train_fraction`: the fraction of
+    the corpus's texts, where it is not the table's. `set`: hyperparameters by name, by 'method.name' where the row has several methods, and
+    `encoder.` settings of this row alone. `recipe`: what this row changes in the recipe. `unlabelled`: post-training reads so many texts,
+    those of the training set and further ones of the training rows (left out: those of the training set). `augment`: back-translations as
+    further labelled rows of fine-tuning, over the updates that the training set takes without them. `incomparable`: why our row gets no
+    verdict even under the paper's preset. `tasks`: those that it is run on (left out: all).
     `grid`: the values of a grid, or a list with a grid for each group of tasks, on which the row is run then; the row is printed, and has a
-    configuration for each point, or for `draws` of them, drawn without replacement: rows with the same tasks and grid draw the same points.
-    `configuration_of`: the printed row that it is one of several configurations of.
-    `line`: the line of the table's figure that it is on (left out: that of its pre-training).
-    `recipe`: what this row changes in the recipe; `unlabelled`: post-training reads so many texts, those of the training set
-    and further ones of the training rows (left out: those of the training set). `augment`: back-translations as further labelled
-    rows of fine-tuning, over the updates that the training set takes without them.
+    configuration for each point, or for `draws` of them: rows with the same tasks and grid draw the same points. `configuration_of`: the
+    printed row that it is one of several configurations of. `line`: of the table's figure (left out: that of its pre-training).
     """
 
     name: str
@@ -88,12 +93,11 @@ class Row(Strict):
             raise MisplacedError(["tasks"], "the grids of the row name their tasks; leave tasks out")
         if self.draws and not self.grid:
             raise MisplacedError(["draws"], "there is no grid to draw from")
-        several = len(self.parts) > 1
         for key, value in self.set.items():
             with placed("set", key):
                 if key.startswith(ENCODER):
                     validated(EncoderSettings, {key.removeprefix(ENCODER): value}, key)
-                elif several and key.partition(".")[0] not in self.parts:
+                elif len(self.parts) > 1 and key.partition(".")[0] not in self.parts:
                     known = " or ".join(f"{part}.{key}" for part in dict.fromkeys(self.parts))
                     raise ValueError(f"the row has several methods; write {known}")
         return self
@@ -101,36 +105,29 @@ class Row(Strict):
     @property
     def configurations(self) -> tuple[Row, ...]:
         """The row itself, or a row for each point of its grids, or for each of the points that are drawn."""
-        found = [self._at(part, point) for part in self.grid for point in self._points(part)]
+        found = []
+        for part in self.grid:
+            tasks = part.tasks or self.tasks
+            points = [dict(zip(part.grid, values, strict=True)) for values in itertools.product(*part.grid.values())]
+            points = drawn(points, self.draws, f"{' '.join(tasks)} 0") if self.draws else points
+            name = f"{self.name} on {', '.join(part.tasks)}" if part.tasks else self.name
+            found += [self._at(name, tasks, point) for point in points]
         return tuple(found) if self.grid else (self,)
 
-    def _points(self, part: Grid) -> list[dict[str, Value]]:
-        points = [dict(zip(part.grid, values, strict=True)) for values in itertools.product(*part.grid.values())]
-        if self.draws is None:
-            return points
-        return random.Random(f"{' '.join(part.tasks or self.tasks)} 0").sample(points, min(self.draws, len(points)))
-
-    def _at(self, part: Grid, point: Mapping[str, Value]) -> Row:
-        """The row on the tasks of a grid with the values of a point: hyperparameters, and values of the recipe. Its name has the last
-        parts of their keys, which are distinct."""
+    def _at(self, name: str, tasks: tuple[str, ...], point: Mapping[str, Value]) -> Row:
+        """The row with the values of a point: hyperparameters, and values of the recipe. Its name has the last parts of their keys."""
         recipe: dict[str, dict[str, Value]] = {}
+        settings = dict(self.set)
         for key, value in point.items():
-            phase, _, name = key.partition(".")
+            phase, _, field = key.partition(".")
             if phase in PHASES:
-                recipe.setdefault(phase, {})[name] = value
-        values = {key: value for key, value in point.items() if key.partition(".")[0] not in PHASES}
+                recipe.setdefault(phase, {})[field] = value
+            else:
+                settings[key] = value
         shown = [f"{key.rpartition('.')[2]} {value}" for key, value in point.items()]
-        name = f"{self.name} on {', '.join(part.tasks)}" if part.tasks else self.name
-        changed: dict[str, Any] = {
-            "name": f"{name}, {', '.join(shown)}",
-            "tasks": part.tasks or self.tasks,
-            "set": self.set | values,
-            "recipe": self.recipe.patched(Recipe.model_validate(recipe)),
-            "grid": (),
-            "draws": None,
-            "configuration_of": self.title,
-        }
-        return self.model_copy(update=changed)
+        changed: dict[str, Any] = {"name": f"{name}, {', '.join(shown)}", "tasks": tasks, "set": settings}
+        changed |= {"recipe": self.recipe.patched(Recipe.model_validate(recipe)), "grid": (), "draws": None}
+        return self.model_copy(update={**changed, "configuration_of": self.title})
 
     @property
     def title(self) -> str:
@@ -150,8 +147,7 @@ class Row(Strict):
     @property
     def recipe_settings(self) -> dict[str, dict[str, Any]]:
         """What the row changes in the recipe, by phase and name."""
-        found = self.recipe.model_dump(exclude_none=True)
-        return {phase: values for phase, values in found.items() if values}
+        return {phase: values for phase, values in self.recipe.model_dump(exclude_none=True).items() if values}
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -190,6 +186,11 @@ class ResolvedRow(Row):
                 part, name = self.parts[0], key
             found[part][name] = value
         return found
+
+    @property
+    def set_here(self) -> dict[str, Value]:
+        """What overrides set of its methods, by 'method.name'."""
+        return {f"{part}.{key}": value for part in self.parts for key, value in self.overridden.get(part, {}).items()}
 
     def recipe_on(self, task: str) -> Recipe:
         """The recipe that it trains with on a task."""

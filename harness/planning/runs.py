@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -20,15 +20,7 @@ from harness.planning.resolved import Part, ResolvedTable
 from harness.planning.task_reader import NO_TRANSLATION, Overlap, TaskReader, Translation
 from harness.planning.truncation import Truncation, truncation
 from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status, trained_again
-from harness.tasks import (
-    Corpus,
-    Rows,
-    Task,
-    TextSource,
-    load_corpus,
-    part_name,
-    task_named,
-)
+from harness.tasks import Corpus, Rows, Task, TextSource, load_corpus, part_name, task_named
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -41,20 +33,24 @@ CHARS_PER_TOKEN = 4.3
 
 @dataclass
 class Plan:
-    """What a table needs. `stages` by key, parents before children; `table_data` make the runs of other hyperparameters on the
-    same data; `library` holds the rows of every row set, `corpora` the texts of pre-training, the largest part first;
-    `untranslated`: rows whose back-translations have to be made before anything is trained, for views (None) and by augmentation."""
+    """What a table needs. `skipped`: row, task and why; `table_data` make the runs of other hyperparameters on the same data; `library` holds
+    the rows of every row set, `corpora` the texts of pre-training, the largest part first; `untranslated`: rows whose back-translations have
+    to be made before anything is trained, for views (None) and by augmentation."""
 
     resolved: ResolvedTable
     source: str
     runs: tuple[Run, ...]
-    stages: dict[str, Stage]
     skipped: tuple[tuple[str, str, str], ...]
     table_data: TableData
     overlaps: tuple[Overlap, ...]
     library: dict[str, Rows] = field(default_factory=dict)
     corpora: tuple[Corpus, ...] = ()
     untranslated: Mapping[Augment | None, tuple[Rows, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def stages(self) -> dict[str, Stage]:
+        """By key, parents before children."""
+        return {stage.key: stage for run in self.runs for stage in run.stage.chain}
 
     @property
     def encoders(self) -> tuple[Located, ...]:
@@ -106,19 +102,19 @@ class Plan:
     @cached_property
     def truncations(self) -> dict[tuple[str, str], Truncation]:
         """How many texts are cut, by encoder and task that was read: those of dev, the test sets and its largest training set."""
-        found: dict[tuple[str, str], Truncation] = {}
-        for encoder, located in self.table_data.located.items():
-            for name, data in self.tasks.items():
-                trained = [each.labelled for key, each in self.table_data.training.items() if key[0] == name]
-                largest = max(trained, key=lambda rows: rows.rows, default=data.dev)
-                sets = {
-                    each.digest: self.library.get(each.digest) for each in (largest, data.dev, *data.tests.values())
-                }
-                read = [rows for rows in sets.values() if rows is not None]
-                if read and not data.task.spans:  # contexts are read in windows
-                    counted = truncation(located.folder, read, self.resolved.max_length)
-                    found |= {(encoder, name): counted} if counted else {}
-        return found
+        read: dict[str, list[Rows]] = {}
+        for name, data in self.tasks.items():
+            trained = [each.labelled for key, each in self.table_data.training.items() if key[0] == name]
+            largest = max(trained, key=lambda rows: rows.rows, default=data.dev)
+            digests = dict.fromkeys(each.digest for each in (largest, data.dev, *data.tests.values()))
+            read[name] = [self.library[digest] for digest in digests if digest in self.library]
+        return {
+            (encoder, name): counted
+            for encoder, located in self.table_data.located.items()
+            for name, rows in read.items()
+            if rows and not self.tasks[name].task.spans  # contexts are read in windows
+            if (counted := truncation(located.folder, rows, self.resolved.max_length))
+        }
 
     def saved_at(self, stage: Stage) -> set[int]:
         """The updates after which the table has a stage save its weights: the last one of a row's pre-training."""
@@ -142,21 +138,20 @@ def make_plan(
     augmentations: Mapping[Augment, Translation] | None = None,
     corpora: Mapping[Part, Corpus] = MappingProxyType({}),
     starts: Mapping[str, Parent | str] = MappingProxyType({}),
-    before: Sequence[Rows] = (),
 ) -> Plan:
     """All runs of a table, with its encoders `located` in their order. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
 
     `corpora`: what rows are pre-trained on, by part, where it was opened; `augmentations`: left out, they can be made where
-    `translation` can; `starts`: see `TableData`; `before`: what these runs were trained on. Raises UserError for unknown tasks, methods and
+    `translation` can; `starts`: see `TableData`. Raises UserError for unknown tasks, methods and
     hyperparameters, for objectives that the encoder cannot be trained with, and for data that are wrong.
     """
     library: dict[str, Rows] = {}
-    encoders, mlm_heads, prose = dict[str, Located](), dict[str, Parent](), dict[str, Rows]()
+    encoders, mlm_heads = dict[str, Located](), dict[str, Parent]()
     for under, each in zip(resolved.encoders, located, strict=True):
         encoders[under.name] = each.adapted(under.settings)
-        head, text = _mlm_head(resolved, encoders[under.name], library, bool(source))
-        mlm_heads |= {under.name: head} if head else {}
-        prose |= {text.digest: text} if text else {}
+        if head := _mlm_head(resolved, encoders[under.name], library, bool(source)):
+            mlm_heads[under.name] = head
+    prose = [*library.values()]
     if augmentations is None:
         augmentations = dict.fromkeys(resolved.augmentations, Translation(reason=translation.reason))
     translation = translation if resolved.contrasts_views else NO_TRANSLATION
@@ -184,7 +179,6 @@ def make_plan(
         starts=dict(starts),
     )
     runs, skipped = runs_of(resolved, table_data)
-    table_data = replace(table_data, tasks=dict(tasks), training=dict(training))
     places = dict.fromkeys(source.describe(found.task) for found in tasks.values()) if source else ["not read"]
     untranslated: dict[Augment | None, dict[str, Rows]] = {}
     for reader in readers.values():
@@ -194,10 +188,9 @@ def make_plan(
         resolved=resolved,
         source="; ".join(places),
         runs=runs,
-        stages={s.key: s for run in runs for s in run.stage.chain},
         skipped=skipped,
-        table_data=table_data,
-        overlaps=_overlaps(readers.values(), next(iter(corpora.values()), None), [*prose.values(), *before]),
+        table_data=replace(table_data, tasks=dict(tasks), training=dict(training)),
+        overlaps=_overlaps(readers.values(), next(iter(corpora.values()), None), prose),
         library=library,
         corpora=tuple(corpora.values()),
         untranslated={augment: tuple(rows.values()) for augment, rows in untranslated.items()},
@@ -232,19 +225,16 @@ def _corpus_rows(resolved: ResolvedTable, part: Part, corpora: Mapping[Part, Cor
     return RowSet(f"{UNRESOLVED}{name}", name, 10000, 500.0)
 
 
-def _mlm_head(
-    resolved: ResolvedTable, located: Located, library: dict[str, Rows], read: bool
-) -> tuple[Parent | None, Rows | None]:
-    """The stage that gives the encoder an MLM head and the corpus that it reads; None where the encoder has one."""
+def _mlm_head(resolved: ResolvedTable, located: Located, library: dict[str, Rows], read: bool) -> Parent | None:
+    """The stage that gives the encoder an MLM head, whose corpus is read into the library; None where the encoder has one."""
     unknown = located.folder is None and not located.new  # not at hand yet
     training = located.head_training or (HEAD_TRAINING if unknown else None)
     steps = resolved.mlm_head.steps if resolved.mlm_head.steps is not None else (training.steps if training else 0)
     if not steps:
-        return None, None
+        return None
     if training is None:
         head = "draws its MLM head with its other weights" if located.new else "has its own MLM head"
         raise UserError(f"mlm_head.steps is {steps}, but {located.name} {head}; leave it out.")
-    corpus: Rows | None = None
     row_set = RowSet(f"{UNRESOLVED}{training.corpus}", training.corpus, 9000, 500.0)
     if read:
         corpus = load_corpus(training.corpus)
@@ -252,8 +242,7 @@ def _mlm_head(
         library[row_set.digest] = corpus
     optim = Optim(training.lr, training.batch_size, steps, warmup=training.warmup)
     frozen = resolved.mlm_head.frozen
-    stage = mlm_head_stage(located.encoder, row_set, optim, training.max_length, training.seed, frozen=frozen)
-    return Parent(stage), corpus
+    return Parent(mlm_head_stage(located.encoder, row_set, optim, training.max_length, training.seed, frozen=frozen))
 
 
 def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:

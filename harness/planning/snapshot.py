@@ -41,6 +41,7 @@ class PlanSnapshot:
     lacks: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     truncations: Mapping[str, Truncation] | None = None
+    starts: Mapping[str, Parent | str] | None = None
 
 
 @dataclass(frozen=True)
@@ -70,93 +71,86 @@ def _adapter() -> TypeAdapter[Snapshot]:
 
 def snapshot(plan: Plan, files: Mapping[str, str]) -> Snapshot:
     """What a plan read, all of which is at hand. `files`: see `Snapshot`."""
-    return Snapshot(plan.resolved.sizes, files, tuple(_snapshot(plan, each) for each in plan.resolved.encoders))
+    data, parts = plan.table_data, []
+    tasks = {
+        name: replace(each, task=replace(each.task, data="", files=(), unlabelled=""))
+        for name, each in data.tasks.items()
+    }
+    for under in plan.resolved.encoders:
+        at = data.located[under.name]
+        part = PlanSnapshot(
+            encoder=at.encoder,
+            config=at.config,
+            contaminated=at.contaminated,
+            source=plan.source,
+            tasks=tasks,
+            training=tuple(data.training.items()),
+            mlm_head=data.mlm_heads.get(under.name),
+            corpora=tuple(data.corpora.items()),
+            views=data.views,
+            untranslated=without_folders(data.untranslated),
+            unaugmented=tuple((augment, without_folders(reason)) for augment, reason in data.unaugmented.items()),
+            read_under=_read_under(plan.resolved, under),
+            overlaps=plan.overlaps,
+            lacks=at.lacks,
+            unread=at.unread,
+            truncations={name: found for (encoder, name), found in plan.truncations.items() if encoder == under.name},
+            starts=data.starts,
+        )
+        parts.append(part)
+    return Snapshot(plan.resolved.sizes, files, tuple(parts))
 
 
-def _snapshot(plan: Plan, under: UnderEncoder) -> PlanSnapshot:
-    data, located = plan.table_data, plan.table_data.located[under.name]
-    return PlanSnapshot(
-        encoder=located.encoder,
-        config=located.config,
-        contaminated=located.contaminated,
-        source=plan.source,
-        tasks={
-            name: replace(each, task=replace(each.task, data="", files=(), unlabelled=""))
-            for name, each in data.tasks.items()
-        },
-        training=tuple(data.training.items()),
-        mlm_head=data.mlm_heads.get(under.name),
-        corpora=tuple(data.corpora.items()),
-        views=data.views,
-        untranslated=without_folders(data.untranslated),
-        unaugmented=tuple((augment, without_folders(reason)) for augment, reason in data.unaugmented.items()),
-        read_under=_shown(data_settings(plan.resolved, under)),
-        overlaps=plan.overlaps,
-        lacks=located.lacks,
-        unread=located.unread,
-        truncations={name: found for (encoder, name), found in plan.truncations.items() if encoder == under.name},
-    )
-
-
-def _shown(settings: Mapping[str, object]) -> dict[str, object]:
+def _read_under(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, object]:
+    settings = data_settings(resolved, under)
     return {name: without_folders(value) if isinstance(value, str) else value for name, value in settings.items()}
 
 
-def remade(resolved: ResolvedTable, read: Snapshot, starts: Mapping[str, Parent | str]) -> Plan | None:
-    """The plan of a table from what another one read, without texts; None where that one read other data. `starts`: see `TableData`. Raises UserError as `make_plan` does for what is
-    wrong in the table."""
+def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
+    """The plan of a table from what another one read, without texts; None where that one read other data. Raises UserError as `make_plan`
+    does for what is wrong in the table."""
     by_encoder, parts = {part.read_under.get("encoder"): part for part in read.parts}, dict[str, PlanSnapshot]()
     for under in resolved.encoders:
-        part, asked = by_encoder.get(without_folders(under.name)), _shown(data_settings(resolved, under))
+        part, asked = by_encoder.get(without_folders(under.name)), _read_under(resolved, under)
         if part is None or any(part.read_under.get(name) != value for name, value in asked.items()):
             return None
         parts[under.name] = part
-    first = next(iter(parts.values()))
+    first = parts[resolved.encoders[0].name]
+    if resolved.starts_from and first.starts is None:
+        return None
     table_data = TableData(
         tasks={name: first.tasks[name] for name in resolved.tasks if name in first.tasks},
         training=dict(first.training),
         located={
-            name: Located(
-                part.encoder, None, dict(part.config), None, part.contaminated, lacks=part.lacks, unread=part.unread
-            )
-            for name, part in parts.items()
+            name: Located(p.encoder, None, dict(p.config), None, p.contaminated, lacks=p.lacks, unread=p.unread)
+            for name, p in parts.items()
         },
-        # A snapshot is read by its fields, of which the code of an objective is one that no store gives.
-        mlm_heads={
-            name: replace(part.mlm_head, stage=Stage.from_json(part.mlm_head.stage.to_json()))
-            for name, part in parts.items()
-            if part.mlm_head
-        },
+        mlm_heads={name: _checked(p.mlm_head) for name, p in parts.items() if p.mlm_head},
         corpora=dict(first.corpora),
         views=first.views,
         untranslated=first.untranslated,
         unaugmented=dict(first.unaugmented),
-        starts=starts,
+        starts={
+            row: start if isinstance(start, str) else _checked(start) for row, start in (first.starts or {}).items()
+        },
     )
     try:
         runs, skipped = runs_of(resolved, table_data)
     except KeyError:  # a task, a size, a subset or a part of a corpus that was not read
         return None
-    plan = Plan(
-        resolved=resolved,
-        source=first.source,
-        runs=runs,
-        stages={s.key: s for run in runs for s in run.stage.chain},
-        skipped=skipped,
-        table_data=table_data,
-        overlaps=tuple(
-            dict.fromkeys(
-                overlap
-                for part in parts.values()
-                for overlap in part.overlaps
-                if overlap.evaluation.partition("/")[0] in resolved.tasks
-            )
-        ),
+    overlaps = dict.fromkeys(
+        each for p in parts.values() for each in p.overlaps if each.evaluation.partition("/")[0] in resolved.tasks
     )
+    plan = Plan(resolved, first.source, runs, skipped, table_data, tuple(overlaps))
     plan.truncations = {
         (encoder, name): found
-        for encoder, part in parts.items()
-        for name, found in (part.truncations or {}).items()
+        for encoder, p in parts.items()
+        for name, found in (p.truncations or {}).items()
         if name in resolved.tasks
     }
     return plan
+
+
+def _checked(start: Parent) -> Parent:
+    """A snapshot is read by its fields, of which the code of an objective is one that no store gives. Raises ValueError."""
+    return replace(start, stage=Stage.from_json(start.stage.to_json()))

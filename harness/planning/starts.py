@@ -6,7 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from harness.objectives.definitions import HEAD
+from harness.planning.request import encoder_names
+from harness.planning.resolved import ResolvedTable
 from harness.specs import Parent, Record, Run
+from harness.store import Store
 
 SELECTED = "the run selected on dev of "
 """How the name of a start begins that is not known yet."""
@@ -25,17 +28,39 @@ def best_run(runs: Sequence[Run], records: Mapping[str, Record]) -> Run | None:
     return best
 
 
-def start_at(run: Run, head: bool) -> Parent:
-    """The weights of a run at its selected checkpoint, with its classification `head` or without."""
-    return Parent(run.stage, "selected", ("encoder", HEAD) if head else ("encoder",))
-
-
-def selected(runs: Sequence[Run], records: Mapping[str, Record], head: bool) -> Parent | str | None:
-    """The start as `best_run` selects it, or why there is none; None while a record is missing."""
-    if any(run.stage.key not in records for run in runs):
-        return None
-    best = best_run(runs, records)
-    if best is not None:
-        return start_at(best, head)
-    ends = [f"{run.name} {records[run.stage.key].status}: {records[run.stage.key].reason}" for run in runs]
-    return f"none of the {len(runs)} runs that it could start from was trained ({ends[0]})"
+def starts_of(resolved: ResolvedTable, store: Store, digests: Mapping[str, str]) -> dict[str, Parent | str]:
+    """What the runs of a table that starts from another one's start from, or why there is nothing, by row; none of a row whose runs there have not all
+    ended. They are those of the store's benches of that table under the preset of the same name. `digests`: of the encoders, by name."""
+    start, found = resolved.starts_from, dict[str, Parent | str]()
+    if start is None:
+        return found
+    benches = [each for each in store.requests() if not each.study and each.table == start.table]
+    benches = [each for each in benches if each.values.get("preset") == resolved.preset]
+    for row in resolved.continued:
+        keys = {
+            key
+            for each in benches
+            if row.encoder in encoder_names(str(each.values.get("encoder") or row.encoder))
+            for key in store.stages_of(each)
+        }
+        place = start.table, row.own.name, start.task, start.size
+        labels = {
+            label["key"]: label
+            for label in sorted(store.labels_of(keys), key=lambda each: (each["subset"], each["seed"]))
+            if (label["table"], label["row"], label["task"], label["size"]) == place
+        }
+        records, stages = store.records(labels), {key: store.stage(key) for key in labels}
+        runs = [
+            Run(stage, label["row"], row.method, start.task, start.size, label["subset"], label["seed"])
+            for key, label in labels.items()
+            if (stage := stages[key]) and stage.encoder.digest == digests[row.encoder]
+        ]
+        if not runs or None in stages.values():
+            continue
+        if best := best_run(runs, records):
+            found[row.name] = Parent(best.stage, "selected", ("encoder", HEAD) if start.head else ("encoder",))
+        else:
+            record = records[runs[0].stage.key]
+            why = f"{runs[0].name} {record.status}: {record.reason}"
+            found[row.name] = f"none of the {len(runs)} runs that it could start from was trained ({why})"
+    return found

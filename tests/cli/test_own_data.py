@@ -15,6 +15,7 @@ from harness.commands.stored import like_last
 from harness.errors import UserError
 from harness.planning.request import Request
 from harness.planning.runs import Plan
+from harness.planning.table import load_table
 from harness.search.request import TuneRequest
 from harness.search.space import requested_space
 from harness.specs import RowSet
@@ -213,13 +214,9 @@ def test_class_names_are_recorded_with_each_run(reviews: Path) -> None:
     assert {run.stage.data.classes for run in prepare(request, train=False).plan.runs} == {("+", "-")}
 
 
-@pytest.mark.usefixtures("packaged", "reviews")
 def test_the_preset_follows_the_encoder() -> None:
     def preset(encoder: str | None) -> str:
-        request = Request("own", tasks=("reviews.csv",), label="stars", encoder=encoder)
-        from harness.commands.prepare import read_named
-
-        return read_named(request).resolve().preset
+        return load_table("own").preset_for(encoder)
 
     assert [preset(each) for each in (None, "bert-tiny", "minilm", "./my-encoder")] == [
         "quick",

@@ -181,7 +181,7 @@ def record(folder: Path) -> list[str]:
             "metrics": None,
             "set": ["optim.clip=1"],
         }
-        study = StoredRequest("small", {**prepared.named.kept.values, "search": search}, "s")
+        study = StoredRequest("small", {**prepared.kept.values, "search": search}, "s")
         prepared.store.keep_request(study, [stages[0].key])
         kept = optuna.create_study(study_name="s", storage=prepared.store.url, direction="maximize")
         kept.add_trial(

@@ -172,7 +172,7 @@ def test_a_plan_takes_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(specs, "digest_of", counted)
     made = plan("few_shot")
-    assert len(computed) == 1890  # one a stage
+    assert len(made.stages) == len(computed) == 1890  # one a stage
     made.names()
     made.pending({}, False)
     assert made.unresolved

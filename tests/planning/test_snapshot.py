@@ -40,7 +40,7 @@ PRESETS = [
 def test_every_table_has_its_runs_again(name: str, preset: str) -> None:
     resolved = resolve_table(name, preset)
     plan = plan_of(resolved)
-    again = remade(resolved, kept(plan), {})
+    again = remade(resolved, kept(plan))
     assert again is not None
     assert again.runs == plan.runs
     assert [run.stage.key for run in again.runs] == [run.stage.key for run in plan.runs]
@@ -53,7 +53,7 @@ def test_a_part_of_what_was_read_is_enough_and_another_recipe_gives_other_keys()
     read = kept(plan_of(resolve_table("few_shot", "quick", encoder="bert-tiny,minilm")))
     for fields in ({"encoder": "minilm"}, {"methods": ("ft",), "subsets": (0,)}, {"set": ["fine_tune.lr=0.1"]}):
         resolved = resolve_table("few_shot", "quick", **{"encoder": "bert-tiny", **fields})
-        again = remade(resolved, read, {})
+        again = remade(resolved, read)
         assert again is not None
         assert [run.stage.key for run in again.runs] == [run.stage.key for run in plan_of(resolved).runs]
 
@@ -65,7 +65,7 @@ def test_a_part_of_what_was_read_is_enough_and_another_recipe_gives_other_keys()
 def test_what_was_not_read_is_no_plan(fields: dict[str, object]) -> None:
     read = kept(plan_of(resolve_table("few_shot", "quick", encoder="bert-tiny", tasks=("sst2",))))
     resolved = resolve_table("few_shot", "quick", **{"encoder": "bert-tiny", "tasks": ("sst2",), **fields})
-    assert remade(resolved, read, {}) is None
+    assert remade(resolved, read) is None
 
 
 @pytest.mark.parametrize("body", [None, [], {"sizes": [0]}, {"sizes": [0], "files": {}, "parts": [{"encoder": 3}]}])
