@@ -381,7 +381,9 @@ def shared_runs(prepared: Prepared) -> dict[str, int]:
         if resolved.preset in other.presets and other.protocol == resolved.protocol:
             methods = tuple(dict.fromkeys(row.method for row in resolved.rows))
             request = Request(preset=resolved.preset, methods=methods, encoder=resolved.encoder)
-            theirs = resolve(other, request, {name: data.task for name, data in prepared.plan.tasks.items()} | TASKS)
+            theirs = resolve(
+                other, request, {**TASKS, **{name: data.task for name, data in prepared.plan.tasks.items()}}
+            )
             plans = (make_plan(each, None, *prepared.plan.encoders) for each in (resolved, theirs))
             ours, known = ({run.stage.key for run in plan.runs} for plan in plans)
             found[name] = len(ours & known)
