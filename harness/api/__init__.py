@@ -53,7 +53,6 @@ from harness.commands.study import (
     recalled_study,
     recorded_studies,
     searched,
-    study_of,
 )
 from harness.commands.train import unshown
 from harness.commands.trained import Embeddings, embeddings_of
@@ -257,10 +256,7 @@ def study(name: str, *, store: str = DEFAULT_URL) -> TuneResult:
 
 
 def _result_of(opened: Opened) -> TuneResult:
-    found = study_of(opened)
-    best = found.best
-    overrides = () if best is None else opened.points.space.overrides(best.point)
-    return TuneResult(opened.name, found, None if best is None else {o.key: o.value for o in overrides})
+    return TuneResult(opened.name, opened.found.trials, opened.best_set())
 
 
 @undisturbed()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,7 +14,6 @@ from harness.commands.seal import seal
 from harness.errors import UserError, naming_arguments
 from harness.planning.data import TableData
 from harness.planning.recipe import Value
-from harness.search.results import Study
 from harness.views.caption import Caption
 from harness.views.cells import Grid
 from harness.views.comparison import (
@@ -254,30 +252,13 @@ class ExamplesResult:
 
 @dataclass(frozen=True, repr=False)
 class TuneResult:
-    """A study after its trials. `name`: of the study, in the store and on Ray's dashboard."""
+    """A study after its trials. `name`: of the study, in the store and on Ray's dashboard; `trials`: one row a trial and replicate: trial, state,
+    the values of its point, subset, seed, metric, value, status, reason and cost; `best`: the best point as the `set` of a bench, None where no point
+    has all its replicates trained to the end."""
 
     name: str
-    _study: Study
-    _best: Mapping[str, Value] | None
-
-    @property
-    def best(self) -> dict[str, Value] | None:
-        """The best point as the `set` of a bench; None where no point has all its replicates trained to the end."""
-        return None if self._best is None else dict(self._best)
-
-    @cached_property
-    def trials(self) -> pd.DataFrame:
-        """One row a trial and replicate: trial, state, the values of its point, subset, seed, metric, value, status."""
-        import pandas as pd
-
-        study = self._study
-        return pd.DataFrame(
-            {"trial": trial.number, "state": trial.state}
-            | {path: trial.point.get(path) for path in study.paths}
-            | {"subset": subset, "seed": seed, "metric": study.metric, "value": outcome.value, "status": outcome.status}
-            for trial in study.trials
-            for (subset, seed), outcome in zip(study.replicates, trial.outcomes, strict=False)
-        )
+    trials: pd.DataFrame
+    best: dict[str, Value] | None
 
     def __repr__(self) -> str:
-        return f"<Study {self.name}: {len(self._study.trials)} trials, best {self.best}>"
+        return f"<Study {self.name}: {self.trials['trial'].nunique()} trials, best {self.best}>"

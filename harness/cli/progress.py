@@ -292,7 +292,7 @@ def show_stages(prepared: Prepared, dashboard: str) -> StageProgress:
 
 
 def show_trials(opened: Opened, dashboard: str) -> TrialProgress:
-    space, trials = opened.points.space, opened.trials
+    space, trials = opened.points.space, opened.found.found
     return TrialProgress(space.trials, len(opened.points.replicates), trials, dashboard)
 
 

@@ -8,7 +8,6 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +17,14 @@ from harness.cli.progress import ON_TERMINAL, confirm, show_trials
 from harness.cli.request import read_tune
 from harness.cli.terminal import duration, print_lines, print_table, printable
 from harness.commands.stored import tune_command
-from harness.commands.study import (
-    Opened,
-    PreparedStudy,
-    prepare_study,
-    recalled_study,
-    runs_recorded,
-    searched,
-    study_of,
-)
+from harness.commands.study import Opened, PreparedStudy, prepare_study, recalled_study, runs_recorded, searched
 from harness.errors import UserError, first_line, masked
 from harness.paths import replace_file
-from harness.planning.point import PointFile
-from harness.planning.request import LABELLED
-from harness.search.results import Study, best_yaml, budget, chosen, final_test
+from harness.search.results import best_yaml
 from harness.search.study import told
-from harness.search.trials import Trial
-from harness.views.margins import marginal_tables
+from harness.views.figures.panels import file_of
 from harness.views.notes import overlap_sentences, weight_sentences
-from harness.views.study import points_table, rule, test_lines
+from harness.views.study import STYLE, margins_written, pictures, points_written, screen, study_page, test_lines
 from harness.wording import counted
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
@@ -126,35 +114,30 @@ def _when(conditions: Mapping[str, Sequence[Any]]) -> str:
 
 
 def _report(opened: Opened, format: str, test: bool) -> int:
-    """Print all points. Write tables, marginals, plots, best.yaml and the page into the study's folder. Returns the exit status."""
-    study, folder = study_of(opened), opened.folder
-    best = study.best
-    # Every cell of a grid counts in the marginals, also where two cells are one computation.
-    whole = replace(study, trials=(*study.trials, *opened.repeated))
-    tested: list[str] = []
-    best_text = ""
+    """Print the points. Write tables, margins, pictures, best.yaml and the page into the study's folder. Returns the exit status."""
+    study, folder = opened.found, opened.folder
     folder.mkdir(parents=True, exist_ok=True)
     for kind, suffix in FILES.items():
-        replace_file(folder / f"points.{suffix}", points_table(study, kind))
-        if margins := marginal_tables(whole, kind):
+        replace_file(folder / f"points.{suffix}", points_written(study, kind))
+        if margins := margins_written(study, kind):
             replace_file(folder / f"marginals.{suffix}", margins)
-    if best is not None:
-        best_text = best_yaml(_best(opened, study, best))
-        replace_file(folder / BEST, best_text)
-        tested = _final_test(opened, study, best) if test else []
-    notes = _write_page(opened, study, whole, best, best_text)
-    shown = points_table(study, format)
+    best, tested = "", list[str]()
+    if study.best:
+        best = best_yaml(opened.best_point())
+        replace_file(folder / BEST, best)
+        tested = _final_test(opened) if test else []
+    notes = _write_page(opened, best)
     if format == "text":
-        print_table(shown + (f"\n{marginal_tables(whole, 'text')}" if study.grid else ""), sys.stdout)
+        print_table(screen(study), sys.stdout)
     else:
-        print(shown, end="")
-    print_lines([*notes, f"Tables and plots: {folder}; all of them on one page: {folder / PAGE}"])
-    if best is None:
-        print_lines(["There is no best point: no point has all its replicates done."])
+        print(points_written(study, format), end="")
+    print_lines([*notes, f"Tables and plots, all of them in {PAGE}: {folder}"])
+    if not study.best:
         return EXIT_INCOMPLETE
-    files = opened.study.request.base.methods
-    tuned = study.row if study.row in {row.name for row in opened.points.base.table.rows} else study.method
-    methods = "" if study.method == "ft" else f" --methods {shlex.quote(f'ft,{files[0] if files else tuned}')}"
+    method, files = study.points.space.method, opened.study.request.base.methods
+    row = study.points.base.rows[0].name
+    tuned = row if row in {each.name for each in study.points.base.table.rows} else method
+    methods = "" if method == "ft" else f" --methods {shlex.quote(f'ft,{files[0] if files else tuned}')}"
     print(printable(f"Next: {_bench_command(opened, methods)}"), file=sys.stderr)
     if test:
         stream = sys.stdout if format in ("text", "md") else sys.stderr  # the other formats are read by programs
@@ -169,44 +152,18 @@ def _bench_command(opened: Opened, methods: str = "") -> str:
     return f"harness bench --with {shlex.quote(str(opened.folder / BEST))}{methods}{kept}"
 
 
-def _write_page(opened: Opened, study: Study, whole: Study, best: Trial | None, best_text: str) -> list[str]:
-    """Write the plots and the page. Returns why plots are missing."""
-    from harness.views.figures.study import save_plots
-    from harness.views.study_page import StudyResults, study_page
-
-    folder, eligible = opened.folder, {trial.number for trial in study.trials if trial.eligible}
-    plots, notes = save_plots(
-        opened.optuna,
-        folder,
-        study.paths,
-        {number: shown for number, shown in told(opened.optuna, opened.points.space).items() if shown in eligible},
-    )
-    scored = [point for point in _scored_points(opened.home) if best and point["trial"] == best.number]
+def _write_page(opened: Opened, best: str) -> list[str]:
+    """Write the pictures and the page. Returns why pictures are missing."""
+    study = opened.found
+    drawn, notes = pictures(study, opened.optuna, told(opened.optuna, study.points.space))
+    for name, (make, _) in drawn.items():
+        replace_file(opened.folder / name, file_of(make, "png", **STYLE))
+    scored = [point for point in _scored_points(opened.home) if study.best and point["trial"] == study.best.number]
     tested = [line for point in scored for line in point.get("lines", [])]
-    keys, records = runs_recorded(opened)
-    commands = [tune_command(opened.study.request), *([_bench_command(opened)] if best else [])]
-    results = StudyResults(study, whole, best_text, tested, plots, notes, keys, records, commands)
-    replace_file(folder / PAGE, study_page(results))
+    commands = [tune_command(opened.study.request), *([_bench_command(opened)] if study.best else [])]
+    shown = [picture for _, picture in drawn.values()]
+    replace_file(opened.folder / PAGE, study_page(study, best, tested, shown, notes, *runs_recorded(opened), commands))
     return notes
-
-
-def _best(opened: Opened, study: Study, best: Trial) -> dict[str, Any]:
-    points, request = opened.points, opened.points.request
-    base, given = points.base, opened.study.request.base
-    of_bench = {name: getattr(request, name) for name in ("protocol", "data", "corpus", "translator")}
-    target: dict[str, Any] = {"table": points.space.table, "preset": base.preset, "row": base.rows[0].name}
-    target |= {"tasks": given.tasks or base.tasks, "sizes": base.sizes, "subsets": base.subsets, "seeds": base.seeds}
-    target |= {name: getattr(given, name) for name in LABELLED} | of_bench
-    target |= {"encoder": base.encoder, "set": [override.text for override in request.overrides]}
-    kept = {name: [*value] if isinstance(value, tuple) else value for name, value in target.items() if value}
-    point = {
-        "method": given.methods[0] if given.methods else points.space.method,
-        "set": dict(best.point),
-        "target": kept,
-        "chosen": chosen(study, rule(study)),
-    }
-    PointFile.model_validate(point)
-    return point
 
 
 def _scored_points(folder: Path) -> list[dict[str, Any]]:
@@ -226,16 +183,14 @@ def _scored_points(folder: Path) -> list[dict[str, Any]]:
     return points
 
 
-def _final_test(opened: Opened, study: Study, best: Trial) -> list[str]:
-    """The chosen point's test scores, beside the default point's, from the predictions that their runs kept."""
-    first = study.default_trial
-    default = opened.test_scores(first) if first and first is not best and first.eligible else None
-    scores = opened.test_scores(best)
-    result = final_test(best.values, scores, study.replicates, default, compares=opened.test_compares)
-    others = [point for point in _scored_points(opened.home) if point["trial"] != best.number]
-    lines = [*test_lines(result, study.replicates, study.metric, [point["trial"] for point in others])]
-    scored = {"trial": best.number, "set": dict(best.point), **result, "lines": lines.copy()}
+def _final_test(opened: Opened) -> list[str]:
+    """The test scores of the best point in words, which its study keeps."""
+    study, result = opened.found, opened.final_test()
+    assert study.best is not None
+    others = [point for point in _scored_points(opened.home) if point["trial"] != study.best.number]
+    lines = [*test_lines(study, result, [point["trial"] for point in others])]
+    scored = {"trial": study.best.number, "set": dict(study.best.point), **result, "lines": lines}
     opened.home.mkdir(parents=True, exist_ok=True)
     for folder in {opened.home, opened.folder}:  # beside the store whatever --out says: a later test counts this one
         replace_file(folder / FINAL_TEST, json.dumps([*others, scored], indent=1))
-    return [*lines, f"Budget: {budget(study)['replicates']} replicates on dev."]
+    return [*lines, f"Budget: {study.spent()['replicates']} replicates on dev."]

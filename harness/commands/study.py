@@ -22,7 +22,9 @@ from harness.commands.texts import reader
 from harness.commands.train import unshown
 from harness.errors import UserError, unknown
 from harness.paths import PYTHON, without_folders
-from harness.planning.request import YAML, Text, Texts, from_json, read, rooted_path
+from harness.planning.point import PointFile
+from harness.planning.recipe import Value
+from harness.planning.request import LABELLED, YAML, Text, Texts, from_json, read, rooted_path
 from harness.planning.resolve import resolve
 from harness.search.points import Points
 from harness.search.request import TuneRequest
@@ -109,7 +111,8 @@ class PreparedStudy:
 
 @dataclass
 class Opened:
-    """A study that this process holds, or reads while another command runs it (`running`). `over`: why it ended with trials left."""
+    """A study that this process holds, or reads while another command runs it (`running`). `over`: why it ended with trials left; `found`: what
+    it has found."""
 
     name: str
     study: PreparedStudy
@@ -124,8 +127,18 @@ class Opened:
         self.read()
 
     def read(self) -> None:
-        """Read the trials, and those that repeat one."""
-        self.trials, self.repeated = trials_of(self.optuna, self.points, self.store)
+        """Read the trials."""
+        base, (trials, repeated) = self.points.base, trials_of(self.optuna, self.points, self.store)
+        sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
+        notes = [
+            f"Each point was run as row {base.rows[0].name} of table {base.table.name}, protocol {base.protocol}, encoder {base.encoder}, preset "
+            f"{base.preset}, data {self.study.prepared.plan.source}: {', '.join(base.tasks)}, {sizes}.",
+            *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),
+            *self.points.space.notes,
+            *([f"Proposals that repeated a point, at no cost: {len(repeated)}."] if repeated else []),
+        ]
+        seed = self.study.request.seed
+        self.found = Study(self.name, self.points, seed, trials, repeated, tuple(map(without_folders, notes)))
 
     @property
     def points(self) -> Points:
@@ -138,7 +151,7 @@ class Opened:
     @property
     def failed(self) -> int:
         """Points that have ended with replicates that failed, which the same command tries again."""
-        return sum(trial.state != "running" and unfinished(trial) for trial in self.trials)
+        return sum(trial.state != "running" and unfinished(trial) for trial in self.found.found)
 
     @property
     def home(self) -> Path:
@@ -148,36 +161,62 @@ class Opened:
     @property
     def folder(self) -> Path:
         """Where its tables, plots and best.yaml are written."""
-        out = self.study.request.out
-        return Path(out) if out else self.home
+        return Path(self.study.request.out or self.home)
 
-    @property
-    def test_compares(self) -> bool:
-        """Whether dev and test are one metric's means over the same tasks, so that one less the other is something."""
-        base = self.points.base
-        columns = base.columns.values()
+    def final_test(self) -> dict[str, Any]:
+        """The best point's test scores, beside the default point's, from the predictions that their runs kept."""
+        found, columns = self.found, self.points.base.columns.values()
+        assert found.best is not None
+        beside = found.default is not None and found.default is not found.best and found.default.eligible
+        default = self._test_scores(found.default) if found.default and beside else None
         one_each = len({column.task for column in columns}) == len(columns)
-        return one_each and all(column.metric == self.points.metric_of(column.task) for column in columns)
+        same = all(column.metric == self.points.metric_of(column.task) for column in columns)
+        return found.final_test(self._test_scores(found.best), default, one_each and same)
 
-    def test_scores(self, trial: Trial) -> dict[str, list[float]]:
-        """Test scores of a trial by column title, in the order of the study's replicates."""
-        request = self.points.space.bench(self.study.request.base, trial.point)
-        prepared = prepare(request, train=False)
+    def _test_scores(self, trial: Trial) -> dict[str, list[float]]:
+        """By column title, in the order of the study's replicates."""
+        prepared = prepare(self.points.space.bench(self.study.request.base, trial.point), train=False)
         scores = own_scores(prepared.resolved, results_of(prepared.plan, self.store))
         found = scores[scores["done"]].set_index(["size", "column", "subset", "seed"])["test"].to_dict()
         base, test = prepared.resolved, {}
         for size in base.sizes:
             for name, column in base.columns.items():
                 title = f"{column.title} ({column.metric})" + (f" N={size}" if len(base.sizes) > 1 else "")
-                replicate = [(self.points.subset_of(size, s), seed) for s, seed in self.points.replicates]
-                test[title] = [found[size, name, *each] for each in replicate if (size, name, *each) in found]
+                places = [(size, name, self.points.subset_of(size, s), seed) for s, seed in self.points.replicates]
+                test[title] = [found[place] for place in places if place in found]
         return test
+
+    def best_point(self) -> dict[str, Any]:
+        """The best point as `best.yaml` has it. Raises ValueError where there is none."""
+        base, request, given = self.points.base, self.points.request, self.study.request.base
+        chosen, best = self.found.chosen(), self.found.best
+        assert best is not None
+        target: dict[str, Any] = {"table": self.points.space.table, "preset": base.preset, "row": base.rows[0].name}
+        target |= {
+            "tasks": given.tasks or base.tasks,
+            "sizes": base.sizes,
+            "subsets": base.subsets,
+            "seeds": base.seeds,
+        }
+        target |= {name: getattr(given, name) for name in LABELLED}
+        target |= {name: getattr(request, name) for name in ("protocol", "data", "corpus", "translator")}
+        target |= {"encoder": base.encoder, "set": [override.text for override in request.overrides]}
+        kept = {name: [*value] if isinstance(value, tuple) else value for name, value in target.items() if value}
+        method = given.methods[0] if given.methods else self.points.space.method
+        point = {"method": method, "set": dict(best.point), "target": kept, "chosen": chosen}
+        PointFile.model_validate(point)
+        return point
+
+    def best_set(self) -> dict[str, Value] | None:
+        """The best point as the `set` of a bench; None where there is none."""
+        best = self.found.best
+        return None if best is None else {o.key: o.value for o in self.points.space.overrides(best.point)}
 
 
 def runs_recorded(opened: Opened) -> tuple[dict[int, list[list[str]]], dict[str, Record]]:
     """The keys of the runs of each replicate, by trial, and the records of these runs; of a point that cannot be run there are none."""
     keys: dict[int, list[list[str]]] = {}
-    for trial in opened.trials:
+    for trial in opened.found.found:
         with suppress(UserError):
             keys[trial.number] = [[run.stage.key for run in runs] for runs in opened.points.runs(trial.point)]
     every = dict.fromkeys(key for trial in keys.values() for runs in trial for key in runs)
@@ -263,39 +302,9 @@ def searched(
             run_trials(opened, view, deadline)
             opened.read()
         if trackers:
-            for trial in opened.trials:
+            for trial in opened.found.found:
                 add_trial(opened, trackers, trial)
         yield opened, trackers
-
-
-def study_of(opened: Opened) -> Study:
-    """All that the study knows now."""
-    points, space = opened.points, opened.points.space
-    base, repeated = points.base, len(opened.repeated)
-    notes = [
-        f"Each point was run as row {base.rows[0].name} of table {base.table.name}, protocol {base.protocol}, encoder "
-        f"{base.encoder}, preset {base.preset}, data {opened.study.prepared.plan.source}: {', '.join(base.tasks)}, "
-        f"{', '.join(f'N={size}' if size else 'full size' for size in base.sizes)}.",
-        *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),
-        *space.notes,
-        *([f"Proposals that repeated a point, at no cost: {repeated}."] if repeated else []),
-    ]
-    return Study(
-        name=opened.name,
-        method=space.method,
-        row=base.rows[0].name,
-        paths=tuple(space.parameters),
-        metric=points.metric,
-        replicates=points.replicates,
-        trials=opened.trials,
-        grid={path: drawn.choice or () for path, drawn in space.parameters.items()} if space.mode == "grid" else None,
-        default=space.defaults,
-        mode=space.mode,
-        sampler=space.sampler,
-        racing=space.racing,
-        seed=opened.study.request.seed,
-        notes=tuple(map(without_folders, notes)),
-    )
 
 
 def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> None:

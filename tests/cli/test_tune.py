@@ -16,8 +16,9 @@ from search.small import ran
 
 import harness as api
 from harness.commands import study as study_commands
+from harness.commands.stored import tune_command
 from harness.commands.study import open_study, prepare_study
-from harness.planning.request import Request
+from harness.planning.request import Request, parse_override
 from harness.processes import started_at
 from harness.search.request import TuneRequest
 from harness.specs import Status
@@ -103,6 +104,26 @@ def test_a_folder_that_cannot_be(refused: Refused, workdir: Path) -> None:
     said = refused("tune cmlm --out file/below")
     assert "--out file/below: " in said
     assert "file is a file, not a folder; name another folder" in said
+
+
+def test_the_command_of_a_study() -> None:
+    base = Request(
+        tasks=("sst2",),
+        sizes=(100,),
+        store="postgresql://me:secret@host/x",
+        overrides=(parse_override("optim.lr=1e-5", "--set"),),
+    )
+    asked = TuneRequest("scl", base, space="my space.yaml", mode="grid", trials=4, metric="f1", seed=3)
+    said = tune_command(asked)
+    assert said.startswith(
+        "harness tune scl --grid --space 'my space.yaml' --trials 4 --metric f1 --seed 3 --tasks sst2 --sizes 100"
+    )
+    assert "--set optim.lr=1e-5 --store" in said
+    assert "secret" not in said
+    laptop = TuneRequest("cmlm", replace(base, preset=None), preset="laptop")
+    assert tune_command(laptop) == tune_command(replace(laptop, base=replace(laptop.base, preset="laptop")))
+    assert tune_command(laptop).startswith("harness tune cmlm --preset laptop --tasks sst2")
+    assert tune_command(TuneRequest("cmlm")) == "harness tune cmlm"
 
 
 # ---------------------------------------------------------------------------------------------------------- the plan
@@ -214,9 +235,7 @@ def test_the_studies_of_a_store_are_listed_and_reported(study: str, harness: Har
     assert f"Study {study}: FT (ft)" in said.out
     assert "75.00*" in said.out
     assert said.err.endswith(f"Next: harness bench --with {Path('.harness/studies').absolute() / study}/best.yaml\n")
-    assert harness(f"report --study {study} --format csv").out.count("\n") == 3, (
-        "a line of names, the point and its replicate"
-    )
+    assert harness(f"report --study {study} --format csv").out.count("\n") == 2, "a line of names, and the replicate"
     frame = api.studies()
     assert frame.loc[0, ["study", "complete", "failed", "best"]].tolist() == [study, 1, 0, 0.75]
     assert api.study(study).best is not None

@@ -104,9 +104,9 @@ def file_of(make: Callable[[], Any], format: str, **settings: Any) -> bytes:
     return of_xml(file.getvalue().decode()).encode() if format == "svg" else file.getvalue()
 
 
-def picture(make: Callable[[], Any], title: str, description: str) -> Markup:
-    """The figure that `make` returns, as an element of a page: an SVG in its address, whose text is text."""
-    svg = base64.b64encode(file_of(make, "svg", **{"svg.fonttype": "none"})).decode()
+def picture(make: Callable[[], Any], title: str, description: str, **settings: Any) -> Markup:
+    """The figure that `make` returns, as an element of a page: an SVG in its address, whose text is text. `settings`: as of `file_of`."""
+    svg = base64.b64encode(file_of(make, "svg", **{"svg.fonttype": "none"}, **settings)).decode()
     return Markup('<img alt="{}. {}" src="data:image/svg+xml;base64,{}">').format(title, description, svg)
 
 

@@ -1,0 +1,428 @@
+"""What a study shows: all points in every format, the margins of a grid, Optuna's pictures, the page, best.yaml and the final test."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import random
+import re
+import struct
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import optuna
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState, create_trial
+
+from harness.planning.aggregation import mean
+from harness.search.results import Study, best_yaml
+from harness.search.trials import ReplicateOutcome, Trial
+from harness.specs import Record
+from harness.views.document import FORMATS, Picture
+from harness.views.figures.panels import file_of
+from harness.views.study import (
+    NO_BEST,
+    SCREEN,
+    STYLE,
+    margins,
+    margins_written,
+    pictures,
+    points_written,
+    screen,
+    study_page,
+)
+from harness.views.study import test_lines as final_test_lines
+from harness.yaml_files import Strict, load_yaml
+
+REPLICATES = tuple((subset, seed) for seed in (31, 42) for subset in (0, 1, 2))
+GRID: dict[str, tuple[Any, ...]] = {"alpha": (0.1, 0.5), "p_c": (0.1, 0.15, 0.2)}
+
+
+def points_of(grid: dict[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+POINTS = points_of(GRID)
+
+
+def trial(number: int, scores: list[float], point: dict[str, Any] | None = None, **others: Any) -> Trial:
+    state = others.pop("state", "complete" if len(scores) == len(REPLICATES) else "running")
+    outcomes = tuple(ReplicateOutcome(score, flops=1e9, seconds=36.0, stages=3) for score in scores)
+    return Trial(number, POINTS[number] if point is None else point, outcomes, state, **others)
+
+
+def study(*trials: Trial, grid: dict[str, tuple[Any, ...]] = GRID, mode: str = "grid", **others: Any) -> Study:
+    parameters = {path: SimpleNamespace(choice=values) for path, values in grid.items()}
+    about = {"mode": mode, "sampler": "grid", "racing": "paired", "defaults": points_of(grid)[0]}
+    space = SimpleNamespace(method="CMLM", parameters=parameters, **about)
+    base = SimpleNamespace(rows=[SimpleNamespace(name="CMLM")])
+    points: Any = SimpleNamespace(space=space, base=base, metric="accuracy", replicates=REPLICATES)
+    return Study("cmlm-quick", points, 3, trials, **others)
+
+
+def noisy(number: int, center: float, count: int = 6, **others: Any) -> Trial:
+    draw = random.Random(number)
+    return trial(number, [center + draw.gauss(0, 0.02) for _ in range(count)], **others)
+
+
+def broken(found: Trial, index: int, reason: str = "loss is NaN at update 31") -> Trial:
+    outcomes = list(found.outcomes)
+    outcomes[index] = replace(outcomes[index], value=0.0, status="diverged", reason=reason)
+    return replace(found, outcomes=tuple(outcomes))
+
+
+def mixed() -> Study:
+    """Complete, ineligible, dropped, failed and running trials, with the highest means on those that cannot win."""
+    return study(
+        noisy(0, 0.60),
+        noisy(1, 0.65),
+        broken(noisy(2, 0.99), 1),
+        noisy(3, 0.90, 3, state="dropped", reason="p = 0.003 against #1"),
+        trial(4, [], state="failed", reason="needs a_translator & 5% {luck}"),
+        noisy(5, 0.95, 2),
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- points
+
+
+def test_an_incomplete_study_is_shown_and_has_no_best() -> None:
+    for trials in ((), (noisy(0, 0.5, 2),), (trial(0, [], state="failed", reason="x"),)):
+        found = study(*trials)
+        assert found.best is None
+        with pytest.raises(ValueError, match="cmlm-quick"):
+            found.chosen()
+        assert NO_BEST in screen(found)
+        for format in FORMATS:
+            assert points_written(found, format).endswith("\n")
+            assert margins_written(found, format).endswith("\n")
+
+
+def test_what_a_study_cost_counts_every_replicate() -> None:
+    spent = mixed().spent()
+    assert [spent[name] for name in ("trials", "complete", "dropped", "failed")] == [6, 3, 1, 1]
+    assert (spent["replicates"], spent["full"], spent["stages"]) == (23, 36, 69)
+    assert (spent["flops"], spent["seconds"]) == (23e9, pytest.approx(23 * 36.0))
+
+
+def test_the_difference_from_the_papers_point_is_paired() -> None:
+    """Subset 0 gains 2 points, 1 gains 4, 2 gains 6, whatever the subsets themselves are worth."""
+    worth = [0.5, 0.6, 0.7, 0.5, 0.6, 0.7]
+    first = trial(0, worth)
+    whole = trial(1, [a + b for a, b in zip(worth, [0.02, 0.04, 0.06] * 2, strict=True)])
+    body = study(first, whole).chosen()
+    assert body["default"]["difference"] == {"mean": pytest.approx(0.04), "spread": pytest.approx(0.02)}
+    assert "trial 1, 4.00 ± 2.00 above the default one" in points_written(study(first, whole), "text")
+    for unsound in (trial(0, worth[:2]), broken(first, 0)):
+        assert "default" not in study(unsound, whole).chosen()
+        assert "above the default" not in points_written(study(unsound, whole), "text")
+    assert study(first).chosen()["default"]["difference"] == {"mean": 0.0, "spread": 0.0}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_order_of_trials_changes_no_byte(format: str) -> None:
+    found = mixed()
+    other = replace(found, found=tuple(random.Random(1).sample(found.found, len(found.found))))
+    assert points_written(other, format) == points_written(found, format)
+    assert margins_written(other, format) == margins_written(found, format)
+
+
+def test_every_reason_stands_in_the_table_and_running_means_are_marked() -> None:
+    found = mixed()
+    text = points_written(found, "text")
+    rows = {line.split()[0]: line for line in text.splitlines()[2:8]}
+    assert list(rows) == ["1", "0", "2", "3", "4", "5"]
+    assert re.search(r"\d\*? +6/6  best$", rows["1"])
+    assert rows["0"].endswith("6/6  default")
+    assert rows["2"].endswith("6/6  [a]")
+    assert f"{100 * (found.found[2].mean() or 0):.2f} ±" in rows["2"], "a failed replicate is in the mean"
+    assert re.search(r"\(\d\d\.\d\d ± +\d+\.\d\d\) +3/6  dropped \[b\]$", rows["3"])
+    assert re.search(r"— +0/6  failed \[c\]$", rows["4"])
+    assert re.search(r"\(9\d\.\d\d ± +\d+\.\d\d\) +2/6  running$", rows["5"])
+    for reason in ("loss is NaN at update 31", "p = 0.003 against #1", "needs a_translator & 5% {luck}"):
+        assert reason in text
+
+
+def test_a_screen_shows_the_best_points_and_the_default_one() -> None:
+    grid = {"fine_tune.lr": tuple(range(1, 31))}
+    trials = [trial(n, [n / 100] * 6, point=point) for n, point in enumerate(points_of(grid))]
+    text = screen(study(*trials, grid=grid, mode="search"))
+    rows = [int(line.split()[0]) for line in text.split("\n\n")[0].splitlines()[2:]]
+    assert rows == [*range(29, 29 - SCREEN, -1), 0]
+    assert f"And {30 - len(rows)} points more: points.md" in text
+    assert text.split()[:3] == ["#", "lr", "dev"]
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.lists(st.floats(-1e9, 1e9), min_size=6, max_size=6), min_size=1, max_size=4))
+def test_csv_and_json_hold_every_replicate_exactly(scores: list[list[float]]) -> None:
+    trials = [trial(n, each) for n, each in enumerate(scores)]
+    trials[0] = broken(trials[0], 2, "a\nreason, with 'all'")
+    found = study(*trials)
+    expected = [
+        {"trial": t.number, "p_c": t.point["p_c"], "subset": subset, "seed": seed, **asdict(outcome)}
+        for t in trials
+        for (subset, seed), outcome in zip(REPLICATES, t.outcomes, strict=True)
+    ]
+    table = list(csv.DictReader(io.StringIO(points_written(found, "csv"))))
+    for rows in (table, json.loads(points_written(found, "json"))["trials"]):
+        seen = [
+            {name: type(value)(row[name]) for name, value in each.items()}
+            for row, each in zip(rows, expected, strict=True)
+        ]
+        assert seen == expected
+
+
+# ------------------------------------------------------------------------------------------------------------- margins
+
+
+def full(**others: Any) -> Study:
+    return study(*(trial(n, [0.5 + n / 100 + k / 1000 for k in range(6)]) for n in range(6)), **others)
+
+
+def test_margins_against_a_naive_loop() -> None:
+    """A point with a failed replicate counts and is not the best; points outside the grid count nowhere, one that was tried twice counts once."""
+    found = full()
+    found = replace(found, found=(*found.found[:5], broken(found.found[5], 0)))
+    rows = margins(found).to_dict("records")
+    assert len(rows) == 6 + 2 + 3 + 1
+    for row in rows:
+        here = [t for t in found.found if all(row[path] in (None, t.point[path]) for path in GRID)]
+        assert row["mean"] == pytest.approx(mean([t.mean() or 0 for t in here]), abs=1e-12)
+        assert (row["complete"], row["points"]) == (len(here), len(here))
+        assert row["best"] == max((t.number for t in here if t.number != 5), default=None)
+    outside = noisy(9, 0.99, point={"alpha": 0.77, "p_c": 0.1})
+    again = noisy(11, 0.1, 2, point=POINTS[5])
+    assert margins(replace(found, found=(*found.found, outside, again))).equals(margins(found))
+    assert not len(margins(full(mode="search")))
+
+
+def test_the_margin_of_an_incomplete_row_is_not_shown() -> None:
+    text = margins_written(full(), "text")
+    assert re.search(r"^0\.5 .*55\.25 ± 0\.10\* +54\.25$", text, re.M)
+    assert re.search(r"^mean +51\.75 +52\.75 +53\.75 +52\.75$", text, re.M)
+    partly = full()
+    partly = replace(partly, found=(*partly.found[:4], noisy(4, 0.9, 3, state="dropped"), partly.found[5]))
+    text = margins_written(partly, "text")
+    assert re.search(r"^0\.5 .* 3/6 .*\* +—$", text, re.M)
+    assert re.search(r"^mean +51\.75 +— +53\.75 +—$", text, re.M)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_one_table_a_path_where_another_number_than_two_varies(missing: bool) -> None:
+    grid = {**GRID, "k": ("x", "y"), "only": (1,)}
+    trials = [trial(n, [n / 20] * 6, point=point) for n, point in enumerate(points_of(grid))]
+    found = study(*trials[missing:], grid=grid)
+    text = margins_written(found, "text")
+    assert text.count("dev acc by") == 3
+    if missing:
+        assert re.search(r"^x +\(30\.00\) +5/6 +#10 +50\.00 ± 0\.00$", text, re.M)
+    else:
+        assert re.search(r"^y +30\.00\* +6/6 +#11 +55\.00 ± 0\.00$", text, re.M)
+    rows = list(csv.DictReader(io.StringIO(margins_written(found, "csv"))))
+    assert [row["p_c"] for row in rows] == ["", "", "0.1", "0.15", "0.2", "", "", ""]
+    assert [m["mean"] for m in json.loads(margins_written(found, "json"))["margins"]] == [*margins(found)["mean"]]
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+SEARCH: dict[str, Any] = {
+    "post_train.lr": FloatDistribution(1e-6, 1e-3, log=True),
+    "k": IntDistribution(1, 50),
+    "contrast": CategoricalDistribution(["simclr", "cmlm"]),
+    "tau": FloatDistribution(0.1, 1),
+}
+
+
+@pytest.fixture(autouse=True)
+def _silent() -> Iterator[None]:
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    yield
+    optuna.logging.set_verbosity(level)
+
+
+def searched(count: int, constant: bool = False, paths: tuple[str, ...] = (*SEARCH,)) -> tuple[Study, optuna.Study]:
+    """Points of a log float, an integer, a choice and a parameter that stands under one choice only."""
+    known, draw, trials = optuna.create_study(direction="maximize"), random.Random(1), []
+    for number in range(count):
+        point: dict[str, Any] = {"post_train.lr": 10 ** draw.uniform(-6, -3), "k": draw.randint(1, 50)}
+        point |= {"contrast": "simclr", "tau": draw.uniform(0.1, 1)} if number % 3 else {"contrast": "cmlm"}
+        value = 0.5 if constant else 0.5 + point["k"] / 100
+        known.add_trial(create_trial(params=point, distributions={path: SEARCH[path] for path in point}, value=value))
+        trials.append(trial(number, [value] * 6, point=point))
+    return study(*trials, grid=dict.fromkeys(paths, (1,)), mode="search"), known
+
+
+NUMBERS = {number: number for number in range(1000)}
+
+
+def test_both_pictures_are_drawn_with_their_data() -> None:
+    made, missing = pictures(*searched(20), NUMBERS)
+    assert [*made] == ["importances.png", "parallel_coordinate.png"]
+    assert missing == []
+    for make, _ in made.values():
+        png = file_of(make, "png", **STYLE)
+        assert png == file_of(make, "png", **STYLE)
+        assert min(struct.unpack(">II", png[16:24])) > 300
+    importances, points = (picture.data for _, picture in made.values())
+    assert importances is not None
+    assert points is not None
+    assert sum(float(str(row[1])) for row in importances.rows) == pytest.approx(1, abs=0.01)
+    assert len(points.rows) == 20
+    assert {*points.head[1:-1]} == {*SEARCH}
+
+
+def test_importances_of_few_points_are_said_to_be_chance() -> None:
+    for count, few in ((19, True), (20, False)):
+        _, notes = pictures(*searched(count), NUMBERS)
+        assert notes == [f"Importances rest on {count} points: with fewer than 20 they are mostly chance."] * few
+
+
+def test_only_the_points_that_count_are_drawn() -> None:
+    """A repeated proposal, and a point with a replicate that failed, are complete trials for Optuna."""
+    found, known = searched(25)
+    found = replace(found, found=(broken(found.found[0], 1), *found.found[1:]))
+    told = {number: number for number in range(24)}
+    (_, importances), (_, lines) = pictures(found, known, told)[0].values()
+    assert "23 points" in importances.caption
+    assert lines.data is not None
+    assert {int(str(row[0])) for row in lines.data.rows} == {*range(1, 24)}
+
+
+def test_a_sentence_says_why_there_is_no_picture() -> None:
+    pruned = searched(1)
+    pruned[1].add_trial(create_trial(state=TrialState.PRUNED))
+    for made, part in (
+        (searched(0), "fewer than two points are complete"),
+        (pruned, "fewer than two points are complete"),
+        (searched(5, constant=True), "all complete points have one score"),
+        (searched(5, paths=("other",)), "no parameter takes two values among the complete points"),
+    ):
+        drawn, (missing,) = pictures(*made, NUMBERS)
+        assert drawn == {}
+        assert part in missing
+
+
+def test_nothing_global_changes() -> None:
+    import matplotlib
+    from matplotlib import pyplot
+
+    optuna.logging.set_verbosity(optuna.logging.INFO)
+    before = (matplotlib.get_backend(), dict(matplotlib.rcParams), list(warnings.filters))
+    found, known = searched(6)
+    values = [trial.values for trial in known.trials]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pictures(found, known, NUMBERS)
+    assert [w for w in caught if issubclass(w.category, optuna.exceptions.ExperimentalWarning)] == []
+    assert (matplotlib.get_backend(), dict(matplotlib.rcParams), list(warnings.filters)) == before
+    assert pyplot.get_fignums() == []
+    assert optuna.logging.get_verbosity() == optuna.logging.INFO
+    assert [trial.values for trial in known.trials] == values
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+
+
+def paged(found: Study, shown: tuple[Picture, ...] = (), best: str = "method: scl\n", place: str = "") -> str:
+    keys = {each.number: [[f"{each.number}{index}" * 16] for index in range(6)] for each in found.found}
+    provenance = {"device": "a CPU", "torch": "2.13.0"}
+    records = {key: Record(key, "done", provenance=provenance) for of in keys.values() for (key,) in of}
+    commands = ["harness tune scl", f"harness bench --with {place}/best.yaml --store sqlite:///{place}/h.db"]
+    return study_page(
+        found, best, ["Test: 70.00."], shown, ["No x.", f"{place}/p.svg cannot be drawn."], keys, records, commands
+    )
+
+
+def test_the_page_has_everything_the_study_found() -> None:
+    found, known = searched(8)
+    made, _ = pictures(found, known, NUMBERS)
+    text = paged(mixed(), tuple(picture for _, picture in made.values()))
+    assert text == paged(mixed(), tuple(picture for _, picture in made.values()))
+    assert re.search(r"Trial 1: alpha = 0.1, p_c = 0.15; dev acc 6\d\.\d\d ± \d\.\d\d\.", text)
+    parts = ["method: scl", "Test: 70.00.", "dev acc, alpha down, p_c across", "1010101010", "harness tune scl"]
+    parts += [
+        "All on a CPU, 1 thread a run; torch 2.13.0.",
+        "diverged: loss is NaN at update 31",
+        "a_translator &amp; 5%",
+    ]
+    assert not [part for part in parts if part not in text]
+    shown = re.sub(r"<style>.*?</style>|<script>.*?</script>|base64,[^\"]*", "", text, flags=re.DOTALL)
+    assert not re.search(r"\b(nan|None)\b", shown)
+    assert text.count("<img ") == 2
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert {*re.findall(r'(?:href="|url\()([^")]+)', text)} <= {f"#{each}" for each in ids}
+    without = paged(study(noisy(0, 0.5, 2)), best="")
+    assert f'class="lead">{NO_BEST}' in without
+    assert "method: scl" not in without
+
+
+def test_the_page_names_files_without_their_folders() -> None:
+    """The path of best.yaml names a person and a machine; a mailed page has neither."""
+    best = "method: scl\ntarget: {tasks: [/home/some.one/intents.csv]}\n"
+    text = paged(full(), best=best, place="/home/some.one/x-1")
+    assert "some.one" not in text
+    assert "harness bench --with best.yaml --store sqlite:///h.db" in text
+    assert "tasks: [intents.csv]" in text
+
+
+# ------------------------------------------------------------------------------------------- best.yaml and the final test
+
+
+class Anything(Strict):
+    method: str
+    set: dict[str, Any] = {}  # noqa: RUF012
+    chosen: dict[str, Any] = {}  # noqa: RUF012
+
+
+SCALARS = st.one_of(
+    st.booleans(),
+    st.integers(-(10**12), 10**12),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=12),
+    st.sampled_from(["1e-5", "true", "null", "~", "", " x ", "0x1f", "a: b", "- a", "#", "no", "12:30", "'", '"']),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(st.dictionaries(st.sampled_from(["fine_tune.lr", "alpha", "k", "no"]), SCALARS), st.lists(SCALARS, max_size=3))
+def test_best_yaml_reads_back_exactly(tmp_path: Path, values: dict[str, Any], items: list[Any]) -> None:
+    found = {"method": "cmlm", "set": values, "chosen": {"deep": {"er": values}, "list": items, "none": None}}
+    path = tmp_path / "best.yaml"
+    path.write_text(best_yaml(found), encoding="utf-8")
+    back = load_yaml(path, Anything).model_dump()
+    assert back == found
+    pairs = zip([*values.values(), *items], [*back["set"].values(), *back["chosen"]["list"]], strict=True)
+    assert all(type(a) is type(b) and repr(a) == repr(b) for a, b in pairs)
+
+
+def test_the_final_test_is_held_against_dev_replicate_by_replicate() -> None:
+    dev = [0.7, 0.6, 0.8, 0.72, 0.62, 0.82]
+    test = {"SST-2 (acc)": [0.6, 0.5, 0.7, 0.62, 0.52, 0.72], "MRPC (F1)": [0.7, 0.6, 0.8, 0.72, 0.62, 0.82]}
+    ended = study(trial(0, dev))
+    found = ended.final_test(test, None, True)
+    assert found["dev"]["mean"] == pytest.approx(0.71)
+    assert found["columns"]["SST-2 (acc)"]["mean"] == pytest.approx(0.61)
+    assert found["difference"] == {"mean": pytest.approx(0.05), "spread": pytest.approx(0, abs=1e-12)}
+    beside = ended.final_test(test, {name: [value + 0.03 for value in values] for name, values in test.items()}, False)
+    assert beside["above_default"]["mean"] == pytest.approx(-0.03)
+    assert beside["difference"] is None
+    *_, again = final_test_lines(ended, found, [3, 5])
+    assert again.endswith("this score is one of 3."), "earlier looks at the test set are counted"
+    for wrong in (study(trial(0, dev[:5])), study()):
+        with pytest.raises(ValueError, match="for each replicate"):
+            wrong.final_test(test, None, True)
+    for columns in ({}, {"SST-2": [0.5]}):
+        with pytest.raises(ValueError, match="for each replicate"):
+            ended.final_test(columns, None, True)
