@@ -163,7 +163,7 @@ def _format_flag(parser: Any, formats: Sequence[str], default: str | None = "tex
 
 def _output_flags(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
     _format_flag(parser, formats, None)
-    folder = f"; for --format {SUBMISSION} a new folder, or a .zip" if SUBMISSION in formats else ""
+    folder = f"; for --format {SUBMISSION} a new folder" if SUBMISSION in formats else ""
     _flag(parser, "--out", f"file to write or replace (default: standard output){folder}", "FILE")
     _switch(parser, "--standalone", "with --format latex: a whole document, which pdflatex compiles")
 
@@ -283,7 +283,7 @@ def _verify(verify: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "file",
         metavar="FILE",
-        help=".csv, .json or .parquet file that 'report --format' wrote, or folder of 'publish'",
+        help=".csv or .parquet file that 'report --format' wrote, or folder of 'publish'",
     )
     again = verify.add_argument_group("training again")
     _flag(

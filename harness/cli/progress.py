@@ -1,5 +1,4 @@
-"""What commands show on standard error while they work: progress as a bar on a terminal, else a line every ten seconds; warnings,
-trackers, and the question before hours of training."""
+"""What commands show on standard error while they work: progress, warnings, and the question before hours of training."""
 
 from __future__ import annotations
 
@@ -7,11 +6,12 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.text import Text
 
 from harness.cli.terminal import duration, print_lines, printable
@@ -52,90 +52,73 @@ def agreed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-class _Bar(Progress):
-    """A bar with a line below it."""
+class _Progress:
+    """Progress of `total` things (0: not known), as a context manager: one line that changes on a terminal, else a line every ten seconds. Prints the address of Ray's dashboard, where
+    there is one, and a summary last."""
 
-    below = ""
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        yield from super().get_renderables()
-        if self.below:
-            yield Text(self.below, no_wrap=True, overflow="ellipsis")
-
-
-class _ProgressView:
-    """Progress of `total` things (0: not known), as a context manager. Prints the address of Ray's dashboard, where there is one, and a summary
-    last. `_ended`: how many have ended."""
+    ended = 0
 
     def __init__(self, what: str, total: int, dashboard: str = "") -> None:
         self._what, self._total, self._dashboard = what, total, dashboard
-        self._ended = 0
         self._started = self._last_printed = time.monotonic()
-        self._progress: _Bar | None = None
+        self._bar: Progress | None = None
         console = Console(stderr=True)
         if console.is_terminal:
-            columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-            self._progress = _Bar(*columns, TimeElapsedColumn(), console=console)
-            self._task = self._progress.add_task("", total=total or None)
+            text = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+            self._bar = Progress(TextColumn(what), MofNCompleteColumn(), text, TimeElapsedColumn(), console=console)
+            self._task = self._bar.add_task("", total=total or None)
 
-    def _state(self) -> str:
+    def state(self) -> str:
         """Counts for the end of a line."""
         return ""
 
-    def _now_running(self) -> str:
-        """What runs now, for the line below the bar."""
-        return ""
-
-    def _slowest(self) -> str:
-        """What runs for long, for a line."""
+    def running(self) -> str:
+        """What runs now."""
         return ""
 
     def __enter__(self) -> Self:
         if self._dashboard:
-            self._line(f"Ray dashboard: http://{self._dashboard} (its token: ray get-auth-token)")
-        if self._progress:
-            self._progress.start()
-            self._update()
+            self.line(f"Ray dashboard: http://{self._dashboard} (its token: ray get-auth-token)")
+        if self._bar:
+            self._bar.start()
+            self.update()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._progress:
-            self._progress.stop()
-            self._progress = None
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
         minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
         hours, minutes = divmod(minutes, 60)
-        self._line(self._summary(f" in {hours}:{minutes:02}:{seconds:02}" if hours else f" in {minutes}:{seconds:02}"))
+        self.line(self._summary(f" in {hours}:{minutes:02}:{seconds:02}" if hours else f" in {minutes}:{seconds:02}"))
 
-    def _update(self) -> None:
-        if self._progress:
-            self._progress.below = printable(self._now_running())
-            self._progress.update(self._task, completed=self._ended, description=self._state())
+    def update(self) -> None:
+        said = "; ".join(filter(None, (self.state(), self.running()))) if self._bar else ""
+        if self._bar:
+            self._bar.update(self._task, completed=self.ended, description=escape(printable(said)))
         elif time.monotonic() - self._last_printed > LINE_EVERY_SECONDS:
             self._last_printed = time.monotonic()
-            self._line("; ".join(filter(None, (self._summary(), self._slowest()))))
+            self.line("; ".join(filter(None, (self._summary(), self.running()))))
 
     def _summary(self, when: str = "") -> str:
-        count = f"{self._ended:,}/{self._total:,}" if self._total else f"{self._ended:,}"
-        state = self._state()
-        return f"{count} {self._what}{when}{': ' if state else ''}{state}"
+        count = f"{self.ended:,}/{self._total:,}" if self._total else f"{self.ended:,}"
+        return ": ".join(filter(None, (f"{count} {self._what}{when}", self.state())))
 
-    def _line(self, text: str) -> None:
-        if self._progress:
-            self._progress.console.print(Text(printable(text)))
+    def line(self, text: str) -> None:
+        if self._bar:
+            self._bar.console.print(Text(printable(text)))
         else:
             print_lines([text])
 
 
-class StageProgress(_ProgressView):
+class StageProgress(_Progress):
     """Counts stages as they start and end. `hours`: what all of them take, where that is known; `slots` of 0: as
     many as run at once."""
 
     def __init__(self, items: Sequence[Item], reused: int, dashboard: str, hours: float = 0.0, slots: int = 0) -> None:
         super().__init__("stages", len(items), dashboard)
-        self._reused, self._hours, self._slots = reused, hours, slots
-        self._counts = dict.fromkeys((*_ENDS, "retried"), 0)
+        self._hours, self._slots = hours, slots
+        self._counts = Counter({"done before": reused})
         self._waiting = {item.stage.key: item for item in items}
         self._running: dict[str, tuple[Item, float]] = {}
         self._speeds: dict[str, Running] = {}
@@ -145,144 +128,111 @@ class StageProgress(_ProgressView):
 
     def __call__(self, event: Event) -> None:
         """Count one event of the pool."""
-        item, now = event.item, time.monotonic()
-        key = item.stage.key
+        item, now, key = event.item, time.monotonic(), event.item.stage.key
         if event.kind == "started":
-            self._waiting.pop(key, None)
             self._running[key] = item, now
             self._most = max(self._most, len(self._running))
-        elif event.kind in self._counts:
+        elif event.kind in (*_ENDS, "retried"):
             began = self._running.pop(key, None)
             self._speeds.pop(key, None)
             self._counts[event.kind] += 1
-            self._ended = sum(self._counts[kind] for kind in _ENDS)
-            if event.kind == "retried":
-                self._waiting[key] = item
-            else:
-                self._waiting.pop(key, None)
             if event.kind == "done" and began:
                 self._timed.append(Timed(item.cost, now - began[1]))
-        if event.running:
+        if event.kind == "retried":
+            self._waiting[key] = item
+        elif event.kind == "started" or event.kind in _ENDS:
+            self._waiting.pop(key, None)
+        if event.running and key in self._running:
             self._speeds[key] = event.running
         if event.kind in ("failed", "diverged", "retried"):
-            self._line(f"{event.kind}: {item.name}: {event.reason}")
+            self.line(f"{event.kind}: {item.name}: {event.reason}")
         elif event.kind == "notice":
-            self._line(event.reason)
-        self._update()
+            self.line(event.reason)
+        self.ended = sum(self._counts[kind] for kind in _ENDS)
+        self.update()
 
-    def _state(self) -> str:
+    def state(self) -> str:
         parts = [f"{self._counts['done']} done", f"{len(self._running)} running"]
-        parts += [f"{self._reused} done before"] if self._reused else []
-        parts += [f"{self._counts[k]} {k}" for k in ("failed", "diverged", "elsewhere", "retried") if self._counts[k]]
-        if self._ended < self._total:
-            parts.append(self._estimate())
-        return ", ".join(filter(None, parts))
+        others = ("done before", "failed", "diverged", "elsewhere", "retried")
+        parts += [f"{self._counts[kind]} {kind}" for kind in others if self._counts[kind]]
+        return ", ".join(filter(None, [*parts, self._estimate() if self.ended < self._total else ""]))
 
     def _estimate(self) -> str:
-        """The remaining time in words, computed at most once a second: there may be thousands of stages."""
+        """The remaining time in words, computed at most once a second: there may be thousands of stages. Before the first stage has ended, what runs counts as if
+        each took its whole time at its present speed."""
         now = time.monotonic()
         if now - self._left_at >= ESTIMATE_EVERY_SECONDS:
             self._left_at = now
+            present = [(self._running[key][0].cost, speed.flops) for key, speed in self._speeds.items()]
+            known = self._timed or [Timed(cost, cost / flops) for cost, flops in present if flops > 0]
             running = [Timed(item.cost, now - began) for item, began in self._running.values()]
             waiting = [Timed(item.cost) for item in self._waiting.values()]
-            left = remaining(self._timed or self._at_present(), running, waiting, self._slots or self._most)
+            left = remaining(known, running, waiting, self._slots or self._most)
             self._left = f"about {duration(left / 3600)} left" if left else ""
-        if not self._left and self._hours:
-            return f"about {duration(self._hours)} in all"
-        return self._left
+        return self._left or (f"about {duration(self._hours)} in all" if self._hours else "")
 
-    def _at_present(self) -> list[Timed]:
-        """The running stages, as if each took its whole time at its present speed: what is known before the first one has ended."""
-        speeds = [(self._running[key][0], speed.flops) for key, speed in self._speeds.items() if key in self._running]
-        return [Timed(item.cost, item.cost / flops) for item, flops in speeds if flops > 0]
-
-    def _now_running(self) -> str:
-        names = [f"{item.name}{self._speed(key)}" for key, (item, _) in self._running.items()]
-        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-        return f"running: {', '.join(names[:2])}{more}" if names else ""
-
-    def _slowest(self) -> str:
-        if not self._speeds:
+    def running(self) -> str:
+        """The stage that takes longest and how far it is; before any has said so, the first."""
+        if not self._running:
             return ""
-        key = max(self._speeds, key=lambda key: self._speeds[key].seconds_left)
-        return f"{self._running[key][0].name}{self._speed(key)}" if key in self._running else ""
-
-    def _speed(self, key: str) -> str:
-        """How far a running stage is, in brackets; '' before it has said so."""
-        speed = self._speeds.get(key)
+        key = max(self._running, key=lambda key: self._speeds[key].seconds_left if key in self._speeds else 0.0)
+        speed, name = self._speeds.get(key), self._running[key][0].name
         if speed is None:
-            return ""
-        left = f", about {duration(speed.seconds_left / 3600)} left"
-        return f" (update {speed.step:,} of {speed.steps:,}, {speed.tokens:,.0f} tokens/s{left})"
+            return name if self._bar else ""
+        left = f"about {duration(speed.seconds_left / 3600)} left"
+        return f"{name} (update {speed.step:,} of {speed.steps:,}, {speed.tokens:,.0f} tokens/s, {left})"
 
 
-class TrialProgress(_ProgressView):
+class TrialProgress(_Progress):
     """Counts the trials of a study and their replicates, and names the best so far."""
 
-    def __init__(
-        self,
-        trials: int,
-        replicates: int,
-        seen: Iterable[Trial],
-        dashboard: str,
-    ) -> None:
+    def __init__(self, trials: int, replicates: int, seen: Iterable[Trial], dashboard: str) -> None:
         super().__init__("trials", trials, dashboard)
-        self._replicates = replicates
+        self._replicates = trials * replicates
         self._trials = {trial.number: trial for trial in seen}
-        self._count()
-
-    def _count(self) -> None:
-        self._ended = sum(trial.state != "running" for trial in self._trials.values())
 
     def __call__(self, kind: str, trial: Trial) -> None:
         """Count one event of a trial; see `Watch` in cluster/proposals.py."""
         self._trials[trial.number] = trial
-        self._count()
-        if kind == "replicate":
-            outcome = trial.outcomes[-1]
-            if outcome.status != "done":
-                self._line(f"{outcome.status}: trial {trial.number}: {outcome.reason}")
+        if kind == "replicate" and trial.outcomes[-1].status != "done":
+            self.line(f"{trial.outcomes[-1].status}: trial {trial.number}: {trial.outcomes[-1].reason}")
         elif kind == "ended" and trial.state == "failed":
-            self._line(f"failed: trial {trial.number}: {trial.reason}")
-        self._update()
+            self.line(f"failed: trial {trial.number}: {trial.reason}")
+        self.update()
 
-    def _state(self) -> str:
+    def state(self) -> str:
         states = Counter(trial.state for trial in self._trials.values())
+        self.ended = len(self._trials) - states["running"]
         done = sum(len(trial.outcomes) for trial in self._trials.values())
         parts = [f"{states['complete']} complete", f"{states['running']} running"]
         parts += [f"{states[state]} {state}" for state in ("dropped", "failed") if states[state]]
-        parts.append(f"{done}/{self._total * self._replicates} replicates")
-        best = best_trial(self._trials.values())
-        if best is not None:
+        parts.append(f"{done}/{self._replicates} replicates")
+        if best := best_trial(self._trials.values()):
             parts.append(f"best {in_points(best.mean() or 0.0)} (trial {best.number})")
         return ", ".join(parts)
 
 
-class TextProgress(_ProgressView):
+class TextProgress(_Progress):
     """Counts texts as they are back-translated."""
 
     def __call__(self, size: int) -> Callable[[int, int], None]:
         """A callback for the next `size` texts: `done` of their `total` pieces are finished."""
-        before = self._ended
+        before = self.ended
 
         def progress(done: int, total: int) -> None:
-            self._ended = before + (size if done >= total else size * done // total)
-            if self._progress or self._ended < self._total:  # the last line is the summary
-                self._update()
+            self.ended = before + (size if done >= total else size * done // total)
+            if self._bar or self.ended < self._total:  # the last line is the summary
+                self.update()
 
         return progress
 
 
-class RowProgress(_ProgressView):
+class RowProgress(_Progress):
     """Counts rows."""
 
     def __call__(self, done: int) -> None:
-        self._ended = done
-        self._update()
-
-
-def count_texts(translator: str, texts: int) -> TextProgress:
-    return TextProgress(f"texts back-translated by {translator}", texts)
+        self.ended = done
+        self.update()
 
 
 def show_stages(prepared: Prepared, dashboard: str) -> StageProgress:
@@ -300,9 +250,10 @@ def _warn(sentence: str) -> None:
     print_lines([sentence])
 
 
-def _say_empty(number: int) -> None:
-    _warn(f"Empty back-translations: {number}; the text itself is used instead.")
-
-
-ON_TERMINAL = Callbacks(show_stages, count_texts, _say_empty, _warn)
+ON_TERMINAL = Callbacks(
+    show_stages,
+    lambda translator, texts: TextProgress(f"texts back-translated by {translator}", texts),
+    lambda number: _warn(f"Empty back-translations: {number}; the text itself is used instead."),
+    _warn,
+)
 """What a command shows on standard error."""

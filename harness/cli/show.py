@@ -63,8 +63,8 @@ def _methods() -> Rows:
 
 
 def _tasks() -> Rows:
+    from harness.hub import HUB
     from harness.tasks import TASKS
-    from harness.tasks.hub_data import HUB
     from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
 
     for name, task in TASKS.items():
@@ -126,10 +126,6 @@ def _translators() -> Rows:
     yield "opus-mt:de,zh", "Helsinki-NLP's models (hub, or its cache), one view for each pivot language"
     yield "wmt19:de", "facebook's WMT'19 models; wmt19:de@T=0.7 samples at that temperature"
     yield "THERE+BACK", "a pair of Hugging Face translation models, folders or ids; several pairs, comma-separated"
-    yield (
-        "apertium:spa,cat",
-        "the program apertium, offline: apt-get install apertium apertium-eng-spa apertium-eng-cat",
-    )
     yield "file:PATH", "translations of your own: .jsonl, .csv or .parquet with columns text, view_1, view_2"
 
 

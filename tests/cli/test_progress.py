@@ -79,7 +79,7 @@ def test_before_the_first_end_the_speed_of_what_runs_says_how_long_it_takes(
         view(Event("done", every[0]))
         clock(1)
         view(Event("started", every[2]))
-        assert "about 3 min left" in view._state(), "what has ended is what counts: a stage took 51 s"
+        assert "about 3 min left" in view.state(), "what has ended is what counts: a stage took 51 s"
 
 
 def test_a_terminal_names_what_runs(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,9 +95,9 @@ def test_a_terminal_names_what_runs(clock: Clock, monkeypatch: pytest.MonkeyPatc
     with StageProgress(every, 0, "") as view:
         for item in every:
             view(Event("started", item))
-        assert view._progress is not None
-        view._progress.refresh()
-        assert "running: FT/toy/n20/subset0/seed0, FT/toy/n20/subset0/seed1 and 1 more" in screen.getvalue()
+        assert view._bar is not None
+        view._bar.refresh()
+        assert " 0 done, 3 running; FT/toy/n20/subset0/seed0" in screen.getvalue()
         for item in every:
             view(Event("done", item))
     assert "3/3 stages in 0:00: 3 done, 0 running" in screen.getvalue()
@@ -114,6 +114,6 @@ def test_a_long_stage_says_how_far_it_is(clock: Clock, capsys: pytest.CaptureFix
             "about 2.0 h left)"
         )
         view(Event("running", item, running=Running(1_300, 250_000, 12_345.6, 0.0, 3600)))
-        assert view._now_running().endswith("(update 1,300 of 250,000, 12,346 tokens/s, about 1.0 h left)")
+        assert view.running().endswith("(update 1,300 of 250,000, 12,346 tokens/s, about 1.0 h left)")
         view(Event("done", item))
-        assert view._now_running() == ""
+        assert view.running() == ""

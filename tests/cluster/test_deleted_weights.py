@@ -47,7 +47,7 @@ def test_a_remade_stage_is_none_of_the_plans(storage: Storage, ended: Any, capsy
                 events += stages.trained(item, WorkerResult(ended, "" if ended == "done" else "no room", True))
         for event in events:
             progress(event)
-        assert progress._ended == len(siblings)
+        assert progress.ended == len(siblings)
     assert [item.stage.key for item in started if item.remake] == [parent.key], "once for all of them"
     said = capsys.readouterr().err
     assert f"the weights of stage {parent.key[:10]} (post-train) were deleted from {storage.shown}" in said
