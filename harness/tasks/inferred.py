@@ -10,13 +10,13 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness.answers import SQUAD
+from harness.answers import SQUAD, SpanReading
 from harness.errors import UserError, unknown
 from harness.hub import HUB
 from harness.kinds import Spans, kind_of, number_of
@@ -77,11 +77,11 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
     if described.kind and described.kind not in KINDS:
         raise UserError(f"{option('kind')} {described.kind}: should be {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
     data: HubData | None = None
+    split = "train"
     if name.startswith(HUB):
         data = open_hub_data(name, f"task {name}", "name a file", download=True)
-        split = "train" if "train" in data.splits else next(iter(data.splits))
-        path = next(data.files(split, download=True))
-        place = name
+        split = split if split in data.splits else next(iter(data.splits))
+        path, place = next(data.files(split, download=True)), name
     else:
         path = existing_file(named_path(name, option("tasks")), option("tasks"))
         place = str(path.absolute())
@@ -89,17 +89,9 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
     first = [row for _, row in itertools.islice(whole_rows(path, bad=bad), SAMPLE)]
     if not first:
         raise bad[0][1] if bad else UserError(f"{name}: there are no rows in it; give a file with labelled rows.")
-    columns = list(first[0])
-    if len(columns) < 2:
-        raise UserError(f"{name}: has one column ({columns[0]}); labelled rows need one of texts and one of labels.")
-    _check_columns(name, columns, described, option)
-    sample = {column: [row.get(column) for row in first] for column in columns}
-    spans = SQUAD if _asks(columns, described) else None
-    described = _as_questions(described, option) if spans else described
-    label = described.label or _label(name, columns, sample, described.text, option)
-    text = described.text or _text(name, columns, sample, label, option)
+    text, label, spans = _columns(name, first, described, option)
     named_like_a_score = not described.label and number_of(label) is not None
-    if is_separated(path) and (named_like_a_score or label in map(str, sample[label])):
+    if is_separated(path) and (named_like_a_score or label in (str(row.get(label)) for row in first)):
         raise UserError(
             f"{name}: '{label}' is both the name and a value of the column of labels; write a header line above the first row."
         )
@@ -108,28 +100,21 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
         tables = list(data.tables(split, text, label, structured=structured))
     else:
         tables = [read_labelled(path, text, label, structured=structured)]
-    names = tuple(tables[0].names)
-    classes = (
-        ()
-        if spans
-        else (names if described.kind != "regression" else ())
-        or _classes(name, _counts(tables, described.skip_bad_rows), described.kind, label, option)
-    )
+    classes = () if spans or described.kind == "regression" else tuple(tables[0].names)
+    if not spans and not classes:
+        classes = _classes(name, _counts(tables, described.skip_bad_rows), described.kind, label, option)
+    beside = (("validation", described.dev, "dev"), (OWN_TEST, described.test, "test"))
     task = Task(
         name=task_name(name),
         title=_title(_stem(name)),
         columns=text,
         classes=classes,
         metrics=kind_of(classes, spans=spans).metrics,
-        train=split if data else "train",
+        train=split,
         own=True,
         data=place,
         label=label,
-        files=tuple(
-            (split_, _beside(each, option(field)))
-            for split_, each, field in (("validation", described.dev, "dev"), (OWN_TEST, described.test, "test"))
-            if each
-        ),
+        files=tuple((split_, _beside(file, option(field))) for split_, file, field in beside if file),
         unlabelled=_texts(described.unlabelled, option("unlabelled")),
         remove_overlap=described.remove_overlap,
         skip_bad_rows=described.skip_bad_rows,
@@ -201,66 +186,47 @@ def _title(title: str) -> str:
 # ------------------------------------------------------------------------------------------------------------ columns
 
 
-def _check_columns(name: str, columns: Sequence[str], described: Description, option: Option) -> None:
-    """Raises UserError for columns that the user names and that do not fit."""
-    for column in (*described.text, *filter(None, [described.label])):
+def _columns(
+    name: str, first: Sequence[Mapping[str, Any]], described: Description, option: Option
+) -> tuple[tuple[str, ...], str, SpanReading | None]:
+    """(text columns, the column of labels, how questions are read where the rows are some): as the user says, else as they are clear from the
+    first rows. Raises UserError."""
+    columns, text, label = list(first[0]), described.text, described.label
+    if len(columns) < 2:
+        raise UserError(f"{name}: has one column ({columns[0]}); labelled rows need one of texts and one of labels.")
+    for column in (*text, *filter(None, [label])):
         if column not in columns:
-            raise unknown(
-                "column", column, columns, f"{name}, {option('text' if column in described.text else 'label')}"
-            )
-    shown = f"{option('text')} {','.join(described.text)}"
-    if len(described.text) > 2:
-        raise UserError(f"{shown}: name one text column, or the two of a pair.")
-    if len({*described.text, described.label}) < len(described.text) + 1:
-        raise UserError(f"{shown}: each text column and the label column should be another.")
-
-
-def _asks(columns: Sequence[str], described: Description) -> bool:
-    """Whether the rows are questions: as a flag says, or where none says anything, by their columns."""
-    if described.kind or described.text or described.label:
-        return described.kind == "spans"
-    return {*QUESTIONS, Spans.label_column} <= {*columns}
-
-
-def _as_questions(described: Description, option: Option) -> Description:
-    text = described.text or QUESTIONS
-    if len(text) != 2:
-        raise UserError(f"{option('text')} {','.join(text)}: question answering takes two, QUESTION,CONTEXT.")
-    return replace(described, text=text, label=described.label or Spans.label_column)
-
-
-def _label(
-    name: str, columns: Sequence[str], sample: Mapping[str, Sequence[Any]], text: Sequence[str], option: Option
-) -> str:
-    """The column of labels: by its name, else the only one that is no text."""
+            raise unknown("column", column, columns, f"{name}, {option('text' if column in text else 'label')}")
+    flag, shown = option("text"), some_of(columns, SHOWN_NAMES)
+    if len(text) > 2:
+        raise UserError(f"{flag} {','.join(text)}: name one text column, or the two of a pair.")
+    if len({*text, label}) < len(text) + 1:
+        raise UserError(f"{flag} {','.join(text)}: each text column and the label column should be another.")
+    said = described.kind or text or label
+    if described.kind == "spans" or (not said and {*QUESTIONS, Spans.label_column} <= {*columns}):
+        text = text or QUESTIONS
+        if len(text) != 2:
+            raise UserError(f"{flag} {','.join(text)}: question answering takes two, QUESTION,CONTEXT.")
+        return text, label or Spans.label_column, SQUAD
+    texts = [column for column in columns if _is_text([row.get(column) for row in first])]
+    others = [column for column in columns if column not in (texts if len(columns) == 2 and not text else text)]
     named = [column for column in columns if column.casefold() in LABEL_NAMES and column not in text]
-    others = [column for column in columns if column not in text]
-    if not text and len(columns) == 2:
-        others = [column for column in columns if not _is_text(sample[column])]
-    for found in (named, others):
-        if len(found) == 1:
-            return found[0]
-    raise UserError(
-        f"{name}: which column holds the labels is not clear; name it with {option('label')} ({some_of(columns, SHOWN_NAMES)})."
-    )
-
-
-def _text(
-    name: str, columns: Sequence[str], sample: Mapping[str, Sequence[Any]], label: str, option: Option
-) -> tuple[str, ...]:
-    """The only column with text besides the label."""
-    found = [column for column in columns if column != label and _is_text(sample[column])]
-    if len(found) != 1 and len(columns) == 2:
-        found = [column for column in columns if column != label]
-    if len(found) == 1:
-        return (found[0],)
-    which = (
-        f"several columns hold text ({some_of(found, SHOWN_NAMES)})"
-        if found
-        else f"no column holds text ({some_of(columns, SHOWN_NAMES)})"
-    )
-    flag = option("text")
-    raise UserError(f"{name}: {which}; name one with {flag} COLUMN, or the two of a pair with {flag} COLUMN,COLUMN.")
+    label = label or next((found[0] for found in (named, others) if len(found) == 1), "")
+    if not label:
+        raise UserError(
+            f"{name}: which column holds the labels is not clear; name it with {option('label')} ({shown})."
+        )
+    rest = [column for column in columns if column != label]
+    found = [column for column in rest if column in texts]
+    found = rest if len(columns) == 2 else found
+    if not text and len(found) != 1:
+        which = (
+            f"several columns hold text ({some_of(found, SHOWN_NAMES)})" if found else f"no column holds text ({shown})"
+        )
+        raise UserError(
+            f"{name}: {which}; name one with {flag} COLUMN, or the two of a pair with {flag} COLUMN,COLUMN."
+        )
+    return text or (found[0],), label, None
 
 
 def _is_text(values: Sequence[Any]) -> bool:
