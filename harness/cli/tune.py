@@ -24,7 +24,7 @@ from harness.search.results import best_yaml
 from harness.search.study import told
 from harness.views.figures.panels import file_of
 from harness.views.notes import overlap_sentences, weight_sentences
-from harness.views.study import STYLE, margins_written, pictures, points_written, screen, study_page, test_lines
+from harness.views.study import STYLE, pictures, screen, study_page, study_view, test_lines
 from harness.wording import counted
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
@@ -117,10 +117,9 @@ def _report(opened: Opened, format: str, test: bool) -> int:
     """Print the points. Write tables, margins, pictures, best.yaml and the page into the study's folder. Returns the exit status."""
     study, folder = opened.found, opened.folder
     folder.mkdir(parents=True, exist_ok=True)
+    view = study_view(study)
     for kind, suffix in FILES.items():
-        replace_file(folder / f"points.{suffix}", points_written(study, kind))
-        if margins := margins_written(study, kind):
-            replace_file(folder / f"marginals.{suffix}", margins)
+        replace_file(folder / f"points.{suffix}", view.written(kind))
     best, tested = "", list[str]()
     if study.best:
         best = best_yaml(opened.best_point())
@@ -128,9 +127,9 @@ def _report(opened: Opened, format: str, test: bool) -> int:
         tested = _final_test(opened) if test else []
     notes = _write_page(opened, best)
     if format == "text":
-        print_table(screen(study), sys.stdout)
+        print_table(str(screen(study)), sys.stdout)
     else:
-        print(points_written(study, format), end="")
+        print(view.written(format), end="")
     print_lines([*notes, f"Tables and plots, all of them in {PAGE}: {folder}"])
     if not study.best:
         return EXIT_INCOMPLETE

@@ -1,14 +1,14 @@
 """What a study found: all points, the margins of a grid, Optuna's pictures, the final test in words, and one page of it all.
 
-Pure but for the pictures' files: the same trials in any order give the same bytes.
+Pure: the same trials in any order give the same bytes.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,27 +21,15 @@ from harness.search.results import Measured, Study
 from harness.search.trials import Trial, best_trial
 from harness.specs import Record
 from harness.tasks.metrics import METRICS
-from harness.views.document import (
-    DASH,
-    Block,
-    Commands,
-    Document,
-    Entry,
-    Folded,
-    Lines,
-    Picture,
-    Section,
-    Table,
-    in_format,
-)
+from harness.views.document import Block, Commands, Folded, Lines, Picture, Section, Table
 from harness.views.figures.panels import picture
 from harness.views.page import page
 from harness.views.provenance import SHORT_KEY, machine_lines, machines_of
-from harness.wording import counted, in_points, letter, shortened, some_of
+from harness.views.view import DASH, View, best, noted
+from harness.wording import counted, in_points, shortened, some_of
 
 if TYPE_CHECKING:
     import optuna
-    import pandas as pd
 
 WORST = "A failed or diverged replicate counts with the metric's worst value, and its point cannot be the best."
 NO_BEST = "There is no best point: no point has all its replicates done."
@@ -58,15 +46,14 @@ STYLE = {"text.parse_math": True, "axes.grid": False}
 # -------------------------------------------------------------------------------------------------------------- points
 
 
-def points_written(study: Study, format: str) -> str:
-    """All points, best first, as text, md or latex; every replicate unrounded as csv or json. Raises UserError for another format."""
-    lines, space = [*_lines(study), *study.notes], study.points.space
+def study_view(study: Study) -> View:
+    """All points, best first, with the margins of a grid; its frame has every replicate."""
+    space, (margins, known) = study.points.space, margin_tables(study)
     points = [
         {"trial": trial.number, "point": dict(trial.point), "state": trial.state, "reason": trial.reason}
         | {"mean": trial.mean(), "spread": trial.spread(study.replicates), "eligible": trial.eligible}
         for trial in study.ranked
     ]
-    numbers = {"best": study.best and study.best.number, "default": study.default and study.default.number}
     about: dict[str, Any] = {
         "study": study.name,
         "method": space.method,
@@ -74,51 +61,47 @@ def points_written(study: Study, format: str) -> str:
         "mode": space.mode,
     }
     about |= {"metric": study.points.metric, "sampler": space.sampler, "racing": space.racing, "seed": study.seed}
-    body = {**about, **numbers, **study.spent(), "lines": lines, "points": points, "trials": []}
-    document = Document(f"{study.name}-points", [points_table(study)], lines, _footnotes(study)[1], lines[:2])
-    return in_format(format, study.trials, "trials", body, document)
+    tables, lines = [table.plain for table in (points_table(study), *margins)], [*_lines(study), *known, *study.notes]
+    about |= {"best": getattr(study.best, "number", None), "default": getattr(study.default, "number", None)}
+    about |= {"spent": study.spent(), "points": points}
+    return View("trials", study.trials, tables, lines, about=about, notes=_footnotes(study))
 
 
-def screen(study: Study) -> str:
+def screen(study: Study) -> View:
     """As a terminal shows it: the best points and the default one, the margins of a grid, and what is to be known of them."""
-    table, first = points_table(study), study.default
-    shown = [trial for place, trial in enumerate(study.ranked) if place < SCREEN or trial is first]
-    rows = [row for row, trial in zip(table.rows, study.ranked, strict=True) if trial in shown]
-    names = [path.rpartition(".")[2] for path in study.paths]
-    if len({*names}) == len(names):
-        table = replace(table, head=[table.head[0], *names, *table.head[1 + len(names) :]])
-    left = len(study.found) - len(rows)
-    more = [f"And {counted(left, 'point')} more: points.md in the folder below."] if left else []
-    margins, said = margin_tables(study)
-    notes = _footnotes(study)[1]
-    lines = [*more, *_lines(study), *said]
-    return in_format("text", None, "", {}, Document("", [replace(table, rows=rows), *margins], lines, notes))
+    view, names = study_view(study), [path.rpartition(".")[2] for path in study.paths]
+    table = view.tables[0]
+    ranks = [place for place, trial in enumerate(study.ranked) if place < SCREEN or trial is study.default]
+    head = [table.head[0], *names, *table.head[1 + len(names) :]] if len({*names}) == len(names) else table.head
+    tables = [replace(table, head=head, rows=[table.rows[place] for place in ranks]), *view.tables[1:]]
+    left = len(study.found) - len(ranks)
+    lines = [line for line in view.lines if line not in study.notes]
+    return replace(
+        view, tables=tables, lines=[*([f"And {counted(left, 'point')} more: points.md."] if left else []), *lines]
+    )
 
 
 def points_table(study: Study) -> Table:
     """All points, best first."""
-    letters, _ = _footnotes(study)
-    head = ["#", *study.paths, title_of(study), "replicates", "note"]
-    rows: list[list[str | Entry]] = []
+    rows = []
     for trial in study.ranked:
+        statuses = Counter(outcome.status for outcome in trial.outcomes if outcome.status != "done")
         words = {"best": trial is study.best, "default": trial is study.default, trial.state: trial.state != "complete"}
-        note = ", ".join(word for word, holds in words.items() if holds)
+        note = [word for word, holds in words.items() if holds] + [f"{n} {status}" for status, n in statuses.items()]
         values = [shown_value(trial.point.get(path)) for path in study.paths]
-        done, marks = (
-            f"{len(trial.outcomes)}/{len(study.replicates)}",
-            ",".join(map(letters.__getitem__, _marks(study, trial))),
-        )
-        rows.append([str(trial.number), *values, _score(study, trial), done, Entry(note, marks=marks)])
+        done = f"{len(trial.outcomes)}/{len(study.replicates)}"
+        rows.append([str(trial.number), *values, _score(study, trial, study.best), done, ", ".join(note)])
+    head = ["#", *study.paths, title_of(study), "replicates", "note"]
     return Table("", head, rows, frozenset({0, len(head) - 1}))
 
 
-def _score(study: Study, trial: Trial) -> Entry:
-    """A trial's mean and its spread; in parentheses while replicates are missing."""
-    center, spread = trial.mean(), trial.spread(study.replicates)
-    if center is None:
-        return Entry(DASH)
-    text = "" if spread is None else in_points(spread)
-    return Entry(in_points(center), text, best=trial is study.best, partial=trial.state != "complete")
+def _score(study: Study, trial: Trial, top: Trial | None = None) -> str:
+    """A trial's mean and its spread; in parentheses while replicates are missing. `top`: the best one."""
+    if not trial.outcomes:
+        return DASH
+    text = _shown({"mean": trial.mean(), "spread": trial.spread(study.replicates)})
+    text = text if trial.state == "complete" else f"({text})"
+    return best(text) if trial is top else text
 
 
 def title_of(study: Study) -> str:
@@ -135,38 +118,18 @@ def shown_value(value: Value | None, exact: bool = False) -> str:
     return re.sub(r"e([+-]?)0*(\d)", lambda found: f"e{found[1].strip('+')}{found[2]}", text)
 
 
-def _marks(study: Study, trial: Trial) -> list[tuple[str, str]]:
-    """Why a trial is marked: its failed replicates, and why it was dropped or cannot be run."""
-    found: list[tuple[str, str]] = [
-        (outcome.status, _reason(outcome.reason)) for outcome in trial.outcomes if outcome.status != "done"
-    ]
-    if trial.state in ("dropped", "failed"):
-        ended = f"dropped after {len(trial.outcomes)} of {len(study.replicates)}"
-        found.append((ended if trial.state == "dropped" else "cannot be run", _reason(trial.reason)))
-    return list(dict.fromkeys(found))
-
-
 def _reason(text: str) -> str:
-    return " ".join(text.split()) or "no reason recorded"
+    return shortened(" ".join(text.split()) or "no reason recorded")
 
 
-def _footnotes(study: Study) -> tuple[dict[tuple[str, str], str], list[str]]:
-    """A letter for each mark in the order of the table, and its line."""
-    members: dict[tuple[str, str], list[str]] = {}
+def _footnotes(study: Study) -> list[str]:
+    """Why points were dropped, cannot be run or have replicates that failed: each reason with its trials."""
+    reasons: dict[str, dict[str, None]] = {}
     for trial in study.ranked:
-        for mark in _marks(study, trial):
-            places = [
-                f"#{trial.number} subset{subset} seed{seed}"
-                for (subset, seed), outcome in zip(study.replicates, trial.outcomes, strict=False)
-                if (outcome.status, _reason(outcome.reason)) == mark
-            ]
-            members.setdefault(mark, []).extend(places or [f"#{trial.number}"])
-    letters = {mark: letter(i) for i, mark in enumerate(members)}
-    lines = []
-    for (kind, reason), runs in members.items():
-        what = f"{counted(len(runs), 'replicate')} {kind}" if kind in ("failed", "diverged") else kind
-        lines.append(f"{letters[kind, reason]}: {what} ({shortened(reason)}): {some_of(runs)}.")
-    return letters, lines
+        found = [outcome.reason for outcome in trial.outcomes if outcome.status != "done"]
+        for reason in found + [trial.reason] * (trial.state in ("dropped", "failed")):
+            reasons.setdefault(_reason(reason), {})[f"#{trial.number}"] = None
+    return [f"{some_of([*trials])}: {reason}." for reason, trials in reasons.items()]
 
 
 # ----------------------------------------------------------------------------------------------------------- sentences
@@ -280,101 +243,73 @@ def _in_grid(study: Study) -> dict[tuple[Value, ...], Trial]:
     return found
 
 
-def margins(study: Study) -> pd.DataFrame:
-    """The margins of a grid: its cells where two paths vary, then each value of each path, then the whole grid. `mean`: over the means of the
-    `complete` ones of these `points`; `best`: the number of the best eligible trial. Empty for a search."""
-    import pandas as pd
-
-    grid, trials = {path: values for path, values in _grid(study).items() if len(values) > 1}, _in_grid(study)
-    cells = (
-        [dict(zip(grid, place, strict=True)) for place in itertools.product(*grid.values())] if len(grid) == 2 else []
-    )
-    rows = []
-    for at in [*cells, *({path: value} for path, values in grid.items() for value in values), {}] if grid else []:
-        here = [trial for trial in trials.values() if all(trial.point[path] == value for path, value in at.items())]
-        means = [trial.mean() or 0.0 for trial in here if trial.state == "complete"]
-        size = math.prod(len(values) for path, values in grid.items() if path not in at)
-        best = best_trial(here)
-        numbers = {"mean": mean(means) if means else None, "complete": len(means), "points": size}
-        rows.append({**dict.fromkeys(grid), **at, **numbers, "best": best.number if best else None})
-    return pd.DataFrame(rows, columns=[*grid, "mean", "complete", "points", "best"], dtype=object)
-
-
-def margins_written(study: Study, format: str) -> str:
-    """The margins in a format; '' for a search and where nothing varies."""
-    frame, (tables, lines) = margins(study), margin_tables(study)
-    lines = [
-        f"Study {study.name}: {subtitle(study)}",
-        f"Values: {design(study)}. Test sets have no part in them.",
-        *lines,
-    ]
-    document = Document(f"{study.name}-margins", tables[:1], lines, caption=lines[:2], below=tables[1:])
-    return in_format(format, frame, "margins", {"study": study.name, "margins": []}, document) if tables else ""
-
-
 def margin_tables(study: Study) -> tuple[list[Table], list[str]]:
-    """Where two paths vary one table with the first down and the second across, else a table for each path; and what is to be known of them."""
-    frame, grid = margins(study), _grid(study)
-    paths = [path for path in grid if path in frame.columns]
-    if not len(frame):
+    """Where two paths of a grid vary one table with the first down and the second across, else a table for each path; and what is to be known."""
+    grid, trials = (
+        {path: values for path, values in _grid(study).items() if len(values) > 1},
+        [*_in_grid(study).values()],
+    )
+    if not grid:
         return [], []
-    if len(paths) == 2:
-        return [_across(study, frame, *paths)], _known(study, frame, "x: ")
-    return [_by_path(study, frame[frame[path].notna()], path) for path in paths], _known(study, frame, "")
-
-
-def _known(study: Study, frame: pd.DataFrame, mark: str) -> list[str]:
+    across = len(grid) == 2
+    tables = [_across(study, grid)] if across else [_by_path(study, grid, path) for path in grid]
     lines = []
-    if (frame["complete"] < frame["points"]).any():
+    if sum(trial.state == "complete" for trial in trials) < math.prod(map(len, grid.values())):
         lines.append(
-            f"r/{len(study.replicates)}: only r of its replicates are done. A row or column with such a point has no mean."
-            if mark
-            else "In parentheses: points are missing, so that this mean is over other points than the rest of the table."
+            f"r/{len(study.replicates)}: only r of its replicates are done; a row or column with such a point has no mean."
+            if across
+            else "A mean in parentheses is over other points than the rest of the table, since points are missing."
         )
-    if any(outcome.status != "done" for trial in _in_grid(study).values() for outcome in trial.outcomes):
-        lines.append(f"{mark}{WORST}")
-    return lines
+    if any(outcome.status != "done" for trial in trials for outcome in trial.outcomes):
+        lines.append("x: such a point cannot be the best." if across else WORST)
+    return tables, lines
 
 
-def _across(study: Study, frame: pd.DataFrame, down: str, right: str) -> Table:
+def _margin(study: Study, at: Mapping[str, Value]) -> tuple[list[float], Trial | None]:
+    """The means of the complete trials of a grid with these values, and the best one of them."""
+    here = [
+        trial for trial in _in_grid(study).values() if all(trial.point[path] == value for path, value in at.items())
+    ]
+    return [trial.mean() or 0.0 for trial in here if trial.state == "complete"], best_trial(here)
+
+
+def _across(study: Study, grid: Mapping[str, Sequence[Value]]) -> Table:
     """The table of two paths, with the means of complete rows and columns."""
-    grid, trials = _grid(study), _in_grid(study)
-    known = frame[frame["complete"] == frame["points"]]
-    whole = {(row[down], row[right]): Entry(in_points(row["mean"])) for row in known.to_dict("records")}
-    head = [f"{down} \\ {right}", *(shown_value(b, exact=True) for b in grid[right]), "mean"]
-    rows: list[list[str | Entry]] = [
-        [
-            shown_value(a, exact=True),
-            *(_cell(study, trials.get((a, b))) for b in grid[right]),
-            whole.get((a, None), DASH),
-        ]
+    trials, (_, top), (down, right) = _in_grid(study), _margin(study, {}), grid
+
+    def margin(count: int, at: Mapping[str, Value]) -> str:
+        means, _ = _margin(study, at)
+        return in_points(mean(means)) if len(means) == count else DASH
+
+    def cell(trial: Trial | None) -> str:
+        if trial is None or trial.state == "failed":
+            return "failed" if trial else DASH
+        if trial.state != "complete":
+            return f"{len(trial.outcomes)}/{len(study.replicates)}"
+        return noted(_score(study, trial, top), "" if trial.eligible else "x")
+
+    wide, high = len(grid[right]), len(grid[down])
+    rows = [
+        [shown_value(a, exact=True), *(cell(trials.get((a, b))) for b in grid[right]), margin(wide, {down: a})]
         for a in grid[down]
     ]
-    rows.append(["mean", *(whole.get((None, b), DASH) for b in grid[right]), whole.get((None, None), DASH)])
+    rows.append(["mean", *(margin(high, {right: b}) for b in grid[right]), margin(wide * high, {})])
+    head = [f"{down} \\ {right}", *(shown_value(b, exact=True) for b in grid[right]), "mean"]
     return Table(f"{title_of(study)}, {down} down, {right} across", head, rows)
 
 
-def _cell(study: Study, trial: Trial | None) -> Entry:
-    if trial is None:
-        return Entry(DASH)
-    if trial.state != "complete":
-        return Entry("failed" if trial.state == "failed" else f"{len(trial.outcomes)}/{len(study.replicates)}")
-    return replace(_score(study, trial), marks="" if trial.eligible else "x")
-
-
-def _by_path(study: Study, frame: pd.DataFrame, path: str) -> Table:
+def _by_path(study: Study, grid: Mapping[str, Sequence[Value]], path: str) -> Table:
     """The mean over complete points with each value, their number, and the best one."""
-    trials = {trial.number: trial for trial in (*study.found, *study.repeated)}
-    complete, rows = bool((frame["complete"] == frame["points"]).all()), []
-    for row in frame.to_dict("records"):
-        partial, top = row["complete"] < row["points"], complete and row["mean"] == frame["mean"].max()
-        mean = Entry(in_points(row["mean"]), best=top, partial=partial) if row["complete"] else Entry(DASH)
-        best = (
-            [DASH, DASH]
-            if row["best"] is None
-            else [f"#{row['best']}", replace(_score(study, trials[row["best"]]), best=False)]
-        )
-        rows.append([shown_value(row[path], exact=True), mean, f"{row['complete']}/{row['points']}", *best])
+    count = math.prod(len(values) for other, values in grid.items() if other != path)
+    margins = {value: _margin(study, {path: value}) for value in grid[path]}
+    complete = all(len(means) == count for means, _ in margins.values())
+    top = max((mean(means) for means, _ in margins.values()), default=0.0) if complete else None
+    rows = []
+    for value, (means, first) in margins.items():
+        shown = in_points(mean(means)) if means else DASH
+        shown = f"({shown})" if 0 < len(means) < count else best(shown) if means and mean(means) == top else shown
+        beside = [f"#{first.number}", _score(study, first)] if first else [DASH, DASH]
+        rows.append([shown_value(value, exact=True), shown, f"{len(means)}/{count}", *beside])
     return Table(f"{title_of(study)} by {path}", [path, "mean", "points", "best", "its value"], rows)
 
 
@@ -446,7 +381,7 @@ def _figure(study: optuna.Study, function: str, paths: list[str], title: str) ->
 
 def study_page(
     study: Study,
-    best: str,
+    best_yaml: str,
     tested: Sequence[str],
     pictures: Sequence[Picture],
     notes: Sequence[str],
@@ -454,19 +389,19 @@ def study_page(
     records: Mapping[str, Record],
     commands: Sequence[str],
 ) -> str:
-    """`best`: the text of best.yaml, '' where no point is the best; `tested`: sentences of the final test; `notes`: why a picture is missing;
+    """`best_yaml`: its text, '' where no point is the best; `tested`: sentences of the final test; `notes`: why a picture is missing;
     `keys`: of the runs of each replicate, by trial; `records`: of these runs; `commands`: that make the study and run its best point."""
     chosen: list[Block] = [Lines([NO_BEST])]
     if study.best:
         values = ", ".join(f"{path} = {shown_value(study.best.point.get(path))}" for path in study.paths)
         score = f"{title_of(study)} {_shown(study.measured(study.best.values))}"
         lines = Lines([f"Trial {study.best.number}: {values}; {score}.", *tested])
-        chosen = [lines, Folded("best.yaml", [Commands([without_folders(best.rstrip())])])]
+        chosen = [lines, Folded("best.yaml", [Commands([without_folders(best_yaml.rstrip())])])]
     points = replace(points_table(study), title="All points, best first")
     tables, known = margin_tables(study)
     sections = [
         Section("best", "Best point", chosen),
-        Section("points", "Points", [points, Lines([*_footnotes(study)[1], *_lines(study)[2:], *study.notes])]),
+        Section("points", "Points", [points, Lines([*_footnotes(study), *_lines(study)[2:], *study.notes])]),
         *([Section("margins", "Margins", [*tables, Lines(known)])] if tables else []),
         Section("plots", "Plots", [*pictures, Lines([*map(without_folders, notes)])]),
         Section("runs", "Replicates, versions and hardware", _replicates(study, keys, records)),
@@ -478,13 +413,11 @@ def study_page(
 def _replicates(
     study: Study, keys: Mapping[int, Sequence[Sequence[str]]], records: Mapping[str, Record]
 ) -> list[Block]:
-    rows: list[list[str | Entry]] = []
+    rows = []
     for each in study.trials.to_dict("records"):
         runs = keys.get(each["trial"], ())
         index = study.replicates.index((each["subset"], each["seed"]))
-        status = (
-            each["status"] if each["status"] == "done" else f"{each['status']}: {shortened(_reason(each['reason']))}"
-        )
+        status = each["status"] if each["status"] == "done" else f"{each['status']}: {_reason(each['reason'])}"
         place = [str(each["trial"]), str(each["subset"]), str(each["seed"]), in_points(each["value"]), status]
         shown = ", ".join(key[:SHORT_KEY] for key in runs[index]) if index < len(runs) else ""
         rows.append([*place, f"{each['seconds'] / 3600:.3f}", f"{each['flops']:.3g}", shown])

@@ -445,10 +445,8 @@ def outcome(folder: Path, printed: str) -> Any:
     if not (folder / "space.yaml").exists():
         body = json.loads(printed)
         return {**body, "results": [{**each, "seconds": None} for each in body["results"]]}
-    return sorted(
-        (sorted(trial["point"].items()), trial["state"], [each["value"] for each in trial["replicates"]])
-        for trial in table(folder / "grid")["trials"]
-    )
+    trials = table(folder / "grid")["trials"]
+    return sorted([(k, str(v)) for k, v in each.items() if k not in ("trial", "seconds")] for each in trials)
 
 
 @dataclass(frozen=True)
