@@ -129,21 +129,15 @@ def _table_flags(parser: argparse.ArgumentParser) -> None:
         dest="with_files",
         action="append",
         metavar="FILE",
-        help="YAML file with a method's hyperparameters (best.yaml of 'tune'), for its row alone; its target gives the flags that are "
-        "left out; several times: several rows",
+        help="YAML file of one row's hyperparameters (best.yaml of 'tune'); its target gives the flags left out; repeatable",
     )
     _execution_flags(parser)
 
 
 def _data_flags(what: Any) -> None:
     _add(what, "tasks", "sizes", "subsets", "seeds", *names_of("data"))
-    what.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override of a value, such as optim.lr=1e-5 or cmlm.alpha=0.3, or of one row: CMLM:fine_tune.lr=1e-5; repeatable",
-    )
+    help = "override of a value, such as optim.lr=1e-5, or of one row: CMLM:fine_tune.lr=1e-5; repeatable"
+    what.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=help)
 
 
 def _labelled_flags(parser: argparse.ArgumentParser) -> None:
@@ -188,9 +182,7 @@ def _bench(bench: argparse.ArgumentParser) -> None:
 
 
 def _tune(tune: argparse.ArgumentParser) -> None:
-    tune.add_argument(
-        "method", help="method: 'cmlm', several as 'cmlm+scl' ('harness list methods'), or its own Python file"
-    )
+    tune.add_argument("method", help="method: 'cmlm', several as 'cmlm+scl', or its own Python file")
     what = tune.add_argument_group("search")
     _flag(what, "--space", "search space: a name ('harness list spaces') or your own YAML file", "FILE", default="")
     mode = what.add_mutually_exclusive_group()
@@ -217,12 +209,7 @@ def _tune(tune: argparse.ArgumentParser) -> None:
 def _rule_flags(parser: argparse.ArgumentParser, title: str) -> Any:
     """How rows are compared."""
     what = parser.add_argument_group(title)
-    _flag(
-        what,
-        "--against",
-        "row that the others are compared with (default: the first); of several encoders also a row without its encoder, or an encoder",
-        "ROW",
-    )
+    _flag(what, "--against", "row that the others are compared with (default: the first), or an encoder", "ROW")
     _flag(what, "--region", "rows are equivalent within this difference (default: 1)", "POINTS", kind=POINTS)
     _switch(what, "--items", "test items as a third random factor, so that conclusions hold for other test sets too")
     return what
@@ -231,13 +218,8 @@ def _rule_flags(parser: argparse.ArgumentParser, title: str) -> Any:
 def _plan(plan: argparse.ArgumentParser) -> None:
     _table_flags(plan)
     _add(plan, "keep")
-    _flag(
-        plan,
-        "--detect",
-        "the smallest difference between rows that the plan detects with 80 %% power, and the cheapest design for this one",
-        "POINTS",
-        kind=POINTS,
-    )
+    detect = "smallest difference that the plan detects with 80 %% power, and the cheapest design for this one"
+    _flag(plan, "--detect", detect, "POINTS", kind=POINTS)
     what = _rule_flags(plan, "a sealed comparison")
     _switch(what, "--seal", "keep rows, columns, design, decision rule and power in the store, before the first run")
 
@@ -245,18 +227,8 @@ def _plan(plan: argparse.ArgumentParser) -> None:
 def _report(report: argparse.ArgumentParser) -> None:
     _table_flags(report)
     _last_flag(report)
-    _flag(
-        report,
-        "--figure",
-        "the figure of table NAME, 'cost' (score against FLOPs), or 'variance' of the cells: png, svg, pdf or csv",
-        "NAME",
-    )
-    _flag(
-        report,
-        "--study",
-        "a study ('harness list studies'), or the beginning of its name: prints its points, writes its page again",
-        "NAME",
-    )
+    _flag(report, "--figure", "figure of table NAME, 'cost' (score against FLOPs), or 'variance'", "NAME")
+    _flag(report, "--study", "a study ('harness list studies'): prints its points, writes its page again", "NAME")
     _other_system(report)
     _add(report, "track")
     _output_flags(report, REPORT_FORMATS)
@@ -270,30 +242,15 @@ def _compare(compare: argparse.ArgumentParser) -> None:
     view = what.add_mutually_exclusive_group()
     _switch(view, "--variance", "each cell's variance components: subset, seed, interaction and test items")
     _switch(view, "--cost", "each cell's score beside the FLOPs and hours of a run, post-training and search included")
-    _switch(
-        view,
-        "--ranks",
-        "each row's rank with its interval, and the rows that cannot be told from the best, also over the columns",
-    )
+    _switch(view, "--ranks", "each row's rank with its interval, also over the columns")
     _switch(what, "--without-collapsed", "leave out runs that predict a single class on dev")
     _output_flags(compare, COMPARE_FORMATS)
 
 
 def _verify(verify: argparse.ArgumentParser) -> None:
-    verify.add_argument(
-        "file",
-        metavar="FILE",
-        help=".csv or .parquet file that 'report --format' wrote, or folder of 'publish'",
-    )
+    verify.add_argument("file", metavar="FILE", help="file of 'report --format csv' or parquet, or folder of 'publish'")
     again = verify.add_argument_group("training again")
-    _flag(
-        again,
-        "--rerun",
-        "train K stages again, drawn from those of the file, and compare them with their records",
-        "K",
-        kind=Count,
-        default=0,
-    )
+    _flag(again, "--rerun", "train K stages again, drawn from those of the file, and compare", "K", Count, default=0)
     _flag(again, "--seed", "seed of the draw (default: 0)", kind=NonNegativeInt)
     _flag(verify, "--seal", "digest of a sealed plan, as it was published before the first run", "DIGEST")
     _add(verify, "store", "storage", "methods", methods=CODE)
@@ -307,20 +264,15 @@ def _publish(publish: argparse.ArgumentParser) -> None:
 
 
 def _merge(merge: argparse.ArgumentParser) -> None:
-    merge.add_argument(
-        "others",
-        nargs="+",
-        metavar="OTHER",
-        type=store,
-        help="store, folder that 'publish' wrote, or its file of records: a path or an URL",
-    )
+    help = "store, folder that 'publish' wrote, or its file of records: a path or an URL"
+    merge.add_argument("others", nargs="+", metavar="OTHER", type=store, help=help)
     _add(merge, "store", "methods", methods=CODE)
     _add(merge, "data", data="data of what was published without labels (default: as its bench named them)")
 
 
 def _init(init: argparse.ArgumentParser) -> None:
     init.add_argument(
-        "file", metavar="FILE", help="file of labelled rows: .csv, .tsv, .jsonl, .parquet or hub:OWNER/NAME"
+        "file", metavar="FILE", help="file of labelled rows: .csv, .tsv, .jsonl, .parquet, hub:OWNER/NAME"
     )
     _labelled_flags(init)
     _flag(init, "--out", "the YAML file (default: named after the task, in this folder)", "FILE")
@@ -341,10 +293,7 @@ def _show(show: argparse.ArgumentParser) -> None:
 
 def _errors(errors: argparse.ArgumentParser) -> None:
     errors.add_argument(
-        "key",
-        nargs="?",
-        default="",
-        help="key of a run, or its first characters ('harness list runs'); without one, the test examples of a table over all its runs",
+        "key", nargs="?", default="", help="key of a run; without one, the examples of a table over its runs"
     )
     _flag(errors, "--split", "of a run: dev, test, or the name of a test set (default: dev)")
     _flag(errors, "--limit", "examples to print (default: 20)", kind=Count, default=20)
@@ -354,9 +303,7 @@ def _errors(errors: argparse.ArgumentParser) -> None:
 
 
 def _export(export: argparse.ArgumentParser) -> None:
-    export.add_argument(
-        "key", nargs="?", default="", help="key of a stage, or its first characters ('harness list runs')"
-    )
+    export.add_argument("key", nargs="?", default="", help="key of a stage, or its first characters")
     _flag(export, "--out", "folder to write, new or empty", "FOLDER", required=True)
     _flag(export, "--update", "its weights after update N (default: the last)", "N", kind=Count)
     _switch(export, "--onnx", "also write a classifier as model.onnx, checked by ONNX Runtime")
@@ -368,24 +315,13 @@ def _export(export: argparse.ArgumentParser) -> None:
     _flag(hub, "--push", "upload to this repository of the Hugging Face hub, private", "OWNER/NAME")
     _switch(hub, "--public", "make the repository public if it is new")
     _add(export, "store", "storage")
-    _switch(
-        export,
-        "--accept-difference",
-        "export a retrained model whose predictions differ from the record's (another kind of processor)",
-    )
+    _switch(export, "--accept-difference", "export a retrained model whose predictions differ from the record's")
 
 
 def _predict(predict: argparse.ArgumentParser) -> None:
     predict.add_argument("model", help="folder that 'export' wrote, or key of a run whose weights are stored")
-    _flag(
-        predict,
-        "--input",
-        "rows to predict for: .csv, .tsv, .jsonl or .parquet, or - for JSON lines on standard input",
-        "FILE",
-    )
-    predict.add_argument(
-        "--row", nargs="+", metavar="TEXT", help="one row in place of a file: its text, or both of a pair"
-    )
+    _flag(predict, "--input", "rows: .csv, .tsv, .jsonl or .parquet, or - for JSON lines on standard input", "FILE")
+    predict.add_argument("--row", nargs="+", metavar="TEXT", help="one row in place of a file: its text, or both")
     _flag(predict, "--output", "new file of the same rows, scored (default: JSON lines on standard output)", "FILE")
     _flag(predict, "--batch-size", "rows read, predicted and written at a time (default: 2,048)", "N", kind=Count)
     _switch(predict, "--calibrated", "divide logits by the temperature that dev chooses")
@@ -399,11 +335,7 @@ def _check(check: argparse.ArgumentParser) -> None:
 
 def _doctor(doctor: argparse.ArgumentParser) -> None:
     _add(doctor, "store", "storage", "data")
-    _switch(
-        doctor,
-        "--clean",
-        "delete weights and checkpoints that no stage left to train needs, after it lists them and asks",
-    )
+    _switch(doctor, "--clean", "delete weights and checkpoints that no stage left to train needs, after it asks")
     _switch(doctor, "--yes", "do not ask before --clean deletes")
 
 
@@ -411,21 +343,13 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
     "bench": (_bench, "bench:bench", "train the missing runs of a table and print it"),
     "tune": (_tune, "tune:tune", "search a method's hyperparameters over subsets and seeds"),
     "plan": (_plan, "plan:plan", "show what a bench would run, what is done and what it costs; trains nothing"),
-    "report": (
-        _report,
-        "report:report",
-        "print a table from the store; without flags that of the last bench; trains nothing but weights that submissions lack",
-    ),
-    "compare": (
-        _compare,
-        "report:compare",
-        "compare rows of a table from the store: intervals, tests, verdicts; trains nothing",
-    ),
+    "report": (_report, "report:report", "print a table from the store; without flags that of the last bench"),
+    "compare": (_compare, "report:compare", "compare rows of a table from the store: intervals, tests, verdicts"),
     "verify": (_verify, "verify:verify", "check a published file of results against the records of the store"),
     "publish": (
         _publish,
         "stores:publish",
-        "write a table's results and records as a folder that others check, print and continue; trains nothing",
+        "write a table's results and records as a folder that others check and continue",
     ),
     "merge": (_merge, "stores:merge", "take over the records of other stores and published folders"),
     "init": (_init, "init:init", "write a task's YAML file for a file of labelled rows"),
@@ -435,18 +359,14 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
     "errors": (
         _errors,
         "examples:errors",
-        "show the examples that a run got wrong; without a key those of a table: flips and doubted labels",
+        "show the examples that a run got wrong, or those of a table by their labels",
     ),
     "export": (
         _export,
         "models:export",
         "write a trained model as a Hugging Face folder with a model card, and upload it",
     ),
-    "predict": (
-        _predict,
-        "models:predict",
-        "predict for new rows with an exported model or a recorded run",
-    ),
+    "predict": (_predict, "models:predict", "predict for new rows with an exported model or a recorded run"),
     "doctor": (_doctor, "doctor:run", "check Python, torch, Ray, packages, data, store and disk"),
 }
 """Of each command its flags, its handler below `harness.cli`, and its help."""
