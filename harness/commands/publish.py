@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.report import grid_of
@@ -27,18 +27,15 @@ from harness.store.published import (
     unpacked,
     unpacked_from,
 )
-from harness.views.provenance import COST_LINES, VERSIONS, cost_table
 from harness.views.seal import time_of
 from harness.views.table import render
-from harness.views.view import markdown_lines
 from harness.wording import counted, listed
 
 TABLE_FILE = "README.md"
 FILES = (RESULTS_FILE, TABLE_FILE, RECORDS_FILE, UNLABELLED_FILE)
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """What was written. `complete`: no run of the table is missing."""
 
     folder: Path
@@ -63,15 +60,8 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
     _check_folder(folder, store, recorded)
     grid, caption = grid_of(prepared)
     request = replace(prepared.request, preset=prepared.resolved.preset, store=None)
-    made = [
-        f"Made by `{without_folders(command(request))}`.",
-        *(f"Plan sealed: {each.digest}, {time_of(each)}." for each in store.seals(table)),
-        f"Versions: {'; '.join(_versions({**record.provenance}) for record in _distinct(recorded))}.",
-        "",
-        *markdown_lines(cost_table(grid, plan.runs, recorded).plain),
-        "",
-        *(f"- {line}" for line in COST_LINES),
-    ]
+    made = [f"Made by `{without_folders(command(request))}`."]
+    made += [f"Plan sealed: {each.digest}, {time_of(each)}." for each in store.seals(table)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         values = _without_folders(prepared.kept.values)
@@ -84,21 +74,18 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
 
 
 def _check_folder(folder: Path, store: Store, recorded: Mapping[str, Record]) -> None:
-    """`recorded`: what is to be published."""
+    """Raises UserError for a folder that cannot be read or holds anything else, and where records in it would be lost. `recorded`: what is to be published."""
     try:
-        others = sorted(path.name for path in folder.iterdir() if path.name not in FILES) if folder.exists() else []
-        others = [name for name in others if not name.startswith(".")]  # of the Finder, of git
+        names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
     except OSError as error:
         raise UserError(f"{folder}: is no folder that can be read ({error.strerror}).") from None
-    if others:
+    if others := [name for name in names if name not in FILES and not name.startswith(".")]:  # of the Finder, of git
         raise UserError(
             f"{folder}: holds {listed(others[:3])}, which belongs to no published table; name a folder of its own."
         )
     for name in (name for name in (RECORDS_FILE, UNLABELLED_FILE) if is_published(str(folder), name)):
-        keys = Store(sqlite_url(unpacked(folder / name)), create=False).keys()
-        lost = keys - recorded.keys()
-        lacking = lost - store.statuses(lost).keys()
-        if lacking:
+        lost = Store(sqlite_url(unpacked(folder / name)), create=False).keys() - recorded.keys()
+        if lacking := lost - store.statuses(lost).keys():
             raise UserError(
                 f"{folder}: holds {counted(len(lacking), 'record')} that {store.shown} lacks and that would be lost; take them over first with "
                 f"'harness merge {shlex.quote(str(folder))}'."
@@ -110,8 +97,7 @@ def _check_folder(folder: Path, store: Store, recorded: Mapping[str, Record]) ->
             )
 
 
-@dataclass(frozen=True)
-class Other:
+class Other(NamedTuple):
     """A store to take records from. `labels`: of one that was published without them; `shown`: as the user named it."""
 
     store: Store
@@ -148,15 +134,6 @@ def _labels_of(there: Store, shown: str, data: str | None) -> Labels:
                     "it was made from with --data."
                 )
     return lambda digest: library[digest].gold
-
-
-def _versions(provenance: Mapping[str, Any]) -> str:
-    commit = f", commit {provenance['commit']}" if provenance.get("commit") else ""
-    return ", ".join(f"{name} {provenance.get(name, '?')}" for name in VERSIONS) + commit
-
-
-def _distinct(recorded: Mapping[str, Any]) -> list[Any]:
-    return [*{_versions(record.provenance): record for record in recorded.values()}.values()]
 
 
 def _without_folders(values: Mapping[str, Any]) -> dict[str, Any]:
