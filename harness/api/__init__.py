@@ -12,7 +12,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -349,7 +348,7 @@ def export(
         license=license,
         onnx=onnx,
     )
-    return replace(done, sentences=(*said, *done.sentences))
+    return done._replace(sentences=(*said, *done.sentences))
 
 
 @undisturbed("torch", "transformers.utils.logging")

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,7 @@ SETTINGS = "harness.json"
 """What `harness predict` and `--encoder` know of a folder besides what transformers reads."""
 
 
-@dataclass(frozen=True)
-class Exported:
+class Exported(NamedTuple):
     """A written folder. `form`: what loads it; `sentences`: what was checked and what to know, for people."""
 
     key: str
@@ -86,8 +85,8 @@ def export(
     with new_folder(out) as folder:
         form, checked = _write(recorded, model, folder)
         if onnx:
-            checked = replace(checked, sentences=(*checked.sentences, _write_onnx(recorded, model, folder, form)))
-        checked = replace(checked, sentences=(*model.sentences, *checked.sentences))
+            checked = checked._replace(sentences=(*checked.sentences, _write_onnx(recorded, model, folder, form)))
+        checked = checked._replace(sentences=(*model.sentences, *checked.sentences))
         text = card(recorded, model.prepared, form, checked, str(out), hub_name, license, onnx)
         (folder / "README.md").write_text(text, encoding="utf-8")
         for path in folder.iterdir():
@@ -117,16 +116,17 @@ def _write_onnx(recorded: Recorded, model: TrainedModel, folder: Path, form: For
 
     texts, _ = _checked_texts(model.prepared, model.stage.data)
     difference, greatest = write_onnx(folder, form, texts)
+    _check_equal(recorded, difference, greatest, f"--onnx: ONNX Runtime computes other logits from {ONNX_FILE}")
+    sizes = ", ".join(map(str, BATCHES))
+    return f"ONNX Runtime gives the logits of plain transformers from {ONNX_FILE} within {difference:.1g} ({len(texts)} texts, in batches of {sizes})."
+
+
+def _check_equal(recorded: Recorded, difference: float, greatest: float, what: str) -> None:
+    """Raises UserError where logits differ by more than rounding explains, which would be an error of this program."""
     if not difference <= TOLERANCE * max(1.0, greatest):
         raise UserError(
-            f"--onnx: {recorded.key[:12]}: ONNX Runtime computes other logits from {ONNX_FILE} (by up to {difference:.2g}); nothing was "
-            "written. Please report it with the encoder's name."
+            f"{recorded.key[:12]}: {what} (by up to {difference:.2g}); nothing was written. Please report it with the encoder's name."
         )
-    sizes = ", ".join(map(str, BATCHES))
-    return (
-        f"ONNX Runtime gives the logits of plain transformers from {ONNX_FILE} within {difference:.1g} ({len(texts)} texts, in batches of "
-        f"{sizes})."
-    )
 
 
 def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form, Checked]:
@@ -161,16 +161,10 @@ def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form,
     }
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     checked = _compared(recorded, model, folder, form, task)
-    return form, replace(checked, sentences=(*checked.sentences, *_calibrated(temperature)))
-
-
-def _calibrated(temperature: float | None) -> tuple[str, ...]:
     if temperature is None:
-        return ()
-    return (
-        f"On dev the cross-entropy is lowest with logits divided by {temperature:.2f} (of 1/4 to 64): 'harness predict --calibrated' does so, nothing "
-        "else does.",
-    )
+        return form, checked
+    said = f"On dev the cross-entropy is lowest with logits divided by {temperature:.2f} (of 1/4 to 64): 'harness predict --calibrated' does so, nothing else does."
+    return form, checked._replace(sentences=(*checked.sentences, said))
 
 
 def _compared(recorded: Recorded, model: TrainedModel, folder: Path, form: Form, task: Task | None) -> Checked:
@@ -186,9 +180,8 @@ def _compared(recorded: Recorded, model: TrainedModel, folder: Path, form: Form,
     objective, data = model.objective, model.stage.data
     notes = [] if objective.has_classifier or not objective.encoder.fresh_head else [UNTRAINED_HEAD]
     if data.prompt:
-        answers = ", ".join(
-            f"{word} ({name})" for word, name in zip(data.prompt.words, model.kind.word_names, strict=True)
-        )
+        words = zip(data.prompt.words, model.kind.word_names, strict=True)
+        answers = ", ".join(f"{word} ({name})" for word, name in words)
         beside = " beside training examples, which are not in this folder," if data.prompt.demonstrations else ""
         notes.append(f"It was trained{beside} to answer {answers} at the mask of '{data.prompt.template}'.")
     if form == "relative":
@@ -216,12 +209,8 @@ def _compared(recorded: Recorded, model: TrainedModel, folder: Path, form: Form,
             ours = objective.encoder.mlm_logits(ours) if form == "masked_lm" else ours
     theirs = plain_logits(folder, form, texts)
     allowed = ~torch.isneginf(ours)  # of question answering the tokens that may be an answer
-    difference = float((ours - theirs)[allowed].abs().max())
-    if not difference <= TOLERANCE * max(1.0, float(ours[allowed].abs().max())):
-        raise UserError(
-            f"{recorded.key[:12]}: plain transformers computes other logits from the written folder (by up to {difference:.2g}); "
-            "nothing was written. Please report it with the encoder's name."
-        )
+    difference, greatest = float((ours - theirs)[allowed].abs().max()), float(ours[allowed].abs().max())
+    _check_equal(recorded, difference, greatest, "plain transformers computes other logits from the written folder")
     compared = objective.has_classifier and data.dev and source == data.dev
     predicted = recorded.record.predictions.get(data.dev.digest) if compared and data.dev else None
     if predicted is not None and "logits" in predicted.arrays:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -36,8 +35,7 @@ HUB_METRICS = {"mcc": "matthews_correlation", "pearson": "pearsonr", "spearman":
 """What the hub calls our metrics, where it is something else."""
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(NamedTuple):
     """What was checked of a written folder, in sentences; how many texts a row has; the task of a classifier."""
 
     sentences: tuple[str, ...]
@@ -45,20 +43,16 @@ class Checked:
     task: Task | None = None
 
 
-@dataclass(frozen=True)
-class Result:
-    """A score on one set, on the metric's own scale: of this model, and the `value` of its cell, `of_cell` in words (None while runs are missing, and
-    where the table shows other scores), which `cell` shows in points. `pipeline`: the task, as the hub calls it; `hub_id`, `config`: its data set there, '' where it has none."""
+class CardScore(NamedTuple):
+    """This model's score on one set, on the metric's own scale, and its cell's, as the card shows it. `value`, `of_cell`: the cell's as a number and in words, None and
+    '' while runs are missing, and where the table shows other scores."""
 
     dataset: str
     metric: str
     own: float
+    cell: str
     value: float | None
     of_cell: str
-    cell: str
-    pipeline: str
-    hub_id: str = ""
-    config: str = ""
 
 
 def card(
@@ -79,8 +73,7 @@ def card(
     from harness.encoders.models.pretrained_folder import PIPELINES
 
     task, plan, resolved, run = checked.task, prepared.plan, prepared.resolved, recorded.run_in(prepared.plan)
-    results = list(_results(recorded, prepared, run, task))
-    stage = plan.stages[recorded.key]
+    results, stage = list(_results(recorded, prepared, run, task)), plan.stages[recorded.key]
     title = _title(prepared, stage, run, task) + recorded.after
     data: Any = ModelCardData(
         license=license or "other",
@@ -92,7 +85,7 @@ def card(
         metrics=list(dict.fromkeys(HUB_METRICS.get(r.metric, r.metric) for r in results)) or None,
         tags=["harness", *dict.fromkeys(map(_objective, stage.chain))],
         model_name=title if results else None,
-        eval_results=[each for result in results for each in _metadata(result)] or None,
+        eval_results=[each for result in results if task for each in _metadata(result, task)] or None,
     )
     pre_train = next((row.pre_train for row in resolved.rows if row.name == run.row), "")
     names = dict.fromkeys(name for name in (pre_train, run.method) if name)
@@ -106,14 +99,14 @@ def card(
         keep_trailing_newline=True,
     )
     environment.filters |= {"counted": counted, "in_points": in_points}
+    origins = [f"{data.task.title}: {data.origin}" for data in plan.tasks.values() if data.origin]
+    name = json.dumps(hub_name or folder, ensure_ascii=False)
     body = environment.get_template("model_card.jinja").render(
         title=title,
         form=form,
-        name=Markup(json.dumps(hub_name or folder, ensure_ascii=False)),
+        name=Markup(name),
         hub=bool(hub_name),
-        place=Markup(
-            f"snapshot_download({json.dumps(hub_name)})" if hub_name else json.dumps(folder, ensure_ascii=False)
-        ),
+        place=Markup(f"snapshot_download({name})" if hub_name else name),
         onnx=onnx,
         task=task,
         spans=task.spans if task else None,
@@ -127,9 +120,7 @@ def card(
         encoder=_code(resolved.encoder),
         encoder_license=encoder_license(plan.encoders[0].folder),
         source=plan.source,
-        notes=[resolved.table.title]
-        + [data.note for data in plan.tasks.values() if data.note]
-        + [f"{data.task.title}: {data.origin}" for data in plan.tasks.values() if data.origin],
+        notes=[resolved.table.title, *(data.note for data in plan.tasks.values() if data.note), *origins],
         origin=dict.fromkeys(("device", "torch", "transformers", "harness")) | recorded.record.provenance,
         version=harness.__version__,
         recorded=recorded,
@@ -171,8 +162,8 @@ def encoder_license(folder: Path | None) -> str:
     return stated[1] if stated else ""
 
 
-def _results(recorded: Recorded, prepared: Prepared, run: Run, task: Task | None) -> Iterator[Result]:
-    """Of each column of the table that scores this model."""
+def _results(recorded: Recorded, prepared: Prepared, run: Run, task: Task | None) -> Iterator[CardScore]:
+    """This model's score and its cell's, one a column."""
     if task is None:
         return
     grid, resolved = grid_of(prepared)[0], prepared.resolved
@@ -180,37 +171,33 @@ def _results(recorded: Recorded, prepared: Prepared, run: Run, task: Task | None
     own = rows.dropna(subset="test").drop_duplicates("column").set_index("column")["test"].to_dict()
     place = run.size, resolved.titles[run.row]
     counts = counted_scores(grid).groupby(["size", "row", "column"]).size()
-    for name, column in resolved.columns.items():
-        if column.task == run.task:
-            cell, value, of_cell = grid.cells[*place, name], None, ""
-            if resolved.aggregate.scores == "dev":
-                shown = "the table shows scores on dev"
-            elif cell.value is None:
-                shown = f"{cell.done}/{cell.expected} runs"
-            else:
-                value = cell.value
-                of_cell = f"{resolved.aggregate.label} of {counted(int(counts[*place, name]), 'run')}"
-                spread = f" ± {in_points(cell.spread)}" if cell.spread is not None else ""
-                shown = f"{in_points(value)}{spread} ({of_cell})"
-            dataset = (
-                f"{task.title} ({'dev' if resolved.scores_dev and column.evaluation == 'test' else column.evaluation})"
-            )
-            hub_id = _dataset(task)
-            at_hub = (hub_id, task.name if hub_id == HUB_DATASET else "")
-            yield Result(dataset, column.metric, own[name], value, of_cell, shown, task.kind.pipeline, *at_hub)
+    for name, column in ((name, column) for name, column in resolved.columns.items() if column.task == run.task):
+        cell, value, of_cell = grid.cells[*place, name], None, ""
+        if resolved.aggregate.scores == "dev":
+            shown = "the table shows scores on dev"
+        elif cell.value is None:
+            shown = f"{cell.done}/{cell.expected} runs"
+        else:
+            value = cell.value
+            of_cell = f"{resolved.aggregate.label} of {counted(int(counts[*place, name]), 'run')}"
+            spread = f" ± {in_points(cell.spread)}" if cell.spread is not None else ""
+            shown = f"{in_points(value)}{spread} ({of_cell})"
+        scored = "dev" if resolved.scores_dev and column.evaluation == "test" else column.evaluation
+        yield CardScore(f"{task.title} ({scored})", column.metric, own[name], shown, value, of_cell)
 
 
-def _metadata(result: Result) -> Iterator[EvalResult]:
+def _metadata(result: CardScore, task: Task) -> Iterator[EvalResult]:
     from huggingface_hub import EvalResult
 
+    hub_id = _dataset(task)
     for what, value in (("this model", result.own), (f"{result.of_cell} (subsets and seeds)", result.value)):
         if value is not None:
             yield EvalResult(
-                task_type=result.pipeline,
+                task_type=task.kind.pipeline,
                 metric_type=HUB_METRICS.get(result.metric, result.metric),
                 dataset_name=result.dataset,
-                dataset_type=result.hub_id or result.dataset.partition(" ")[0].lower(),
-                dataset_config=result.config or None,
+                dataset_type=hub_id or result.dataset.partition(" ")[0].lower(),
+                dataset_config=task.name if hub_id == HUB_DATASET else None,
                 metric_name=f"{result.metric}, {what}",
                 metric_value=round(100 * value, 2),
             )
@@ -228,17 +215,15 @@ def _stage(stage: Stage) -> Markup:
     if stage.data.standardised:
         mean, spread = stage.data.standardised
         params = f"of scores less {value_text(mean)} and divided by {value_text(spread)}"
-    optim = stage.optim
-    selection = (
-        f"; best checkpoint by {stage.selection.metric} on {shown(stage.data.dev.name, 'md')} ({counted(stage.data.dev.rows, 'row')}), scored "
-        f"every {counted(stage.selection.every, 'update')}"
-        if stage.selection and stage.data.dev
-        else ""
-    )
+    data, optim, selection = stage.data, stage.optim, ""
+    if stage.selection and data.dev:
+        dev = f"{shown(data.dev.name, 'md')} ({counted(data.dev.rows, 'row')})"
+        every = counted(stage.selection.every, "update")
+        selection = f"; best checkpoint by {stage.selection.metric} on {dev}, scored every {every}"
+    decay = f"weight decay {value_text(optim.weight_decay)}{' (biases and norms too)' if optim.decay_biases_and_norms else ''}"
     return Markup(
-        f"**{stage.phase}**: objective {_code(_objective(stage))}{f' ({params})' if params else ''} on {shown(stage.data.train.name, 'md')} "
-        f"({counted(stage.data.train.rows, 'row')}, digest {stage.data.train.digest[:10]}); {counted(optim.steps, 'update')} of "
-        f"{optim.batch_size}, AdamW, lr {value_text(optim.lr)} ({optim.schedule}, warm-up {value_text(optim.warmup)}), weight decay "
-        f"{value_text(optim.weight_decay)}{' (biases and norms too)' if optim.decay_biases_and_norms else ''}, clip {value_text(optim.clip)}, dropout {value_text(optim.dropout)}, at most {stage.data.max_length} tokens, "
-        f"{optim.precision}, seed {stage.seed}{selection}."
+        f"**{stage.phase}**: objective {_code(_objective(stage))}{f' ({params})' if params else ''} on {shown(data.train.name, 'md')} "
+        f"({counted(data.train.rows, 'row')}, digest {data.train.digest[:10]}); {counted(optim.steps, 'update')} of {optim.batch_size}, AdamW, lr "
+        f"{value_text(optim.lr)} ({optim.schedule}, warm-up {value_text(optim.warmup)}), {decay}, clip {value_text(optim.clip)}, dropout "
+        f"{value_text(optim.dropout)}, at most {data.max_length} tokens, {optim.precision}, seed {stage.seed}{selection}."
     )

@@ -11,14 +11,14 @@ from requested import resolve_table
 from views.runs import filled, results
 
 from harness.commands import model_card
-from harness.commands.model_card import Result
+from harness.commands.model_card import CardScore
 from harness.planning.aggregation import Aggregation
 from harness.planning.resolved import ResolvedTable
 from harness.tasks import TASKS
 from harness.wording import in_points
 
 
-def shown(r: ResolvedTable, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, Any]:
+def shown(r: ResolvedTable, monkeypatch: pytest.MonkeyPatch) -> tuple[CardScore, Any]:
     """The first row's result on SST-2, and the cell of the table."""
     runs = [replace(run, dev=1 - (run.test or 0)) for run in results(r)]
     first = next(run for run in runs if run.task == "sst2")
@@ -54,7 +54,7 @@ def test_the_recipe_is_the_cell_by_its_rule(
     assert (result.dataset, result.value, result.of_cell) == (place, cell.value, of_cell)
     assert result.cell.startswith(in_points(cell.value))
     assert result.cell.endswith(f" ({of_cell})")
-    own, whole = model_card._metadata(result)
+    own, whole = model_card._metadata(result, TASKS["sst2"])
     assert (own.metric_value, whole.metric_value) == (round(100 * result.own, 2), round(100 * cell.value, 2))
     assert whole.metric_name == f"accuracy, {of_cell} (subsets and seeds)"
 
@@ -63,7 +63,7 @@ def test_a_table_of_dev_scores_gives_no_number_beside_a_test_score(monkeypatch: 
     r = replace(resolve_table("few_shot", "paper", tasks=("sst2",)), aggregate=Aggregation(scores="dev"))
     result, _ = shown(r, monkeypatch)
     assert (result.value, result.cell) == (None, "the table shows scores on dev")
-    assert len([*model_card._metadata(result)]) == 1
+    assert len([*model_card._metadata(result, TASKS["sst2"])]) == 1
 
 
 def test_sizes_of_k_shot_are_per_class() -> None:
