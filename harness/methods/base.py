@@ -68,8 +68,8 @@ class Method:
     fine-tunes with, in the context that `adapt(h, context)` makes of its own: with another reading of the rows, another recipe.
     `translates`: its rows are back-translated views. `kinds`: of tasks that it can be run on. `skip`: a further reason not to run it in a
     context.
-    `choices(h)`: how it is implemented with these hyperparameters, in a few words each, for a table's settings (docs/papers.md);
-    equal for hyperparameters that make equal stages. `full_name`: what the title stands for. `source`: of one from outside, its file and the digest of that.
+    `decisions`: the rows of docs/papers.md that say how it is implemented where its paper leaves a question open. `full_name`: what the title stands for.
+    `source`: of one from outside, its file and the digest of that.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Method:
     translates: bool = False
     kinds: tuple[type[Kind], ...] = (Classes, Scores, Spans)
     skip: Callable[[RunContext], str | None] = lambda context: None
-    choices: Callable[[Any], tuple[str, ...]] = lambda h: ()
+    decisions: tuple[str, ...] = ()
     full_name: str = ""
     source: str = ""
 
@@ -212,24 +212,6 @@ ContrastGroup = Annotated[
 ]
 """How many sequences of the global batch are contrasted with one another, so that neither the number of workers nor the
 size of a device's share changes the method (docs/papers.md D2)."""
-
-
-def group_words(contrast_group: int) -> str:
-    """The group in a caption."""
-    return (
-        f"contrast within groups of {contrast_group} sequences" if contrast_group else "contrast within the whole batch"
-    )
-
-
-def contrast_words(h: Any) -> list[str]:
-    """How a method contrasts views, in a caption (docs/papers.md C1-C3)."""
-    if h.contrast == "simsiam":
-        return ["the printed exponential of SimSiam's loss", "its predictor initialised as the encoder"]
-    return [
-        f"temperature {h.temperature:.15g}",
-        "one direction with view 0 as the anchor",
-        group_words(h.contrast_group),
-    ]
 
 
 def contrast_params(h: Any, batch_size: int, method: str) -> dict[str, Any]:

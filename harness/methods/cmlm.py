@@ -22,10 +22,8 @@ from harness.methods.base import (
     Method,
     UnlabelledPhase,
     contrast_params,
-    contrast_words,
     unlabelled_stage,
 )
-from harness.methods.mlm import loss_words, masking_words
 from harness.objectives import objective
 from harness.specs import Objective, Stage
 from harness.yaml_files import Strict
@@ -66,22 +64,12 @@ def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
     return (unlabelled_stage(spec(h, phase.optim.batch_size), phase),)
 
 
-def choices(h: Hyperparameters) -> tuple[str, ...]:
-    found = masking_words(h.p_m)
-    if h.alpha == 0:
-        return (*found, loss_words())
-    found += [f"{loss_words()} of view 0 alone"] if h.mlm else []
-    found.append(f"the other views masked {'by the mask alone' if h.mask_only else '80/10/10'}")
-    found += [f"independent masks with probability {h.p_c:.15g}"] if h.masking == "independent" else []
-    return (*found, *contrast_words(h))
-
-
 CMLM = Method(
     "cmlm",
     "CMLM",
     "Luo et al., Bi-Granularity Contrastive Learning, Findings of ACL 2021",
     Hyperparameters,
     train=train,
-    choices=choices,
+    decisions=("C1", "C2", "C3", "C5", "C6", "C7", "C8", "C9", "C10", "D2"),
     full_name="contrastive masked language modelling",
 )

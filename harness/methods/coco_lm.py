@@ -36,7 +36,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from harness.methods import electra
-from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, group_words, unlabelled_stage
+from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Parent, Stage
 
@@ -110,40 +110,12 @@ def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
     return first, unlabelled_stage(main, after)
 
 
-LM_WORDS = {
-    "mixture": "LM loss the printed mixture, not the released weighted cross-entropy",
-    "weighted_ce": "LM loss the released weighted cross-entropy, not the printed mixture",
-    "softmax": "LM loss the cross-entropy of the softmax",
-    "all_token": "LM loss the printed mixture",
-}
-
-
-def choices(h: Hyperparameters) -> tuple[str, ...]:
-    found = electra.masking_words(h.p_m)
-    if h.replacements != "random":
-        found += electra.auxiliary_words(h.auxiliary, shared=h.replacements == "auxiliary")
-    found += ["converged auxiliary network trained as long as the main one"] if h.replacements == "converged" else []
-    found.append(electra.ORIGINAL)
-    found += [electra.BINARY] if h.rtd else []
-    found += [electra.DETECTOR] if h.rtd or h.lm in ("mixture", "weighted_ce", "all_token") else []
-    found.append(electra.POSITIONS)
-    if h.lm != "none":
-        which = "all" if h.lm == "all_token" else "the masked"
-        found += [LM_WORDS[h.lm], f"LM loss a mean over {which} tokens", "no bias in the LM head"]
-    if h.contrast:
-        found.append(group_words(h.contrast_group))
-        found.append(f"first tokens contrasted {'after the released' if h.projection else 'without a'} projection")
-        kept = f"the first token and {100 * h.crop_ratio:.15g} % of the others" if h.crop_ratio < 1 else "all"
-        found.append(f"a crop keeps {kept} of the original text")
-    return tuple(found)
-
-
 COCO_LM = Method(
     "coco_lm",
     "COCO-LM",
     "Meng et al., COCO-LM: Correcting and Contrasting Text Sequences, NeurIPS 2021",
     Hyperparameters,
     train=train,
-    choices=choices,
+    decisions=("L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "L10", "L12", "L13", "L14", "L15"),
     full_name="correcting and contrasting text sequences",
 )

@@ -21,7 +21,6 @@ from harness.methods.base import (
     RunContext,
     UnlabelledPhase,
     contrast_params,
-    contrast_words,
     unlabelled_stage,
 )
 from harness.objectives import objective
@@ -48,11 +47,6 @@ def skip(context: RunContext) -> str | None:
     return context.untranslated if context.translated is None else None
 
 
-def choices(h: Hyperparameters) -> tuple[str, ...]:
-    name = "SimSiam" if h.contrast == "simsiam" else "SimCLR"
-    return (f"{name} between the back-translations", *contrast_words(h))
-
-
 CSSL = Method(
     "cssl",
     "CSSL",
@@ -61,6 +55,6 @@ CSSL = Method(
     train=train,
     translates=True,
     skip=skip,
-    choices=choices,
+    decisions=("C1", "C2", "C3", "C11", "D2"),
     full_name="contrastive self-supervised learning",
 )

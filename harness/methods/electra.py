@@ -54,46 +54,12 @@ def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
     return (unlabelled_stage(objective("electra", **h.model_dump()), phase),)
 
 
-def masking_words(p_m: float) -> list[str]:
-    """How the auxiliary network's text is masked, in a caption (docs/papers.md L7, L8)."""
-    masked = f"the masked {100 * p_m:.15g} % a fixed count of each sequence"
-    return [
-        masked,
-        "special tokens masked too (COCO-LM, appendix D) except the first",
-        "100 % of the masked tokens the mask",
-    ]
-
-
-def auxiliary_words(auxiliary: str, *, shared: bool = True, sampling_dropout: bool = False) -> list[str]:
-    """What an auxiliary network is and how it samples, in a caption (L6, L9)."""
-    narrow = "auxiliary network's width rounded to whole heads"
-    found = [
-        narrow
-        if auxiliary == "narrow"
-        else "auxiliary network's layers copies of the encoder's first ones at the start"
-    ]
-    found += ["word and position embeddings and their norm shared with it"] if shared else []
-    dropout = "with dropout (ELECTRA)" if sampling_dropout else "without dropout (COCO-LM, 3.3)"
-    return [*found, f"replacements sampled from it {dropout}"]
-
-
-ORIGINAL = "a replacement that equals the original counts as original"
-BINARY = "binary loss a mean over all tokens without padding, not their sum"
-DETECTOR = "no bias in what detects replacements"
-POSITIONS = "absolute positions kept beside relative ones"
-
-
-def choices(h: Hyperparameters) -> tuple[str, ...]:
-    network = auxiliary_words(h.auxiliary, sampling_dropout=h.sampling_dropout)
-    return (*masking_words(h.p_m), *network, ORIGINAL, BINARY, DETECTOR, POSITIONS)
-
-
 ELECTRA = Method(
     "electra",
     "ELECTRA",
     "Clark et al., ELECTRA, ICLR 2020, as run in Meng et al., COCO-LM, 2021",
     Hyperparameters,
     train,
-    choices=choices,
+    decisions=("L2", "L6", "L7", "L8", "L9", "L10", "L13", "L14"),
     full_name="replaced token detection",
 )

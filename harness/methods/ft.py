@@ -18,16 +18,12 @@ def classify(h: Hyperparameters, context: RunContext) -> Objective:
     return objective("cross_entropy")
 
 
-def choices(h: Hyperparameters) -> tuple[str, ...]:
-    return ("RoBERTa's classification head on every encoder",)
-
-
 FT = Method(
     "ft",
     "FT",
     "Liu et al., RoBERTa, 2019, as run in Luo et al., CMLM, 2021, section 4.4",
     Hyperparameters,
     classify=classify,
-    choices=choices,
+    decisions=("D1",),
     full_name="fine-tuning with cross-entropy",
 )

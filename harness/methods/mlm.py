@@ -50,33 +50,12 @@ def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
     )
 
 
-def masking_words(p_m: float, *, special: bool = False) -> list[str]:
-    """How one view is masked, in a caption (docs/papers.md C6-C8, T14, L8)."""
-    which = (
-        "special tokens masked too (COCO-LM, appendix D) except the first" if special else "special tokens never masked"
-    )
-    return [f"the masked {100 * p_m:.15g} % a draw for each token, 80/10/10", which]
-
-
-def loss_words(token_prediction: bool = False) -> str:
-    """What the MLM loss is a mean over, in a caption (C10)."""
-    return f"MLM loss a mean over {'all tokens that may be masked' if token_prediction else 'the masked tokens'}"
-
-
-def choices(h: Hyperparameters) -> tuple[str, ...]:
-    found = [*masking_words(h.p_m, special=h.mask_special_tokens), loss_words(h.token_prediction)]
-    if h.embeddings != "trained":
-        whose = "an MLM run before left them" if h.embeddings == "pretrained" else "they are"
-        found.append(f"of the embedding layer the words alone fixed as {whose}")
-    return tuple(found)
-
-
 MLM = Method(
     "mlm",
     "MLM",
     "Devlin et al., BERT, 2019, as pre-trained in Fu et al., TACO, 2022",
     Hyperparameters,
     train,
-    choices=choices,
+    decisions=("C7", "C8", "C10", "T14"),
     full_name="masked language modelling",
 )

@@ -54,14 +54,6 @@ def skip(context: RunContext) -> str | None:
     return None if context.prompt else f"task {context.task} has no template; give it a prompt"
 
 
-def choices(h: Hyperparameters) -> tuple[str, ...]:
-    draws = f"{h.draws} draws" if h.draws else "as many draws as the task says"
-    shown = f"demonstrations, mean over {draws}" if h.demonstrations else "no demonstrations"
-    head = "the encoder's MLM head" if h.head == "mlm" else "the word embeddings as the head"
-    updates = ("no update",) if h.zero_shot else ()
-    return ("the manual templates and label words of LM-BFF, where it has the task", head, shown, *updates)
-
-
 PROMPT = Method(
     "prompt",
     "Prompt",
@@ -71,6 +63,6 @@ PROMPT = Method(
     adapt=adapt,
     kinds=(Classes, Scores),
     skip=skip,
-    choices=choices,
+    decisions=("P1", "P2", "P3", "P4", "P5", "P6"),
     full_name="prompt-based fine-tuning",
 )

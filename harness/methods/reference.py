@@ -14,11 +14,9 @@ from typing import Any
 from harness.kinds import Classes, Scores
 from harness.methods.base import Method, RunContext
 from harness.objectives import definition_of, objective
-from harness.objectives.definitions.fitted import STRENGTHS, FittedDefinition
+from harness.objectives.definitions.fitted import FittedDefinition
 from harness.specs import Objective, Optim
 from harness.yaml_files import Strict
-
-SELECTED = f"C of {', '.join(f'{each:.15g}' for each in STRENGTHS)} selected on dev"
 
 
 class Hyperparameters(Strict):
@@ -51,7 +49,6 @@ MAJORITY = Method(
     classify=_fits("majority"),
     adapt=_fitted("majority"),
     kinds=(Classes, Scores),
-    choices=lambda h: ("of a regression the mean",),
     full_name="the most frequent class of the training set",
 )
 
@@ -63,10 +60,6 @@ TFIDF = Method(
     classify=_fits("tfidf"),
     adapt=_fitted("tfidf"),
     kinds=(Classes, Scores),
-    choices=lambda h: (
-        "words and pairs of words of whole texts, of each text of a pair by itself, sublinear term frequency",
-        f"logistic regression, of scores ridge with alpha 1/C, {SELECTED}",
-    ),
     full_name="logistic regression on TF-IDF",
 )
 
@@ -78,10 +71,6 @@ FROZEN_STATES = Method(
     classify=_fits("frozen_states"),
     adapt=_fitted("frozen_states"),
     kinds=(Classes, Scores),
-    choices=lambda h: (
-        "last states averaged over all tokens, standardised by the training set",
-        f"logistic regression, of scores ridge with alpha 1/C, {SELECTED}",
-    ),
     full_name="logistic regression on the frozen encoder's states",
 )
 
@@ -92,10 +81,7 @@ FROZEN_HEAD = Method(
     Hyperparameters,
     classify=_fits("frozen_head"),
     kinds=(Classes, Scores),
-    choices=lambda h: (
-        "each text encoded once, without dropout",
-        "RoBERTa's classification head on every encoder",
-    ),
+    decisions=("D1",),
     full_name="the frozen encoder with a trained classification head",
 )
 

@@ -18,8 +18,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from harness.kinds import Classes
-from harness.methods import ft
-from harness.methods.base import ContrastGroup, Method, RunContext, group_of, group_words
+from harness.methods.base import ContrastGroup, Method, RunContext, group_of
 from harness.objectives import objective
 from harness.specs import Objective
 from harness.yaml_files import Strict
@@ -49,25 +48,6 @@ def classify(h: Hyperparameters, context: RunContext) -> Objective:
     return objective("scl", **h.model_dump() | {"contrast_group": group})
 
 
-def choices(h: Hyperparameters) -> tuple[str, ...]:
-    state = "raw first token" if h.representation == "first_token" else "pooled first token"
-    reduction = {
-        "mean": "mean over all anchors, of which one alone in its class adds 0",
-        "mean_valid": "mean over the anchors that are not alone in their class",
-        "sum": "sum over anchors, of which one alone in its class adds 0",
-    }
-    if h.lam == 0:
-        return ft.choices(ft.Hyperparameters())
-    return (
-        f"lambda {h.lam:.15g}",
-        f"temperature {h.temperature:.15g}",
-        group_words(h.contrast_group),
-        f"{state} with dropout active",
-        reduction[h.reduction],
-        "softmax cross-entropy",
-    )
-
-
 SCL = Method(
     "scl",
     "SCL",
@@ -75,6 +55,6 @@ SCL = Method(
     Hyperparameters,
     classify=classify,
     kinds=(Classes,),
-    choices=choices,
+    decisions=("S1", "S2", "S3", "S4", "S6", "D2"),
     full_name="supervised contrastive learning",
 )

@@ -18,7 +18,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, group_words, unlabelled_stage
+from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Stage
 from harness.yaml_files import Strict
@@ -35,22 +35,12 @@ def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
     return (unlabelled_stage(objective("simcse", num_views=1, contrast="simclr", **params), phase),)
 
 
-def choices(h: Hyperparameters) -> tuple[str, ...]:
-    return (
-        f"temperature {h.temperature:.15g}",
-        "one direction with pass 0 as the anchor",
-        group_words(h.contrast_group),
-        f"first tokens contrasted {'after a dense layer with tanh' if h.projection else 'without a projection'}",
-        "no MLM term",
-    )
-
-
 SIMCSE = Method(
     "simcse",
     "SimCSE",
     "Gao et al., SimCSE: Simple Contrastive Learning of Sentence Embeddings, EMNLP 2021",
     Hyperparameters,
     train=train,
-    choices=choices,
+    decisions=("D2",),
     full_name="simple contrastive learning of sentence embeddings",
 )

@@ -26,8 +26,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.methods import mlm
-from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, group_words, unlabelled_stage
+from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Stage
 from harness.yaml_files import Strict
@@ -83,34 +82,12 @@ def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
     return (unlabelled_stage(spec(h, phase.optim.batch_size), phase),)
 
 
-def choices(h: Hyperparameters) -> tuple[str, ...]:
-    found = [*mlm.masking_words(h.p_m), mlm.loss_words(h.token_prediction)]
-    if h.weight == 0:
-        return tuple(found)
-    reach = {"half": h.window // 2, "released": h.window // 2, "less": h.window - 1, "at_most": h.window}
-    edge = "or beyond an edge anywhere in" if h.window_reading == "released" else "and inside"
-    static = {
-        "layer": "the embedding layer's output for the corrupted input, with position and dropout",
-        "word": "the word embedding of the corrupted input",
-        "original": "the word embedding of the original token",
-    }
-    return (
-        *found,
-        group_words(h.contrast_group),
-        "f the exponential of the cosine over tau",
-        f"{'no gradient' if h.detach_contrast else 'gradient'} through positives and negatives",
-        f"e {static[h.embedding]}",
-        f"positives at most {reach[h.window_reading]} positions away for W = {h.window} {edge} the sequence",
-        f"contrast a mean over {'the masked' if h.concentrated else 'all'} tokens without padding",
-    )
-
-
 TACO = Method(
     "taco",
     "TACO",
     "Fu et al., Contextual Representation Learning beyond Masked Language Modeling, ACL 2022",
     Hyperparameters,
     train,
-    choices=choices,
+    decisions=("T1", "T2", "T3", "T5", "T6", "T7", "T8", "T9", "T14", "C10"),
     full_name="token-alignment contrastive objective",
 )

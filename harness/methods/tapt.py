@@ -9,7 +9,6 @@ from typing import Annotated
 from pydantic import Field
 
 from harness.methods.base import Method, UnlabelledPhase, unlabelled_stage
-from harness.methods.mlm import loss_words, masking_words
 from harness.objectives import objective
 from harness.specs import Stage
 from harness.yaml_files import Strict
@@ -23,16 +22,12 @@ def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
     return (unlabelled_stage(objective("mlm", p_m=h.p_m), phase),)
 
 
-def choices(h: Hyperparameters) -> tuple[str, ...]:
-    return (*masking_words(h.p_m), loss_words())
-
-
 TAPT = Method(
     "tapt",
     "TAPT",
     "Gururangan et al., Don't Stop Pretraining, ACL 2020",
     Hyperparameters,
     train=train,
-    choices=choices,
+    decisions=("C7", "C8", "C10", "C13"),
     full_name="task-adaptive pre-training",
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from harness.methods import METHODS, hyperparameters
+from harness.methods import METHODS
 from harness.paths import without_folders
 from harness.planning.recipe import PHASES
 from harness.planning.resolved import ResolvedTable, UnderEncoder, Use
@@ -78,13 +78,9 @@ def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> list[Setting]:
     if letters:
         extra = [task for task in resolved.tasks if task not in resolved.table.tasks]
         found += [Setting("tasks", ", ".join(extra), "S", "the paper's table lacks them")] if extra else []
-        decisions = protocol_named(resolved.protocol).decisions
-        found += [Setting(resolved.protocol, f"docs/papers.md {', '.join(decisions)}", "I")] if decisions else []
-        found += [
-            Setting(title, "; ".join(texts), "I")
-            for title, texts in _of_methods(resolved.rows_under(under)).items()
-            if texts
-        ]
+        decided = {resolved.protocol: protocol_named(resolved.protocol).decisions}
+        decided |= {METHODS[part].title: METHODS[part].decisions for part in parts}
+        found += [Setting(name, f"docs/papers.md {', '.join(ids)}", "I") for name, ids in decided.items() if ids]
     return [Setting(each.key, without_folders(each.value), each.origin, without_folders(each.note)) for each in found]
 
 
@@ -279,20 +275,4 @@ def _own(row: Row) -> dict[str, str]:
         temperature = "" if row.augment.temperature is None else f", sampled at T = {row.augment.temperature:.15g}"
         copies = "back-translation" if row.augment.copies == 1 else "back-translations"
         found["augment"] = f"{row.augment.copies} {copies} of each labelled row{temperature}"
-    return found
-
-
-def _of_methods(rows: Iterable[ResolvedRow]) -> dict[str, dict[str, None]]:
-    """How the methods are implemented, by title: 'lambda 0.9', 'temperature 0.3'. Of a method's later rows only what its first
-    row does not say."""
-    first: dict[str, tuple[str, ...]] = {}
-    found: dict[str, dict[str, None]] = {}
-    for row in rows:
-        for part, values in row.settings.items():
-            method = METHODS[part]
-            choices = method.choices(hyperparameters(method, values, f"row {row.name}"))
-            title = row.own.title if part in first else method.title
-            new = [choice for choice in choices if choice not in first.get(part, ())]
-            first.setdefault(part, choices)
-            found.setdefault(title, {}).update(dict.fromkeys(new))
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from methods.contexts import every_hyperparameter, every_method
@@ -46,6 +48,11 @@ def test_a_hyperparameter_keeps_the_contract(method: Method, name: str) -> None:
 def test_a_misspelt_hyperparameter_is_answered_with_its_name(method: Method, name: str) -> None:
     with pytest.raises(UserError, match=f"^table x, row Y, key {name}x: unknown key. Did you mean '{name}'"):
         hyperparameters(method, {name + "x": 1}, "table x, row Y")
+
+
+def test_what_a_method_decides_stands_in_the_table_of_the_papers() -> None:
+    rows = re.findall(r"(?m)^\| ([A-Z]\d+) \|", (Path(__file__).parents[2] / "docs/papers.md").read_text())
+    assert {row for method in METHODS.values() for row in method.decisions} <= set(rows)
 
 
 @every_method
