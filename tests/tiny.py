@@ -205,10 +205,7 @@ OBJECTIVES: dict[str, Objective] = {
     # Its own 0.05 makes float32 errors of a cosine (6e-8) 1.2e-6 of a loss; tests/objectives/test_simcse.py has it in double precision.
     "simcse": of_method("simcse", temperature=0.2, contrast_group=4),
     "taco": of_method("taco", **_TOKENS),
-    "taco-word": of_method(
-        "taco", **_TOKENS, concentrated=True, embedding="word", window_reading="released", detach_contrast=False
-    ),
-    "taco-original": of_method("taco", **_TOKENS, embedding="original"),
+    "taco-concentrated": of_method("taco", **_TOKENS, concentrated=True),
     "electra-shallow": of_method("electra", auxiliary="shallow"),
     "electra-narrow": of_method("electra"),
     "electra-dropout": of_method("electra", auxiliary="shallow", sampling_dropout=True),

@@ -380,4 +380,4 @@ def unread(make: Make, spec: Objective) -> set[str]:
     finally:
         objectives.definition_of = plain
     subject.terms()
-    return spec.params.keys() - read
+    return spec.params.keys() - read - plain(spec).retired.keys()

@@ -35,13 +35,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.methods import electra
 from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Parent, Stage
+from harness.yaml_files import Strict
 
 
-class Hyperparameters(electra.ReplacedTokens):
+class Hyperparameters(Strict):
+    p_m: Annotated[float, Field(gt=0, le=1, description="share of the tokens that is masked and filled")] = 0.15
     rtd: Annotated[bool, Field(description="the binary loss that trains the copy mechanism (equation 2)")] = True
     lambda_copy: Annotated[
         float, Field(gt=0, allow_inf_nan=False, description="weight of the binary loss (appendix B)")
@@ -83,11 +84,9 @@ def spec(h: Hyperparameters, batch_size: int) -> Objective:
     """Parameters without effect are dropped; with the binary loss alone it is ELECTRA."""
     params: dict[str, Any] = h.model_dump()
     if h.replacements == "random":
-        for name in electra.AUXILIARY:
-            del params[name]
+        del params["auxiliary"]
     elif h.replacements == "auxiliary" and h.lm == "none" and not h.contrast:
-        kept = {name: params[name] for name in ("p_m", *electra.AUXILIARY)}
-        return objective("electra", lambda_rtd=h.lambda_copy, **kept)
+        return objective("electra", lambda_rtd=h.lambda_copy, p_m=h.p_m, auxiliary=h.auxiliary)
     if not h.rtd:
         del params["lambda_copy"]
     if h.lm in ("none", "softmax"):
@@ -104,7 +103,7 @@ def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
     main = spec(h, phase.optim.batch_size)
     if h.replacements != "converged":
         return (unlabelled_stage(main, phase),)
-    alone = objective("auxiliary_mlm", **{name: main.params[name] for name in ("p_m", *electra.AUXILIARY)})
+    alone = objective("auxiliary_mlm", p_m=h.p_m, auxiliary=h.auxiliary)
     first = unlabelled_stage(alone, phase)
     after = UnlabelledPhase(phase.data, phase.optim, phase.seed, Parent(first), phase.name)
     return first, unlabelled_stage(main, after)

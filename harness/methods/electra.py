@@ -27,19 +27,9 @@ from harness.objectives import objective
 from harness.specs import Stage
 from harness.yaml_files import Strict
 
-AUXILIARY = ("auxiliary", "auxiliary_layers")
 
-
-class ReplacedTokens(Strict):
-    """What ELECTRA and COCO-LM share."""
-
+class Hyperparameters(Strict):
     p_m: Annotated[float, Field(gt=0, le=1, description="share of the tokens that is masked and filled")] = 0.15
-    auxiliary_layers: Annotated[
-        int, Field(ge=0, description="0: a third of the encoder's, or its size's, when shallow; all when narrow")
-    ] = 0
-
-
-class Hyperparameters(ReplacedTokens):
     lambda_rtd: Annotated[float, Field(gt=0, allow_inf_nan=False, description="weight of the binary loss")] = 50.0
     auxiliary: Annotated[
         Literal["narrow", "shallow"],

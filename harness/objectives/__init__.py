@@ -42,6 +42,10 @@ def build(
     if known is None or known.version != spec.version:
         version = known.version if known else None
         raise ValueError(f"objective {spec.name} is version {version} here, the stage was recorded by {spec.version}")
+    if gone := [name for name, value in known.retired.items() if spec.params.get(name, value) != value]:
+        raise ValueError(
+            f"objective {spec.name} has only {gone[0]} {known.retired[gone[0]]} here, the stage was recorded with {spec.params[gone[0]]}"
+        )
     module = import_module(known.__module__.replace(".definitions", ""))
     made: TrainingObjective = getattr(module, known.module)(
         encoder, vocabulary, kind, dropout, seed, definition_of(spec)

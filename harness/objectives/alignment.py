@@ -33,14 +33,8 @@ class TokenAlignment(MaskedText):
         selected, ids = self.mask(tokens, self.params.p_m, draw, 0)
         masked = self.views(tokens, self.maskable(tokens) if self.params.token_prediction else selected, ids)
         shape = (len(tokens), int(tokens.lengths.max()))
-        num_negatives, reading = self.params.num_negatives, self.params.window_reading
-        positives = sample_positives(
-            tokens.lengths,
-            self.params.window,
-            draw("positives").random(shape),
-            reading=reading,
-            fallback=draw("positives_fallback").random(shape) if reading == "released" else None,
-        )
+        num_negatives, uniforms = self.params.num_negatives, draw("positives").random(shape)
+        positives = sample_positives(tokens.lengths, self.params.window, uniforms, reading=self.params.window_reading)
         negatives = sample_negatives(
             tokens.lengths,
             num_negatives,
@@ -52,9 +46,6 @@ class TokenAlignment(MaskedText):
         anchors, placed = real.copy(), {"positives": positives, "negatives": negatives}
         if self.params.concentrated:
             anchors[real] = selected
-        if self.params.embedding == "original":
-            placed["original"] = np.zeros(shape, np.int64)
-            placed["original"][real] = tokens.ids
         # Relative to a token's own sequence, so that a part of a batch has the same. A pair without a position is none.
         missing = negatives[..., 1] < 0
         negatives[..., 0] = np.where(missing, 0, negatives[..., 0] - np.arange(len(tokens))[:, None, None])
@@ -62,11 +53,6 @@ class TokenAlignment(MaskedText):
 
     def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
         hidden, embedded = self.encoder.forward_with_embeddings(batch)
-        if self.params.embedding == "word":
-            embedded = self.encoder.word_embeddings(batch.ids)
-        if self.params.embedding == "original":
-            original = batch.packing.gathered(batch["original"].flatten())
-            embedded = self.encoder.word_embeddings(original.clamp(min=0))
         around, states = batch.whole or batch, hidden
         if batch.gather:
             states, embedded = batch.gather(torch.stack([hidden, embedded], dim=1)).unbind(dim=1)
@@ -82,7 +68,6 @@ class TokenAlignment(MaskedText):
             negatives,
             real,
             temperature=self.params.temperature,
-            detach_contrast=self.params.detach_contrast,
             anchors=anchors,
         )
         if measures is not None:

@@ -113,7 +113,6 @@ def token_alignment(
     real: Tensor,
     *,
     temperature: float,
-    detach_contrast: bool,
     anchors: Tensor | None = None,
 ) -> Tensor:
     """Tells the context of a nearby token from those of other sequences: the TC loss of TACO.
@@ -123,11 +122,10 @@ def token_alignment(
     anchor i contributes -log(exp(s+) / (exp(s+) + sum_k exp(s_k))), where s = cos(g_i, g) / temperature of its positive
     and of its negatives. The sum is divided by the number of anchors (default: all real tokens; padding never is one).
     An anchor without a positive, or without any negative, contributes 0; a pair with padding counts as none.
-    detach_contrast: positives and negatives carry no gradient, only the anchor does.
 
     Source: TACO equations 3 and 6 to 8. Equation 7 prints no exp, which would take the logarithm of a ratio that can be
     negative; as in the released code and its README, f = exp(cos / temperature) (docs/papers.md T1).
-    Elsewhere: the paper mentions no stop-gradient; the released code detaches positives and negatives (T2). Equation 8
+    Positives and negatives carry no gradient, only the anchor does, as in the released code; the paper does not say (T2). Equation 8
     sums over "N tokens" with N sequences' index; the released code takes the mean over all positions, and has no padding
     (T7, T9).
     """
@@ -137,9 +135,8 @@ def token_alignment(
         counted = real if anchors is None else real & anchors
         sequences, positions, present = _pairs(positives, negatives)
         present = present & real[sequences, positions]
-        contrast = unit.detach() if detach_contrast else unit
         # The lowest finite number, not -inf: a row without any pair would be NaN on its way to 0.
-        scores = _pair_cosines(unit, contrast, sequences, positions) / temperature
+        scores = _pair_cosines(unit, unit.detach(), sequences, positions) / temperature
         scores = scores.masked_fill(~present, torch.finfo(dtype).min)
         # Without a negative the positive has probability 1, and the term is 0.
         terms = (-scores.log_softmax(dim=2)[:, :, 0]).masked_fill(~(counted & present[:, :, 0]), 0.0)

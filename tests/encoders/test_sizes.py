@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +35,9 @@ def parameters(name: str) -> tuple[int, int]:
 @pytest.mark.parametrize(("name", "layers"), [("coco-lm-base", 4), ("coco-lm-base++", 4), ("coco-lm-large++", 6)])
 def test_the_auxiliary_network_of_a_size(name: str, layers: int) -> None:
     """COCO-LM section 4: four layers of twelve, six of twenty-four, as wide as the encoder."""
-    size, definition = SIZES[name], AuxiliaryMlmDefinition(p_m=0.15, auxiliary="shallow", auxiliary_layers=0)
+    size, definition = SIZES[name], AuxiliaryMlmDefinition(p_m=0.15, auxiliary="shallow")
     config = size.config(size.vocabulary)
     assert definition.auxiliary_shape(config) == (layers, size.hidden)
-    assert replace(definition, auxiliary_layers=2).auxiliary_shape(config) == (2, size.hidden)
     made = AutoConfig.for_model(config.pop("model_type"), **config)
     assert definition.auxiliary_shape(made.to_dict()) == (layers, size.hidden)
 

@@ -87,7 +87,6 @@ def trained() -> dict[str, Trained]:
         "cmlm-simclr": Trained(of_method("cmlm", contrast="simclr", **cut)),
         "cssl": Trained(of_method("cssl", **cut), views=2),
         "taco": Trained(of_method("taco", num_negatives=10, **cut)),
-        "taco-word": Trained(of_method("taco", num_negatives=10, embedding="word", detach_contrast=False)),
         "electra": Trained(of_method("electra")),
         "coco_lm": Trained(of_method("coco_lm", **cut)),
         "coco_lm-relative": Trained(of_method("coco_lm", **cut), relative=True),

@@ -117,7 +117,6 @@ class _Taco(nn.Module):
             negatives,
             attention_mask.bool(),
             temperature=self.params.temperature,
-            detach_contrast=self.params.detach_contrast,
         )
         return {"loss": out.loss + self.params.weight * contrast}
 

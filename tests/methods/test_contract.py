@@ -24,7 +24,7 @@ from harness.contract.methods import (
 from harness.errors import UserError
 from harness.methods import METHODS, Method, hyperparameters, mlm_head_stage
 from harness.methods import chain as chained
-from harness.objectives import DEFINITIONS, build, objective
+from harness.objectives import DEFINITIONS, build, definition_of, objective
 from harness.specs import Data, Parent, RowSet
 
 SUPERVISED = {name for name, definition in DEFINITIONS.items() if definition.labelled}
@@ -84,6 +84,14 @@ def test_objectives_have_versions_modules_and_are_all_asked_for() -> None:
 def test_a_stage_of_another_version_of_an_objective_is_not_built() -> None:
     old = replace(chain(METHODS["ft"])[0].objective, version=99)
     with pytest.raises(ValueError, match="version 1 here, the stage was recorded by 99"):
+        build(old, None, None, None, 0.1, 31)
+
+
+def test_a_record_with_a_value_that_is_gone_is_read_and_not_built() -> None:
+    spec = chain(METHODS["taco"])[0].objective
+    old = replace(spec, params={**spec.params, "embedding": "word"})
+    assert definition_of(old) == definition_of(spec)
+    with pytest.raises(ValueError, match="has only embedding layer here, the stage was recorded with word"):
         build(old, None, None, None, 0.1, 31)
 
 

@@ -95,7 +95,6 @@ def test_coco_lm_with_the_binary_loss_alone_is_electra_with_the_shallow_auxiliar
         ({"contrast": False}, {"contrast_group": 8}),
         ({"rtd": False, "lm": "softmax"}, {"lambda_copy": 5}),
         ({"replacements": "random"}, {"auxiliary": "narrow"}),
-        ({"replacements": "random"}, {"auxiliary_layers": 2}),
     ],
     ids=str,
 )
@@ -310,7 +309,6 @@ def test_the_papers_settings_are_the_defaults() -> None:
         ("taco", "window", 0, "greater than or equal to 1"),
         ("electra", "lambda_rtd", 0, "greater than 0"),
         ("coco_lm", "crop_ratio", 1.01, "less than or equal to 1"),
-        ("coco_lm", "auxiliary_layers", -1, "greater than or equal to 0"),
     ],
 )
 def test_wrong_ranges_are_refused_in_a_sentence(name: str, key: str, bad: Any, words: str) -> None:
@@ -326,7 +324,6 @@ def test_wrong_ranges_are_refused_in_a_sentence(name: str, key: str, bad: Any, w
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [
-        ("taco", {"window": 10, "window_reading": "released"}, "window 10 is even"),
         ("taco", {"window": 1}, "holds no neighbour"),
         ("taco", {"window": 1, "window_reading": "less"}, "holds no neighbour"),
         ("coco_lm", {"lm": "none", "rtd": False, "contrast": False}, "leaves nothing to train"),

@@ -167,7 +167,7 @@ class TestSeparable:
         expected = alone.terms(views)["contrast"].item() * 8 / 9
         assert beside.terms(wider)["contrast"].item() == pytest.approx(expected, abs=2e-6)
 
-    @pytest.mark.parametrize("name", ["taco", "taco-word"])
+    @pytest.mark.parametrize("name", ["taco", "taco-concentrated"])
     def test_token_alignment(self, name: str, bert: Path) -> None:
         alone, views, beside, wider = self.pair(bert, name)
         wider = self.cut(wider, len(alone.examples.tokens.ids))

@@ -33,11 +33,9 @@ CORRUPTED = torch.tensor([[0, 1, 1, 3, 2, 5], [6, 6, 5, 4, 2, 2]])
 ORIGINAL = torch.tensor([[0, 1, 4, 3, 2, 6], [6, 5, 5, 4, 2, 3]])
 
 
-def token_alignment_of(a: Tensor, b: Tensor, detach_contrast: bool) -> Tensor:
+def token_alignment_of(a: Tensor, b: Tensor) -> Tensor:
     positives, negatives, real = (tensor.to(a.device) for tensor in (POSITIVES, NEGATIVES, REAL))
-    return token_alignment(
-        a.expand(b.shape), b, positives, negatives, real, temperature=0.3, detach_contrast=detach_contrast
-    )
+    return token_alignment(a.expand(b.shape), b, positives, negatives, real, temperature=0.3)
 
 
 def corrective_lm_of(a: Tensor, b: Tensor, **options: Any) -> Tensor:
@@ -60,8 +58,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "masked_lm": lambda a, b: masked_lm(a, LABELS.to(a.device)),
     "simclr": lambda a, b: simclr(a, b, temperature=0.07),
     "sequence_contrastive": lambda a, b: sequence_contrastive(a, b[0], temperature=0.3),
-    "token_alignment": lambda a, b: token_alignment_of(a, b, False),
-    "token_alignment, detached": lambda a, b: token_alignment_of(a, b, True),
+    "token_alignment": token_alignment_of,
     "corrective_lm": corrective_lm_of,
     "corrective_lm, whole gradient": lambda a, b: corrective_lm_of(a, b, stop_gradient=False),
     "corrective_lm, weighted": lambda a, b: corrective_lm_of(a, b, mixture="weighted_ce"),

@@ -16,7 +16,7 @@ from harness.encoders.models.batch import Batch
 from harness.encoders.models.weights import checked_weights
 from harness.encoders.tokens import Examples, Tokens
 from harness.methods import METHODS, UnlabelledPhase, hyperparameters
-from harness.objectives import objective, replaced
+from harness.objectives import replaced
 from harness.objectives.base import Views
 from harness.objectives.losses import sequence_contrastive
 from harness.running import run_stage
@@ -312,7 +312,7 @@ class TestTerms:
         alone = tiny.of_method("coco_lm", lm="none", contrast=False, lambda_copy=50.0)
         electra = tiny.OBJECTIVES["electra-shallow"]
         assert alone == electra
-        coco = objective("coco_lm", **{**tiny.OBJECTIVES["coco_lm-no_contrast"].params, "lm": "none"})
+        coco = changed("coco_lm-no_contrast", lm="none")
         ends = []
         for spec in (electra, coco):
             stage, inputs = tiny.post_training(bert, spec)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from harness.objectives.masking import crop, sample_negatives, sample_positives, select_fixed
 from harness.streams import stream
 
-READINGS = ("half", "less", "at_most", "released")
+READINGS = ("half", "less", "at_most")
 
 Ints = NDArray[np.int64]
 BELOW_1 = np.nextafter(1.0, 0.0)
@@ -93,13 +93,12 @@ class TestCrop:
 
 
 def reach_of(reading: str, window: int) -> int:
-    return {"half": window // 2, "less": window - 1, "at_most": window, "released": window // 2}[reading]
+    return {"half": window // 2, "less": window - 1, "at_most": window}[reading]
 
 
 def positives(lengths: Ints, window: int, reading: str, seed: int = 0) -> Ints:
     shape = (len(lengths), int(lengths.max(initial=0)))
-    fallback = stream(seed, "fallback").random(shape) if reading == "released" else None
-    return sample_positives(lengths, window, stream(seed, "u").random(shape), reading=reading, fallback=fallback)
+    return sample_positives(lengths, window, stream(seed, "u").random(shape), reading=reading)
 
 
 class TestSamplePositives:
@@ -112,13 +111,12 @@ class TestSamplePositives:
         seed=st.integers(0, 999),
     )
     def test_bounds(self, lengths: Ints, window: int, reading: str, edge: Any, seed: int) -> None:
-        window += reading == "released" and window % 2 == 0
         window += 2 * (reach_of(reading, window) < 1)
         if edge is None:
             made = positives(lengths, window, reading, seed)
         else:
             uniforms = np.full((len(lengths), int(lengths.max(initial=0))), edge)
-            made = sample_positives(lengths, window, uniforms, reading=reading, fallback=uniforms)
+            made = sample_positives(lengths, window, uniforms, reading=reading)
         reach = reach_of(reading, window)
         assert made.dtype == np.int64
         assert made.shape == (len(lengths), lengths.max(initial=0))
@@ -128,8 +126,7 @@ class TestSamplePositives:
                     assert positive == -1
                     continue
                 assert 0 <= positive < length
-                if reading != "released" or reach <= j < length - reach:
-                    assert 0 < abs(positive - j) <= reach
+                assert 0 < abs(positive - j) <= reach
 
     @pytest.mark.parametrize(("reading", "reach"), [("half", 2), ("less", 4), ("at_most", 5)])
     def test_uniform_among_the_neighbours_inside(self, reading: str, reach: int) -> None:
@@ -139,27 +136,6 @@ class TestSamplePositives:
         for j in range(9):
             assert_uniform(made[:, j], [i for i in range(9) if 0 < abs(i - j) <= reach])
         assert (made[:, 9:] == -1).all()
-
-    def test_released_falls_back_on_the_whole_sequence(self) -> None:
-        size, length = 20_000, 9
-        made = positives(np.full(size, length), 5, "released")
-        assert_uniform(made[:, 4], [2, 3, 5, 6])
-        for j, inside in ((0, [1, 2]), (1, [0, 2, 3]), (8, [6, 7])):
-            outside = 1 - len(inside) / 4  # of the four offsets
-            for i in range(length):
-                p = outside / length + 0.25 * (i in inside)  # i = j too: the draw may hit the anchor itself
-                assert abs((made[:, j] == i).sum() - size * p) <= 4 * math.sqrt(size * p * (1 - p))
-
-    def test_released_looks_at_the_fallback_only_outside(self) -> None:
-        uniforms = stream(0, "u").random((50, 9))
-        low, high = (
-            sample_positives(np.full(50, 9), 5, uniforms, reading="released", fallback=np.full((50, 9), u))
-            for u in (0.0, BELOW_1)
-        )
-        differs = low != high
-        assert not differs[:, 2:7].any()
-        assert set(low[differs]) == {0}
-        assert set(high[differs]) == {8}
 
 
 def negatives(lengths: Ints, num_negatives: int, group: int, seed: int = 0) -> Ints:

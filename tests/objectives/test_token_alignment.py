@@ -23,8 +23,8 @@ class Case(NamedTuple):
     negatives: Tensor
     real: Tensor
 
-    def loss(self, temperature: float = 0.3, detach_contrast: bool = False, **options: Any) -> Tensor:
-        return token_alignment(*self, temperature=temperature, detach_contrast=detach_contrast, **options)
+    def loss(self, temperature: float = 0.3, **options: Any) -> Tensor:
+        return token_alignment(*self, temperature=temperature, **options)
 
 
 def batch(*lengths: int, num_negatives: int = 3, width: int = 4, missing: float = 0.0, seed: int = 0) -> Case:
@@ -62,10 +62,10 @@ def naive(case: Case, temperature: float, anchors: Tensor | None = None) -> floa
     return total / max(count, 1)
 
 
-def torch_loop(case: Case, temperature: float, detach_contrast: bool) -> Tensor:
+def torch_loop(case: Case, temperature: float) -> Tensor:
     """The same loop with gradients; every token has all its pairs."""
     g = case.h - case.e
-    contrast = g.detach() if detach_contrast else g
+    contrast = g.detach()
     terms = []
     for b, j in case.real.nonzero().tolist():
         pairs = [(b, int(case.positives[b, j])), *case.negatives[b, j].tolist()]
@@ -94,22 +94,12 @@ class TestFormula:
         assert loss.dtype == torch.float64
         assert loss.item() == pytest.approx(naive(case, temperature, anchors), rel=1e-10, abs=1e-12)
 
-    @pytest.mark.parametrize("detach_contrast", [False, True])
-    def test_gradient_equals_that_of_the_loop(self, detach_contrast: bool) -> None:
+    def test_gradient_equals_that_of_the_loop(self) -> None:
         case = batch(5, 3, 4)
-        one, two = case.loss(detach_contrast=detach_contrast), torch_loop(case, 0.3, detach_contrast)
+        one, two = case.loss(), torch_loop(case, 0.3)
         torch.testing.assert_close(one, two)
         expected = torch.autograd.grad(two, (case.h, case.e))
         torch.testing.assert_close(torch.autograd.grad(one, (case.h, case.e)), expected)
-
-    @pytest.mark.parametrize("missing", [0.0, 0.5])
-    def test_gradient(self, missing: float) -> None:
-        case = batch(4, 2, 3, missing=missing)
-
-        def loss(h: Tensor, e: Tensor) -> Tensor:
-            return case._replace(h=h, e=e).loss()
-
-        assert torch.autograd.gradcheck(loss, (case.h, case.e))
 
 
 class TestAnchors:
@@ -132,41 +122,28 @@ class TestAnchors:
         whole = (7 * one.loss() + 8 * two.loss()) / 15
         torch.testing.assert_close(Case(*joined).loss(), whole)
 
-    def test_a_token_that_is_no_anchor_still_serves_as_contrast(self) -> None:
-        case = batch(4, 4)
-        anchors = torch.zeros(2, 4, dtype=torch.bool)
-        anchors[0, 0] = True
-        case.positives[0, 0] = 3
-        (gradient,) = torch.autograd.grad(case.loss(anchors=anchors), (case.h,))
-        assert gradient[0, 3].abs().sum() > 0
-
 
 class TestStopGradient:
-    @pytest.mark.parametrize("detach_contrast", [False, True])
-    def test_positives_and_negatives_get_a_gradient_only_where_it_is_not_stopped(self, detach_contrast: bool) -> None:
+    def test_positives_and_negatives_get_no_gradient(self) -> None:
         case = batch(4, 4)
         anchors = torch.zeros(2, 4, dtype=torch.bool)
         anchors[0, 0] = True
         case.positives[0, 0], case.negatives[0, 0] = 2, torch.tensor([1, 3])
-        loss = case.loss(detach_contrast=detach_contrast, anchors=anchors)
+        loss = case.loss(anchors=anchors)
         for gradient in torch.autograd.grad(loss, (case.h, case.e)):
             reached = gradient.abs().sum(dim=2) > 0
-            expected = anchors.clone()
-            if not detach_contrast:
-                expected[0, 2], expected[1, 3] = True, True
-            assert torch.equal(reached, expected)
+            assert torch.equal(reached, anchors)
 
 
 class TestPadding:
-    @pytest.mark.parametrize("detach_contrast", [False, True])
     @pytest.mark.parametrize("garbage", [1e30, -5.0, math.inf, math.nan])
-    def test_what_stands_there_reaches_nothing(self, garbage: float, detach_contrast: bool) -> None:
+    def test_what_stands_there_reaches_nothing(self, garbage: float) -> None:
         case = batch(5, 2, 4)
         other = case._replace(
             h=leaf(case.h.detach().masked_fill(~case.real[..., None], garbage)),
             e=leaf(case.e.detach().masked_fill(~case.real[..., None], garbage)),
         )
-        one, two = case.loss(detach_contrast=detach_contrast), other.loss(detach_contrast=detach_contrast)
+        one, two = case.loss(), other.loss()
         assert torch.equal(one, two)
         expected = torch.autograd.grad(one, (case.h, case.e))
         gradients = torch.autograd.grad(two, (other.h, other.e))
@@ -195,8 +172,7 @@ class TestPadding:
 
 
 class TestDegenerate:
-    @pytest.mark.parametrize("detach_contrast", [False, True])
-    def test_nothing_to_tell_is_a_connected_zero(self, detach_contrast: bool) -> None:
+    def test_nothing_to_tell_is_a_connected_zero(self) -> None:
         case = batch(4, 2)
         none = torch.full_like(case.negatives, -1)
         empty = {
@@ -211,18 +187,17 @@ class TestDegenerate:
             "L = 0": (Case(*(leaf(t[:, :0]) if t.is_floating_point() else t[:, :0] for t in case)), {}),
         }
         for nothing, options in empty.values():
-            loss = nothing.loss(detach_contrast=detach_contrast, **options)
+            loss = nothing.loss(**options)
             assert_connected_zero(loss, nothing.h, nothing.e)
             assert not loss.signbit()
 
-    @pytest.mark.parametrize("detach_contrast", [False, True])
-    def test_zero_vectors_have_cosine_zero(self, detach_contrast: bool) -> None:
+    def test_zero_vectors_have_cosine_zero(self) -> None:
         case = batch(4, 4)
         for zeros in ([0], [0, 1, 2, 3]):
             h = case.h.detach().clone()
             h[:, zeros] = case.e.detach()[:, zeros]
             zeroed = case._replace(h=leaf(h))
-            loss = zeroed.loss(detach_contrast=detach_contrast)
+            loss = zeroed.loss()
             assert loss.item() == pytest.approx(naive(zeroed, 0.3))
             (gradient,) = torch.autograd.grad(loss, (zeroed.h,))
             assert torch.isfinite(gradient).all()
@@ -241,14 +216,13 @@ class TestDegenerate:
 
 
 class TestSlices:
-    @pytest.mark.parametrize("detach_contrast", [False, True])
     @pytest.mark.parametrize("size", [1, 40, 100])
-    def test_slices_change_nothing(self, size: int, detach_contrast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_slices_change_nothing(self, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
         case = batch(5, 2, 4, missing=0.2)
-        whole = case.loss(detach_contrast=detach_contrast)
+        whole = case.loss()
         expected = torch.autograd.grad(whole, (case.h, case.e))
         monkeypatch.setattr(losses, "_SLICE", size)
-        sliced = case.loss(detach_contrast=detach_contrast)
+        sliced = case.loss()
         torch.testing.assert_close(sliced, whole)
         torch.testing.assert_close(torch.autograd.grad(sliced, (case.h, case.e)), expected)
 

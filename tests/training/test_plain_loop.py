@@ -152,10 +152,6 @@ class Plain:
             return mlm
         if self.name == "taco":
             embedded = out.hidden_states[0]
-            if self.params["embedding"] == "word":
-                embedded = self.base.get_input_embeddings()(batch["input_ids"])
-            if self.params["embedding"] == "original":
-                embedded = self.base.get_input_embeddings()(targets)
             anchors = chosen if self.params["concentrated"] else batch["attention_mask"].bool()
             return mlm + self.params["weight"] * self.align(out.hidden_states[-1] - embedded, anchors, tokens, step)
         assert self.name == "cmlm", f"spell out the loss of objective {self.name} in Plain.loss"
@@ -199,16 +195,12 @@ class Plain:
         def draws(name: str, *more: int) -> Any:
             return stream(self.stage.seed, name, step).random((rows, width, *more))
 
-        near, far = draws("positives"), draws("positives_fallback")
-        row, column = draws("negatives_row", 3), draws("negatives_column", 3)
-        others = g.detach() if self.params["detach_contrast"] else g
+        near, row, column = draws("positives"), draws("negatives_row", 3), draws("negatives_column", 3)
+        others = g.detach()
         total = g.sum() * 0
         for b, i in anchors.nonzero().tolist():
-            offsets = [d for d in range(-reach, reach + 1) if d]
-            if self.params["window_reading"] == "half":
-                offsets = [d for d in offsets if 0 <= i + d < lengths[b]]
+            offsets = [d for d in range(-reach, reach + 1) if d and 0 <= i + d < lengths[b]]
             j = i + offsets[int(near[b, i] * len(offsets))]
-            j = j if 0 <= j < lengths[b] else int(far[b, i] * lengths[b])
             group = [s for s in range(b // 4 * 4, min(b // 4 * 4 + 4, rows)) if s != b]
             if not group:
                 continue

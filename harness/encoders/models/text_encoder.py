@@ -158,10 +158,6 @@ class TextEncoder(nn.Module):
         """Whether it tells token types apart."""
         return int(getattr(self.config, "type_vocab_size", 1)) > 1
 
-    def word_embeddings(self, ids: Tensor) -> Tensor:
-        """[T] -> [T, d]: rows of the word embeddings alone. Raises ValueError where they are not as wide as d."""
-        return self._words()(ids)  # type: ignore[no-any-return]
-
     def embedding_logits(self, hidden: Tensor) -> Tensor:
         """[M, d] -> [M, V]: the product with every word embedding, no bias, no projection (COCO-LM's head for CLM).
 

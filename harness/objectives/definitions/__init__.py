@@ -50,7 +50,9 @@ def definition_of(spec: Objective) -> Definition:
 
     Raises TypeError for a parameter that it does not have and for one that is missing, and as `defined` does.
     """
-    return _definition(defined(spec), tuple(spec.params.items()))  # type: ignore[arg-type]  # a class is hashable
+    known = defined(spec)
+    params = tuple((name, value) for name, value in spec.params.items() if name not in known.retired)
+    return _definition(known, params)  # type: ignore[arg-type]  # a class is hashable
 
 
 @lru_cache(4096, typed=True)  # plans ask for that of each stage

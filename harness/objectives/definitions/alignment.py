@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from harness.encoders.flops import TRAIN
-from harness.objectives.definitions.base import Config, StepSize, narrow_embeddings
+from harness.objectives.definitions.base import Config, StepSize
 from harness.objectives.definitions.masked import MaskedDefinition
 
 
 @dataclass(frozen=True, kw_only=True)
 class TacoDefinition(MaskedDefinition):
-    """`num_negatives`: K; `window`: W; `concentrated`: anchors are the masked positions alone; `embedding`: what is taken from the
-    state, the embedding layer's output ('layer'), the word embedding alone ('word'), or that of the token before it was masked
-    ('original'); `contrast_group`: negatives come from its other sequences."""
+    """`num_negatives`: K; `window`: W; `concentrated`: anchors are the masked positions alone; `contrast_group`: negatives come from its other sequences."""
 
     name = "taco"
     version = 1
     module = "TokenAlignment"
+    retired: ClassVar = {"embedding": "layer", "detach_contrast": True}
 
     weight: float
     num_negatives: int
     window: int
-    window_reading: Literal["half", "less", "at_most", "released"]
+    window_reading: Literal["half", "less", "at_most"]
     temperature: float
     concentrated: bool
     token_prediction: bool
-    detach_contrast: bool
-    embedding: Literal["layer", "word", "original"]
     contrast_group: int
 
     def flops(self, config: Config, size: StepSize) -> float:
@@ -38,10 +35,3 @@ class TacoDefinition(MaskedDefinition):
 
     def expected(self, rows: float, length: float) -> StepSize:
         return StepSize.of(rows, length, predicted=1.0 if self.token_prediction else self.p_m)
-
-    def unmet(self, config: Config) -> str | None:
-        """The embedding is taken from the state."""
-        narrow = narrow_embeddings(config)
-        if not narrow or self.embedding == "layer":
-            return None
-        return f"{narrow}, so one cannot be taken from the other; set taco.embedding to layer"

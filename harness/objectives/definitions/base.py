@@ -40,7 +40,8 @@ class Definition:
     `version` is part of every stage's key: raise it by hand when the code changes a value. `module`: the class that trains
     it, in the module of harness.objectives that is named as the definition's own. `labelled`: it trains on labels. `fitted`: scikit-learn fits it, so that it
     has no updates and no weights; `encoded`: it reads an encoder; `encodes_once`: each row of a stage goes through it once, however often it is trained on or
-    evaluated. `captured`: a GPU may repeat the operators of one update for the next ones (`harness check` says whether it may). `source`, `code`: digest and text of a file from outside, set when it is read.
+    evaluated. `captured`: a GPU may repeat the operators of one update for the next ones (`harness check` says whether it may). `source`, `code`: digest and text of a file from outside, set when it is read. `retired`:
+    parameters that had other values once, with the one that is left: they stay in its key.
     """
 
     name: ClassVar[str]
@@ -51,6 +52,7 @@ class Definition:
     encoded: ClassVar[bool] = True
     encodes_once: ClassVar[bool] = False
     captured: ClassVar[bool] = True
+    retired: ClassVar[Mapping[str, Any]] = {}
     source: ClassVar[str] = ""
     code: ClassVar[str] = ""
 
@@ -59,7 +61,7 @@ class Definition:
         """Its identity."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         params = {field.name: values[field.name] for field in fields(self) if values[field.name] != field.default}
-        return Objective(self.name, self.version, params, self.source, self.code)
+        return Objective(self.name, self.version, {**params, **self.retired}, self.source, self.code)
 
     def flops(self, config: Config, size: StepSize) -> float:
         """FLOPs of a training step of that size: encoder and MLM head are trained."""

@@ -9,28 +9,27 @@ from typing import ClassVar, Literal
 from harness.encoders.families import family_of
 from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
 from harness.objectives.definitions.base import Config, Definition, StepSize, narrow_embeddings
+from harness.specs import Objective
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuxiliaryDefinition(Definition):
     """`auxiliary`: 'shallow' has a third of the encoder's layers at full width, which begin as the encoder's first ones, or the number
     that the encoder's size gives (COCO-LM section 3.3: a quarter in large++); 'narrow' all of them at a third of the width, in whole
-    heads (ELECTRA's 256 of 768); 'none' where there is no network. `auxiliary_layers`: another number; 0: those."""
+    heads (ELECTRA's 256 of 768); 'none' where there is no network."""
 
-    method: ClassVar[str]
-    """Whose hyperparameters are named in an error."""
+    retired: ClassVar = {"auxiliary_layers": 0}
 
     p_m: float
     auxiliary: Literal["shallow", "narrow", "none"]
-    auxiliary_layers: int
 
     def auxiliary_shape(self, config: Config) -> tuple[int, int]:
         """(layers, hidden size) of the auxiliary network."""
         layers, hidden = int(config["num_hidden_layers"]), int(config["hidden_size"])
         if self.auxiliary == "shallow":
-            return self.auxiliary_layers or config.get("auxiliary_layers") or max(1, math.ceil(layers / 3)), hidden
+            return config.get("auxiliary_layers") or max(1, math.ceil(layers / 3)), hidden
         head = hidden // int(config.get("num_attention_heads", max(1, hidden // 64)))
-        return self.auxiliary_layers or layers, max(1, round(hidden / 3 / head)) * head
+        return layers, max(1, round(hidden / 3 / head)) * head
 
     def auxiliary_flops(self, config: Config, size: StepSize, passes: float) -> float:
         """Of so many forward passes of the auxiliary network."""
@@ -51,9 +50,6 @@ class AuxiliaryDefinition(Definition):
         family = family_of(config)
         if family.transform is None:
             return f"an auxiliary network cannot be made of {family.title}'s layers; use a BERT, RoBERTa or ELECTRA encoder"
-        layers = int(config.get("num_hidden_layers", 0))
-        if self.auxiliary == "shallow" and layers and self.auxiliary_layers > layers:
-            return f"it has {layers} layers, fewer than {self.method}.auxiliary_layers {self.auxiliary_layers}"
         return None
 
     @property
@@ -74,7 +70,6 @@ class AuxiliaryMlmDefinition(AuxiliaryDefinition):
     name = "auxiliary_mlm"
     version = 1
     module = "AuxiliaryMaskedLM"
-    method = "coco_lm"
 
     def flops(self, config: Config, size: StepSize) -> float:
         return self.auxiliary_flops(config, size, TRAIN)
@@ -87,7 +82,6 @@ class ElectraDefinition(AuxiliaryDefinition):
     name = "electra"
     version = 1
     module = "ReplacedTokenDetection"
-    method = "electra"
     replacements: ClassVar = "auxiliary"
     crop_ratio: ClassVar = 0.0
 
@@ -109,11 +103,9 @@ class CocoLmDefinition(AuxiliaryDefinition):
     name = "coco_lm"
     version = 1
     module = "CorrectiveContrast"
-    method = "coco_lm"
     sampling_dropout: ClassVar = False
 
     auxiliary: Literal["shallow", "narrow", "none"] = "none"
-    auxiliary_layers: int = -1
     replacements: Literal["auxiliary", "random", "converged"]
     rtd: bool
     lambda_copy: float = 0.0
@@ -124,6 +116,12 @@ class CocoLmDefinition(AuxiliaryDefinition):
     crop_ratio: float = 0.0
     projection: bool | None = None
     contrast_group: int = 0
+
+    @property
+    def spec(self) -> Objective:
+        found = super().spec
+        kept = {name: value for name, value in found.params.items() if name not in self.retired}
+        return found if self.auxiliary != "none" else replace(found, params=kept)
 
     def flops(self, config: Config, size: StepSize) -> float:
         """As ELECTRA's, with an auxiliary network that is trained unless it has converged, and the LM loss."""
