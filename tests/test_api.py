@@ -287,7 +287,7 @@ def test_the_session_on_results_runs_and_every_format_has_them(
     monkeypatch.setattr("harness.commands.report.results_of", read)
     assert_same(done.results, ours)
     assert (repr(done), done.complete) == (done.table("text"), True)
-    assert "<table>" in done._repr_html_()
+    assert "<table" in done._repr_html_()
     assert read.call_count == 1, "the records of a bench are read once"
 
 
