@@ -47,7 +47,6 @@ class Tracked:
     settings: Mapping[str, Value]
     history: tuple[tuple[str, int, float], ...]
     scores: Mapping[str, float]
-    tags: Mapping[str, str]
     started: float | None
     ended: float | None
 
@@ -93,8 +92,6 @@ def tensorboard(run: Tracked, experiment: str, folder: Path) -> str:
             writer.file_writer.add_summary(summary)
         for name, step, value in run.points:
             writer.add_scalar(name, value, step, walltime=run.ended)
-        for name, text in run.tags.items():
-            writer.add_text(name, text, walltime=run.ended)
     return f"tensorboard --logdir {root}"
 
 
@@ -121,7 +118,7 @@ def mlflow(run: Tracked, experiment: str, folder: Path) -> str:
     for old in before:
         client.delete_run(old.info.run_id)
     started, ended = (None if at is None else int(1000 * at) for at in (run.started, run.ended))
-    tags = {KEY: run.key, "group": run.group, **run.tags} | ({"reason": run.reason} if run.reason else {})
+    tags = {KEY: run.key, "group": run.group, "reason": run.reason}
     made = client.create_run(within, start_time=started, tags=tags, run_name=run.name).info.run_id
     client.log_batch(made, params=[Param(name, str(value)[:6000]) for name, value in run.settings.items()])
     metrics = [Metric(name, value, ended or 0, step) for name, step, value in run.points]
@@ -147,7 +144,7 @@ def wandb(run: Tracked, experiment: str, folder: Path) -> str:
     made = package.init(
         **{"project": project, "id": run.key, "name": run.name, "group": run.group, "notes": run.reason or None},
         **{"resume": "allow", "reinit": "create_new", "dir": str(root.absolute()), "settings": settings},
-        **{"tags": [run.status], "config": {**run.settings, "provenance": dict(run.tags)}},
+        **{"tags": [run.status], "config": dict(run.settings)},
     )
     if made.summary.get("status") != "done":
         for name, step, value in run.history:
@@ -272,6 +269,7 @@ class Trackers:
                 scores |= {f"{FINAL}step": record.selected_step, f"{FINAL}collapsed": record.collapsed}
             if key in {run.stage.key for run, *_ in served}:
                 scores |= _final(record, self._tests.get(key))
+        origin = {f"provenance.{name}": str(value) for name, value in sorted(record.provenance.items()) if value != ""}
         started = float(record.provenance.get("started_at", 0.0))
         return Tracked(
             key=key,
@@ -279,10 +277,9 @@ class Trackers:
             group=group if alone else f"shared/{stage.phase}",
             status=record.status,
             reason=record.reason,
-            settings={**common, **_recipe(stage)},
+            settings={**common, **_recipe(stage), **origin},
             history=tuple(history(record)),
             scores={name: float(value) for name, value in scores.items() if math.isfinite(value)},
-            tags={f"provenance.{name}": str(value) for name, value in sorted(record.provenance.items()) if value != ""},
             started=started or None,
             ended=started + record.seconds if started else None,
         )

@@ -81,13 +81,10 @@ class PreparedStudy:
         are not proposed yet, and no point is dropped."""
         store, space, retry = self.prepared.store, self.points.space, self.request.base.retry
         trials, _ = trials_of(begun_study(store, self.name), self.points, store)
-        ended = [dict(trial.point) for trial in trials if not unfinished(trial, retry)]
-        rest = [dict(trial.point) for trial in trials if unfinished(trial, retry)]
-        if space.sampler == "grid":
-            rest = [point for point in space.grid_points() if point not in ended]
-        elif not trials:
-            rest = [space.defaults]
-        every, left, untrained = self._stages([*ended, *rest]), self._stages(rest), trained_again(retry)
+        asked, rest = [trial.point for trial in trials], [trial.point for trial in trials if unfinished(trial, retry)]
+        rest += [p for p in (space.grid_points() if space.sampler == "grid" else [space.defaults]) if p not in asked]
+        ended = len(trials) - sum(unfinished(trial, retry) for trial in trials)
+        every, left, untrained = self._stages([*asked, *rest]), self._stages(rest), trained_again(retry)
         statuses = store.statuses(left)
         to_train = [stage for key, stage in left.items() if statuses.get(key, ("failed", 0))[0] in untrained]
         own = [stage for stage in self._stages([space.defaults]).values() if stage.phase not in SHARED_PHASES]
@@ -98,7 +95,7 @@ class PreparedStudy:
         return StudyPlan(
             name=self.name,
             points=space.trials,
-            ended=len(ended),
+            ended=ended,
             stages=len(every) + len(own) * new,
             to_train=train,
             flops=flops,
@@ -297,7 +294,7 @@ def searched(
         begin(opened)
         trackers = Trackers(request.base.track, f"harness-{opened.name}", opened.store.url)
         if trackers:
-            opened.watchers.append(lambda kind, trial: track_trial(opened, trackers, kind, trial, callbacks.warn))
+            opened.watchers.append(partial(track_trial, opened, trackers, callbacks.warn))
         if opened.remaining:
             run_trials(opened, view, deadline)
             opened.read()
@@ -492,13 +489,8 @@ def add_trial(opened: Opened, trackers: Trackers, trial: Trial) -> list[str]:
     return [stage.key for run in runs for stage in run.stage.chain]
 
 
-def track_trial(
-    opened: Opened, trackers: Trackers, kind: str, trial: Trial, warn: Callable[[str], None] = lambda sentence: None
-) -> None:
+def track_trial(opened: Opened, trackers: Trackers, warn: Callable[[str], None], kind: str, trial: Trial) -> None:
     """Write the stages of a trial whose replicate has ended."""
-    if kind == "started":
-        add_trial(opened, trackers, trial)
-    elif kind == "replicate":
-        trackers.write(
-            [s.key for runs in opened.points.runs(trial.point) for run in runs for s in run.stage.chain], warn
-        )
+    keys = add_trial(opened, trackers, trial)
+    if kind == "replicate":
+        trackers.write(keys, warn)

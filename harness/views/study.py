@@ -70,10 +70,12 @@ def study_view(study: Study) -> View:
 def screen(study: Study) -> View:
     """As a terminal shows it: the best points and the default one, the margins of a grid, and what is to be known of them."""
     view, names = study_view(study), [path.rpartition(".")[2] for path in study.paths]
-    table = view.tables[0]
+    table, *margins = view.tables
     ranks = [place for place, trial in enumerate(study.ranked) if place < SCREEN or trial is study.default]
     head = [table.head[0], *names, *table.head[1 + len(names) :]] if len({*names}) == len(names) else table.head
-    tables = [replace(table, head=head, rows=[table.rows[place] for place in ranks]), *view.tables[1:]]
+    tables = [replace(table, head=head, rows=[table.rows[place] for place in ranks]), *margins]
+    if len(margins) == 1 and "across" in margins[0].title and len(study.found) > SCREEN:
+        tables, ranks = margins, []  # which has every point
     left = len(study.found) - len(ranks)
     lines = [line for line in view.lines if line not in study.notes]
     return replace(
