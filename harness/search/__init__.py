@@ -1,7 +1,6 @@
 """The search for hyperparameters: spaces, points as ordinary runs, racing over replicates, the study, and what it found.
 
-space       a method's space under one preset: grid, search, default point, what it is judged by
-space_file  what its YAML file may say: distributions and the paths that they vary
+space       a method's space: its YAML file, and under one preset grid, search, default point, what it is judged by
 points      a point to its runs, replicate by replicate, and their scores on dev
 trials      trials and the outcomes of their replicates
 racing      the paired test that drops a point before all its replicates are run

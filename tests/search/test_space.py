@@ -28,13 +28,15 @@ from harness.planning.table import load_table, table_names
 from harness.search.request import TuneRequest
 from harness.search.space import (
     ResolvedSpace,
+    Space,
+    Tunable,
     check_metric,
     check_overrides,
     load_space,
     requested_space,
     space_names,
+    tunable_at,
 )
-from harness.search.space_file import Space, Tunable, tunable_at
 from harness.tasks import TASKS
 from harness.yaml_files import parse_yaml
 
