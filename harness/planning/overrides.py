@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import UserError, hint, unknown
 from harness.methods import METHODS
-from harness.planning.recipe import EXCLUSIVE, PHASES, EncoderSettings, Length, MlmHead, Phase, PreTrain, Recipe, Value
+from harness.planning.recipe import PHASES, EncoderSettings, Length, MlmHead, Phase, PreTrain, Recipe, Value
 from harness.planning.request import Override
-from harness.planning.row import ENCODER, ResolvedRow, Row, rows_named
+from harness.planning.row import ENCODER, ResolvedRow, Row, phases_of, rows_named
 from harness.wording import listed
 from harness.yaml_files import Strict, validated
 
@@ -138,54 +138,53 @@ def table_wide(path: Sequence[str]) -> bool:
 def unreached(resolved: ResolvedTable, overrides: Iterable[Override]) -> list[str]:
     """A sentence for each override that no row reads, or that does not reach each row that it concerns."""
     found = []
-    for override in _last(overrides):
-        group, keeping = override.path[0], dict[str, list[str]]()
-        reached = [row for row in resolved.rows if not override.row or override in row.overrides]
-        of_phase = group in PHASES and group not in resolved.phases
-        of_method = group in resolved.settings and not any(group in row.parts for row in resolved.rows)
-        if of_phase or of_method or not reached:
+    for override, own in _effects(resolved, overrides):
+        if not own:
             found.append(f"{override.place} has no effect: no chosen row reads it.")
-        for row in reached if not override.row else []:
-            for key, keeps in _own(override, row).items():
-                keeping.setdefault(key, []).extend([row.name] * keeps)
+        keeping: dict[str, list[str]] = {}
+        for row, keeps in own.items() if not override.row else ():
+            for key in (key for key, kept in keeps.items() if kept):
+                keeping.setdefault(key, []).append(row)
         for key, rows in keeping.items():
             verb, itself = ("sets", "itself") if len(rows) == 1 else ("set", "themselves")
-            found += [f"{override.place} has no effect on {listed(rows)}, which {verb} {key} {itself}."] if rows else []
+            found.append(f"{override.place} has no effect on {listed(rows)}, which {verb} {key} {itself}.")
     return found
 
 
 def check_effect(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
     """Raises UserError for an override that every row which it concerns replaces by a value of its own, or a row that it is for alone."""
-    for override in _last(overrides):
-        own = [found for row in resolved.rows if override in row.overrides and (found := _own(override, row))]
-        keeps = [all(found.values()) for found in own]
-        if own and (any(keeps) if override.row else all(keeps)):
+    for override, own in _effects(resolved, overrides):
+        keeps = [all(found.values()) for found in own.values()]
+        if keeps and (any(keeps) if override.row else all(keeps)):
+            key = next(iter(next(iter(own.values()))))
             raise UserError(
-                f"{override.place}: has no effect, each chosen row sets {next(iter(own[0]))} itself; change it in a table of your own."
+                f"{override.place}: has no effect, each chosen row sets {key} itself; change it in a table of your own."
             )
 
 
-def _last(overrides: Iterable[Override]) -> Iterable[Override]:
-    """Of several of one key the last one, which counts."""
-    return {(override.row, override.key): override for override in overrides}.values()
+def _effects(
+    resolved: ResolvedTable, overrides: Iterable[Override]
+) -> Iterator[tuple[Override, dict[str, dict[str, bool]]]]:
+    """Each override, of several of one key the last, with the rows that read its value: by name, whether they keep one of their own, by key."""
+    for override in {(each.row, each.key): each for each in overrides}.values():
+        rows = [row for row in resolved.rows if not override.row or override in row.overrides]
+        yield override, {row.name: own for row in rows if (own := _own(override, row))}
 
 
 def _own(override: Override, row: ResolvedRow) -> dict[str, bool]:
-    """Whether a row keeps a value of its own, by the override's key in full; nothing where it does not concern the row."""
+    """Whether a row keeps a value of its own, by the override's key in full; nothing where it does not read the value."""
     group, name, value = override.path[0], ".".join(override.path[1:]), override.value
-    if f"{group}." == ENCODER:
-        return {override.key: row.encoder_settings.get(name, value) != value}
-    if override.key == "pre_train.fraction":
-        return {override.key: row.pre_train_fraction not in (None, value)} if row.pre_train else {}
+    if table_wide(override.path):
+        own = row.encoder_settings.get(name, value) != value if f"{group}." == ENCODER else False
+        own = row.pre_train_fraction not in (None, value) if override.key == "pre_train.fraction" else own
+        return {override.key: own} if group != "pre_train" or row.pre_train else {}
     if group in ("optim", *PHASES):
-        phases = PHASES[:2] if group == "optim" else (group,)
-        return {f"{phase}.{name}": _replaces(row.recipe_settings.get(phase, {}), name, value) for phase in phases}
+        phases = [phase for phase in phases_of((row,)) if phase == group or (group == "optim" and phase != "pre_train")]
+        given = Phase.model_validate({name: value})
+        return {
+            f"{phase}.{name}": getattr(given.patched(getattr(row.recipe, phase)), name) != getattr(given, name)
+            for phase in phases
+        }
     if group not in row.parts:
         return {}
     return {override.key: row.settings[group][name] not in (value, row.overridden[group][name])}
-
-
-def _replaces(settings: Mapping[str, Any], name: str, value: Any) -> bool:
-    """Whether what a row sets of a phase takes the place of a field's value."""
-    same = next((pair for pair in EXCLUSIVE if name in pair), (name,))
-    return settings.get(name, value) != value or any(key in settings for key in same if key != name)

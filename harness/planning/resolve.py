@@ -11,8 +11,8 @@ from harness.errors import UserError, unknown, unknown_names
 from harness.methods import METHODS, REFERENCE, known_methods, methods_named
 from harness.planning.overrides import Applied, applied, check_effect, of_rows
 from harness.planning.request import OWN_DATA, YAML, Override, Request, encoder_names
-from harness.planning.resolved import ResolvedTable, UnderEncoder, encoder_titles, phases_of
-from harness.planning.row import ResolvedRow, Row, resolved_row, rows_named
+from harness.planning.resolved import ResolvedTable, UnderEncoder, encoder_titles
+from harness.planning.row import ResolvedRow, Row, phases_of, resolved_row, rows_named
 from harness.planning.table import Column, Preset, Table
 from harness.planning.values import uses
 from harness.tasks.protocols import protocol_named

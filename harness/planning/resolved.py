@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -14,7 +14,6 @@ from harness.errors import UserError
 from harness.methods import METHODS, REFERENCE
 from harness.planning.aggregation import Aggregation
 from harness.planning.recipe import (
-    PHASES,
     Augment,
     MlmHead,
     PreTrain,
@@ -25,7 +24,7 @@ from harness.planning.recipe import (
     scaled,
     updates_between,
 )
-from harness.planning.row import ENCODER, Place, ResolvedRow, Row, on_encoder
+from harness.planning.row import ENCODER, Place, ResolvedRow, Row, on_encoder, phases_of
 from harness.planning.table import Column, Table
 from harness.tasks.protocols import protocol_named
 from harness.wording import value_text
@@ -437,14 +436,3 @@ class ResolvedTable:
         """The paper's (value, spread), both with 1 for 100 %, whatever its units; None where it prints none."""
         pair = self.table.paper.get(size, {}).get(row, {}).get(column)
         return None if pair is None else self.table.paper_unit.converted(pair)
-
-
-def phases_of(rows: Iterable[Row]) -> tuple[str, ...]:
-    """The training phases of rows, fine-tuning first."""
-    found = {"fine_tune"}
-    for row in rows:
-        found |= (
-            {"post_train"} if any(METHODS[part].train for part in row.method.split("+") if part in METHODS) else set()
-        )
-        found |= {"pre_train"} if row.pre_train else set()
-    return tuple(phase for phase in PHASES if phase in found)

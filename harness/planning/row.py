@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from harness.methods import METHODS
 from harness.planning.recipe import PHASES, Augment, Count, EncoderSettings, Phase, Recipe, Share, Value
 from harness.planning.request import Override
 from harness.yaml_files import MisplacedError, Strict, placed, validated
@@ -218,3 +219,12 @@ def rows_named(rows: Iterable[Row], name: str) -> list[Row]:
     found = [row for row in rows if name in (row.name, row.title)]
     found = found or [row for row in rows if row.method and row.method.lower() == lower]
     return found or [row for row in rows if lower in (row.name.lower(), row.title.lower())]
+
+
+def phases_of(rows: Iterable[Row]) -> tuple[str, ...]:
+    """The training phases of rows, fine-tuning first."""
+    rows = list(rows)
+    parts = {part for row in rows for part in row.method.split("+")}
+    found = {"fine_tune": True, "post_train": any(METHODS[part].train for part in parts if part in METHODS)}
+    found["pre_train"] = any(row.pre_train for row in rows)
+    return tuple(phase for phase in PHASES if found[phase])

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness.planning.recipe import EXCLUSIVE
-from harness.planning.resolved import UnderEncoder, Use, phases_of
+from harness.planning.resolved import UnderEncoder, Use
+from harness.planning.row import phases_of
 from harness.planning.table import TASK_RECIPES, TOKENIZER, _encoder, _start, _text, origin_of, stated
 from harness.specs import Optim
 from harness.wording import value_text

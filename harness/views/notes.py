@@ -9,7 +9,7 @@ from harness.encoders import Located
 from harness.objectives import definition_of
 from harness.planning.overrides import unreached
 from harness.planning.request import Override
-from harness.planning.resolved import phases_of
+from harness.planning.row import phases_of
 from harness.planning.runs import COMPARED_TEXTS, Plan
 from harness.planning.task_reader import UNLABELLED
 from harness.specs import Parent, Record, Run, starts_elsewhere
