@@ -3,16 +3,15 @@ that the planner reads."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.errors import UserError, unknown, unknown_names
 from harness.methods import METHODS, REFERENCE, known_methods, methods_named
 from harness.planning.overrides import Applied, applied, check_effect, of_rows
-from harness.planning.request import OWN_DATA, YAML, Override, Request, encoder_names
+from harness.planning.request import OWN_DATA, YAML, Request, encoder_names
 from harness.planning.resolved import ResolvedTable, UnderEncoder, encoder_titles
-from harness.planning.row import ResolvedRow, Row, phases_of, resolved_row, rows_named
+from harness.planning.row import Row, drawn, phases_of, resolved_row, rows_named
 from harness.planning.table import Column, Preset, Table
 from harness.planning.values import uses
 from harness.tasks.protocols import protocol_named
@@ -31,70 +30,84 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     Raises UserError for an unknown name, a number out of range, or a wrong override.
     """
     request = _read(request or Request())
-    preset = request.preset or table.preset_for(request.encoder)
-    if preset not in table.presets:
-        raise unknown("preset", preset, table.presets, f"{request.origin('preset')} of table {table.name}")
-    base = table.presets[preset]
-    encoders = request.encoders or encoder_names(base.encoder)
-    rows = _rows(table, preset, request)
-    sizes, subsets, seeds = _design(table, preset, request)
-    chosen_tasks = tuple(dict.fromkeys((base.tasks or table.tasks) if request.tasks is None else request.tasks))
+    name = request.preset or table.preset_for(request.encoder)
+    if name not in table.presets:
+        raise unknown("preset", name, table.presets, f"{request.origin('preset')} of table {table.name}")
+    preset = table.presets[name]
+    encoders = request.encoders or encoder_names(preset.encoder)
+    titles, several = encoder_titles(encoders), len(encoders) > 1
+    rows = _rows(table, name, request)
+    sizes, subsets, seeds = _design(table, name, request)
+    chosen_tasks = tuple(dict.fromkeys((preset.tasks or table.tasks) if request.tasks is None else request.tasks))
     if not chosen_tasks:
         raise UserError(
             f"table {table.name} has no task of its own; name a file of labelled rows, a task's YAML file or a task with "
             f"--tasks."
         )
-    columns = _columns(table, preset, request, chosen_tasks, tasks)
+    columns = _columns(table, name, request, chosen_tasks, tasks)
     shared = tuple(override for override in request.overrides if not override.row)
-    settings = applied(table, base, encoders[0], rows, shared)
+    of_all = [applied(table, preset, encoder, rows, shared) for encoder in encoders]
+    settings = of_all[0]
     if request.corpus is not None:
         if settings.pre_train is None:
             place = f"{request.origin('corpus')} {request.corpus}"
             raise UserError(f"{place}: table {table.name} has no row that is pre-trained.")
         settings.pre_train = settings.pre_train.model_copy(update={"corpus": request.corpus})
-    translator = table.translator if base.translator is None else base.translator
+    translator = table.translator if preset.translator is None else preset.translator
+    own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
+    under = [_under(table, preset, *each) for each in zip(encoders, titles, of_all, strict=True)]
+    reach, phases = of_rows(table, rows, request.overrides), phases_of(rows)
+    resolved_rows = []
+    for each in under:
+        for row in rows:
+            here, overridden, tuned = each, settings.hyperparameters, {}
+            if row.name in reach:
+                own = applied(table, preset, each.name, rows, reach[row.name])
+                here, overridden = _under(table, preset, each.name, each.title, own), own.hyperparameters
+                tuned = {
+                    f"{phase}.{field}": value
+                    for phase in phases
+                    for field, value in getattr(here.recipe, phase).model_dump(exclude_none=True).items()
+                    if value != getattr(getattr(each.recipe, phase), field)
+                }
+            carried = {"encoder": each.name, "base": here.recipe, "task_recipes": here.task_recipes, "tuned": tuned}
+            carried |= {"overrides": reach.get(row.name, shared), "overridden": overridden}
+            resolved_rows.append(resolved_row(row, each.title if several else "", **carried))
     result = ResolvedTable(
         table=table,
-        preset=preset,
-        encoders=tuple(
-            _under(table, base, name, title, applied(table, base, name, rows, shared))
-            for name, title in zip(encoders, encoder_titles(encoders), strict=True)
-        ),
-        data=request.data
-        or (OWN_DATA if tasks and all(name in tasks and tasks[name].own for name in chosen_tasks) else base.data),
-        rows=(),
+        preset=name,
+        encoders=tuple(under),
+        data=request.data or (OWN_DATA if own_data else preset.data),
+        rows=tuple(resolved_rows),
         tasks=chosen_tasks,
         columns=columns,
         sizes=sizes,
         subsets=subsets,
         seeds=seeds,
         max_length=settings.max_length,
-        selection_every=base.selection_every or table.selection_every,
+        selection_every=preset.selection_every or table.selection_every,
         mlm_head=settings.mlm_head,
         aggregate=table.aggregate,
         pre_train=settings.pre_train if any(row.pre_train for row in rows) else None,
         translator=translator if request.translator is None else request.translator,
         settings=settings.hyperparameters,
-        num_workers=request.num_workers or base.num_workers or table.num_workers,
+        num_workers=request.num_workers or preset.num_workers or table.num_workers,
         file=request.table if request.table.endswith(YAML) else "",
         protocol=request.protocol or table.protocol,
-        starts_from=base.starts_from or table.starts_from,
+        starts_from=preset.starts_from or table.starts_from,
     )
-    result = replace(result, rows=_with_overrides(result, rows, request.overrides))
     _check_starts(result)
     check_effect(result, request.overrides)
     _check_k(result)
-    under = tuple(replace(each, uses=uses(result, each)) for each in result.encoders)
-    incomparable = (
-        result.changes(under[0], departing=False)
-        if base.comparable
-        else (f"preset {preset} is not the paper's setting",)
-    )
-    if table.source is None:
-        incomparable = ("no paper prints this table",)
-    if len(encoders) > 1:
+    used = tuple(replace(each, uses=uses(result, each)) for each in under)
+    incomparable = result.changes(used[0], departing=False)
+    if several:
         incomparable = ("no paper has rows of several encoders beside one another; name one alone",)
-    return replace(result, encoders=under, incomparable=incomparable)
+    elif table.source is None:
+        incomparable = ("no paper prints this table",)
+    elif not preset.comparable:
+        incomparable = (f"preset {name} is not the paper's setting",)
+    return replace(result, encoders=used, incomparable=incomparable)
 
 
 def _under(table: Table, preset: Preset, name: str, title: str, settings: Applied) -> UnderEncoder:
@@ -106,41 +119,6 @@ def _under(table: Table, preset: Preset, name: str, title: str, settings: Applie
     }
     values = settings.encoder.model_dump(exclude_none=True)
     return UnderEncoder(name, title, settings.over(own.patched(preset.recipe)), recipes, values)
-
-
-def _with_overrides(
-    resolved: ResolvedTable, rows: Sequence[Row], overrides: Sequence[Override]
-) -> tuple[ResolvedRow, ...]:
-    """The rows under each encoder with what reaches them, each as the overrides leave it."""
-    table, phases = resolved.table, phases_of(rows)
-    base, shared = table.presets[resolved.preset], tuple(each for each in overrides if not each.row)
-    reach = of_rows(table, rows, overrides)
-    found = []
-    for under in resolved.encoders:
-        for row in rows:
-            here, settings, tuned = under, resolved.settings, {}
-            if row.name in reach:
-                own = applied(table, base, under.name, rows, reach[row.name])
-                here, settings = _under(table, base, under.name, under.title, own), own.hyperparameters
-                tuned = {
-                    f"{phase}.{name}": value
-                    for phase in phases
-                    for name, value in getattr(here.recipe, phase).model_dump(exclude_none=True).items()
-                    if value != getattr(getattr(under.recipe, phase), name)
-                }
-            found.append(
-                resolved_row(
-                    row,
-                    under.title if len(resolved.encoders) > 1 else "",
-                    encoder=under.name,
-                    base=here.recipe,
-                    task_recipes=here.task_recipes,
-                    overrides=reach.get(row.name, shared),
-                    overridden=settings,
-                    tuned=tuned,
-                )
-            )
-    return tuple(found)
 
 
 # --------------------------------------------------------------------------------------------------------- filters
@@ -169,15 +147,12 @@ def _rows(table: Table, preset: str, request: Request) -> tuple[Row, ...]:
 
 def _drawn(rows: Sequence[Row], draws: int) -> tuple[Row, ...]:
     """`draws` of the points of each grid, the same points in all grids of one kind."""
-    grids: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-    for index, row in enumerate(rows):
+    grids: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for row in rows:
         if row.configuration_of:
-            grids.setdefault((row.configuration_of, row.tasks), []).append(index)
-    left_out: set[int] = set()
-    for (_, tasks), places in grids.items():
-        kept = random.Random(" ".join(tasks)).sample(range(len(places)), min(draws, len(places)))
-        left_out |= {place for number, place in enumerate(places) if number not in kept}
-    return tuple(row for index, row in enumerate(rows) if index not in left_out)
+            grids.setdefault((row.configuration_of, row.tasks), []).append(row.name)
+    kept = {name for (_, tasks), names in grids.items() for name in drawn(names, draws, " ".join(tasks))}
+    return tuple(row for row in rows if not row.configuration_of or row.name in kept)
 
 
 def _design(table: Table, preset: str, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
