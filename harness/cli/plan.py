@@ -15,7 +15,7 @@ from harness.cli.request import read
 from harness.cli.terminal import duration, print_lines, print_table
 from harness.commands.compare import detections_of
 from harness.commands.execution import storage_of
-from harness.commands.prepare import Prepared, lacking, prepare, shared_runs
+from harness.commands.prepare import Prepared, lacking, prepare
 from harness.commands.seal import seal
 from harness.encoders.flops import parameters, weights_bytes
 from harness.errors import UserError
@@ -47,12 +47,7 @@ def plan(args: argparse.Namespace) -> int:
     if args.seal:
         wanted, region = (None if each is None else each / 100 for each in (args.detect, args.region))
         sealed = seal(prepared, args.against or "", REGION if region is None else region, args.items, wanted)
-    shared = [
-        f"{runs:,} of these runs are runs of table {name}, preset {prepared.resolved.preset}: they are trained once, for both."
-        for name, runs in shared_runs(prepared).items()
-        if runs
-    ]
-    print_lines([*describe(prepared), *shared], sys.stdout)
+    print_lines(describe(prepared), sys.stdout)
     print("\n".join(["", *_rows(prepared)]))
     if args.detect is not None:
         lines = detection_lines(detections_of(prepared, args.detect / 100), duration)

@@ -372,24 +372,6 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
 # ---------------------------------------------------------------------------------------------------------------- checks
 
 
-def shared_runs(prepared: Prepared) -> dict[str, int]:
-    """How many runs other packaged tables have in common with it under the preset of its name, by table, for those that its table
-    names. Nothing is read: of data that are not read, equal names stand for equal rows."""
-    resolved, found = prepared.resolved, dict[str, int]()
-    for name in resolved.table.shares:
-        other = load_table(name)
-        if resolved.preset in other.presets and other.protocol == resolved.protocol:
-            methods = tuple(dict.fromkeys(row.method for row in resolved.rows))
-            request = Request(preset=resolved.preset, methods=methods, encoder=resolved.encoder)
-            theirs = resolve(
-                other, request, {**TASKS, **{name: data.task for name, data in prepared.plan.tasks.items()}}
-            )
-            plans = (make_plan(each, None, *prepared.plan.encoders) for each in (resolved, theirs))
-            ours, known = ({run.stage.key for run in plan.runs} for plan in plans)
-            found[name] = len(ours & known)
-    return found
-
-
 def _check_cores(request: Request, resolved: ResolvedTable) -> None:
     if request.address == "local" and resolved.num_workers > cores():
         named = request.num_workers is not None

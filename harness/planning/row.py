@@ -188,11 +188,6 @@ class ResolvedRow(Row):
             found[part][name] = value
         return found
 
-    @property
-    def set_here(self) -> dict[str, Value]:
-        """What overrides set of its methods, by 'method.name'."""
-        return {f"{part}.{key}": value for part in self.parts for key, value in self.overridden.get(part, {}).items()}
-
     def recipe_on(self, task: str) -> Recipe:
         """The recipe that it trains with on a task."""
         recipe = self.task_recipes.get(task, self.base)

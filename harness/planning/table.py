@@ -170,8 +170,7 @@ class Table(Strict):
     `paper`: size -> row -> column -> [value, spread] in the paper's units; values times `paper_unit.value`, spreads times
     `paper_unit.spread`, lie in [0, 1]. `origin`: where each value comes from, by its path or a pattern ('recipe.*.lr'); a
     table that gives origins gives one for every value. `encoders`: what it has for other sizes of new encoders, under presets and overrides. `averages`: rows printed after the others by name, each with those that its
-    cells are the means of; their spread is that of all runs which count in these. `shares`: other packaged tables that have runs in common with it, which a
-    plan counts.
+    cells are the means of; their spread is that of all runs which count in these.
     """
 
     model_config = ConfigDict(protected_namespaces=())
@@ -212,7 +211,6 @@ class Table(Strict):
     paper: dict[Size, dict[str, dict[str, PaperValue]]] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
     figure: Figure | None = None
-    shares: tuple[str, ...] = ()
     default_preset: str = "quick"
     encoder_preset: str = ""
     presets: dict[str, Preset]
@@ -234,14 +232,15 @@ class Table(Strict):
                     raise MisplacedError(["configuration_of"], wrong)
         if self.aggregate.select != "none" and titles == names:
             raise MisplacedError(["aggregate", "select"], "no row has configurations to select from; give rows a grid")
-        self._check_columns()
-        self._check_rows(titles)
+        self._check_names(titles)
         self._check_recipe()
-        self._check_presets(titles)
         self._check_origins()
         return self
 
-    def _check_columns(self) -> None:
+    def _check_names(self, titles: list[str]) -> None:
+        """Raises MisplacedError for a name of nothing that the table has. `titles`: the rows that are printed."""
+        averaged, drawn = self.aggregate.average != "none", [*titles, *self.averages]
+        printed = [*self.columns, *([AVERAGE] if averaged else [])]
         for index, group in enumerate(self.aggregate.average_over or ()):
             for column in (group,) if isinstance(group, str) else group:
                 _check(column, self.columns, "column", "aggregate", "average_over", index)
@@ -251,11 +250,6 @@ class Table(Strict):
                 spec.check(TASKS.get(spec.task))
         for index, task in enumerate(self.tasks):
             _check(task, {spec.task for spec in self.columns.values()}, "task with a column", "tasks", index)
-
-    def _check_rows(self, titles: list[str]) -> None:
-        """Raises MisplacedError for what is said of rows that there are not. `titles`: those that are printed."""
-        has_average = self.aggregate.average != "none"
-        printed = [*self.columns, *([AVERAGE] if has_average else [])]
         for name, members in self.averages.items():
             for index, member in enumerate(members):
                 _check(member, titles, "row", "averages", name, index)
@@ -264,17 +258,23 @@ class Table(Strict):
                     raise ValueError("a row has this name")
                 if len(members) == 1:
                     raise ValueError("names one row; give several")
-                if has_average:
+                if averaged:
                     raise ValueError("a table has means of rows or an Avg of columns, not both")
         for size, rows in self.paper.items():
             _check(size, self.sizes, "size", "paper", size)
             for name, cells in rows.items():
-                _check(name, [*titles, *self.averages], "row", "paper", size, name)
+                _check(name, drawn, "row", "paper", size, name)
                 for column in cells:
                     _check(column, printed, "column", "paper", size, name, column)
-        if self.figure:
-            for row, size in itertools.product(self.rows, self.sizes or (0,)):
-                self.figure.x_of(row, size)
+        for key in ("default_preset", *(["encoder_preset"] if self.encoder_preset else [])):
+            _check(getattr(self, key), self.presets, "preset", key)
+        for preset, changes in self.presets.items():
+            for index, size in enumerate((changes.sizes if self.sizes else None) or ()):
+                _check(size, self.sizes, "size", "presets", preset, "sizes", index)
+            for index, name in enumerate(changes.methods or ()):
+                _check(name, titles, "row", "presets", preset, "methods", index)
+        for size_of_new in self.encoders:
+            _check(size_of_new, SIZES, "size of a new encoder", "encoders", size_of_new)
 
     def _check_recipe(self) -> None:
         for index, spec in enumerate(self.task_recipes):
@@ -289,41 +289,26 @@ class Table(Strict):
             for names in (("lr",), ("batch_size",), ("steps",) if phase == "pre_train" else ("epochs", "steps")):
                 if not any(name in given for name in names):
                     raise MisplacedError(["recipe", phase, names[0]], f"the recipe needs {' or '.join(names)}")
-        if pre_trained:
-            if self.pre_train is None:
-                raise MisplacedError(["pre_train"], "rows with pre_train need a corpus: pre_train: {corpus: NAME}")
-            self._check_updates()
-
-    def _check_updates(self) -> None:
-        """Raises MisplacedError for weights after an update that pre-training does not have."""
+        if pre_trained and self.pre_train is None:
+            raise MisplacedError(["pre_train"], "rows with pre_train need a corpus: pre_train: {corpus: NAME}")
+        texts: list[tuple[list[Any], PreTrain | None, Recipe]] = [(["pre_train"], self.pre_train, Recipe())]
+        texts += [(["presets", name, "pre_train"], each.pre_train, each.recipe) for name, each in self.presets.items()]
         places: list[tuple[list[Any], Sequence[int], Recipe]] = [
-            (["rows", index, "pre_train_step"], [row.pre_train_step or 0], self.recipe.patched(row.recipe))
+            (["rows", index, "pre_train_step"], [row.pre_train_step or 0], row.recipe)
             for index, row in enumerate(self.rows)
         ]
-        texts = [(["pre_train"], self.pre_train, self.recipe)]
-        for name, preset in self.presets.items():
-            texts.append((["presets", name, "pre_train"], preset.pre_train, self.recipe.patched(preset.recipe)))
         places += [([*loc, "save_at"], text.save_at, recipe) for loc, text, recipe in texts if text]
-        for loc, updates, recipe in places:
-            step, steps = max(updates, default=0), recipe.pre_train.steps
+        for loc, updates, recipe in places if pre_trained else ():
+            step, steps = max(updates, default=0), self.recipe.patched(recipe).pre_train.steps
             if step and not (isinstance(steps, int) and step <= steps):
                 raise MisplacedError(loc, f"{step} is not among the {steps} updates of recipe.pre_train.steps")
-
-    def _check_presets(self, titles: list[str]) -> None:
-        for key in ("default_preset", *(["encoder_preset"] if self.encoder_preset else [])):
-            _check(getattr(self, key), self.presets, "preset", key)
-        for preset, changes in self.presets.items():
-            for index, size in enumerate((changes.sizes if self.sizes else None) or ()):
-                _check(size, self.sizes, "size", "presets", preset, "sizes", index)
-            for index, name in enumerate(changes.methods or ()):
-                _check(name, titles, "row", "presets", preset, "methods", index)
+        for row, size in itertools.product(self.rows, self.sizes or (0,)) if self.figure else ():
+            self.figure.x_of(row, size)
 
     def _check_origins(self) -> None:
-        for size in self.encoders:
-            _check(size, SIZES, "size of a new encoder", "encoders", size)
         values = stated(self) if self.origin else {}
         for pattern in self.origin:
-            if not any(matching({pattern: ""}, path) for path in values):
+            if not any(fnmatchcase(path, pattern) for path in values):
                 _check(pattern, values, "value", "origin", pattern)
         for path in values:
             patterns = matching(self.origin, path)

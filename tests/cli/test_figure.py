@@ -32,10 +32,3 @@ def test_an_empty_figure_says_what_is_missing(workdir: Path, capsys: pytest.Capt
     out, err = capsys.readouterr()
     assert "0 of 5 points are drawn" in err
     assert [row["x"] for row in csv.DictReader(io.StringIO(out))] == ["1.0", "2.0", "3.0", "4.0", "5.0"]
-
-
-def test_a_plan_counts_the_runs_that_tables_share(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--table", "views"]) == 0
-    assert "3 of these runs are runs of table few_shot, preset quick" in capsys.readouterr().out.replace("\n", " ")
-    assert main(["plan", "--table", "scl_few_shot"]) == 0
-    assert "are runs of table" not in capsys.readouterr().out

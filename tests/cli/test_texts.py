@@ -66,7 +66,6 @@ def test_augmented_rows_need_a_translator_that_fits(harness: Harness, workdir: P
     assert said.status == 0, said.err
     said_plainly = " ".join(said.out.split())
     assert "Skipped: CE (augmented) on movies: no translator is named" in said_plainly
-    assert "20 of these runs are runs of table scl_few_shot, preset quick" in said_plainly
     said = harness("plan", "--table", "scl_noisy", "--methods", "CE (T=0.3)", "--translator", "file:views.csv")
     assert said.status == 2
     assert "translator 'file:views.csv@T=0.3': a file cannot sample" in said.err
