@@ -302,8 +302,9 @@ class Table(Strict):
             step, steps = max(updates, default=0), self.recipe.patched(recipe).pre_train.steps
             if step and not (isinstance(steps, int) and step <= steps):
                 raise MisplacedError(loc, f"{step} is not among the {steps} updates of recipe.pre_train.steps")
-        for row, size in itertools.product(self.rows, self.sizes or (0,)) if self.figure else ():
-            self.figure.x_of(row, size)
+        if self.figure:
+            for row, size in itertools.product(self.rows, self.sizes or (0,)):
+                self.figure.x_of(row, size)
 
     def _check_origins(self) -> None:
         values = stated(self) if self.origin else {}

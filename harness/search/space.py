@@ -169,7 +169,7 @@ class Tunable:
     @property
     def kind(self) -> type[Value]:
         """The first plain type of the field's annotation; of a `Literal` str."""
-        found = self.model.model_fields[self.name].annotation
+        found: Any = self.model.model_fields[self.name].annotation
         while typing.get_origin(found) in (Annotated, typing.Union, types.UnionType):
             found = typing.get_args(found)[0]
         return found if found in (bool, int, float) else str
