@@ -1,4 +1,4 @@
-"""The contract of methods and objectives: the laws that tests hold the built-in ones to, and `harness check` a file from outside."""
+"""The contract of objectives: the laws that tests hold the built-in ones to, and `harness check` a file from outside."""
 
 from __future__ import annotations
 
@@ -7,15 +7,31 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from harness.contract.law import BrokenLawError, require
-from harness.contract.methods import OF_HYPERPARAMETER, OF_METHOD, alternatives, chain, effective_with
-from harness.contract.objectives import OF_OBJECTIVE, bert_config, made, unread, write_bert
+from pydantic import ValidationError
+
+from harness.contract.objectives import OF_OBJECTIVE, BrokenLawError, bert_config, made, require, unread, write_bert
 from harness.errors import UserError, first_line
-from harness.methods import Method
+from harness.methods import Method, RunContext, chain
 from harness.objectives import definition_of
-from harness.specs import Objective, Stage
+from harness.prompts import Prompt
+from harness.specs import Data, Encoder, Objective, Optim, RowSet, Selection, Stage
+
+CONTEXT = RunContext(
+    task="toy",
+    size=20,
+    subset=0,
+    seed=31,
+    data=Data(RowSet("b" * 32), num_labels=2, max_length=96, dev=RowSet("d" * 32), tests=(RowSet("f" * 32),)),
+    unlabelled=Data(RowSet("a" * 32), max_length=96),
+    fine_tune=Optim(1e-5, 64, 700),
+    post_train=Optim(2e-5, 256, 650),
+    selection=Selection("accuracy"),
+    encoder=Encoder("e" * 32),
+    translated=Data(RowSet("9" * 32), max_length=96, views=2),
+    prompt=Prompt("{first} It was [MASK].", ("terrible", "great")),
+)
 
 
 class Outcome(NamedTuple):
@@ -27,31 +43,24 @@ class Outcome(NamedTuple):
 
 
 def check(method: Method, source: str) -> Iterator[Outcome]:
-    """The laws of a method, of its hyperparameters, and of the objectives that the file with this digest defines."""
-    made = _held(its_stages_are_made, f"method {method.name}", method)
-    if made.broken:
-        yield made  # what every other law would say
+    """The laws of the objectives that the file with this digest defines, at its method's defaults and at each value of a switch or a named choice."""
+    try:
+        stages = _stages(method)
+    except (Exception, SystemExit) as error:  # whatever the file's code raises
+        yield Outcome("its stages are made", f"method {method.name}", _words(error))
         return
-    for law in OF_METHOD:
-        yield _held(law, f"method {method.name}", method)
-    for name in method.Hyperparameters.model_fields:
-        for of_name in OF_HYPERPARAMETER:
-            yield _held(of_name, f"hyperparameter {name}", method, name)
+    yield Outcome("its stages are made", f"method {method.name}", "")
     with TemporaryDirectory() as folder:
         bert = write_bert(Path(folder) / "bert")
-        for stage in _stages(method):
+        for stage in stages:
             spec = stage.objective
             if spec.source != source or definition_of(spec).unmet(bert_config().to_dict()):
                 continue
             make = partial(_made, bert, spec, stage.data.views)
             words = ", ".join(f"{name} {value}" for name, value in spec.params.items())
-            for of_objective in OF_OBJECTIVE:
-                yield _held(of_objective, f"objective {spec.name}{f' ({words})' if words else ''}", make)
+            for law in OF_OBJECTIVE:
+                yield _held(law, f"objective {spec.name}{f' ({words})' if words else ''}", make)
             yield _held(all_its_parameters_are_read, f"objective {spec.name}", make, spec)
-
-
-def its_stages_are_made(method: Method) -> None:
-    chain(method)
 
 
 def all_its_parameters_are_read(make: Any, spec: Objective) -> None:
@@ -68,31 +77,29 @@ def _made(folder: Path, spec: Objective, views: int, *, p_m: float | None = None
     return made(folder, spec, views, **how)
 
 
-def _stages(method: Method) -> Iterator[Stage]:
-    """One stage for each objective at the defaults and at each value of a switch or a named choice: another number is the same code."""
-    found: dict[str, Stage] = {}
-    settings: list[dict[str, Any]] = [{}]
-    with suppress(BrokenLawError, UserError):  # the laws of this hyperparameter have told it
-        for name, info in method.Hyperparameters.model_fields.items():
-            if info.annotation not in (int, float):
-                beside = effective_with(method, name)
-                settings += [{**beside, name: value} for value in alternatives(method, name)]
-    for setting in settings:
-        with suppress(UserError):  # so have they this one
-            for stage in chain(method, **setting):
-                found.setdefault(repr(stage.objective), stage)
-    return iter(found.values())
+def _stages(method: Method) -> list[Stage]:
+    """One for each objective: another number is the same code."""
+    found = {repr(stage.objective): stage for stage in chain([(method, method.Hyperparameters())], CONTEXT)}
+    for name, info in method.Hyperparameters.model_fields.items():
+        for value in (True, False) if info.annotation is bool else get_args(info.annotation):
+            with suppress(UserError, ValidationError):  # it cannot stand beside the defaults
+                for stage in chain([(method, method.Hyperparameters(**{name: value}))], CONTEXT):
+                    found.setdefault(repr(stage.objective), stage)
+    return list(found.values())
 
 
 def _held(law: Callable[..., None], subject: str, *arguments: Any) -> Outcome:
     broken = ""
     try:
         law(*arguments)
-    except (BrokenLawError, UserError) as error:
-        broken = str(error).rstrip(".")
     except (Exception, SystemExit) as error:  # whatever the file's code raises
-        broken = f"{type(error).__name__}: {first_line(error)}"
-    return Outcome(law.__name__.replace("_", " ").replace("context s", "context's"), subject, broken)
+        broken = _words(error)
+    return Outcome(law.__name__.replace("_", " "), subject, broken)
+
+
+def _words(error: BaseException) -> str:
+    known = isinstance(error, BrokenLawError | UserError)
+    return str(error).rstrip(".") if known else f"{type(error).__name__}: {first_line(error)}"
 
 
 __all__ = ["BrokenLawError", "Outcome", "check"]

@@ -16,7 +16,6 @@ from transformers import AutoModelForMaskedLM, BertConfig, PreTrainedTokenizerFa
 from transformers.utils import logging
 
 from harness import objectives
-from harness.contract.law import require
 from harness.contract.replay import Replay
 from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.sources import locate
@@ -30,6 +29,16 @@ from harness.streams import stream
 from harness.training.forward_backward import ForwardBackward, autocast
 from harness.training.process_group import SINGLE_PROCESS
 from harness.training.update import repeatable, trainable
+
+
+class BrokenLawError(AssertionError):
+    """A law that does not hold, with the sentence that says how."""
+
+
+def require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise BrokenLawError(sentence)
+
 
 CPU = torch.device("cpu")
 ROWS = 9

@@ -20,11 +20,11 @@ from cli.command import Said, command
 from fuzz.inputs import prepare as prepare_inputs
 from fuzz.inputs import published as published_inputs
 from fuzz.inputs import record as record_inputs
+from methods.contexts import CONTEXT, chain
 from search.small import ran
 
 from harness.commands.prepare import prepare
 from harness.commands.study import open_study, prepare_study
-from harness.contract.methods import CONTEXT, chain
 from harness.errors import UserError
 from harness.methods import METHODS, read_method, read_methods
 from harness.objectives import DEFINITIONS, definition_of
@@ -65,13 +65,9 @@ def test_the_example_keeps_the_contract(focal: Path, harness: Harness) -> None:
 
 
 BREAKS = [
-    ("ge=1, allow_inf_nan=False, ", "", "it cannot be"),
     ("self.params.gamma * surprise", "2 * surprise", "no code reads gamma"),
     ("surprise).mean()", "surprise).sum()", "see counts"),
     ("surprise).mean()", "(surprise / 0)).mean()", "is not finite"),
-    ("Deviations.", "", "Deviations"),
-    ("ICCV 2017", "ICCV", "names no year"),
-    ('objective("focal", gamma=h.gamma)', 'objective("focal", gamma=2.0)', "changes no key"),
     ("surprise).mean()", "surprise).detach().mean()", "RuntimeError"),
     ("        surprise =", "        raise SystemExit(0)\n        surprise =", "SystemExit: 0"),
     ('objective("focal", gamma=h.gamma)', 'objective("focal", gamam=h.gamma)', "argument 'gamam'"),

@@ -13,8 +13,7 @@ import torch
 from gpu.models import BATCH, CPU, SEED, SHAPES, Setting, Trained, built, inputs_of, needs, trained
 from torch import Tensor
 
-from harness.contract.law import BrokenLawError
-from harness.contract.objectives import a_gpu_may_repeat_its_operators, made, write_bert
+from harness.contract.objectives import BrokenLawError, a_gpu_may_repeat_its_operators, made, write_bert
 from harness.contract.replay import Replay
 from harness.encoders.kernels.packing import block_width
 from harness.encoders.models.batch import parts, staged

@@ -1,12 +1,115 @@
-"""The built-in methods and their hyperparameters, as parameters of tests."""
+"""Contexts that methods make their stages in, values of their hyperparameters, and the built-in ones as parameters of tests."""
 
 from __future__ import annotations
 
-import pytest
+import typing
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
-from harness.contract.methods import chain
-from harness.methods import METHODS
+import pytest
+from pydantic import ValidationError
+
+from harness.methods import METHODS, Method, RunContext, hyperparameters, mlm_head_stage
+from harness.methods import chain as chained
 from harness.objectives import definition_of
+from harness.prompts import Prompt
+from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection, Stage
+
+ENCODER = Encoder("e" * 32, "tiny")
+CONTEXT = RunContext(
+    task="toy",
+    size=100,
+    subset=2,
+    seed=31,
+    data=Data(
+        RowSet("b" * 32, "toy/train", 100, 50.0),
+        num_labels=2,
+        max_length=96,
+        dev=RowSet("d" * 32, "toy/dev", 500, 50.0),
+        tests=(RowSet("f" * 32, "toy/test", 300, 50.0),),
+    ),
+    unlabelled=Data(RowSet("a" * 32, "toy/train-texts", 100, 50.0), max_length=96),
+    fine_tune=Optim(1e-5, 64, 700),
+    post_train=Optim(2e-5, 256, 650),
+    selection=Selection("accuracy"),
+    encoder=ENCODER,
+    translated=Data(RowSet("9" * 32, "toy/train-texts/views", 100, 50.0), max_length=96, views=2),
+    prompt=Prompt("{first} It was [MASK].", ("terrible", "great")),
+)
+HEAD = mlm_head_stage(ENCODER, RowSet("c" * 32, "prose", 9000, 500.0), Optim(1e-3, 32, 100), 64, 0, frozen=True)
+HEADLESS = replace(CONTEXT, mlm_head=Parent(HEAD))
+
+
+def chain(method: Method, context: RunContext = CONTEXT, **values: Any) -> tuple[Stage, ...]:
+    return chained([(method, hyperparameters(method, values, "test"))], context)
+
+
+def keys(method: Method, context: RunContext = CONTEXT, **values: Any) -> list[str]:
+    return [stage.key for stage in chain(method, context, **values)]
+
+
+def candidates(method: Method, name: str) -> list[Any]:
+    """Values of a hyperparameter that are not its default, of every kind that its type allows."""
+    info = method.Hyperparameters.model_fields[name]
+    default: Any = info.default
+    kind = info.annotation
+    if typing.get_origin(kind) is typing.Literal:
+        values: list[Any] = list(typing.get_args(kind))
+    else:
+        by_kind = {
+            bool: [not default],
+            int: [default + 1, default * 2, default + 4],
+            float: [default / 2, default + 0.1],
+        }
+        values = by_kind[kind]  # type: ignore[index]
+    return [value for value in dict.fromkeys(values) if value != default]
+
+
+def allowed(method: Method, **values: Any) -> bool:
+    try:
+        method.Hyperparameters(**values)
+    except ValidationError:
+        return False
+    return True
+
+
+def settings(method: Method, name: str) -> Iterator[dict[str, Any]]:
+    """The defaults, then each other hyperparameter at each of its candidates."""
+    yield {}
+    for other in method.Hyperparameters.model_fields:
+        yield from ({other: value} for value in candidates(method, other) if other != name)
+
+
+@lru_cache
+def needed_with(method: Method, name: str) -> dict[str, Any]:
+    """What another value of a hyperparameter needs beside it to be valid: nothing, or another hyperparameter."""
+    valid = (
+        setting
+        for setting in settings(method, name)
+        if any(allowed(method, **setting, **{name: value}) for value in candidates(method, name))
+    )
+    return next(valid)
+
+
+def alternatives(method: Method, name: str) -> list[Any]:
+    """Valid values of a hyperparameter that are not its default, beside what `needed_with` says."""
+    setting = needed_with(method, name)
+    return [value for value in candidates(method, name) if allowed(method, **setting, **{name: value})]
+
+
+@lru_cache
+def effective_with(method: Method, name: str) -> dict[str, Any]:
+    """What to set beside a hyperparameter so that each of its values has a key of its own: nothing, or another hyperparameter."""
+    values = alternatives(method, name)
+    for setting in settings(method, name):
+        beside = [setting, *({**setting, name: value} for value in values)]
+        valid = all(allowed(method, **each) for each in beside)
+        if valid and len({keys(method, **each)[-1] for each in beside}) == len(beside):
+            return setting
+    raise AssertionError(f"{name} changes no key, whatever other hyperparameter is set")
+
 
 TRAINED = [method for method in METHODS.values() if not definition_of(chain(method)[-1].objective).fitted]
 """What scikit-learn fits is held to laws of its own, in tests/methods/test_reference.py."""

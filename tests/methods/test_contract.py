@@ -1,53 +1,152 @@
-"""The contract of every method in METHODS. What is special to a method is tested in a file of its own."""
+"""The contract of every method in METHODS: what its stages read, what moves their keys, and that each hyperparameter is described, checked
+and has an effect. What is special to a method is tested in a file of its own."""
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from methods.contexts import every_hyperparameter, every_method
-
-from harness.contract.methods import (
+from methods.contexts import (
     CONTEXT,
     ENCODER,
     HEAD,
     HEADLESS,
-    OF_HYPERPARAMETER,
-    OF_METHOD,
+    allowed,
     alternatives,
     chain,
+    effective_with,
+    every_hyperparameter,
+    every_method,
     keys,
     needed_with,
 )
+
 from harness.errors import UserError
 from harness.methods import METHODS, Method, hyperparameters, mlm_head_stage
 from harness.methods import chain as chained
 from harness.objectives import DEFINITIONS, build, definition_of, objective
-from harness.specs import Data, Parent, RowSet
+from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection
 
 SUPERVISED = {name for name, definition in DEFINITIONS.items() if definition.labelled}
 """A chain's leaf has one of them."""
 
+# ------------------------------------------------------------------------------------------------------------- a method
+
 
 @every_method
-def test_a_method_keeps_the_contract(method: Method) -> None:
+def test_it_is_described(method: Method) -> None:
     assert METHODS[method.name] is method
-    for law in OF_METHOD:
-        law(method)
+    assert method.title
+    assert re.search(r"20[12]\d", method.citation)
+    before, found, after = (inspect.getdoc(sys.modules[method.Hyperparameters.__module__]) or "").partition(
+        "Deviations."
+    )
+    assert before.strip()
+    assert found
+    assert len(after.split()) > 10
+    assert hyperparameters(method, method.Hyperparameters().model_dump(), "test") == method.Hyperparameters()
+    for info in method.Hyperparameters.model_fields.values():
+        assert info.default is not None
+        assert info.description
+    assert method.unfit(CONTEXT) is None
+    reason = method.unfit(replace(CONTEXT, data=replace(CONTEXT.data, num_labels=1)))
+    assert reason is None or len(reason.split()) > 3
+
+
+@every_method
+@pytest.mark.parametrize("context", [CONTEXT, HEADLESS], ids=["head", "headless"])
+def test_its_stages_follow_one_another_to_fine_tuning(method: Method, context: Any) -> None:
+    stages = chain(method, context)
+    assert chain(method, context) == stages
+    uses_head = context is HEADLESS and isinstance(stages[0].init, Parent)
+    assert [s.key for s in stages[-1].chain] == [s.key for s in ((HEAD, *stages) if uses_head else stages)]
+    assert stages[-1].encoder == ENCODER
+    assert all(isinstance(stage.init, Encoder) or stage.init.parts[0] == "encoder" for stage in stages)
+    *earlier, leaf = stages
+    assert DEFINITIONS[leaf.objective.name].labelled
+    assert replace(leaf.data, prompt=None) == context.data
+    assert (leaf.selection, leaf.seed) == (context.selection, context.seed)
+    assert (leaf.optim, leaf.phase) == (context.fine_tune, "fine-tune")
+    for stage in earlier:
+        assert not DEFINITIONS[stage.objective.name].labelled
+        assert stage.data == (context.translated if method.translates else context.unlabelled)
+        assert (stage.selection, stage.optim, stage.phase) == (None, context.post_train, "post-train")
+
+
+@every_method
+def test_labels_selection_and_fine_tuning_move_the_last_key_alone(method: Method) -> None:
+    *earlier, leaf = keys(method)
+    for change in (
+        replace(CONTEXT, data=replace(CONTEXT.data, train=RowSet("1" * 32))),
+        replace(CONTEXT, data=replace(CONTEXT.data, dev=RowSet("2" * 32))),
+        replace(CONTEXT, data=replace(CONTEXT.data, tests=())),
+        replace(CONTEXT, data=replace(CONTEXT.data, num_labels=3)),
+        replace(CONTEXT, selection=Selection("mcc", 50)),
+        replace(CONTEXT, fine_tune=Optim(9e-5, 64, 700)),
+    ):
+        *before, last = keys(method, change)
+        assert before == earlier
+        assert last != leaf
+
+
+@every_method
+def test_what_a_stage_reads_moves_its_key_and_names_of_cells_do_not(method: Method) -> None:
+    texts: dict[str, Any] = {"translated" if method.translates else "unlabelled": Data(RowSet("3" * 32), max_length=96)}
+    found = keys(method)
+    for change in (replace(CONTEXT, **texts), replace(CONTEXT, post_train=Optim(9e-5, 256, 650))):
+        moved = [a != b for a, b in zip(found, keys(method, change), strict=True)]
+        assert moved == [len(found) > 1] * len(moved)
+    sets = {name: getattr(CONTEXT, name) for name in ("data", "unlabelled", "translated")}
+    shorter: dict[str, Any] = {name: replace(data, max_length=64) for name, data in sets.items()}
+    for change in (replace(CONTEXT, seed=42), replace(CONTEXT, **shorter), replace(CONTEXT, encoder=Encoder("9" * 32))):
+        assert not set(found) & set(keys(method, change))
+    assert found == keys(method, replace(CONTEXT, task="other", size=7, subset=3))
+
+
+# ----------------------------------------------------------------------------------------------------- a hyperparameter
 
 
 @every_hyperparameter
-def test_a_hyperparameter_keeps_the_contract(method: Method, name: str) -> None:
-    for law in OF_HYPERPARAMETER:
-        law(method, name)
+def test_each_value_has_a_key(method: Method, name: str) -> None:
+    """At the defaults, or beside one other hyperparameter: then all of its values do, or none."""
+    setting, values = effective_with(method, name), alternatives(method, name)
+    if setting and not needed_with(method, name):
+        assert all(keys(method, **{name: value}) == keys(method) for value in values)
+    kind = method.Hyperparameters.model_fields[name].annotation
+    for stage in chain(method, **setting):
+        held = stage.objective.params.get(name)
+        assert held is None or kind not in (int, float, bool) or type(held) is kind
 
 
 @every_hyperparameter
-def test_a_misspelt_hyperparameter_is_answered_with_its_name(method: Method, name: str) -> None:
+def test_numbers_are_coerced(method: Method, name: str) -> None:
+    """An int for a float, a float for an int, text from a command line: one value, one key."""
+    kind: Any = method.Hyperparameters.model_fields[name].annotation
+    setting = effective_with(method, name)
+    whole = {float: 1, int: 4, bool: True}.get(kind)
+    if whole is None or not allowed(method, **{**setting, name: whole}):
+        return
+    for other in (float(whole), str(whole)):
+        assert keys(method, **setting, **{name: other}) == keys(method, **setting, **{name: whole})
+    assert type(getattr(hyperparameters(method, {**setting, name: whole}, "x"), name)) is kind
+
+
+@every_hyperparameter
+def test_what_it_cannot_be_is_refused_in_a_sentence(method: Method, name: str) -> None:
+    for bad in (math.nan, math.inf, -math.inf, -1, "many words", None, [1]):
+        with pytest.raises(UserError, match=r"^row X.*\.$"):
+            hyperparameters(method, {name: bad}, "row X")
     with pytest.raises(UserError, match=f"^table x, row Y, key {name}x: unknown key. Did you mean '{name}'"):
         hyperparameters(method, {name + "x": 1}, "table x, row Y")
+
+
+# --------------------------------------------------------------------------------------------------- papers and versions
 
 
 def test_what_a_method_decides_stands_in_the_table_of_the_papers() -> None:

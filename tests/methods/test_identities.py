@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from methods.contexts import TRAINED
+from methods.contexts import CONTEXT, ENCODER, HEAD, HEADLESS, TRAINED, chain, keys
 
-from harness.contract.methods import CONTEXT, ENCODER, HEAD, HEADLESS, chain, keys
 from harness.encoders import adapted
 from harness.errors import UserError
 from harness.methods import METHODS, Method, RunContext, hyperparameters, methods_named

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from cluster import in_process
 from family_encoders import encoder_folder, sentences, write_task
+from methods.contexts import CONTEXT, chain, keys
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import harness
 from harness.cli import main
-from harness.contract.methods import CONTEXT, chain, keys
 from harness.encoders.tokens import Tokeniser
 from harness.errors import UserError
 from harness.methods import METHODS

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from methods.contexts import CONTEXT, HEADLESS, chain, keys
 
 from harness.api.arguments import request_from
-from harness.contract.methods import CONTEXT, HEADLESS, chain, keys
 from harness.encoders import locate
 from harness.errors import UserError
 from harness.methods import METHODS, REFERENCE, methods_named

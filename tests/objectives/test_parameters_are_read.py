@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from methods.contexts import every_hyperparameter
+from methods.contexts import alternatives, chain, effective_with, every_hyperparameter
 
 from harness import objectives
-from harness.contract.methods import alternatives, chain, effective_with
 from harness.contract.objectives import Subject, unread
 from harness.methods import Method
 from harness.objectives.definitions import DEFINITIONS, definition_of

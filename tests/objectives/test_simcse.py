@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from methods.contexts import chain
 from torch import Tensor
 
-from harness.contract.methods import chain
 from harness.encoders.tokens import Examples
 from harness.methods import METHODS
 
