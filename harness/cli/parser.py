@@ -345,15 +345,15 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
     "plan": (_plan, "plan:plan", "show what a bench would run, what is done and what it costs; trains nothing"),
     "report": (_report, "report:report", "print a table from the store; without flags that of the last bench"),
     "compare": (_compare, "report:compare", "compare rows of a table from the store: intervals, tests, verdicts"),
-    "verify": (_verify, "verify:verify", "check a published file of results against the records of the store"),
+    "verify": (_verify, "stores:verify", "check a published file of results against the records of the store"),
     "publish": (
         _publish,
         "stores:publish",
         "write a table's results and records as a folder that others check and continue",
     ),
     "merge": (_merge, "stores:merge", "take over the records of other stores and published folders"),
-    "init": (_init, "init:init", "write a task's YAML file for a file of labelled rows"),
-    "check": (_check, "check:check", "hold a method of your own, a Python file, to the contract of the built-in ones"),
+    "init": (_init, "own:init", "write a task's YAML file for a file of labelled rows"),
+    "check": (_check, "own:check", "hold a method of your own, a Python file, to the contract of the built-in ones"),
     "list": (_list, "show:listing", f"list {', '.join(LISTED)}"),
     "show": (_show, "show:show", "show one record: its numbers, its parents and the command that reproduces it"),
     "errors": (

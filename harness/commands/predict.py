@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -73,24 +73,18 @@ def classifier(
     name: str, *, store: str | None = None, storage: str | None = None, calibrated: bool = False
 ) -> Classifier:
     """By a folder ('harness export'), or by the beginning of a run's key; `calibrated`: with the temperature from dev. Raises UserError."""
-    model = _classifier(name, store, storage)
+    import torch
+
+    torch.set_float32_matmul_precision("highest")
+    path = named_path(name, "predict")
+    if not path.is_dir() and ("/" in name or name.startswith(".")):
+        raise UserError(f"{name}: there is no such folder; name one that 'harness export' wrote, or the key of a run.")
+    model = _checked(path) if path.is_dir() else _of_run(name, store, storage)
     if calibrated and model.temperature is None:
         raise UserError(
             f"predict: {model.name} has no temperature from dev, as classifiers have that this version exports; leave --calibrated out."
         )
     return model if calibrated else replace(model, temperature=None)
-
-
-def _classifier(name: str, store: str | None, storage: str | None) -> Classifier:
-    import torch
-
-    torch.set_float32_matmul_precision("highest")
-    path = named_path(name, "predict")
-    if path.is_dir():
-        return _checked(path)
-    if "/" in name or name.startswith("."):
-        raise UserError(f"{name}: there is no such folder; name one that 'harness export' wrote, or the key of a run.")
-    return _of_run(name, store, storage)
 
 
 def _checked(folder: Path) -> Classifier:
@@ -102,10 +96,8 @@ def _checked(folder: Path) -> Classifier:
     except UserError:
         raise
     except Exception as error:
-        kind = type(error).__name__
-        raise UserError(
-            f"{folder}: its files make no model ({kind}: {first_line(error)}); fetch or export it again."
-        ) from None
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"{folder}: its files make no model ({why}); fetch or export it again.") from None
     return model
 
 
@@ -123,7 +115,12 @@ def _of_folder(folder: Path) -> Classifier:
     encoder, tokeniser = load_encoder(folder, located.encoder.digest, seed=0), Tokeniser(folder)
     device, columns = "cuda" if torch.cuda.is_available() else "cpu", settings.columns
     if settings.stage and settings.stage.get("data", {}).get("prompt"):
-        stage = _cloze_stage(folder, settings.stage)
+        stage = Stage.from_json(settings.stage)
+        if stage.data.prompt and stage.data.prompt.demonstrations:
+            raise UserError(
+                f"{folder}: predicts beside training examples, which it does not hold; name the run's key {stage.key[:12]}, or train with "
+                "prompt.demonstrations set to false."
+            )
         reading, kind = reading_of(stage.data), stage.data.kind
         assert kind is not None
         made = build(stage.objective, encoder, tokeniser.vocabulary, kind, 0.0, 0)
@@ -145,19 +142,6 @@ def _of_folder(folder: Path) -> Classifier:
         reading = reading_of(Data(RowSet("texts"), max_length=length, spans=spans))
     made, how = made.to(torch.device(device)), (settings.precision, device, settings.temperature)
     return Classifier(str(folder), made, tokeniser, kind, columns, reading, *how)
-
-
-def _cloze_stage(folder: Path, values: Mapping[str, Any]) -> Stage:
-    """The stage of a prompted run, which says how a row becomes a cloze. Raises UserError where it needs demonstrations, which are no part
-    of a folder."""
-    stage = Stage.from_json(values)
-    assert stage.data.prompt is not None
-    if stage.data.prompt.demonstrations:
-        raise UserError(
-            f"{folder}: predicts beside training examples, which it does not hold; name the run's key {stage.key[:12]}, or train with "
-            "prompt.demonstrations set to false."
-        )
-    return stage
 
 
 class _Settings(BaseModel):
@@ -198,17 +182,9 @@ def classifier_of(model: TrainedModel) -> Classifier:
     """A trained stage that predicts labels."""
     from harness.encoders.tokens import reading_of
 
-    stage, task = model.stage, model.task
-    return Classifier(
-        stage.key[:12],
-        model.objective,
-        model.tokeniser,
-        model.kind,
-        task.columns if task else (),
-        reading_of(stage.data),
-        stage.optim.precision,
-        model.setup.device,
-    )
+    stage, columns = model.stage, model.task.columns if model.task else ()
+    how = reading_of(stage.data), stage.optim.precision, model.setup.device
+    return Classifier(stage.key[:12], model.objective, model.tokeniser, model.kind, columns, *how)
 
 
 # --------------------------------------------------------------------------------------------------------------- rows

@@ -98,14 +98,12 @@ def recorded(url: str | None, beginning: str, update: int | None = None) -> Reco
     stage, record = store.stage(key), store.records([key], predictions=True)[key]
     assert stage is not None  # a record keeps its stage
     step = "last" if update is None else _checked_update(stage, record, update)
-    for stored, label in requests_of(store, key):
+    needing, labels = [*requests_needing(store, key)], store.labels(key)
+    for stored, label in ((each, label) for each in needing for label in labels if label["table"] == each.table):
         again = command(of_run(stored, label), store=url)
         return Recorded(store, stage, record, of_cell(stored, label), again, step)
-    for stored in requests_needing(store, key):
-        if not stored.study:
-            whole = from_json(stored.values)
-            return Recorded(store, stage, record, whole, command(whole, store=url), step)
-    return Recorded(store, stage, record, step=step)
+    whole = next((from_json(each.values) for each in needing if not each.study), None)
+    return Recorded(store, stage, record, whole, command(whole, store=url) if whole else "", step)
 
 
 def _checked_update(stage: Stage, record: Record, update: int) -> Literal["last"] | int:
@@ -124,13 +122,6 @@ def _checked_update(stage: Stage, record: Record, update: int) -> Literal["last"
     return "last" if update == stage.optim.steps else update
 
 
-def requests_of(store: Store, key: str) -> Iterator[tuple[StoredRequest, Mapping[str, Any]]]:
-    """The requests that made the runs which end with a stage, each with the run's label; benches before studies."""
-    labels = store.labels(key)
-    for stored in requests_needing(store, key):
-        yield from ((stored, label) for label in labels if label["table"] == stored.table)
-
-
 def requests_needing(store: Store, key: str) -> Iterator[StoredRequest]:
     """The requests that need a stage, of several encoders each with the stage's own alone; benches before studies."""
     stage = store.stage(key)
@@ -139,22 +130,6 @@ def requests_needing(store: Store, key: str) -> Iterator[StoredRequest]:
         mine = [name for name in names if stage and stage.encoder.name in (name, Path(name).name)]
         several = len(names) > 1 and mine
         yield replace(stored, values={**stored.values, "encoder": mine[0]}) if several else stored
-
-
-def plan_of(store: Store, stage: Stage) -> tuple[Plan | None, str]:
-    """The plan of a run that ends with a stage, for its texts; None and why where these are not at hand any more."""
-    why = f"the store {store.shown} does not know which bench made this run"
-    for stored, label in requests_of(store, stage.key):
-        try:
-            plan = prepare(replace(of_run(stored, label), store=store.url), train=False).plan
-        except (UserError, OSError) as error:
-            why = str(error).rstrip(".")
-            continue
-        if any(rows.digest in plan.library for rows in stage.row_sets):
-            return plan, ""
-        missing = lacking(plan)
-        why = f"{some_of(missing)} is not at hand" if missing else "its table or its data changed since then"
-    return None, why
 
 
 def class_names(stage: Stage, labels: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -270,11 +245,16 @@ class StageRecord:
 
 
 def stage_record(store: Store, beginning: str) -> StageRecord:
-    """The stage whose key begins so. Raises UserError."""
-    key = find_key(store, beginning)
-    stage, record = store.stage(key), store.records([key], predictions=True)[key]
-    assert stage is not None  # a record keeps its stage
-    return StageRecord(stage, record, *(plan_of(store, stage) if record.predictions else (None,)))
+    """The stage whose key begins so, with the texts of its examples where they are at hand. Raises UserError."""
+    found, plan, why = recorded(store.url, beginning), None, ""
+    try:
+        plan = found.prepare().plan if found.record.predictions else None
+    except (UserError, OSError) as error:
+        why = str(error).rstrip(".")
+    if plan and not any(rows.digest in plan.library for rows in found.stage.row_sets):
+        why = f"{some_of(lacking(plan)) or 'its data'} is not at hand"
+        plan = None
+    return StageRecord(found.stage, found.record, plan, why)
 
 
 def misclassified(key: str, *, split: str = "dev", store: str = DEFAULT_URL) -> pd.DataFrame:

@@ -1,14 +1,17 @@
-"""`init`: a task's YAML file for a file of labelled rows."""
+"""`init`: a task's YAML file for a file of labelled rows. `check`: a method from outside, held to the contract of the built-in ones."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 
 from harness.cli.terminal import print_lines
 from harness.errors import UserError
-from harness.paths import named_path, replace_file
+from harness.methods import read_method
+from harness.paths import PYTHON, named_path, replace_file
 from harness.planning.request import LABELLED, YAML, has_rows
+from harness.specs import digest_of
 from harness.tasks.inferred import Description, infer_task, task_yaml
 from harness.tasks.task import load_user_task
 from harness.yaml_files import dumped
@@ -39,3 +42,26 @@ def init(args: argparse.Namespace) -> int:
     print(text, end="")
     print_lines([f"Written to {out}. Next: harness plan --tasks {shlex.quote(str(out))}"])
     return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    """Print each law that does not hold, and how many do. 0: all do."""
+    from harness.contract import check as outcomes  # imports torch
+
+    if not args.file.endswith(PYTHON):
+        raise UserError(f"check {args.file}: name a Python file (.py) that defines a method.")
+    path = named_path(args.file, "check")
+    method = read_method(path)
+    source = digest_of(path.read_text(encoding="utf-8"))
+    held, broken = 0, 0
+    for outcome in outcomes(method, source):
+        held += not outcome.broken
+        broken += bool(outcome.broken)
+        if outcome.broken:
+            print_lines([f"BROKEN  {outcome.subject}: {outcome.law}: {outcome.broken}."], sys.stdout)
+    print(
+        f"Method {method.name} ({method.title}), source {source[:8]} of {path.name}: {held} laws hold, {broken} do not."
+    )
+    if not broken:
+        print_lines([f"Next: harness plan --table few_shot --methods {shlex.quote(f'ft,{args.file}')}"])
+    return bool(broken)
