@@ -39,7 +39,8 @@ class Part:
         for index, row in enumerate(self.rows):
             require(self.place(index), list(row), columns, "name another with --text")
         values = {column: [row[column] for row in self.rows] for column in columns}
-        return texts_of(FileColumns(self.path, values, self.unit, self.numbers), columns)[0]
+        texts, _ = texts_of(FileColumns(self.path, values, self.unit, self.numbers), columns)
+        return list(zip(*[iter(texts)] * len(columns), strict=True))
 
 
 def parts(path: Path, size: int) -> Iterator[Part]:

@@ -72,8 +72,8 @@ def among(ids: Ids, others: Ids) -> NDArray[np.bool_]:
 def normal_ids(rows: Rows, whole: bool = True) -> Ids:
     """Hashes of the normalised texts, by which rows are drawn: uint64 [n, 1] of whole rows, else [n, columns]."""
     if whole or rows.columns <= 1:
-        return rows.hashes(_normal_piece).reshape(len(rows), 1)
-    return rows.hashes(_normal_piece, each_text=True)
+        return rows.hashes(_normal_pieces).reshape(len(rows), 1)
+    return rows.hashes(_normal_pieces, each_text=True)
 
 
 def same_ids(rows: Rows, whole: bool = True) -> Ids:
@@ -86,18 +86,21 @@ def same_ids(rows: Rows, whole: bool = True) -> Ids:
     return ids
 
 
-def _symbols(text: bytes) -> bytes:
-    """The symbols beyond ASCII of a text: currency, mathematics, arrows, emojis with the colour of their skin."""
-    decoded = text.decode("utf-8", "surrogatepass")
-    found = _BEYOND_ASCII.findall(decoded) and _BEYOND_ASCII.findall(normalize("NFKC", decoded))
-    return "".join(c for c in found if category(c) in ("So", "Sm", "Sc") or ord(c) in _SKIN).encode()
+def _symbols(texts: list[bytes]) -> list[bytes]:
+    """The symbols beyond ASCII of each text: currency, mathematics, arrows, emojis with the colour of their skin."""
+    decoded = (text.decode("utf-8", "surrogatepass") for text in texts)
+    found = (_BEYOND_ASCII.findall(text) and _BEYOND_ASCII.findall(normalize("NFKC", text)) for text in decoded)
+    return ["".join(c for c in each if category(c) in ("So", "Sm", "Sc") or ord(c) in _SKIN).encode() for each in found]
 
 
-def _normal_piece(text: bytes) -> bytes:
-    """`normalised` of a text after its number of characters; of ASCII without making a string of it."""
-    if text.isascii() and (form := _ascii_form(text)):
-        return b"%d:%b" % (len(form), form)
-    return counted(normalised(text.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass"))
+def _normal_pieces(texts: list[bytes]) -> list[bytes]:
+    """`normalised` of each text after its number of characters; of ASCII without making a string of it."""
+    forms = [
+        (text.isascii() and text.lower().translate(None, _DROPPED_ASCII))
+        or normalised(text.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass")
+        for text in texts
+    ]
+    return counted(forms)
 
 
 def parted(rows: Rows, scope: Scope, unit: int | None = None) -> tuple[Rows, Rows]:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -465,28 +465,29 @@ def _problem(columns: Sequence[str], row: Sequence[Any], blank: bool) -> str:
 
 def texts_of(
     table: FileColumns, columns: Sequence[str], *, blank: bool = False, bad: BadRows | None = None
-) -> tuple[list[tuple[str, ...]], list[int]]:
-    """The texts of rows, and which rows they are: all, but for those that `bad` takes. Raises UserError for a null, for what is no text, and
-    unless they may be `blank` for rows without text."""
-    rows = table.rows(columns)
-    each = [table.columns[column] for column in columns]
+) -> tuple[list[str], list[int]]:
+    """The texts of rows, row after row, and which rows they are: all, but for those that `bad` takes. Raises UserError for a null, for what is
+    no text, and unless they may be `blank` for rows without text."""
+    each, good = [table.columns[column] for column in columns], list(range(len(table.places)))
     plain = all(set(map(type, values)) <= {str} and not is_half("".join(values)) for values in each)
-    if plain and (blank or all(map(str.strip, each[0]))):
-        return rows, [*range(len(rows))]
-    good = []
-    for index, row in enumerate(rows):
-        if problem := _problem(columns, row, blank):
-            _leave_out(bad, table.places[index], UserError(f"{table.place(index)}: {problem}"))
-        else:
-            good.append(index)
-    return [rows[index] for index in good], good
+    whole = plain and (blank or all(map(str.strip, each[0])))
+    if whole and len(each) == 1:
+        return each[0], good
+    rows = table.rows(columns)
+    if not whole:
+        problems = [_problem(columns, row, blank) for row in rows]
+        for index in [index for index in good if problems[index]]:
+            _leave_out(bad, table.places[index], UserError(f"{table.place(index)}: {problems[index]}"))
+        good = [index for index in good if not problems[index]]
+    return [text for index in good for text in rows[index]], good
 
 
 def read_texts(path: Path, columns: Sequence[str], name: str) -> Rows:
     """The rows of text columns that are not blank, in the file's order. Raises UserError."""
     buffer = TextBuffer(len(columns))
     for part in parts_of(path, columns):
-        rows, _ = texts_of(part, columns, blank=True)
+        texts, _ = texts_of(part, columns, blank=True)
+        rows = zip(*[iter(texts)] * len(columns), strict=True)
         buffer.add([text for row in rows if any(map(str.strip, row)) for text in row])
     return Rows(buffer, None, name)
 
@@ -587,8 +588,8 @@ def read_labelled(
     bad: BadRows = []
     for part in parts_of(path, (*columns, label), label, structured=structured, bad=bad):
         part = replace(part, path=shown or path)
-        rows, good = texts_of(part, columns, bad=bad)
-        buffer.add([*chain.from_iterable(rows)])
+        texts, good = texts_of(part, columns, bad=bad)
+        buffer.add(texts)
         codes.append(_label_codes(part, label, good, known, structured))
         places.append(np.asarray(part.places, dtype=np.int64)[good])
     values = [key if isinstance(key, str) else key[1] for key in known]
@@ -606,15 +607,15 @@ def _label_codes(
 ) -> NDArray[np.int32]:
     """The number of the label of each of the rows `good` among those that differ; `known` counts them as they appear, with the type of what
     is no text."""
-    codes, values = [], table.columns[label]
-    for index in good:
-        value = values[index]
-        if isinstance(value, list | dict):
-            if not structured:
+    values = table.columns[label]
+    values = values if len(good) == len(values) else [values[index] for index in good]
+    if set(map(type, values)) & {list, dict}:
+        for index, value in zip(good, values, strict=True):
+            if isinstance(value, list | dict) and not structured:
                 raise UserError(f"{table.place(index)}: label {quoted(value)} is neither text nor a number.")
-            value = json.dumps(value, ensure_ascii=False)
-        codes.append(known.setdefault(value if type(value) is str else (type(value), value), len(known)))
-    return np.array(codes, dtype=np.int32)
+        values = [json.dumps(each, ensure_ascii=False) if type(each) in (list, dict) else each for each in values]
+    keys = (value if type(value) is str else (type(value), value) for value in values)
+    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int32)
 
 
 def read_rows(path: Path, task: Task, name: str) -> Rows:

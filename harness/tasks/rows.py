@@ -25,8 +25,8 @@ Scope = Sequence[str | int]
 Ids = NDArray[np.uint64]
 Index = NDArray[np.int32]
 """Rows of a buffer."""
-Piece = Callable[[bytes], bytes]
-"""What is hashed of a text in UTF-8."""
+Pieces = Callable[[list[bytes]], list[bytes]]
+"""What is hashed of each of some texts in UTF-8."""
 
 BLOCK = 2048
 """Rows that are read from a buffer at a time."""
@@ -35,7 +35,7 @@ KEPT_SHARE = 20
 _DIGESTED = {np.int64: "class", np.float32: "score", np.float64: "score", np.bytes_: "answers"}
 """What a digest says of labels, by their type."""
 _CODES: dict[type, Callable[[Any], bytes]] = {
-    np.int64: lambda code: b"%d" % code,
+    np.int64: b"%d".__mod__,
     np.float32: lambda score: f"{score + 0.0:.9g}".encode(),  # + 0.0 makes -0.0 plain
     np.float64: lambda score: repr(score + 0.0).encode(),
     np.bytes_: lambda answers: b"%d:%b" % (len(answers), answers),
@@ -64,10 +64,14 @@ def scoped(ids: Ids, scope: Scope) -> Ids:
 
 def hash_each(contents: Iterable[bytes]) -> Ids:
     """Hash of each content, uint64 [n]."""
-    packed = bytearray()
-    for content in contents:
-        packed += hashlib.blake2b(content, digest_size=8).digest()
+    blake2b = hashlib.blake2b
+    packed = b"".join([blake2b(content, digest_size=8).digest() for content in contents])
     return np.frombuffer(packed, dtype="<u8").astype(np.uint64)
+
+
+def _hash_blocks(blocks: Iterable[Iterable[bytes]]) -> Ids:
+    """The same of contents in blocks, of which one is held at a time."""
+    return np.concatenate([np.zeros(0, dtype=np.uint64), *map(hash_each, blocks)])
 
 
 def hashes(texts: Iterable[str]) -> Ids:
@@ -79,9 +83,11 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def counted(text: bytes) -> bytes:
-    """A text after its number of characters, so that nothing is lost where several are joined."""
-    return b"%d:%b" % (len(text if text.isascii() else text.decode("utf-8", "surrogatepass")), text)
+def counted(texts: list[bytes]) -> list[bytes]:
+    """Each text after its number of characters, so that nothing is lost where several are joined."""
+    plain = all(map(bytes.isascii, texts))
+    decoded = texts if plain else [text.decode("utf-8", "surrogatepass") for text in texts]
+    return [b"%d:%b" % pair for pair in zip(map(len, decoded), texts, strict=True)]
 
 
 def _distinct(base: Ids) -> Ids:
@@ -104,7 +110,7 @@ class TextBuffer:
     def __init__(self, columns: int) -> None:
         self.columns = columns
         self._written, self._sizes, self._lengths = BytesIO(), array("i"), array("i")
-        self._hashes: dict[tuple[Piece, bool], tuple[Ids, NDArray[np.bool_]]] = {}
+        self._hashes: dict[tuple[Pieces, bool], tuple[Ids, NDArray[np.bool_]]] = {}
 
     @classmethod
     def of(cls, rows: Sequence[tuple[str, ...]]) -> TextBuffer:
@@ -118,10 +124,11 @@ class TextBuffer:
 
     def add(self, texts: Sequence[str]) -> None:
         """The texts of whole rows; all of them before any is read."""
-        encoded = [*map(_encoded, texts)]
+        joined, lengths = "".join(texts), array("i", map(len, texts))
+        encoded = [joined.encode()] if joined.isascii() else [*map(_encoded, texts)]
         self._written.writelines(encoded)
-        self._sizes.extend(map(len, encoded))
-        self._lengths.extend(map(len, texts))
+        self._sizes += lengths if len(encoded) != len(texts) else array("i", map(len, encoded))
+        self._lengths += lengths
 
     @cached_property
     def _raw(self) -> bytes:
@@ -147,39 +154,41 @@ class TextBuffer:
         sums: NDArray[np.int64] = np.asarray(each).reshape(len(self), max(1, self.columns))[rows].sum(axis=1)
         return sums
 
-    def texts(self, rows: Index) -> Iterator[bytes]:
-        """The texts of `rows`, row after row."""
+    def blocks(self, rows: Index) -> Iterator[list[bytes]]:
+        """The texts of `rows`, row after row, of BLOCK rows at a time."""
         for start in range(0, len(rows), BLOCK):
             flat = self._flat(rows[start : start + BLOCK])
             ends = zip(self._ends[flat].tolist(), self._ends[flat + 1].tolist(), strict=True)
-            yield from [self._raw[begin:end] for begin, end in ends]
+            yield [self._raw[begin:end] for begin, end in ends]
 
     def _flat(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """The texts of rows, [m * columns]."""
         return np.asarray(rows[:, None] * np.int64(self.columns) + np.arange(self.columns)).ravel()
 
-    def contents(self, rows: Index, piece: Piece = counted) -> Iterator[bytes]:
-        """One string of bytes for each of `rows`: the `piece` of each of its texts."""
-        pieces = map(piece, self.texts(rows))
-        return pieces if self.columns == 1 else map(b"".join, zip(*[pieces] * self.columns, strict=True))
+    def contents(self, rows: Index, pieces: Pieces = counted) -> Iterator[list[bytes]]:
+        """One string of bytes for each of `rows`, the `pieces` of its texts; in blocks."""
+        for made in map(pieces, self.blocks(rows)):
+            yield (
+                made if self.columns == 1 else [b"".join(row) for row in zip(*[iter(made)] * self.columns, strict=True)]
+            )
 
-    def hashes(self, rows: Index, piece: Piece, each_text: bool = False) -> Ids:
-        """Hash of each of `rows`, uint64 [m], by the `piece` of its texts; with `each_text`, of each of its texts, [m, columns]. It is
+    def hashes(self, rows: Index, pieces: Pieces, each_text: bool = False) -> Ids:
+        """Hash of each of `rows`, uint64 [m], by the `pieces` of its texts; with `each_text`, of each of its texts, [m, columns]. It is
         computed once, whichever row sets ask for it."""
         shape = (self.columns,) if each_text else ()
         empty = np.zeros((len(self), *shape), dtype=np.uint64), np.zeros(len(self), dtype=np.bool_)
-        found, known = self._hashes.setdefault((piece, each_text), empty)
+        found, known = self._hashes.setdefault((pieces, each_text), empty)
         missing = np.zeros(len(self), dtype=np.bool_)
         missing[rows] = True
         new = np.flatnonzero(missing & ~known).astype(np.int32)
-        contents = map(piece, self.texts(new)) if each_text else self.contents(new, piece)
-        found[new], known[new] = hash_each(contents).reshape(-1, *shape), True
+        blocks = map(pieces, self.blocks(new)) if each_text else self.contents(new, pieces)
+        found[new], known[new] = _hash_blocks(blocks).reshape(-1, *shape), True
         return found[rows]
 
     def only(self, rows: Index) -> TextBuffer:
         """A buffer of these rows alone, with their hashes."""
         other, flat = TextBuffer(self.columns), self._flat(rows)
-        other._written.writelines(self.texts(rows))
+        other._written.writelines(chain.from_iterable(self.blocks(rows)))
         other._sizes.frombytes(np.asarray(self._sizes)[flat].tobytes())
         other._lengths.frombytes(np.asarray(self._lengths)[flat].tobytes())
         other._hashes = {name: (found[rows], known[rows]) for name, (found, known) in self._hashes.items()}
@@ -221,7 +230,8 @@ class Rows:
     @property
     def texts(self) -> tuple[tuple[str, ...], ...]:
         """The texts of each row, decoded anew at each call."""
-        decoded = (text.decode("utf-8", "surrogatepass") for text in self._buffer.texts(self._index))
+        encoded = chain.from_iterable(self._buffer.blocks(self._index))
+        decoded = (text.decode("utf-8", "surrogatepass") for text in encoded)
         return tuple(zip(*[decoded] * self._buffer.columns, strict=True))
 
     @property
@@ -236,9 +246,9 @@ class Rows:
             raise ValueError(f"{self.name}: these rows have no labels")
         return self.labels
 
-    def hashes(self, piece: Piece, each_text: bool = False) -> Ids:
+    def hashes(self, pieces: Pieces, each_text: bool = False) -> Ids:
         """See `TextBuffer.hashes`."""
-        return self._buffer.hashes(self._index, piece, each_text)
+        return self._buffer.hashes(self._index, pieces, each_text)
 
     @property
     def text_ids(self) -> Ids:
@@ -252,8 +262,8 @@ class Rows:
             return _distinct(self.text_ids)
         if self._labelled is None:
             codes = map(_CODES[self.labels.dtype.type], self.labels.tolist())
-            pairs = zip(codes, self._buffer.contents(self._index), strict=True)
-            self._labelled = hash_each(b"%b|%b" % pair for pair in pairs)
+            blocks = self._buffer.contents(self._index)
+            self._labelled = _hash_blocks([b"%b|%b" % (next(codes), each) for each in block] for block in blocks)
         return _distinct(self._labelled)
 
     @cached_property

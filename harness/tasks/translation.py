@@ -271,7 +271,8 @@ def _file_ways(where: str, path: Path) -> tuple[Way, ...]:
     views: dict[str, dict[str, str]] = {column: {} for column in columns}
     first: dict[str, str] = {}
     for part in reading.parts_of(path, ("text", *columns)):
-        rows, _ = reading.texts_of(part, ("text", *columns), blank=True)
+        texts, _ = reading.texts_of(part, ("text", *columns), blank=True)
+        rows = list(zip(*[iter(texts)] * (1 + len(columns)), strict=True))
         for number, column in enumerate(columns, 1):
             for index, (text, view) in enumerate((row[0], row[number]) for row in rows):
                 place = first.setdefault(text, part.place(index))
