@@ -42,13 +42,11 @@ def tune(args: argparse.Namespace) -> int:
     def agree(study: PreparedStudy) -> None:
         lines, hours = _plan_lines(study)
         print_lines(lines)
+        if args.final_test:
+            _scored_points(study.folder)  # a damaged file is named before anything is trained
         confirm(args.yes, hours, "--trials, --tasks, --sizes, --subsets or --seeds")
 
-    def begin(opened: Opened) -> None:
-        if args.final_test:
-            _scored_points(opened.folder)  # a damaged file is named before anything is trained
-
-    with searched(read_tune(args), ON_TERMINAL, show_trials, agree, begin) as (opened, trackers):
+    with searched(read_tune(args), ON_TERMINAL, show_trials, agree) as (opened, trackers):
         status = _report(opened, args.format, args.final_test)
         if opened.over and (left := opened.remaining):
             status = EXIT_INCOMPLETE
@@ -133,7 +131,7 @@ def _report(opened: Opened, format: str, test: bool) -> int:
     print_lines([*notes, f"Tables and plots, all of them in {PAGE}: {folder}"])
     if not study.best:
         return EXIT_INCOMPLETE
-    method, files = study.points.space.method, opened.study.request.base.methods
+    method, files = study.points.space.method, opened.request.base.methods
     row = study.points.base.rows[0].name
     tuned = row if row in {each.name for each in study.points.base.table.rows} else method
     methods = "" if method == "ft" else f" --methods {shlex.quote(f'ft,{files[0] if files else tuned}')}"
@@ -146,7 +144,7 @@ def _report(opened: Opened, format: str, test: bool) -> int:
 
 def _bench_command(opened: Opened, methods: str = "") -> str:
     """The bench of the best point."""
-    store = opened.study.request.base.store
+    store = opened.request.base.store
     kept = f" --store {masked(store)}" if store else ""
     return f"harness bench --with {shlex.quote(str(opened.folder / BEST))}{methods}{kept}"
 
@@ -159,7 +157,7 @@ def _write_page(opened: Opened, best: str) -> list[str]:
         replace_file(opened.folder / name, file_of(make, "png", **STYLE))
     scored = [point for point in _scored_points(opened.home) if study.best and point["trial"] == study.best.number]
     tested = [line for point in scored for line in point.get("lines", [])]
-    commands = [tune_command(opened.study.request), *([_bench_command(opened)] if study.best else [])]
+    commands = [tune_command(opened.request), *([_bench_command(opened)] if study.best else [])]
     shown = [picture for _, picture in drawn.values()]
     replace_file(opened.folder / PAGE, study_page(study, best, tested, shown, notes, *runs_recorded(opened), commands))
     return notes

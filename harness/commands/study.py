@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -71,10 +71,20 @@ class PreparedStudy:
     prepared: Prepared
     points: Points
 
-    @property
+    @cached_property
     def name(self) -> str:
         space, runs = self.points.space, self.points.identity(self.points.space.defaults)
         return study_name(space, self.request.seed, runs, (*space.shared, *self.request.base.overrides))
+
+    @property
+    def home(self) -> Path:
+        """The folder of the study beside its store."""
+        return self.prepared.store.artifacts.parent.absolute() / "studies" / self.name
+
+    @property
+    def folder(self) -> Path:
+        """Where its tables, plots and best.yaml are written."""
+        return Path(self.request.out or self.home)
 
     def plan(self) -> StudyPlan:
         """What is left, as `StudyPlan` says it; nothing is trained or written. Exact for a grid; for a search the default point is counted for those that
@@ -107,12 +117,10 @@ class PreparedStudy:
 
 
 @dataclass
-class Opened:
+class Opened(PreparedStudy):
     """A study that this process holds, or reads while another command runs it (`running`). `over`: why it ended with trials left; `found`: what
     it has found."""
 
-    name: str
-    study: PreparedStudy
     owner: Owner
     store: Store
     optuna: optuna.Study
@@ -129,17 +137,13 @@ class Opened:
         sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
         notes = [
             f"Each point was run as row {base.rows[0].name} of table {base.table.name}, protocol {base.protocol}, encoder {base.encoder}, preset "
-            f"{base.preset}, data {self.study.prepared.plan.source}: {', '.join(base.tasks)}, {sizes}.",
+            f"{base.preset}, data {self.prepared.plan.source}: {', '.join(base.tasks)}, {sizes}.",
             *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),
             *self.points.space.notes,
             *([f"Proposals that repeated a point, at no cost: {len(repeated)}."] if repeated else []),
         ]
-        seed = self.study.request.seed
+        seed = self.request.seed
         self.found = Study(self.name, self.points, seed, trials, repeated, tuple(map(without_folders, notes)))
-
-    @property
-    def points(self) -> Points:
-        return self.study.points
 
     @property
     def remaining(self) -> int:
@@ -149,16 +153,6 @@ class Opened:
     def failed(self) -> int:
         """Points that have ended with replicates that failed, which the same command tries again."""
         return sum(trial.state != "running" and unfinished(trial) for trial in self.found.found)
-
-    @property
-    def home(self) -> Path:
-        """The folder of the study beside its store."""
-        return self.store.artifacts.parent / "studies" / self.name
-
-    @property
-    def folder(self) -> Path:
-        """Where its tables, plots and best.yaml are written."""
-        return Path(self.study.request.out or self.home)
 
     def final_test(self) -> dict[str, Any]:
         """The best point's test scores, beside the default point's, from the predictions that their runs kept."""
@@ -172,7 +166,7 @@ class Opened:
 
     def _test_scores(self, trial: Trial) -> dict[str, list[float]]:
         """By column title, in the order of the study's replicates."""
-        prepared = prepare(self.points.space.bench(self.study.request.base, trial.point), train=False)
+        prepared = prepare(self.points.space.bench(self.request.base, trial.point), train=False)
         scores = own_scores(prepared.resolved, results_of(prepared.plan, self.store))
         found = scores[scores["done"]].set_index(["size", "column", "subset", "seed"])["test"].to_dict()
         base, test = prepared.resolved, {}
@@ -185,7 +179,7 @@ class Opened:
 
     def best_point(self) -> dict[str, Any]:
         """The best point as `best.yaml` has it. Raises ValueError where there is none."""
-        base, request, given = self.points.base, self.points.request, self.study.request.base
+        base, request, given = self.points.base, self.points.request, self.request.base
         chosen, best = self.found.chosen(), self.found.best
         assert best is not None
         target: dict[str, Any] = {"table": self.points.space.table, "preset": base.preset, "row": base.rows[0].name}
@@ -267,7 +261,7 @@ def open_study(study: PreparedStudy, *, read: bool = False) -> Iterator[Opened]:
     try:
         found = begun_study(store, name) if read else opened_study(store, name, points, request.base.retry)
         assert found is not None
-        yield Opened(name, study, owner, store, found, running=held)
+        yield Opened(request, study.prepared, points, owner, store, found, running=held)
     finally:
         store.release(owner)
 
@@ -278,11 +272,10 @@ def searched(
     callbacks: Callbacks,
     view: TrialView = unshown,
     agree: Callable[[PreparedStudy], None] = lambda study: None,
-    begin: Callable[[Opened], None] = lambda opened: None,
 ) -> Iterator[tuple[Opened, Trackers]]:
     """The study of a request with the trials that were left, and its trackers, which have written the stages of these.
 
-    `view`: the progress of the trials. `agree`: called before anything is trained, `begin` once the study is held; each raises an error to train nothing.
+    `view`: the progress of the trials. `agree`: called before anything is trained; raises an error to train nothing.
     """
     check_trackers(request.base.track, request.base.origin("track"))
     study, deadline = prepare_study(request), deadline_of(request.base)
@@ -291,7 +284,6 @@ def searched(
         callbacks.translated(study.prepared)
         study = prepare_study(request)  # what was translated has its identity now
     with open_study(study) as opened:
-        begin(opened)
         trackers = Trackers(request.base.track, f"harness-{opened.name}", opened.store.url)
         if trackers:
             opened.watchers.append(partial(track_trial, opened, trackers, callbacks.warn))
@@ -309,7 +301,7 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
 
-    points, prepared, store, request = opened.points, opened.study.prepared, opened.store, opened.study.request.base
+    points, prepared, store, request = opened.points, opened.prepared, opened.store, opened.request.base
     plan, located = prepared.plan, prepared.plan.encoders[0]
     assert located.folder is not None  # unresolved encoders were refused
     tokeniser = Tokeniser(located.folder)
@@ -355,7 +347,7 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
                     watcher(kind, trial)
 
             explore(
-                Proposals(opened.optuna, points, store, watch, opened.study.request.seed),
+                Proposals(opened.optuna, points, store, watch, opened.request.seed),
                 parameters,
                 count=opened.remaining,
                 study=opened.name,
@@ -376,11 +368,11 @@ def _discard(opened: Opened, storage: Storage, key: str) -> None:
 def _remember(opened: Opened, kind: str, trial: Trial) -> None:
     """Keep which runs a trial's stages are for, and the bench that runs its point."""
     if kind == "started":
-        points, kept = opened.points, opened.study.prepared.kept
+        points, kept = opened.points, opened.prepared.kept
         runs = [run for runs in points.runs(trial.point) for run in runs]
         opened.store.label(points.base.table.name, runs)
-        settings = [override.text for override in points.space.bench(opened.study.request.base, trial.point).overrides]
-        search = search_values(opened.study)
+        settings = [override.text for override in points.space.bench(opened.request.base, trial.point).overrides]
+        search = search_values(opened)
         request = StoredRequest(kept.table, {**kept.values, "set": settings, SEARCH: search}, opened.name)
         opened.store.keep_request(request, [stage.key for run in runs for stage in run.stage.chain])
 

@@ -5,6 +5,7 @@ Pure: no torch, optuna or ray, and the same trials in any order give the same re
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -101,9 +102,9 @@ class Study:
         }
 
     def measured(self, values: Sequence[float], less: Iterable[float] | None = None) -> Measured:
-        """Of the `values`, each `less` another one on the same replicate."""
+        """Of the `values` of the first replicates, each `less` another one on the same replicate."""
         each = values if less is None else [a - b for a, b in zip(values, less, strict=True)]
-        return {"mean": mean(each), "spread": subset_std([subset for subset, _ in self.replicates], each)}
+        return {"mean": mean(each), "spread": subset_std([subset for subset, _ in self.replicates[: len(each)]], each)}
 
     def above_default(self) -> Measured | None:
         """The best point minus the default one, replicate by replicate. None unless all replicates of both are done."""
@@ -164,10 +165,4 @@ class Study:
 
 def best_yaml(point: Mapping[str, Any]) -> str:
     """A point as the YAML file that `harness bench --with` takes; every value reads back unchanged."""
-    return f"# harness bench --with THIS FILE\n{dumped(_plain(point), lists_in_a_line=False)}"
-
-
-def _plain(node: Any) -> Any:
-    if isinstance(node, Mapping):
-        return {str(key): _plain(value) for key, value in node.items()}
-    return [_plain(value) for value in node] if isinstance(node, (list, tuple)) else node
+    return f"# harness bench --with THIS FILE\n{dumped(json.loads(json.dumps(point)), lists_in_a_line=False)}"

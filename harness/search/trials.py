@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.planning.aggregation import mean, subset_std
+from harness.planning.aggregation import mean
 from harness.planning.recipe import Value
 from harness.specs import Status
 
@@ -60,11 +60,6 @@ class Trial:
     def mean(self) -> float | None:
         """The mean of the replicates so far; None before the first."""
         return mean(self.values) if self.outcomes else None
-
-    def spread(self, replicates: Replicates) -> float | None:
-        """Sd of the subsets' means (ddof 1); of the replicates where there is one subset; None while there is only one."""
-        subsets = [subset for subset, _ in replicates[: len(self.outcomes)]]
-        return subset_std(subsets, self.values) if self.outcomes else None
 
     @property
     def eligible(self) -> bool:

@@ -51,7 +51,8 @@ def study_view(study: Study) -> View:
     space, (margins, known) = study.points.space, margin_tables(study)
     points = [
         {"trial": trial.number, "point": dict(trial.point), "state": trial.state, "reason": trial.reason}
-        | {"mean": trial.mean(), "spread": trial.spread(study.replicates), "eligible": trial.eligible}
+        | {"eligible": trial.eligible}
+        | (study.measured(trial.values) if trial.outcomes else {"mean": None, "spread": None})
         for trial in study.ranked
     ]
     about: dict[str, Any] = {
@@ -101,7 +102,7 @@ def _score(study: Study, trial: Trial, top: Trial | None = None) -> str:
     """A trial's mean and its spread; in parentheses while replicates are missing. `top`: the best one."""
     if not trial.outcomes:
         return DASH
-    text = _shown({"mean": trial.mean(), "spread": trial.spread(study.replicates)})
+    text = _shown(study.measured(trial.values))
     text = text if trial.state == "complete" else f"({text})"
     return best(text) if trial is top else text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import statistics
 from dataclasses import replace
 
 import pytest
@@ -12,26 +11,12 @@ from hypothesis import strategies as st
 
 from harness.search.trials import ReplicateOutcome, Trial, best_trial
 
-REPLICATES = ((0, 31), (1, 31), (2, 31), (0, 42), (1, 42), (2, 42))
 SCORES = st.floats(0, 1, allow_nan=False)
 
 
 def trial(number: int, *values: float, **others: object) -> Trial:
     state = others.pop("state", "complete")
     return Trial(number, {"alpha": number}, tuple(ReplicateOutcome(v) for v in values), state, **others)  # type: ignore[arg-type]
-
-
-def test_the_spread_is_that_of_the_subsets_means() -> None:
-    found = trial(0, 0.1, 0.2, 0.6, 0.3, 0.4, 0.8)
-    assert found.mean() == pytest.approx(0.4)
-    assert found.spread(REPLICATES) == pytest.approx(statistics.stdev([0.2, 0.3, 0.7]))
-    assert found.spread(((0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (0, 6))) == pytest.approx(
-        statistics.stdev(found.values)
-    )
-    partly = trial(0, 0.1, 0.2, 0.6, 0.3)
-    assert partly.spread(REPLICATES) == pytest.approx(statistics.stdev([0.2, 0.2, 0.6]))
-    assert trial(0, 0.1).spread(REPLICATES) is None
-    assert (trial(0).mean(), trial(0).spread(REPLICATES)) == (None, None)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

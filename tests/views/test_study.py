@@ -8,6 +8,7 @@ import itertools
 import json
 import random
 import re
+import statistics
 import struct
 import warnings
 from collections.abc import Iterator
@@ -106,6 +107,14 @@ def test_what_a_study_cost_counts_every_replicate() -> None:
     assert [spent[name] for name in ("trials", "complete", "dropped", "failed")] == [6, 3, 1, 1]
     assert (spent["replicates"], spent["full"], spent["stages"]) == (23, 36, 69)
     assert (spent["flops"], spent["seconds"]) == (23e9, pytest.approx(23 * 36.0))
+
+
+def test_the_spread_is_that_of_the_subsets_means() -> None:
+    found = study().measured([0.1, 0.2, 0.6, 0.3, 0.4, 0.8])
+    assert found == {"mean": pytest.approx(0.4), "spread": pytest.approx(statistics.stdev([0.2, 0.3, 0.7]))}
+    partly = study().measured([0.1, 0.2, 0.6, 0.3])
+    assert partly["spread"] == pytest.approx(statistics.stdev([0.2, 0.2, 0.6]))
+    assert study().measured([0.1])["spread"] is None
 
 
 def test_the_difference_from_the_papers_point_is_paired() -> None:
