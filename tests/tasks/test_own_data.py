@@ -1,4 +1,4 @@
-"""The data that a user's task names: one file, a folder, or a data set of the hub, by a stand-in on this machine."""
+"""A user's own task: its YAML, and the data that it names: one file, a folder, or a data set of the hub, by a stand-in on this machine."""
 
 from __future__ import annotations
 
@@ -138,22 +138,99 @@ def test_what_cannot_be_read_is_named(data: str, words: str, tmp_path: Path) -> 
         drawn(path)
 
 
+GOOD = """\
+name: reviews
+title: Reviews
+columns: [text]
+classes: ['no', 'yes']
+metrics: [accuracy, f1]
+"""
+
+
+def test_words_of_a_regression_stand_for_the_ends_of_its_scale(tmp_path: Path) -> None:
+    text = "name: likeness\ncolumns: [a, b]\nregression: true\nmetrics: [pearson]\n"
+    text += 'prompt: {template: "{first} [MASK] {second}", words: {5: "Yes", 0.5: "No"}}\n'
+    path = tmp_path / "likeness.yaml"
+    path.write_text(text)
+    task = load_user_task(path)
+    assert task.prompt is not None
+    assert (task.prompt.words, task.label_range, task.kind.scale) == (("No", "Yes"), (0.5, 5.0), (0.5, 5.0))
+    for words in ('{0: "No"}', '{0: "No", yes: "Yes"}', '{0: "No", 1: "Maybe", 2: "Yes"}'):
+        path.write_text(text.replace('{5: "Yes", 0.5: "No"}', words))
+        with pytest.raises(UserError, match="the lowest and one for the highest score"):
+            load_user_task(path)
+
+
+def test_regression_and_splits(tmp_path: Path) -> None:
+    text = "name: likeness\ncolumns: [a, b]\nregression: true\nmetrics: [pearson]\n"
+    splits = "splits: {train: fit, validation: choose, test: judge}\nversion: 3\n"
+    task = load_user_task(task_file(tmp_path, head=text + splits))
+    assert (task.kind.outputs, task.train, task.dev, task.tests) == (1, "fit", "choose", (("test", "judge"),))
+    assert (task.version, task.title) == (3, "likeness")
+    for split in ("fit", "choose", "judge"):
+        write_file(
+            tmp_path / f"likeness/{split}.jsonl", [{"a": split, "b": str(i), "label": i * 100.5} for i in range(9)]
+        )
+    sets = PROTOCOLS["cmlm_few_shot"].evaluation_sets(task, open_source(tmp_path))
+    assert len(sets.dev) == len(sets.tests["test"]) == 9
+    assert sets.dev.gold.dtype == np.float32
+
+
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("old", "new", "words"),
     [
-        ("data: hub:me", ("line 5, key data", "write hub:OWNER/NAME[:CONFIG][@REVISION]")),
-        ("data: {hub: me}", ("line 5, key data", "write hub:OWNER/NAME[:CONFIG][@REVISION]")),
-        ("data: {hub: me/x, split: y}", ("line 5", "split")),
-        ("labels: {1: maybe}", ("line 5, key labels", "'maybe': should be one of no, yes")),
-        ("label: text", ("'text' cannot be a text column",)),
+        ("columns", "colums", ("line 3", "colums", "Did you mean 'columns'")),
+        ("name: reviews\n", "", ("name", "missing")),
+        ("name: reviews", "name: sst2", ("line 1", "key name", "built-in")),
+        ("name: reviews", "name: ../up", ("line 1", "key name", "lower-case")),
+        ("name: reviews", "name: " + "x" * 300, ("line 1", "key name", "at most 100")),
+        ("title: Reviews", 'title: "two\\nlines"', ("line 2", "key title", "one line")),
+        ("title: Reviews", "title: " + "x" * 300, ("line 2", "key title", "at most 60")),
+        ("['no', 'yes']", "['no', ' yes']", ("line 4", "key classes.1", "ends with a space")),
+        ("[text]", "[]", ("line 3", "key columns")),
+        ("[text]", "[a, b, c]", ("line 3", "key columns")),
+        ("[text]", "[text, text]", ("line 3", "'text' cannot be")),
+        ("[text]", "[label]", ("line 3", "'label' cannot be")),
+        ("['no', 'yes']", "[one]", ("line 4", "two or more")),
+        ("['no', 'yes']", "[one, one]", ("line 4", "different")),
+        ("['no', 'yes']", "[0, 1]", ("line 4", "string")),
+        ("classes: ['no', 'yes']\n", "", ("either two or more classes, 'regression: true', or 'spans: true'",)),
+        ("accuracy, f1", "acuracy", ("line 5", "Did you mean 'accuracy'")),
+        ("accuracy, f1", "pearson", ("line 5", "does not apply", "choose from accuracy, balanced_accuracy, f1")),
+        ("accuracy, f1", "accuracy, f1_marco", ("line 5", "Did you mean 'f1_macro'")),
+        ("accuracy, f1", "accuracy, accuracy", ("line 5", "key metrics.1", "is given twice")),
+        (
+            "'yes']",
+            "'yes', 'maybe']",
+            ("line 5", "'f1' does not apply", "3 classes; choose from accuracy, balanced_accuracy, f1_macro"),
+        ),
+        ("accuracy, f1]", "f1]\nsplits: {test: train}", ("line 6", "another split")),
+        ("accuracy, f1]", "f1]\nsplits: {test: a/b}", ("line 6", "'a/b'")),
+        ("accuracy, f1]", "f1]\nsplits: {tset: a}", ("line 6", "tset", "Did you mean 'test'")),
+        ("accuracy, f1]", "f1", ("not valid YAML",)),
+        (
+            "metrics: [accuracy, f1]",
+            "metrics: [f1]\ndata: hub:me",
+            ("line 6, key data", "write hub:OWNER/NAME[:CONFIG][@REVISION]"),
+        ),
+        ("metrics: [accuracy, f1]", "metrics: [f1]\ndata: {hub: me}", ("line 6, key data", "write hub:OWNER/NAME")),
+        ("metrics: [accuracy, f1]", "metrics: [f1]\ndata: {hub: me/x, split: y}", ("line 6", "split")),
+        (
+            "metrics: [accuracy, f1]",
+            "metrics: [f1]\nlabels: {1: maybe}",
+            ("line 6, key labels", "'maybe': should be one of no, yes"),
+        ),
+        ("metrics: [accuracy, f1]", "metrics: [f1]\nlabel: text", ("'text' cannot be a text column",)),
     ],
 )
-def test_mistakes_are_named(line: str, words: tuple[str, ...], tmp_path: Path) -> None:
-    path = task_file(tmp_path, line)
+def test_mistakes_are_named_with_their_line(old: str, new: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    path = task_file(tmp_path, head=GOOD.replace(old, new))
     with pytest.raises(UserError) as caught:
         load_user_task(path)
-    for word in (str(path), *words):
-        assert word in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+    assert [word for word in words if word not in str(caught.value)] == []
+    with pytest.raises(UserError, match="no such file"):
+        load_user_task(tmp_path / "none.yaml")
 
 
 @pytest.fixture
