@@ -47,7 +47,6 @@ class KShotProtocol(OwnProtocol):
         return self.split_seeds[subset] if beyond < 0 else self.split_seeds[-1] + 1 + beyond
 
     def training_seed(self, subset: int, seed: int) -> int:
-        """See `Protocol`."""
         return self.split_seed(subset) + seed
 
     def sizes(self, task: Task, source: TextSource) -> tuple[int, ...]:

@@ -19,9 +19,9 @@ from harness.tasks.protocol import (
     of_classes,
     once,
     own_test_rows,
-    own_tests,
     quotas,
     require_classes,
+    test_splits,
 )
 from harness.tasks.rows import Ids, Rows, Scope, mix, scoped
 from harness.tasks.sources import WHOLE, TextSource
@@ -89,7 +89,6 @@ class OwnProtocol(Protocol):
         return (*(size for size in (_round_below(large // 4), large) if size >= least), 0)
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
-        """See `Protocol`."""
         parts, dev = self._parts(task, source), self.dev_set(task, source, 0, 0)
         training = self.training_set(task, source, 0, 0)
         lines = [*parts.cut, self._dev_words(task, parts, dev, training), *parts.repeated]
@@ -97,7 +96,6 @@ class OwnProtocol(Protocol):
         return EvaluationSets(dev, parts.tests, False, "", "; ".join(lines), rare)
 
     def dev_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        """See `Protocol`."""
         parts = self._parts(task, source)
         if parts.dev is not None:
             return parts.dev
@@ -109,7 +107,6 @@ class OwnProtocol(Protocol):
         return pool.take(held_out).sorted().named(f"{task.name}/dev")
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        """See `Protocol`."""
         if size < 0 or subset < 0 or (self.num_subsets and subset >= self.num_subsets):
             raise UserError(
                 f"task {task.name}: size {size}, subset {subset}: both are counted from 0 up"
@@ -150,7 +147,7 @@ class OwnProtocol(Protocol):
         pool = source.load(task, WHOLE if whole else task.train)
         labelled, repeated = f"{len(pool):,} labelled rows", tuple(_repeated(pool))
         tests, dev = self._given_tests(task, source), None
-        is_test = bool(tests) and task.dev in own_tests(task, source).values()
+        is_test = bool(tests) and task.dev in test_splits(task, source).values()
         words = [f"{name} all {len(rows):,} rows of {_place(task, name)}" for name, rows in tests.items()]
         if tests:
             words.append(labelled)
@@ -191,7 +188,7 @@ class OwnProtocol(Protocol):
     @staticmethod
     def _given_tests(task: Task, source: TextSource) -> dict[str, Rows]:
         """The test sets that a task has; a user's task has none where its only other split is dev."""
-        splits = own_tests(task, source) if task.own else dict(task.tests)
+        splits = test_splits(task, source)
         if task.own and not task.names_test and list(splits.values()) == [task.dev]:
             return {}
         return {name: own_test_rows(task, split, source) for name, split in splits.items()}

@@ -132,11 +132,12 @@ class Protocol(ABC):
         return Rows((*labelled.texts, *more.texts)).unlabelled()
 
 
-def own_tests(task: Task, source: TextSource) -> dict[str, str]:
-    """Source split of each evaluation of a user's task: the file 'test' where there is one and the task names no other."""
+def test_splits(task: Task, source: TextSource) -> dict[str, str]:
+    """Source split of each evaluation of a task: of a user's the file 'test' where there is one and the task names no other."""
     tests = dict(task.tests)
-    unnamed = not task.names_test and tests.get(OWN_TEST) == task.dev and OWN_TEST not in (task.train, task.dev)
-    return {OWN_TEST: OWN_TEST} if unnamed and source.has(task, OWN_TEST) else tests
+    unnamed = task.own and not task.names_test and tests.get(OWN_TEST) == task.dev
+    is_test = unnamed and OWN_TEST not in (task.train, task.dev) and source.has(task, OWN_TEST)
+    return {OWN_TEST: OWN_TEST} if is_test else tests
 
 
 def own_test_rows(task: Task, split: str, source: TextSource) -> Rows:

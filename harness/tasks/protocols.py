@@ -20,8 +20,8 @@ from harness.tasks.protocol import (
     Protocol,
     of_classes,
     own_test_rows,
-    own_tests,
     quotas,
+    test_splits,
 )
 from harness.tasks.rows import Ids, Rows, Scope, scoped
 from harness.tasks.sources import TextSource
@@ -72,7 +72,6 @@ class PaperProtocol(Protocol):
         return EvaluationSets(sets.pop("dev"), sets, comparable, note, "; ".join(origin))
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        """See `Protocol`."""
         if size < 0 or subset < 0:
             raise UserError(f"task {task.name}: size {size}, subset {subset}: both are counted from 0 up.")
         rows = source.load(task, task.train)
@@ -111,7 +110,7 @@ class CmlmProtocol(PaperProtocol):
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         notes = []
-        dev_split, tests_of = task.dev, dict(task.tests)
+        dev_split, tests_of = task.dev, test_splits(task, source)
         if task.name == "mrpc":
             # The paper's text and its numbers contradict each other here, so neither split is known to be its own.
             if source.has(task, "test"):
@@ -122,8 +121,6 @@ class CmlmProtocol(PaperProtocol):
                 )
             else:
                 notes.append("the development set is split 200/208, which does not fit the paper's numbers")
-        elif task.own:
-            tests_of = own_tests(task, source)
         pool = source.load(task, dev_split)
         own_test = dev_split not in tests_of.values()
         count = min(500, len(pool)) if own_test else dev_size(len(pool))
@@ -213,7 +210,7 @@ class StratifiedProtocol(PaperProtocol):
     doubts: tuple[tuple[str, str], ...] = ()
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
-        splits = own_tests(task, source) if task.own else dict(task.tests)
+        splits = test_splits(task, source)
         pool, rest, tests = source.load(task, task.dev), None, {}
         for evaluation, split in splits.items():
             if task.own and split != task.dev:
@@ -264,7 +261,7 @@ class DevProtocol(PaperProtocol):
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         splits = {name: task.dev if name == "test" else split for name, split in task.tests}
-        splits = own_tests(task, source) if task.own else splits
+        splits = test_splits(task, source) if task.own else splits
         tests = {name: source.load(task, split) for name, split in splits.items()}
         return self._sets(task, source, source.load(task, task.dev), tests, {"dev": task.dev, **splits})
 
