@@ -24,7 +24,6 @@ from harness.wording import counted
 if TYPE_CHECKING:
     from harness.storage import Storage
     from harness.store import Store
-    from harness.tasks import Task, TextSource
 
 GIB = 2**30
 INSTALL = "run `make install`, or `pip install -c constraints.txt -e .`"
@@ -76,13 +75,6 @@ def _present(module: str) -> bool:
 
 
 # -------------------------------------------------------------------------------------------------------- the machine
-
-
-def _python() -> Check:
-    version = ".".join(map(str, sys.version_info[:3]))
-    good = (3, 11) <= sys.version_info[:2] < (3, 13)
-    fix = "" if good else "install Python 3.11, then `make install PYTHON=python3.11`"
-    return Check("python", good, f"{version} ({sys.executable})", fix)
 
 
 def _ray_starts() -> Check:
@@ -143,48 +135,28 @@ def _data(data: str | None) -> Check:
         return Check(name, None, "none named", f"for data from files, `--data` {DATA_LAYOUT}")
     if data == "hub":
         return Check(name, True, f"{open_source('hub').describe(TASKS['sst2'])}, fetched when it is needed")
-    complete, gaps, samples = [], [], []
+    complete, gaps = [], []
     try:
         source, folder = open_source(data), Path(data).expanduser()
         folders = {path.name for path in folder.iterdir() if path.is_dir()}
         for task in (task for task in TASKS.values() if not task.packaged or task.name in folders):
             splits = dict.fromkeys((task.train, task.dev, *(split for _, split in task.tests)))
-            if missing := [split for split in splits if not source.has(task, split)]:
+            missing = [split for split in splits if not source.has(task, split)]
+            if not missing:
+                complete.append(task.name)
+            else:
                 gaps.append(f"{task.name} ({', '.join(missing)})" if len(missing) < len(splits) else task.name)
-                continue
-            complete.append(task.name)
-            if fewer := [note for split in splits if (note := _shortfall(source, folder, task, split))]:
-                samples.append(f"{task.name} ({', '.join(fewer)})")
         others = sorted(folders - TASKS.keys())
         own = [each for each in others if source.has(Task(each, each, (), (), (), own=True), "train")]
     except (UserError, OSError) as error:
         return Check(name, False, str(error).rstrip("."), f"name {DATA_LAYOUT}")
     found = [f"{data}: {', '.join(complete) or 'no built-in task'}"]
     found += [f"folders for tasks of your own: {', '.join(own)}"] if own else []
-    found += [f"other numbers of rows than the published files: {', '.join(samples)}"] if samples else []
     found += [f"missing: {', '.join(gaps)}"] if gaps and complete else []
     if not complete and not own:
         return Check(name, False, "; ".join(found), f"name {DATA_LAYOUT}")
-    fix = "add those files to run these tasks" if gaps and complete else ""
-    fix = "tables of these tasks say that they are not comparable; take the published files" if samples else fix
-    return Check(name, None if fix else True, "; ".join(found), fix)
-
-
-def _shortfall(source: TextSource, folder: Path, task: Task, split: str) -> str:
-    """In what a split differs from the published file in its number of rows, '' where it does not. Of Parquet the number alone is read."""
-    from harness.tasks.sources import file_of
-
-    official, path = task.official_rows(split), file_of(folder / task.name, split)
-    if official is None or path is None:
-        return ""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        rows = pq.read_metadata(path).num_rows if path.suffix == ".parquet" else len(source.load(task, split))
-    except (pa.ArrowInvalid, UserError):  # the command that reads the file says what is wrong in it
-        return ""
-    return "" if rows == official else f"{split} {rows:,} of {official:,}"
+    some = gaps and complete
+    return Check(name, None if some else True, "; ".join(found), "add those files to run these tasks" if some else "")
 
 
 # ------------------------------------------------------------------------------------------------- store and storage
@@ -304,7 +276,7 @@ def checks(url: str | None = None, data: str | None = None, storage: str | None 
     """All checks in the order of the report. Takes some seconds: torch is imported and Ray is started."""
     set_environment()  # before Ray is imported
     named: dict[str, Callable[[], Check]] = {
-        "python": _python,
+        "python": lambda: Check("python", True, f"{sys.version.split()[0]} ({sys.executable})"),
         "torch": lambda: _library("torch", _described_torch),
         **{name: lambda name=name: _library(name) for name in ("ray", "transformers", "optuna")},  # type: ignore[misc]
         "packaged encoders": lambda: _packages("packaged encoders", PACKAGED_ENCODERS),

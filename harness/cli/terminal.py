@@ -139,7 +139,7 @@ def interruptible() -> Iterator[Received]:
         nonlocal awaited
         if awaited:
             awaited = False
-            received.number = received.number or number  # first: in a call another signal's handler may break this off
+            received.number = received.number or number  # first: another signal may break this off
             for descriptor in (1, 2):  # a closed terminal refuses every write, and the cleanup must not fail
                 try:
                     os.write(descriptor, b"")

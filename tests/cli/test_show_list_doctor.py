@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli.command import Said, sst2, write_csv
+from cli.command import Said
 from store.samples import committed, run, stage
 
 from harness.encoders.families import FAMILIES
@@ -97,16 +97,6 @@ def test_a_task_names_the_data_set_that_it_is_read_from(harness: Harness) -> Non
         if not task.packaged:
             place = source.describe(task).removeprefix("hub ").removeprefix("hub:").partition("@")[0]
             assert lines[name].endswith(place), name
-
-
-def test_doctor_tells_a_sample_from_a_published_file(
-    harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("harness.cluster.session.session", lambda *_: nullcontext())
-    for split, rows in (("train", 40), ("validation", 30)):
-        write_csv(workdir / "files" / "sst2" / f"{split}.csv", sst2(rows, 1000 * rows))
-    said = " ".join(harness("doctor --data files").out.split())
-    assert "other numbers of rows than the published files: sst2 (train 40 of 67,349, validation 30 of 872)" in said
 
 
 def test_each_family_of_encoders_says_how_it_runs_and_what_trains_it(harness: Harness) -> None:

@@ -107,26 +107,6 @@ def test_what_it_broke_before_it_is_sent_again(number: signal.Signals, status: i
     assert err.endswith(f"harness: interrupted by {number.name}; {KEPT}\n")
 
 
-BROKEN_OFF = """signal.signal(signal.SIGUSR2, signal.default_int_handler)
-        def send(frame, event, argument):
-            caller = frame if event == "c_call" else frame.f_back
-            if event in ("c_call", "call") and caller.f_code.co_name == "interrupt":
-                sys.setprofile(None)
-                signal.raise_signal(signal.SIGUSR2)
-        sys.setprofile(send)
-        try:
-            wait()
-        except KeyboardInterrupt:
-            raise UserError("a process of Ray is dead")"""
-
-
-def test_one_whose_handler_another_one_breaks_off(tmp_path: Path) -> None:
-    process = program(tmp_path, BROKEN_OFF)
-    process.send_signal(signal.SIGHUP)
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (129, f"still said\nharness: interrupted by SIGHUP; {KEPT}\n")
-
-
 def test_another_one_does_not_disturb_the_cleanup(tmp_path: Path) -> None:
     process = program(tmp_path, cleanup="[os.kill(os.getpid(), n) for n in (signal.SIGTERM, signal.SIGHUP)]")
     process.terminate()
