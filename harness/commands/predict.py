@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,7 +15,7 @@ from harness.answers import SpanReading
 from harness.commands.execution import storage_of
 from harness.commands.export import SETTINGS
 from harness.commands.recorded import recorded
-from harness.commands.row_files import STANDARD_INPUT, Part, check_new, parts, printer, writer
+from harness.commands.row_files import STANDARD_INPUT, Part, check_new, parts, print_rows, writer
 from harness.commands.row_files import kind_of as kind_of_file
 from harness.commands.train import unshown
 from harness.commands.trained import TrainedModel, trained_model
@@ -219,7 +220,7 @@ def predict_file(
             f"{len(model.columns)} columns."
         )
     done = 0
-    with writer(target) if target else printer() as write:
+    with writer(target) if target else nullcontext(print_rows) as write:
         for part in parts(source, size):
             write(_scored(model, part, wanted))
             done += len(part.rows)
@@ -236,8 +237,8 @@ def predict_row(model: Classifier, texts: Sequence[str]) -> None:
         raise UserError(
             f"--row: {len(texts)} texts, and the model takes {len(columns)} ({', '.join(columns)}); give each as one word in quotes."
         )
-    with printer() as write:
-        write(_scored(model, Part(Path("--row"), [dict(zip(columns, texts, strict=True))], "row", [1]), columns))
+    part = Part(Path("--row"), [dict(zip(columns, texts, strict=True))], "row", [1])
+    print_rows(_scored(model, part, columns))
 
 
 def _scored(model: Classifier, part: Part, columns: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -68,6 +68,9 @@ def kind_of(path: Path, flag: str) -> str:
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
+Write = Callable[[list[dict[str, Any]]], None]
+
+
 def check_new(path: Path) -> None:
     """Raises UserError for an --output of another format, and for one that is there, unless it is a device or pipe."""
     kind_of(path, "--output")
@@ -75,7 +78,9 @@ def check_new(path: Path) -> None:
         raise UserError(f"--output {path} exists already; name a new file, or delete that one.")
 
 
-Write = Callable[[list[dict[str, Any]]], None]
+def print_rows(rows: list[dict[str, Any]]) -> None:
+    """As JSON lines."""
+    print("".join(map(_json_line, rows)), end="", flush=True)
 
 
 def _json_line(row: dict[str, Any]) -> str:
@@ -83,57 +88,39 @@ def _json_line(row: dict[str, Any]) -> str:
 
 
 @contextmanager
-def printer() -> Iterator[Write]:
-    """Prints rows as JSON lines, each part of them at once."""
-
-    def write(rows: list[dict[str, Any]]) -> None:
-        print("".join(map(_json_line, rows)), end="", flush=True)
-
-    yield write
-
-
-@contextmanager
 def writer(path: Path) -> Iterator[Write]:
     """Writes rows to a new file, by its ending, as `replacing` does. In JSON lines rows may have different fields; the columns of a CSV or TSV are those of the
     first part of them, and a column of Parquet has one type."""
-    kind = kind_of(path, "--output")
+    kind, tables = kind_of(path, "--output"), list[Any]()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part, _unlike_rows(path):
+
+    def checked(write: Callable[..., Any], *given: Any) -> None:
+        try:
+            write(*given)
+        except (ValueError, TypeError) as error:  # of csv, and those of pyarrow
+            raise UserError(
+                f"--output {path}: rows have other columns or types than those before ({first_line(error)}); write .jsonl, which keeps them."
+            ) from None
+
+    with replacing(path) as part:
         if kind == ".parquet":
             import pyarrow as pa
             import pyarrow.parquet as pq
 
-            tables: list[Any] = []
-            yield lambda rows: tables.append(
-                pa.table({name: [row.get(name) for row in rows] for name in _columns(rows)})
-            )
-            pq.write_table(pa.concat_tables(tables, promote_options="permissive"), part)
+            yield lambda rows: checked(lambda: tables.append(pa.table(_columns(rows))))
+            checked(lambda: pq.write_table(pa.concat_tables(tables, promote_options="permissive"), part))
         else:
             with opened(part, "w") as file:
-                yield _lines(file, kind)
+
+                def write(rows: list[dict[str, Any]]) -> None:
+                    if not tables:
+                        tables.append(csv.DictWriter(file, _columns(rows), delimiter="\t" if kind == ".tsv" else ","))
+                        tables[0].writeheader()
+                    checked(tables[0].writerows, rows)
+
+                yield (lambda rows: file.writelines(map(_json_line, rows))) if kind == ".jsonl" else write
 
 
-@contextmanager
-def _unlike_rows(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, TypeError) as error:  # of csv, and those of pyarrow
-        raise UserError(
-            f"--output {path}: rows have other columns or types than those before ({first_line(error)}); write .jsonl, which keeps them."
-        ) from None
-
-
-def _columns(rows: list[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def _lines(file: Any, kind: str) -> Write:
-    separated: list[Any] = []
-
-    def write(rows: list[dict[str, Any]]) -> None:
-        if not separated:
-            separated.append(csv.DictWriter(file, _columns(rows), delimiter="\t" if kind == ".tsv" else ","))
-            separated[0].writeheader()
-        separated[0].writerows(rows)
-
-    return write if kind != ".jsonl" else lambda rows: file.writelines(map(_json_line, rows))
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
