@@ -175,47 +175,6 @@ def test_what_weight_decay_is_of_is_what_each_papers_library_does(table: str, de
     assert plan(table, set=none, **few).stages.keys() == plan(table, set=(*none, *other), **few).stages.keys()
 
 
-def test_a_row_that_takes_no_other_task_leaves_their_cells_to_the_rest() -> None:
-    """The cell of RTE is made of the configurations for small tasks; the best median on dev is selected among them."""
-    r = resolve_table("coco_lm_glue", "paper", tasks=("rte", "mnli"), methods=("COCO-LM",))
-    small = [row.name for row in r.rows if "rte" in row.tasks]
-    runs = []
-    for size, row, column, subset, seed in r.places:
-        score = 0.9 if row == small[5] else 0.5 + 0.01 * (seed == 31)
-        runs.append(result(r, row, size, column, subset, seed, score, dev=score))
-    cell = filled(r, runs, rows_of(r)).cells[0, "COCO-LM", "rte"]
-    assert (cell.expected, cell.selected, cell.value) == (64 * 5, (small[5],), pytest.approx(0.9))
-    assert filled(r, runs, rows_of(r)).cells[0, "COCO-LM", "mnli"].expected == 12 * 5
-
-
-def test_draws_of_a_grid_are_points_of_it_and_always_the_same() -> None:
-    grid = {"fine_tune.lr": (1e-5, 2e-5, 3e-5), "fine_tune.epochs": (2, 3), "lam": (0.1, 0.9)}
-    row = Row(name="A", method="scl", grid=grid)
-    every = {each.name: each for each in row.configurations}
-    assert len(every) == 12
-    drawn = row.model_copy(update={"draws": 4}).configurations
-    assert [each.name for each in drawn] == [each.name for each in row.model_copy(update={"draws": 4}).configurations]
-    assert len({each.name for each in drawn}) == 4
-    for each in drawn:
-        same = every[each.name]
-        assert (each.recipe_settings, each.set) == (same.recipe_settings, same.set)
-        assert {"lr", "epochs"} == set(each.recipe_settings["fine_tune"])
-    other = row.model_copy(update={"draws": 4, "tasks": ("rte",)}).configurations
-    assert {each.name for each in other} != {each.name for each in drawn}
-
-
-def test_grids_of_tasks_are_a_grid_for_each() -> None:
-    grid = {"fine_tune.lr": (1e-5, 2e-5), "fine_tune.epochs": (2, 3)}
-    row = Row(
-        name="A",
-        method="ft",
-        grid=({"tasks": ("rte", "cola"), "grid": grid}, {"tasks": ("sst2",), "grid": {"lam": (0.1,)}}),
-    )
-    of_rte = Row(name="A on rte, cola", configuration_of="A", method="ft", tasks=("rte", "cola"), grid=grid)
-    assert row.configurations[:4] == of_rte.configurations
-    assert [(each.tasks, each.title, each.set) for each in row.configurations[4:]] == [(("sst2",), "A", {"lam": 0.1})]
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import random
 from pathlib import Path
 
 import pytest
 from requested import resolve_table
-from views.runs import filled, result
+from views.runs import filled
 
 from harness.commands.prepare import check_lengths
 from harness.encoders import locate
@@ -16,8 +14,6 @@ from harness.planning.runs import Plan, make_plan
 from harness.tasks import open_source
 from harness.views.caption import Caption
 from harness.views.table import render
-
-PAPERS = Path(__file__).resolve().parents[2].parent / "shared" / "papers"
 
 
 @pytest.fixture(scope="module")
@@ -42,35 +38,6 @@ def test_methods_share_the_rows_of_a_split_and_splits_share_no_set(quick: Plan) 
     for run in quick.runs:
         assert (run.stage.data.train.rows, run.stage.data.dev and run.stage.data.dev.rows) == (32, 32)
         assert [rows.rows for rows in run.stage.data.tests] == [2509]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_cell_is_the_mean_of_the_best_by_dev_of_each_split(seed: int) -> None:
-    """As a loop; MNLI-MM is scored at the point that matched dev selects."""
-    resolved = resolve_table("k_shot", "paper", tasks=("mnli",), methods=("FT (tuned)",), sizes=(16,))
-    draw = random.Random(seed)
-    dev = {(row.name, subset): draw.choice([0.4, 0.5, 0.6]) for row in resolved.rows for subset in range(5)}
-    test = {
-        (row.name, column, subset): draw.random()
-        for row in resolved.rows
-        for column in resolved.columns
-        for subset in range(5)
-    }
-    runs = [
-        result(resolved, row, 16, column, subset, 0, value, dev=dev[row, subset], key=f"{row} {column} {subset}")
-        for (row, column, subset), value in test.items()
-    ]
-    grid = filled(resolved, draw.sample(runs, len(runs)))
-    for column in ("mnli", "mnli_mm"):
-        kept = []
-        for subset in range(5):
-            best = max(dev[row.name, subset] for row in resolved.rows)
-            first = next(row.name for row in resolved.rows if dev[row.name, subset] == best)
-            kept.append(test[first, column, subset])
-        mean = sum(kept) / 5
-        cell = grid.cells[16, "FT (tuned)", column]
-        assert cell.value == pytest.approx(mean)
-        assert cell.spread == pytest.approx(math.sqrt(sum((value - mean) ** 2 for value in kept) / 5))
 
 
 def test_sizes_are_said_to_be_of_each_class() -> None:

@@ -30,37 +30,6 @@ def caption(r: ResolvedTable, runs: list[Result]) -> str:
     return "\n".join(caption_lines(filled(r, runs, rows_of(r)), Caption(1)))
 
 
-def top_3(r: ResolvedTable, dev: list[float | None], test: list[float], **more: object) -> list[Result]:
-    return [
-        result(r, "CE", 20, "sst2", subset, 31, test[subset], dev=dev[subset], **more) for subset in range(len(test))
-    ]
-
-
-def test_a_few_shot_cell_is_the_mean_of_the_three_runs_that_are_best_on_dev() -> None:
-    """Test scores of the runs with dev 0.9, 0.8 and the first of the two with 0.7: 0.5, 0.3 and 0.1."""
-    r = resolve_table("scl_few_shot", "paper", sizes=(20,), **{**LEAST, "subsets": (0, 1, 2, 3, 4)})
-    grid = filled(r, top_3(r, [0.7, 0.8, 0.7, 0.9, 0.2], [0.1, 0.3, 0.99, 0.5, 0.9]), rows_of(r))
-    cell = grid.cells[20, "CE", "sst2"]
-    assert cell.value == pytest.approx(0.3)
-    assert cell.spread == pytest.approx(0.2)  # ddof 1
-    assert (cell.paper, cell.paper_spread) == (0.859, 0.021)
-    assert cell.verdict == "not comparable"
-    assert any("neither epochs nor a schedule" in why for why in cell.why)
-
-
-def test_a_run_that_failed_leaves_the_cell_open_and_one_that_collapsed_is_marked() -> None:
-    r = resolve_table("scl_few_shot", "paper", sizes=(20,), **LEAST)
-    dev, test = [0.7, 0.8, 0.6, 0.9], [0.1, 0.3, 0.2, 0.5]
-    runs = top_3(r, list(dev), test)
-    failed = [*runs[:3], result(r, "CE", 20, "sst2", 3, 31, status="failed", reason="out of memory")]
-    cell = filled(r, failed, rows_of(r)).cells[20, "CE", "sst2"]
-    assert (cell.value, cell.done, cell.expected) == (None, 3, 4)
-    assert cell.notes[0].kind == "failed"
-    cell = filled(r, top_3(r, list(dev), test, collapsed=True), rows_of(r)).cells[20, "CE", "sst2"]
-    assert cell.value == pytest.approx(0.3)
-    assert cell.collapsed == 4
-
-
 @pytest.mark.parametrize(("table", "size"), [("scl_few_shot", 20), ("scl_full_size", 0)])
 def test_lambda_and_tau_are_selected_by_the_papers_two_rules(table: str, size: int) -> None:
     """Few-shot: the three best dev scores decide, so a configuration with one failure among ten wins; full size: the mean of all."""

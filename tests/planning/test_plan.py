@@ -64,25 +64,6 @@ def phases(made: Plan) -> Counter[str]:
 # ---------------------------------------------------------------------------------------------- the papers' arithmetic
 
 
-def test_rows_of_pre_training_share_the_encoder() -> None:
-    """Relative positions are the table's: a row differs from the others in its objective and in nothing of the encoder, but
-    for the row whose point it is."""
-    made = plan("pretraining", located=TINY_NEW)
-    found = {
-        run.row: {(stage.encoder.relative_buckets, stage.encoder.relative_distance) for stage in run.stage.chain}
-        for run in made.runs
-    }
-    assert found.pop("w/o Rel-Pos") == {(0, 0)}
-    assert set(found) > {"No pre-training", "MLM", "TACO", "ELECTRA", "COCO-LM"}
-    assert all(each == {(32, 128)} for each in found.values())
-    assert not any("relative" in name for stage in made.stages.values() for name in stage.objective.params)
-
-    without = plan("pretraining", located=TINY_NEW, set=("encoder.relative_buckets=0",))
-    leaves = {run.row: run.stage.key for run in without.runs}
-    assert {run.stage.encoder.relative_buckets for run in without.runs} == {0}
-    assert leaves["w/o Rel-Pos"] == leaves["COCO-LM"], "without them anywhere the row is COCO-LM itself"
-
-
 def test_methods_that_the_table_has_no_row_for_get_one() -> None:
     made = plan("few_shot", methods=("ft", "cmlm+scl", "taco"), set=("scl.lam=0.5",), **ONE)
     assert [row.name for row in made.resolved.rows] == ["FT", "CMLM+SCL", "TACO"]
@@ -233,13 +214,6 @@ def test_an_override_changes_the_keys_it_should(text: str, changed: set[tuple[st
     before, after = keyed(plan("few_shot", **ONE)), keyed(plan("few_shot", **ONE, set=(text,)))
     assert set(before) == set(after) == ALL
     assert {stage for stage in before if before[stage] != after[stage]} == changed
-
-
-def test_alpha_0_makes_cmlm_tapt_in_the_plan_and_lambda_0_makes_scl_ft() -> None:
-    made = plan("few_shot", **ONE, set=("cmlm.alpha=0", "scl.lam=0"))
-    found = keyed(made)
-    assert (found[CMLM_1], found[CMLM_2], found[SCL]) == (found[TAPT_1], found[TAPT_2], found[FT])
-    assert (len(made.runs), len(made.stages)) == (4, 3)
 
 
 def test_a_rows_own_setting_wins_over_the_command_line() -> None:
