@@ -146,7 +146,7 @@ class Data:
     contexts, read so, and answers are looked for in them; 2 outputs a token.
     `prompt`: rows are read as clozes. `standardised`: mean and standard deviation of the training scores, by which a head is trained; () where
     it is trained on the scores themselves. Labels: `classes`, the classes' names
-    in the order of their codes; `held_out`, texts on which the loss is logged, and nothing is trained.
+    in the order of their codes.
     """
 
     train: RowSet
@@ -160,7 +160,6 @@ class Data:
     prompt: Prompt | None = field(default=None, metadata={"neutral": None})
     standardised: tuple[float, ...] = neutral(())
     classes: tuple[str, ...] = _label(())
-    held_out: RowSet | None = field(default=None, metadata={"label": True}, compare=False)
 
     @property
     def kind(self) -> Kind | None:
@@ -316,6 +315,11 @@ class Stage:
     @classmethod
     def from_json(cls, body: Any) -> Stage:
         """Raises ValueError for what is no stage, also for a key that is no field and for an objective's code."""
+        stage = body
+        while isinstance(stage, dict):  # an earlier version said it, in no key
+            if isinstance(data := stage.get("data"), dict):
+                data.pop("held_out", None)
+            stage = init.get("stage") if isinstance(init := stage.get("init"), dict) else None
         found: Stage = _adapter().validate_python((body,))[0]
         if any(stage.objective.code for stage in found.chain):
             raise ValueError("an objective's code is in no store, and none from there is run")

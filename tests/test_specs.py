@@ -99,7 +99,6 @@ OTHER: dict[type, dict[str, Any]] = {
         "prompt": Prompt("{first} It was [MASK].", ("terrible", "great")),
         "standardised": (2.5, 1.25),
         "classes": ("no", "yes"),
-        "held_out": OTHERS,
     },
     RowSet: {"digest": "9" * 32, "name": "renamed", "rows": 7, "mean_chars": 1.5},
     Optim: {
@@ -125,7 +124,6 @@ OTHER: dict[type, dict[str, Any]] = {
 LABELS = {
     (Stage, "phase"),
     (Data, "classes"),
-    (Data, "held_out"),
     (Objective, "code"),
     (RowSet, "name"),
     (RowSet, "rows"),
@@ -398,7 +396,9 @@ def test_the_order_of_a_mapping_does_not_matter(values: dict[str, Any], random: 
 @given(chains)
 def test_any_chain_goes_through_json_and_its_keys_are_those_of_its_canonical_form(chain: Stage) -> None:
     """`digest_of` puts the text together from parts that it keeps."""
-    again = Stage.from_json(json.loads(json.dumps(chain.to_json())))
+    kept = json.loads(json.dumps(chain.to_json()))
+    kept["data"]["held_out"] = None  # as stores of an earlier version have it
+    again = Stage.from_json(kept)
     assert again == chain
     assert [s.key for s in again.chain] == [s.key for s in chain.chain]
     for stage in chain.chain:

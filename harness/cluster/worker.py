@@ -197,8 +197,7 @@ def fetched(references: list[Any]) -> list[Any]:
 def _wanted(stage: Stage) -> list[tuple[RowSet, Data]]:
     train, *evaluations = stage.row_sets
     one_view = replace(stage.data, views=1)
-    held_out = [(stage.data.held_out, stage.data)] if stage.data.held_out else []
-    return [(train, stage.data), *((rows, one_view) for rows in evaluations), *held_out]
+    return [(train, stage.data), *((rows, one_view) for rows in evaluations)]
 
 
 def _cache_key(rows: RowSet, data: Data, encoder: str) -> tuple[Any, ...]:
@@ -227,9 +226,8 @@ def trained(
     from harness.training.process_group import SINGLE_PROCESS
 
     (train, labels), *evaluations = sets
-    data, sets_of = item.stage.data, dict(zip(digests, evaluations, strict=True))
-    held_out = sets_of.pop(data.held_out.digest)[0] if data.held_out else None
-    inputs = Inputs(train, labels, sets_of, held_out)
+    sets_of = dict(zip(digests, evaluations, strict=True))
+    inputs = Inputs(train, labels, sets_of)
     group = process_group or SINGLE_PROCESS
     record = run_stage(
         item.stage,

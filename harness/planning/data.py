@@ -89,7 +89,7 @@ def data_settings(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, obj
         "mlm_head.frozen": resolved.mlm_head.frozen,
         **{f"{ENCODER}{name}": under.settings.get(name) for name in EncoderSettings.model_fields},
         **({"translator": resolved.translator} if resolved.translates else {}),
-        **({f"pre_train.{name}": getattr(text, name) for name in ("corpus", "fraction", "held_out")} if text else {}),
+        **({f"pre_train.{name}": getattr(text, name) for name in ("corpus", "fraction")} if text else {}),
     }
 
 
@@ -201,8 +201,7 @@ def _pre_trained(resolved: ResolvedTable, row: ResolvedRow, steps: list[Step], t
     base: Encoder | Parent = table_data.located[row.encoder].encoder
     assert text is not None  # a table with such a row has a corpus
     rows = table_data.corpora[0.0, resolved.fraction(row)]
-    held_out = table_data.corpora[resolved.held_out] if resolved.held_out else None
-    data = Data(rows, max_length=text.max_length, blocks=text.blocks, held_out=held_out)
+    data = Data(rows, max_length=text.max_length, blocks=text.blocks)
     optim = resolved.optim("pre_train", row=row)
     for method, values in steps:
         assert method.train is not None

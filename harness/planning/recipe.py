@@ -156,12 +156,11 @@ def updates_between(every: int | str, per_epoch: int) -> int:
 
 class PreTrain(Strict):
     """What rows with a `pre_train` are pre-trained on, one stage for all replicates: a corpus by name or path, the `fraction` of its
-    texts, the fraction `held_out` on which the loss is logged only, packed blocks of `max_length` tokens or a sequence a text, and the seed. `save_at`: updates after which its weights are stored, besides
+    texts, packed blocks of `max_length` tokens or a sequence a text, and the seed. `save_at`: updates after which its weights are stored, besides
     those that rows start from; it changes no number and no key."""
 
     corpus: str
     fraction: Share = 1.0
-    held_out: Annotated[float, BeforeValidator(_not_bool), Field(ge=0, le=0.5)] = 0.0
     blocks: Literal["packed", "text"] = "packed"
     max_length: Length = 128
     seed: Seed = 0

@@ -406,23 +406,15 @@ class ResolvedTable:
         return scaled(row.pre_train_step, table, self.optim("pre_train", row=row).steps)
 
     def fraction(self, row: Row) -> float:
-        """The fraction of the corpus that a row is pre-trained on, without what is held out."""
+        """The fraction of the corpus that a row is pre-trained on."""
         assert self.pre_train is not None
-        return min(row.pre_train_fraction or self.pre_train.fraction, 1 - self.pre_train.held_out)
-
-    @property
-    def held_out(self) -> Part | None:
-        """The part of the corpus on which the loss is logged; None where there is none."""
-        return (1 - self.pre_train.held_out, 1.0) if self.pre_train and self.pre_train.held_out else None
+        return row.pre_train_fraction or self.pre_train.fraction
 
     @property
     def corpus_parts(self) -> tuple[Part, ...]:
-        """The parts of the corpus that rows are pre-trained on, the largest first, and the one that is held out; none without
-        pre-training."""
-        if not self.pre_train:
-            return ()
-        trained = sorted({self.fraction(row) for row in self.rows if row.pre_train}, reverse=True)
-        return (*((0.0, fraction) for fraction in trained), *([self.held_out] if self.held_out else []))
+        """The parts of the corpus that rows are pre-trained on, the largest first; none without pre-training."""
+        trained = {self.fraction(row) for row in self.rows if row.pre_train} if self.pre_train else ()
+        return tuple((0.0, fraction) for fraction in sorted(trained, reverse=True))
 
     def save_at(self, steps: int) -> set[int]:
         """The updates after which a pre-training stage of `steps` updates stores its weights, besides those that rows start from: at

@@ -398,8 +398,7 @@ def _encoder(name: str) -> dict[str, str]:
 
 def _text(pre_train: PreTrain) -> dict[str, Any]:
     """The text of pre-training; all of the corpus goes without saying, and which weights are stored on the way changes no number."""
-    plain = {name for name, value in (("fraction", 1), ("held_out", 0)) if getattr(pre_train, name) == value}
-    return pre_train.model_dump(exclude={"save_at", *plain})
+    return pre_train.model_dump(exclude={"save_at", *(["fraction"] if pre_train.fraction == 1 else [])})
 
 
 def _start(starts_from: StartsFrom | None) -> dict[str, Any]:

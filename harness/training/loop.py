@@ -35,8 +35,8 @@ from harness.training.update import ON_CPU, CapturedUpdate, Placement, Update, c
 LOG_EVERY = 100
 CURVE_POINTS = 50
 """Points of a stage's loss curve."""
-HELD_OUT, HELD_OUT_BATCH = 256, 64
-"""Sequences that a held-out loss is taken of, and at once: fewer than a large batch, which takes memory, and contrasts among more."""
+MEASURED = 64
+"""Sequences of a batch that measures beside the loss are taken of: a large batch takes memory."""
 ASK_EVERY = 8
 """Updates between two questions of the ranks to each other whether they are to stop: a reduction of one number."""
 
@@ -46,12 +46,11 @@ Report = Callable[[dict[str, Any]], None]
 @dataclass(frozen=True)
 class Inputs:
     """A stage's tokenised data: training examples with labels [n] (None without labels), and evaluation examples with their gold labels by
-    digest of the row set. `held_out`: examples on which the loss is logged whenever the history grows."""
+    digest of the row set."""
 
     train: Examples
     labels: NDArray[Any] | None = None
     evaluations: dict[str, tuple[Examples, NDArray[Any]]] = field(default_factory=dict)
-    held_out: Examples | None = None
 
 
 @dataclass(frozen=True)
@@ -247,11 +246,6 @@ class _TrainingRun:
         measures = self._measures(step)
         measures |= loss_scale(self.scaler, self.optimizer, step, self.optim.steps)
         entry |= {"measures": measures} if measures else {}
-        if self.inputs.held_out is not None:
-            held_out = held_out_terms(
-                self.objective, self.inputs.held_out, self.seed, self.optim, self.device, self.block
-            )
-            entry["held_out"] = held_out
         curve = {"loss": losses, "dev": self._dev_curve}
         entry |= {"curve": found} if (found := {name: points for name, points in curve.items() if points}) else {}
         self._pending, self._dev_curve = [], []
@@ -265,7 +259,7 @@ class _TrainingRun:
         """What is logged beside the loss, of the first examples of this update's batch, without dropout. Not finite ones are left out."""
         if not self.objective.measured:
             return {}
-        rows = self._rows[:HELD_OUT_BATCH]
+        rows = self._rows[:MEASURED]
         labels = None if self.inputs.labels is None else self.inputs.labels[rows]
         views = self.objective.prepare(self.inputs.train.take(rows), labels, self._draw(step))
         found: Measures = {}
@@ -385,37 +379,6 @@ def mean_terms(
         return means, []
     losses, starts = values[:, names.index("loss")], range(0, len(pending), width)
     return means, [[pending[min(i + width, len(pending)) - 1][0], float(losses[i : i + width].mean())] for i in starts]
-
-
-def held_out_terms(
-    objective: TrainingObjective,
-    held_out: Examples,
-    seed: int,
-    optim: Optim,
-    device: torch.device,
-    block: bool = False,
-) -> dict[str, float]:
-    """The loss and its terms on at most HELD_OUT examples, in batches as in training but of at most HELD_OUT_BATCH; the same examples,
-    masks and other draws each time, from streams of their own, without dropout: it changes nothing that is trained."""
-    chosen = stream(seed, "held_out").permutation(len(held_out))[:HELD_OUT]
-    size = min(optim.batch_size, HELD_OUT_BATCH)
-    sums: dict[str, float] = {}
-    whole: dict[str, float] = {}
-    objective.eval()
-    with torch.no_grad(), autocast(device, optim.precision):
-        for at in range(0, len(chosen), size):
-            batch = held_out.take(chosen[at : at + size])
-            views = objective.prepare(
-                batch, None, lambda purpose, *more, at=at: stream(seed, f"held_out_{purpose}", at, *more)
-            )
-            terms = objective(views.on(device, block=block))
-            counts = objective.counts(views)
-            for name, term in terms.items():
-                whole[name] = whole.get(name, 0.0) + counts[name]
-                sums[name] = sums.get(name, 0.0) + (float(term) * counts[name] if counts[name] else 0.0)
-    objective.train()
-    means = {name: sums[name] / whole[name] for name in sums if whole[name]}
-    return {"loss": sum(objective.weights[name] * value for name, value in means.items()), **means}
 
 
 def predict(

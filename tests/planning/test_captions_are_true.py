@@ -170,7 +170,7 @@ def check_text(r: ResolvedTable, row: Row, run: Run, values: Mapping[str, Any]) 
 
 
 def check_corpus(r: ResolvedTable, row: Row, stage: Stage, values: Mapping[str, Any]) -> None:
-    share = row.pre_train_fraction or values.get("pre_train.fraction", 1.0) - values.get("pre_train.held_out", 0.0)
+    share = row.pre_train_fraction or values.get("pre_train.fraction", 1.0)
     assert stage.data.train.name == part_name(values["pre_train.corpus"], share)
     assert stage.data.blocks == values["pre_train.blocks"]
     assert stage.data.max_length == values["pre_train.max_length"]

@@ -127,20 +127,6 @@ def test_rows_on_fractions_of_the_corpus() -> None:
     assert "pre_train.fraction 0.25 instead of none" in part.resolved.deviations
 
 
-def test_the_schedule_of_the_held_out_loss_is_no_part_of_a_key() -> None:
-    """What is held out is not trained on, so a run on all of the rest has another key; one on a smaller fraction has the same."""
-    table = table_of(steps=(None,))
-    (whole,), (held,) = (pre_training(plan_of(table, set=each)) for each in ((), ("pre_train.held_out=0.01",)))
-    assert held.data.held_out is not None
-    assert (whole.data.held_out, whole.key == held.key) == (None, False)
-    assert held.data.train.name == f"99 % of {whole.data.train.name}"
-    small = ("pre_train.fraction=0.25",)
-    (part,), (same,) = (pre_training(plan_of(table, set=each)) for each in (small, (*small, "pre_train.held_out=0.01")))
-    assert part.key == same.key
-    assert same.data.held_out is not None
-    assert Stage.from_json(same.to_json()).data.held_out == same.data.held_out
-
-
 @pytest.mark.parametrize(
     ("row", "save_at", "said"),
     [
