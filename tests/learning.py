@@ -73,8 +73,7 @@ def spec_of(method: str, values: dict[str, Any]) -> Objective:
     text = UnlabelledPhase(
         Data(RowSet("corpus")), Optim(1e-3, BATCH, 1), SEED, locate("bert-tiny").encoder, "pre-train"
     )
-    assert made.train is not None
-    return made.train(hyperparameters(made, values, method), text)[-1].objective
+    return hyperparameters(made, values, method).train(text)[-1].objective
 
 
 def read(setting: Setting, located: Located) -> tuple[Tokens, Tokens, Vocabulary]:

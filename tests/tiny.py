@@ -162,7 +162,7 @@ def of_method(name: str, *, stage: int = -1, **values: Any) -> Objective:
     context = RunContext(
         "task", 0, 0, 1, rows, text, optim(), optim(), selection, Encoder("e"), translated=text, prompt=PROMPT
     )
-    stages = chain([(method, hyperparameters(method, values, "tiny"))], context)
+    stages = chain([hyperparameters(method, values, "tiny")], context)
     return (stages if method.supervised else stages[:-1])[stage].objective
 
 

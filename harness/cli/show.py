@@ -55,7 +55,7 @@ def _methods() -> Rows:
 
     for name, method in METHODS.items():
         yield name, f"{method.title}: {method.citation}"
-        for field, info in method.Hyperparameters.model_fields.items():
+        for field, info in method.model_fields.items():
             default = str(info.default).lower() if isinstance(info.default, bool) else info.default
             choices = typing.get_args(info.annotation) if typing.get_origin(info.annotation) is typing.Literal else ()
             said = [f"default {default}", f"one of {', '.join(choices)}" if choices else "", info.description]

@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
     broken: str
 
 
-def check(method: Method, source: str) -> Iterator[Outcome]:
+def check(method: type[Method], source: str) -> Iterator[Outcome]:
     """The laws of the objectives that the file with this digest defines, at its method's defaults and at each value of a switch or a named choice."""
     try:
         stages = _stages(method)
@@ -77,13 +77,13 @@ def _made(folder: Path, spec: Objective, views: int, *, p_m: float | None = None
     return made(folder, spec, views, **how)
 
 
-def _stages(method: Method) -> list[Stage]:
+def _stages(method: type[Method]) -> list[Stage]:
     """One for each objective: another number is the same code."""
-    found = {repr(stage.objective): stage for stage in chain([(method, method.Hyperparameters())], CONTEXT)}
-    for name, info in method.Hyperparameters.model_fields.items():
+    found = {repr(stage.objective): stage for stage in chain([method()], CONTEXT)}
+    for name, info in method.model_fields.items():
         for value in (True, False) if info.annotation is bool else get_args(info.annotation):
             with suppress(UserError, ValidationError):  # it cannot stand beside the defaults
-                for stage in chain([(method, method.Hyperparameters(**{name: value}))], CONTEXT):
+                for stage in chain([method(**{name: value})], CONTEXT):
                     found.setdefault(repr(stage.objective), stage)
     return list(found.values())
 

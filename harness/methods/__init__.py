@@ -1,4 +1,4 @@
-"""The methods that can be compared. A method is data: hyperparameters, a citation, and the stages or the objective it makes."""
+"""The methods that can be compared. A method is a frozen model of its hyperparameters, with a citation, and the stages or the objective it makes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from harness.errors import UserError, unknown
-from harness.methods.base import Method, RunContext, Step, UnlabelledPhase, chain, hyperparameters, mlm_head_stage
-from harness.methods.outside import add_installed, method_in
+from harness.methods.base import Method, RunContext, UnlabelledPhase, chain, hyperparameters, mlm_head_stage
+from harness.methods.outside import add_installed, method_in, methods_of
 from harness.methods.reference import REFERENCE
 from harness.paths import PYTHON, named_path
 
-_MODULES = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
-_FOUND = [value for module in _MODULES for value in vars(module).values() if isinstance(value, Method)]
-METHODS: dict[str, Method] = {m.name: m for m in sorted(_FOUND, key=lambda m: (not m.supervised, m.name))}
+_FOUND = [
+    method for module in iter_modules(__path__) for method in methods_of(import_module(f"{__name__}.{module.name}"))
+]
+METHODS: dict[str, type[Method]] = {m.name: m for m in sorted(_FOUND, key=lambda m: (not m.supervised, m.name))}
 """Every method that a module of this package defines, first those that fine-tune; then those of entry points, and of files that were read."""
 _FILES: dict[str, Path] = {}
 """Of each method from outside its file."""
 
 
-def read_method(path: Path) -> Method:
+def read_method(path: Path) -> type[Method]:
     """The method that a file defines, which `METHODS` has from now on. Raises UserError as `method_in` does."""
     names = [name for name in METHODS if name not in _FILES or _FILES[name].resolve() != path.resolve()]
-    method = method_in(path, METHODS.values(), names)
+    method = method_in(path, names)
     METHODS[method.name], _FILES[method.name] = method, path
     return method
 
@@ -56,7 +57,7 @@ def _read_from(file: str, among: Sequence[str]) -> str:
     return same[0]
 
 
-def methods_named(name: str, where: str = "") -> tuple[Method, ...]:
+def methods_named(name: str, where: str = "") -> tuple[type[Method], ...]:
     """The methods of 'cmlm' or 'cmlm+scl': those without labels in their order, then at most one that fine-tunes.
 
     Raises UserError for an unknown part (with the closest name) and for an order that cannot be.
@@ -79,7 +80,6 @@ __all__ = [
     "REFERENCE",
     "Method",
     "RunContext",
-    "Step",
     "UnlabelledPhase",
     "chain",
     "hyperparameters",

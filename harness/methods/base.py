@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -59,61 +59,65 @@ class UnlabelledPhase:
     mlm_head: Parent | None = None
 
 
-@dataclass(frozen=True)
-class Method:
-    """A paper's method: data, and two functions of its hyperparameters, of which one is there.
+class Method(Strict):
+    """A paper's method: a frozen model of its hyperparameters. A subclass has a name and one of `train` and `classify`.
 
-    `train(h, phase)`: its stages on unlabelled text; later stages start from the last one. The same stages serve as
-    pre-training on a corpus and as post-training on a task's own text. `classify(h, context)`: the objective it
-    fine-tunes with, in the context that `adapt(h, context)` makes of its own: with another reading of the rows, another recipe.
-    `translates`: its rows are back-translated views. `kinds`: of tasks that it can be run on. `skip`: a further reason not to run it in a
-    context.
-    `decisions`: the rows of docs/papers.md that say how it is implemented where its paper leaves a question open. `full_name`: what the title stands for.
-    `source`: of one from outside, its file and the digest of that.
+    `kinds`: of tasks that it can be run on. `translates`: its rows are back-translated views. `decisions`: the rows of docs/papers.md that say how it is
+    implemented where its paper leaves a question open. `full_name`: what the title stands for. `source`: of one from outside, its file and the digest of that.
     """
 
-    name: str
-    title: str
-    citation: str
-    Hyperparameters: type[Strict]
-    train: Callable[[Any, UnlabelledPhase], tuple[Stage, ...]] | None = None
-    classify: Callable[[Any, RunContext], Objective] | None = None
-    adapt: Callable[[Any, RunContext], RunContext] = lambda h, context: context
-    translates: bool = False
-    kinds: tuple[type[Kind], ...] = (Classes, Scores, Spans)
-    skip: Callable[[RunContext], str | None] = lambda context: None
-    decisions: tuple[str, ...] = ()
-    full_name: str = ""
-    source: str = ""
+    name: ClassVar[str]
+    title: ClassVar[str]
+    citation: ClassVar[str]
+    full_name: ClassVar[str] = ""
+    kinds: ClassVar[tuple[type[Kind], ...]] = (Classes, Scores, Spans)
+    translates: ClassVar[bool] = False
+    decisions: ClassVar[tuple[str, ...]] = ()
+    source: ClassVar[str] = ""
+    supervised: ClassVar[bool] = False
 
-    @property
-    def supervised(self) -> bool:
-        return self.classify is not None
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        cls.supervised = cls.classify is not Method.classify
 
-    def unfit(self, context: RunContext) -> str | None:
+    def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+        """Its stages on unlabelled text, of which each starts from the one before: as pre-training on a corpus, or as post-training on a task's own text."""
+        raise NotImplementedError
+
+    def classify(self, context: RunContext) -> Objective:
+        """The objective that it fine-tunes with, in the context that `adapt` makes."""
+        raise NotImplementedError
+
+    def adapt(self, context: RunContext) -> RunContext:
+        """With another reading of the rows, or another recipe."""
+        return context
+
+    @classmethod
+    def skip(cls, context: RunContext) -> str | None:
+        """A further reason not to run it in a context."""
+        return None
+
+    @classmethod
+    def unfit(cls, context: RunContext) -> str | None:
         """Why it is not run in a context; None where it is."""
         kind = context.data.kind
-        if kind and not isinstance(kind, self.kinds):
-            return f"{self.title} is not defined for {kind.description}"
-        return self.skip(context)
-
-
-Step = tuple[Method, Any]
-"""A method with its hyperparameters."""
+        if kind and not isinstance(kind, cls.kinds):
+            return f"{cls.title} is not defined for {kind.description}"
+        return cls.skip(context)
 
 
 def hyperparameters(
-    method: Method, values: Mapping[str, Any], where: str, origins: Mapping[str, str] | None = None
-) -> Strict:
-    """The method's hyperparameters with `values` set. Raises UserError naming `where`, the key and what is allowed;
+    method: type[Method], values: Mapping[str, Any], where: str, origins: Mapping[str, str] | None = None
+) -> Method:
+    """The method with these hyperparameters. Raises UserError naming `where`, the key and what is allowed;
     `origins`: what names a key instead."""
-    known = method.Hyperparameters.model_fields
+    known = method.model_fields
     for name, value in values.items():
         if isinstance(value, bool) and name in known and known[name].annotation in (int, float):
             place = (origins or {}).get(name, f"{where}, key {name}")
             raise UserError(f"{place}: should be a number, not {str(value).lower()}.")
     try:
-        return method.Hyperparameters(**values)
+        return method(**values)
     except ValidationError as error:
         raise UserError(describe_errors(error, where, dict(values), origins)) from None
 
@@ -121,28 +125,28 @@ def hyperparameters(
 # ------------------------------------------------------------------------------------------------------------ chains
 
 
-def chain(steps: Sequence[Step], context: RunContext, start: Encoder | Parent | None = None) -> tuple[Stage, ...]:
+def chain(steps: Sequence[Method], context: RunContext, start: Encoder | Parent | None = None) -> tuple[Stage, ...]:
     """The stages of methods one after another: those without labels as post-training, then fine-tuning with the
     supervised one, with cross-entropy where none is named. `start` replaces the context's encoder and MLM head: a pre-trained or a
     fine-tuned stage."""
     stages: list[Stage] = []
     base: Encoder | Parent = start or context.encoder
-    for method, values in steps:
-        if method.train is None:
+    for method in steps:
+        if method.supervised:
             continue
         with _in_its_file(method):
-            stages += method.train(values, _post_training(method, context, base))
+            stages += method.train(_post_training(method, context, base))
         base = Parent(stages[-1])
     spec = objective("cross_entropy")
-    for method, values in steps:
-        if method.classify is not None:
+    for method in steps:
+        if method.supervised:
             with _in_its_file(method):
-                context = method.adapt(values, context)
-                spec = method.classify(values, context)
+                context = method.adapt(context)
+                spec = method.classify(context)
     init = _for_classifier(spec, base, context)
     if (stages or start) and init == NO_ENCODER:
         raise UserError(
-            f"method {steps[-1][0].name} reads no encoder, so nothing can be trained before it; name it alone."
+            f"method {steps[-1].name} reads no encoder, so nothing can be trained before it; name it alone."
         )
     fine_tuned = Stage(spec, context.data, context.fine_tune, context.seed, init, context.selection, "fine-tune")
     return (*stages, fine_tuned)

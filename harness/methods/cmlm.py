@@ -26,10 +26,15 @@ from harness.methods.base import (
 )
 from harness.objectives import objective
 from harness.specs import Objective, Stage
-from harness.yaml_files import Strict
 
 
-class Hyperparameters(Strict):
+class Cmlm(Method):
+    name = "cmlm"
+    title = "CMLM"
+    full_name = "contrastive masked language modelling"
+    citation = "Luo et al., Bi-Granularity Contrastive Learning, Findings of ACL 2021"
+    decisions = ("C1", "C2", "C3", "C5", "C6", "C7", "C8", "C9", "C10", "D2")
+
     alpha: Annotated[
         float, Field(ge=0, allow_inf_nan=False, description="weight of the contrastive term (equation 12)")
     ] = 0.5
@@ -52,24 +57,11 @@ class Hyperparameters(Strict):
             raise ValueError("alpha 0 with mlm false leaves nothing to train; set one of them")
         return self
 
+    def objective(self, batch_size: int) -> Objective:
+        """Parameters without effect are dropped: everything of the contrast when alpha is 0, which is TAPT."""
+        if self.alpha == 0:
+            return objective("mlm", p_m=self.p_m)
+        return objective("cmlm", **contrast_params(self, batch_size, "cmlm"))
 
-def spec(h: Hyperparameters, batch_size: int) -> Objective:
-    """Parameters without effect are dropped: everything of the contrast when alpha is 0, which is TAPT."""
-    if h.alpha == 0:
-        return objective("mlm", p_m=h.p_m)
-    return objective("cmlm", **contrast_params(h, batch_size, "cmlm"))
-
-
-def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-    return (unlabelled_stage(spec(h, phase.optim.batch_size), phase),)
-
-
-CMLM = Method(
-    "cmlm",
-    "CMLM",
-    "Luo et al., Bi-Granularity Contrastive Learning, Findings of ACL 2021",
-    Hyperparameters,
-    train=train,
-    decisions=("C1", "C2", "C3", "C5", "C6", "C7", "C8", "C9", "C10", "D2"),
-    full_name="contrastive masked language modelling",
-)
+    def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+        return (unlabelled_stage(self.objective(phase.optim.batch_size), phase),)

@@ -38,10 +38,15 @@ from pydantic import Field, model_validator
 from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Parent, Stage
-from harness.yaml_files import Strict
 
 
-class Hyperparameters(Strict):
+class CocoLm(Method):
+    name = "coco_lm"
+    title = "COCO-LM"
+    full_name = "correcting and contrasting text sequences"
+    citation = "Meng et al., COCO-LM: Correcting and Contrasting Text Sequences, NeurIPS 2021"
+    decisions = ("L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "L10", "L12", "L13", "L14", "L15")
+
     p_m: Annotated[float, Field(gt=0, le=1, description="share of the tokens that is masked and filled")] = 0.15
     rtd: Annotated[bool, Field(description="the binary loss that trains the copy mechanism (equation 2)")] = True
     lambda_copy: Annotated[
@@ -79,42 +84,29 @@ class Hyperparameters(Strict):
             )
         return self
 
+    def objective(self, batch_size: int) -> Objective:
+        """Parameters without effect are dropped; with the binary loss alone it is ELECTRA."""
+        params: dict[str, Any] = self.model_dump()
+        if self.replacements == "random":
+            del params["auxiliary"]
+        elif self.replacements == "auxiliary" and self.lm == "none" and not self.contrast:
+            return objective("electra", lambda_rtd=self.lambda_copy, p_m=self.p_m, auxiliary=self.auxiliary)
+        if not self.rtd:
+            del params["lambda_copy"]
+        if self.lm in ("none", "softmax"):
+            del params["stop_gradient"]
+        if self.contrast:
+            params["contrast_group"] = group_of(self.contrast_group, batch_size, "coco_lm")
+        else:
+            for name in ("temperature", "crop_ratio", "projection", "contrast_group"):
+                del params[name]
+        return objective("coco_lm", **params)
 
-def spec(h: Hyperparameters, batch_size: int) -> Objective:
-    """Parameters without effect are dropped; with the binary loss alone it is ELECTRA."""
-    params: dict[str, Any] = h.model_dump()
-    if h.replacements == "random":
-        del params["auxiliary"]
-    elif h.replacements == "auxiliary" and h.lm == "none" and not h.contrast:
-        return objective("electra", lambda_rtd=h.lambda_copy, p_m=h.p_m, auxiliary=h.auxiliary)
-    if not h.rtd:
-        del params["lambda_copy"]
-    if h.lm in ("none", "softmax"):
-        del params["stop_gradient"]
-    if h.contrast:
-        params["contrast_group"] = group_of(h.contrast_group, batch_size, "coco_lm")
-    else:
-        for name in ("temperature", "crop_ratio", "projection", "contrast_group"):
-            del params[name]
-    return objective("coco_lm", **params)
-
-
-def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-    main = spec(h, phase.optim.batch_size)
-    if h.replacements != "converged":
-        return (unlabelled_stage(main, phase),)
-    alone = objective("auxiliary_mlm", p_m=h.p_m, auxiliary=h.auxiliary)
-    first = unlabelled_stage(alone, phase)
-    after = UnlabelledPhase(phase.data, phase.optim, phase.seed, Parent(first), phase.name)
-    return first, unlabelled_stage(main, after)
-
-
-COCO_LM = Method(
-    "coco_lm",
-    "COCO-LM",
-    "Meng et al., COCO-LM: Correcting and Contrasting Text Sequences, NeurIPS 2021",
-    Hyperparameters,
-    train=train,
-    decisions=("L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "L10", "L12", "L13", "L14", "L15"),
-    full_name="correcting and contrasting text sequences",
-)
+    def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+        main = self.objective(phase.optim.batch_size)
+        if self.replacements != "converged":
+            return (unlabelled_stage(main, phase),)
+        alone = objective("auxiliary_mlm", p_m=self.p_m, auxiliary=self.auxiliary)
+        first = unlabelled_stage(alone, phase)
+        after = UnlabelledPhase(phase.data, phase.optim, phase.seed, Parent(first), phase.name)
+        return first, unlabelled_stage(main, after)

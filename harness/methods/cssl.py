@@ -25,36 +25,27 @@ from harness.methods.base import (
 )
 from harness.objectives import objective
 from harness.specs import Objective, Stage
-from harness.yaml_files import Strict
 
 
-class Hyperparameters(Strict):
+class Cssl(Method):
+    name = "cssl"
+    title = "CSSL"
+    full_name = "contrastive self-supervised learning"
+    citation = "Fang and Xie, CERT: Contrastive Self-supervised Learning for Language Understanding, 2020"
+    translates = True
+    decisions = ("C1", "C2", "C3", "C11", "D2")
+
     contrast: Annotated[Literal["simclr", "simsiam"], Field(description="equation 7, or equation 9")] = "simclr"
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau of CMLM's equation 7")] = 0.07
     contrast_group: ContrastGroup = 0
 
+    def objective(self, batch_size: int, num_views: int) -> Objective:
+        """`num_views`: K, the number of views without view 0, given by the translator."""
+        return objective("cssl", num_views=num_views, **contrast_params(self, batch_size, "cssl"))
 
-def spec(h: Hyperparameters, batch_size: int, num_views: int) -> Objective:
-    """`num_views`: K, the number of views without view 0, given by the translator."""
-    return objective("cssl", num_views=num_views, **contrast_params(h, batch_size, "cssl"))
+    def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+        return (unlabelled_stage(self.objective(phase.optim.batch_size, phase.data.views - 1), phase),)
 
-
-def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-    return (unlabelled_stage(spec(h, phase.optim.batch_size, phase.data.views - 1), phase),)
-
-
-def skip(context: RunContext) -> str | None:
-    return context.untranslated if context.translated is None else None
-
-
-CSSL = Method(
-    "cssl",
-    "CSSL",
-    "Fang and Xie, CERT: Contrastive Self-supervised Learning for Language Understanding, 2020",
-    Hyperparameters,
-    train=train,
-    translates=True,
-    skip=skip,
-    decisions=("C1", "C2", "C3", "C11", "D2"),
-    full_name="contrastive self-supervised learning",
-)
+    @classmethod
+    def skip(cls, context: RunContext) -> str | None:
+        return context.untranslated if context.translated is None else None

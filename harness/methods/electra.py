@@ -25,10 +25,15 @@ from pydantic import Field
 from harness.methods.base import Method, UnlabelledPhase, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Stage
-from harness.yaml_files import Strict
 
 
-class Hyperparameters(Strict):
+class Electra(Method):
+    name = "electra"
+    title = "ELECTRA"
+    full_name = "replaced token detection"
+    citation = "Clark et al., ELECTRA, ICLR 2020, as run in Meng et al., COCO-LM, 2021"
+    decisions = ("L2", "L6", "L7", "L8", "L9", "L10", "L13", "L14")
+
     p_m: Annotated[float, Field(gt=0, le=1, description="share of the tokens that is masked and filled")] = 0.15
     lambda_rtd: Annotated[float, Field(gt=0, allow_inf_nan=False, description="weight of the binary loss")] = 50.0
     auxiliary: Annotated[
@@ -39,17 +44,5 @@ class Hyperparameters(Strict):
         bool, Field(description="replacements from the very pass that trains the auxiliary network, dropout included")
     ] = False
 
-
-def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-    return (unlabelled_stage(objective("electra", **h.model_dump()), phase),)
-
-
-ELECTRA = Method(
-    "electra",
-    "ELECTRA",
-    "Clark et al., ELECTRA, ICLR 2020, as run in Meng et al., COCO-LM, 2021",
-    Hyperparameters,
-    train,
-    decisions=("L2", "L6", "L7", "L8", "L9", "L10", "L13", "L14"),
-    full_name="replaced token detection",
-)
+    def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+        return (unlabelled_stage(objective("electra", **self.model_dump()), phase),)

@@ -7,23 +7,14 @@ encoder, so that encoders differ in their weights alone.
 from harness.methods.base import Method, RunContext
 from harness.objectives import objective
 from harness.specs import Objective
-from harness.yaml_files import Strict
 
 
-class Hyperparameters(Strict):
-    """FT has none of its own."""
+class FineTuning(Method):
+    name = "ft"
+    title = "FT"
+    full_name = "fine-tuning with cross-entropy"
+    citation = "Liu et al., RoBERTa, 2019, as run in Luo et al., CMLM, 2021, section 4.4"
+    decisions = ("D1",)
 
-
-def classify(h: Hyperparameters, context: RunContext) -> Objective:
-    return objective("cross_entropy")
-
-
-FT = Method(
-    "ft",
-    "FT",
-    "Liu et al., RoBERTa, 2019, as run in Luo et al., CMLM, 2021, section 4.4",
-    Hyperparameters,
-    classify=classify,
-    decisions=("D1",),
-    full_name="fine-tuning with cross-entropy",
-)
+    def classify(self, context: RunContext) -> Objective:
+        return objective("cross_entropy")

@@ -22,10 +22,15 @@ from harness.methods.base import Method, UnlabelledPhase, unlabelled_stage
 from harness.objectives import objective
 from harness.objectives.definitions import WORD_EMBEDDINGS
 from harness.specs import Parent, Stage
-from harness.yaml_files import Strict
 
 
-class Hyperparameters(Strict):
+class Mlm(Method):
+    name = "mlm"
+    title = "MLM"
+    full_name = "masked language modelling"
+    citation = "Devlin et al., BERT, 2019, as pre-trained in Fu et al., TACO, 2022"
+    decisions = ("C7", "C8", "C10", "T14")
+
     p_m: Annotated[float, Field(gt=0, le=1, description="masking probability")] = 0.15
     token_prediction: Annotated[bool, Field(description="predict the tokens that are not masked as well (MLM+TP)")] = (
         False
@@ -38,24 +43,12 @@ class Hyperparameters(Strict):
         Field(description="word embeddings: trained, fixed as they are, or fixed as an MLM run before left them"),
     ] = "trained"
 
-
-def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-    params = h.model_dump(exclude={"embeddings"})
-    main = objective("mlm", **params, fixed_embeddings=h.embeddings != "trained")
-    if h.embeddings != "pretrained":
-        return (unlabelled_stage(main, phase),)
-    first = unlabelled_stage(objective("mlm", **params), phase)
-    return first, Stage(
-        main, phase.data, phase.optim, phase.seed, Parent(first, parts=(WORD_EMBEDDINGS,)), phase=phase.name
-    )
-
-
-MLM = Method(
-    "mlm",
-    "MLM",
-    "Devlin et al., BERT, 2019, as pre-trained in Fu et al., TACO, 2022",
-    Hyperparameters,
-    train,
-    decisions=("C7", "C8", "C10", "T14"),
-    full_name="masked language modelling",
-)
+    def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+        params = self.model_dump(exclude={"embeddings"})
+        main = objective("mlm", **params, fixed_embeddings=self.embeddings != "trained")
+        if self.embeddings != "pretrained":
+            return (unlabelled_stage(main, phase),)
+        first = unlabelled_stage(objective("mlm", **params), phase)
+        return first, Stage(
+            main, phase.data, phase.optim, phase.seed, Parent(first, parts=(WORD_EMBEDDINGS,)), phase=phase.name
+        )

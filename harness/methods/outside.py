@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from harness.errors import UserError, first_line
 from harness.methods.base import Method
@@ -18,10 +18,22 @@ from harness.specs import digest_of
 GROUP = "harness.methods"
 
 
-def method_in(path: Path, known: Iterable[Method], names: Iterable[str]) -> Method:
+def methods_of(module: ModuleType) -> list[type[Method]]:
+    """The methods that a module defines."""
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Method)
+        and "name" in vars(value)
+        and value.__module__ == module.__name__
+    ]
+
+
+def method_in(path: Path, names: Iterable[str]) -> type[Method]:
     """The method that a file defines, whose objectives can be built from now on.
 
-    `known`: methods that the file may import; `names` of those that it cannot be named as. Its `source` names the file and its digest. Raises UserError for a file that cannot be read or run, without a method, with several, and for the name of a
+    `names`: of methods that it cannot be named as. Its `source` names the file and its digest. Raises UserError for a file that cannot be read or run, without a method, with several, and for the name of a
     method or an objective that there is already.
     """
     try:
@@ -31,11 +43,10 @@ def method_in(path: Path, known: Iterable[Method], names: Iterable[str]) -> Meth
             f"methods: {path} cannot be read ({getattr(error, 'strerror', None) or error}); name a Python file that defines a method."
         ) from None
     module = module_of(code, str(path))
-    others = {id(method) for method in known}
-    own = [value for value in vars(module).values() if isinstance(value, Method) and id(value) not in others]
+    own = methods_of(module)
     if len(own) != 1:
         count = "no Method" if not own else f"{len(own)} methods ({', '.join(method.name for method in own)})"
-        raise UserError(f"{path}: defines {count}; a file defines one, as METHOD = Method('name', ...).")
+        raise UserError(f"{path}: defines {count}; a file defines one, a subclass of Method with a name.")
     (method,) = own
     if method.name in names:
         raise UserError(f"{path}: method '{method.name}' has the name of another one; give it a name of its own.")
@@ -46,7 +57,8 @@ def method_in(path: Path, known: Iterable[Method], names: Iterable[str]) -> Meth
         if name in DEFINITIONS and not DEFINITIONS[name].source:
             raise UserError(f"{path}: objective '{name}' has the name of another one; give it a name of its own.")
     DEFINITIONS.update(definitions)
-    return replace(method, source=f"{path.name}, digest {digest_of(code)}")
+    method.source = f"{path.name}, digest {digest_of(code)}"
+    return method
 
 
 def add_installed(read: Callable[[Path], object]) -> None:

@@ -22,10 +22,16 @@ from harness.kinds import Classes, Scores
 from harness.methods.base import Method, RunContext
 from harness.objectives import objective
 from harness.specs import Objective
-from harness.yaml_files import Strict
 
 
-class Hyperparameters(Strict):
+class PromptMethod(Method):
+    name = "prompt"
+    title = "Prompt"
+    full_name = "prompt-based fine-tuning"
+    citation = "Gao, Fisch and Chen, Making Pre-trained Language Models Better Few-shot Learners, ACL 2021"
+    kinds = (Classes, Scores)
+    decisions = ("P1", "P2", "P3", "P4", "P5", "P6")
+
     demonstrations: Annotated[bool, Field(description="a training example of each class behind the text")] = True
     draws: Annotated[
         int, Field(ge=0, description="demonstrations that an evaluation takes the mean of; 0: as many as the task says")
@@ -36,33 +42,17 @@ class Hyperparameters(Strict):
         Field(description="what predicts words: the MLM head, or the word embeddings, as COCO-LM's own head does"),
     ] = "mlm"
 
+    def adapt(self, context: RunContext) -> RunContext:
+        """The rows as clozes; no update for a zero-shot row."""
+        assert context.prompt is not None
+        draws = (self.draws or context.prompt.draws) if self.demonstrations else 0
+        prompt = replace(context.prompt, demonstrations=self.demonstrations, draws=draws)
+        fine_tune = replace(context.fine_tune, steps=0) if self.zero_shot else context.fine_tune
+        return replace(context, data=replace(context.data, prompt=prompt, standardised=()), fine_tune=fine_tune)
 
-def adapt(h: Hyperparameters, context: RunContext) -> RunContext:
-    """The rows as clozes; no update for a zero-shot row."""
-    assert context.prompt is not None
-    draws = (h.draws or context.prompt.draws) if h.demonstrations else 0
-    prompt = replace(context.prompt, demonstrations=h.demonstrations, draws=draws)
-    fine_tune = replace(context.fine_tune, steps=0) if h.zero_shot else context.fine_tune
-    return replace(context, data=replace(context.data, prompt=prompt, standardised=()), fine_tune=fine_tune)
+    def classify(self, context: RunContext) -> Objective:
+        return objective("prompt", head=self.head)
 
-
-def classify(h: Hyperparameters, context: RunContext) -> Objective:
-    return objective("prompt", head=h.head)
-
-
-def skip(context: RunContext) -> str | None:
-    return None if context.prompt else f"task {context.task} has no template; give it a prompt"
-
-
-PROMPT = Method(
-    "prompt",
-    "Prompt",
-    "Gao, Fisch and Chen, Making Pre-trained Language Models Better Few-shot Learners, ACL 2021",
-    Hyperparameters,
-    classify=classify,
-    adapt=adapt,
-    kinds=(Classes, Scores),
-    skip=skip,
-    decisions=("P1", "P2", "P3", "P4", "P5", "P6"),
-    full_name="prompt-based fine-tuning",
-)
+    @classmethod
+    def skip(cls, context: RunContext) -> str | None:
+        return None if context.prompt else f"task {context.task} has no template; give it a prompt"

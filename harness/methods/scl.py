@@ -21,10 +21,16 @@ from harness.kinds import Classes
 from harness.methods.base import ContrastGroup, Method, RunContext, group_of
 from harness.objectives import objective
 from harness.specs import Objective
-from harness.yaml_files import Strict
 
 
-class Hyperparameters(Strict):
+class Scl(Method):
+    name = "scl"
+    title = "SCL"
+    full_name = "supervised contrastive learning"
+    citation = "Gunel et al., Supervised Contrastive Learning, ICLR 2021"
+    kinds = (Classes,)
+    decisions = ("S1", "S2", "S3", "S4", "S6", "D2")
+
     lam: Annotated[
         float,
         Field(ge=0, le=1, description="lambda, weight of the contrastive term (equation 1); 1 trains no classifier"),
@@ -39,22 +45,9 @@ class Hyperparameters(Strict):
     ] = "first_token"
     contrast_group: ContrastGroup = 0
 
-
-def classify(h: Hyperparameters, context: RunContext) -> Objective:
-    """lambda = 0 is FT: the other parameters then have no effect."""
-    if h.lam == 0:
-        return objective("cross_entropy")
-    group = group_of(h.contrast_group, context.fine_tune.batch_size, "scl")
-    return objective("scl", **h.model_dump() | {"contrast_group": group})
-
-
-SCL = Method(
-    "scl",
-    "SCL",
-    "Gunel et al., Supervised Contrastive Learning, ICLR 2021",
-    Hyperparameters,
-    classify=classify,
-    kinds=(Classes,),
-    decisions=("S1", "S2", "S3", "S4", "S6", "D2"),
-    full_name="supervised contrastive learning",
-)
+    def classify(self, context: RunContext) -> Objective:
+        """lambda = 0 is FT: the other parameters then have no effect."""
+        if self.lam == 0:
+            return objective("cross_entropy")
+        group = group_of(self.contrast_group, context.fine_tune.batch_size, "scl")
+        return objective("scl", **self.model_dump() | {"contrast_group": group})

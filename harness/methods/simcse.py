@@ -21,26 +21,19 @@ from pydantic import Field
 from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Stage
-from harness.yaml_files import Strict
 
 
-class Hyperparameters(Strict):
+class SimCse(Method):
+    name = "simcse"
+    title = "SimCSE"
+    full_name = "simple contrastive learning of sentence embeddings"
+    citation = "Gao et al., SimCSE: Simple Contrastive Learning of Sentence Embeddings, EMNLP 2021"
+    decisions = ("D2",)
+
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 4)")] = 0.05
     projection: Annotated[bool, Field(description="dense and tanh on the first token, while training alone")] = True
     contrast_group: ContrastGroup = 0
 
-
-def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-    params = h.model_dump() | {"contrast_group": group_of(h.contrast_group, phase.optim.batch_size, "simcse")}
-    return (unlabelled_stage(objective("simcse", num_views=1, contrast="simclr", **params), phase),)
-
-
-SIMCSE = Method(
-    "simcse",
-    "SimCSE",
-    "Gao et al., SimCSE: Simple Contrastive Learning of Sentence Embeddings, EMNLP 2021",
-    Hyperparameters,
-    train=train,
-    decisions=("D2",),
-    full_name="simple contrastive learning of sentence embeddings",
-)
+    def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+        params = self.model_dump() | {"contrast_group": group_of(self.contrast_group, phase.optim.batch_size, "simcse")}
+        return (unlabelled_stage(objective("simcse", num_views=1, contrast="simclr", **params), phase),)

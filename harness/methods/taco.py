@@ -13,10 +13,15 @@ from pydantic import Field, model_validator
 from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Objective, Stage
-from harness.yaml_files import Strict
 
 
-class Hyperparameters(Strict):
+class Taco(Method):
+    name = "taco"
+    title = "TACO"
+    full_name = "token-alignment contrastive objective"
+    citation = "Fu et al., Contextual Representation Learning beyond Masked Language Modeling, ACL 2022"
+    decisions = ("T1", "T2", "T3", "T5", "T6", "T7", "T8", "T9", "T14", "C10")
+
     weight: Annotated[
         float, Field(ge=0, allow_inf_nan=False, description="weight of the contrastive term (equation 11)")
     ] = 1.0
@@ -41,25 +46,12 @@ class Hyperparameters(Strict):
             )
         return self
 
+    def objective(self, batch_size: int) -> Objective:
+        """Without weight nothing of the contrast has an effect, and what is left is MLM."""
+        if self.weight == 0:
+            return objective("mlm", p_m=self.p_m, token_prediction=self.token_prediction)
+        params: dict[str, Any] = self.model_dump()
+        return objective("taco", **params | {"contrast_group": group_of(self.contrast_group, batch_size, "taco")})
 
-def spec(h: Hyperparameters, batch_size: int) -> Objective:
-    """Without weight nothing of the contrast has an effect, and what is left is MLM."""
-    if h.weight == 0:
-        return objective("mlm", p_m=h.p_m, token_prediction=h.token_prediction)
-    params: dict[str, Any] = h.model_dump()
-    return objective("taco", **params | {"contrast_group": group_of(h.contrast_group, batch_size, "taco")})
-
-
-def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-    return (unlabelled_stage(spec(h, phase.optim.batch_size), phase),)
-
-
-TACO = Method(
-    "taco",
-    "TACO",
-    "Fu et al., Contextual Representation Learning beyond Masked Language Modeling, ACL 2022",
-    Hyperparameters,
-    train,
-    decisions=("T1", "T2", "T3", "T5", "T6", "T7", "T8", "T9", "T14", "C10"),
-    full_name="token-alignment contrastive objective",
-)
+    def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+        return (unlabelled_stage(self.objective(phase.optim.batch_size), phase),)

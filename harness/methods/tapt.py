@@ -11,23 +11,16 @@ from pydantic import Field
 from harness.methods.base import Method, UnlabelledPhase, unlabelled_stage
 from harness.objectives import objective
 from harness.specs import Stage
-from harness.yaml_files import Strict
 
 
-class Hyperparameters(Strict):
+class Tapt(Method):
+    name = "tapt"
+    title = "TAPT"
+    full_name = "task-adaptive pre-training"
+    citation = "Gururangan et al., Don't Stop Pretraining, ACL 2020"
+    decisions = ("C7", "C8", "C10", "C13")
+
     p_m: Annotated[float, Field(gt=0, le=1, description="masking probability")] = 0.15
 
-
-def train(h: Hyperparameters, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-    return (unlabelled_stage(objective("mlm", p_m=h.p_m), phase),)
-
-
-TAPT = Method(
-    "tapt",
-    "TAPT",
-    "Gururangan et al., Don't Stop Pretraining, ACL 2020",
-    Hyperparameters,
-    train=train,
-    decisions=("C7", "C8", "C10", "C13"),
-    full_name="task-adaptive pre-training",
-)
+    def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
+        return (unlabelled_stage(objective("mlm", p_m=self.p_m), phase),)

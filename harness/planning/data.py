@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from harness.encoders import Located, adapted
 from harness.encoders.families import family_of
 from harness.errors import UserError
-from harness.methods import RunContext, Step, UnlabelledPhase, chain, hyperparameters, methods_named
+from harness.methods import Method, RunContext, UnlabelledPhase, chain, hyperparameters, methods_named
 from harness.objectives import definition_of
 from harness.objectives.definitions import HEAD
 from harness.planning.recipe import Augment, EncoderSettings
@@ -108,7 +108,7 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
         if row in resolved.continued:
             later = Encoder(f"{UNRESOLVED}start of {row.name}", f"{SELECTED}{row.name}")
             start = table_data.starts.get(row.name, later)
-        if start is None and resolved.mlm_head.shared and any(method.train for method, _ in steps):
+        if start is None and resolved.mlm_head.shared and any(not method.supervised for method in steps):
             start = table_data.mlm_heads.get(row.encoder)
         prepared.append((row, steps, start))
     for name in resolved.tasks:
@@ -127,9 +127,7 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
             if like not in contexts_of:
                 contexts_of[like] = list(_contexts(resolved, row, table_data, name))
             contexts = contexts_of[like]
-            reason = next(
-                (r for method, _ in steps for _, context in contexts[:1] if (r := method.unfit(context))), None
-            )
+            reason = next((r for method in steps for _, context in contexts[:1] if (r := method.unfit(context))), None)
             if not reason and contexts and not family_of(config).mlm:
                 stages = chain(steps, contexts[0][1], start)[-1].chain
                 reason = next((r for s in stages if (r := definition_of(s.objective).headless(config))), None)
@@ -174,26 +172,28 @@ def _check_head(resolved: ResolvedTable, row: Row, start: Encoder | Parent | Non
         )
 
 
-def _steps(resolved: ResolvedTable, row: ResolvedRow) -> tuple[list[Step], list[Step]]:
+def _steps(resolved: ResolvedTable, row: ResolvedRow) -> tuple[list[Method], list[Method]]:
     """A row's methods with their hyperparameters: those of pre-training, and the others."""
     place = f"table {resolved.table.name}, row {row.name}"
     settings = row.settings
 
-    def named(text: str) -> list[Step]:
+    def named(text: str) -> list[Method]:
         steps = []
         for method in methods_named(text, place) if text else ():
             where, origins = f"method {method.name} (row {row.name})", resolved.origins_of(row, method.name)
-            steps.append((method, hyperparameters(method, settings[method.name], where, origins)))
+            steps.append(hyperparameters(method, settings[method.name], where, origins))
         return steps
 
     before, steps = named(row.pre_train), named(row.method)
-    wrong = next((method.name for method, _ in before if method.train is None or method.translates), None)
+    wrong = next((method.name for method in before if method.supervised or method.translates), None)
     if wrong:
         raise UserError(f"{place}: {wrong} cannot pre-train on a corpus; pre_train takes methods without labels.")
     return before, steps
 
 
-def _pre_trained(resolved: ResolvedTable, row: ResolvedRow, steps: list[Step], table_data: TableData) -> Parent | None:
+def _pre_trained(
+    resolved: ResolvedTable, row: ResolvedRow, steps: list[Method], table_data: TableData
+) -> Parent | None:
     """The weights that all replicates of a row start from, of its last pre-training stage. That starts from the encoder as it is."""
     if not steps:
         return None
@@ -203,10 +203,8 @@ def _pre_trained(resolved: ResolvedTable, row: ResolvedRow, steps: list[Step], t
     rows = table_data.corpora[0.0, resolved.fraction(row)]
     data = Data(rows, max_length=text.max_length, blocks=text.blocks)
     optim = resolved.optim("pre_train", row=row)
-    for method, values in steps:
-        assert method.train is not None
-        trained = method.train(values, UnlabelledPhase(data, optim, text.seed, base, "pre-train"))
-        base = Parent(trained[-1])
+    for method in steps:
+        base = Parent(method.train(UnlabelledPhase(data, optim, text.seed, base, "pre-train"))[-1])
     assert isinstance(base, Parent)
     return Parent(base.stage, resolved.pre_train_step(row))
 

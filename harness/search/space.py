@@ -164,7 +164,7 @@ class Tunable:
 
     @property
     def model(self) -> type[BaseModel]:
-        return METHODS[self.owner].Hyperparameters if self.owner in METHODS else Phase
+        return METHODS.get(self.owner, Phase)
 
     @property
     def kind(self) -> type[Value]:
@@ -221,7 +221,7 @@ def tunable_at(path: str, parts: tuple[str, ...]) -> Tunable:
         return Tunable(path, owner, name)
     if not dot and len(parts) == 1:
         owner, name = parts[0], path
-    own = {f"{part}.{field}": field for part in parts for field in METHODS[part].Hyperparameters.model_fields}
+    own = {f"{part}.{field}": field for part in parts for field in METHODS[part].model_fields}
     if f"{owner}.{name}" in own:
         return Tunable(name if len(parts) == 1 else f"{owner}.{name}", owner, name)
     takers = [key for key, field in own.items() if field == path]
@@ -578,7 +578,7 @@ def _check_effect(tunable: Tunable, before: Mapping[str, Distribution], row: Row
     parts = (row.method if row else shown.method).split("+")
     trains = {
         "fine_tune": True,
-        "post_train": any(METHODS[part].train for part in parts if part in METHODS),
+        "post_train": any(not METHODS[part].supervised for part in parts if part in METHODS),
         "pre_train": bool(row and row.pre_train),
     }
     if not trains[owner]:

@@ -70,8 +70,8 @@ BREAKS = [
     ("surprise).mean()", "(surprise / 0)).mean()", "is not finite"),
     ("surprise).mean()", "surprise).detach().mean()", "RuntimeError"),
     ("        surprise =", "        raise SystemExit(0)\n        surprise =", "SystemExit: 0"),
-    ('objective("focal", gamma=h.gamma)', 'objective("focal", gamam=h.gamma)', "argument 'gamam'"),
-    ("gamma=h.gamma)", "gamma=h.gamam)", "no attribute 'gamam'"),
+    ('objective("focal", gamma=self.gamma)', 'objective("focal", gamam=self.gamma)', "argument 'gamam'"),
+    ("gamma=self.gamma)", "gamma=self.gamam)", "no attribute 'gamam'"),
 ]
 
 
@@ -168,15 +168,24 @@ def test_a_bench_trains_and_records_it_and_a_report_reads_it_again(
     ("body", "sentence"),
     [
         ("def f(:\n", "focal.py, line 1: is no Python (invalid syntax)."),
-        ("import json\n", "focal.py: defines no Method; a file defines one, as METHOD = Method('name', ...)."),
-        ("from harness.methods.ft import FT\n", "focal.py: defines no Method; a file"),
+        ("import json\n", "focal.py: defines no Method; a file defines one, a subclass of Method with a name."),
+        ("from harness.methods.ft import FineTuning\n", "focal.py: defines no Method; a file"),
         ("\nimport nowhere_at_all\n", "focal.py, line 2: ModuleNotFoundError: No module named 'nowhere_at_all'"),
         ("\nraise SystemExit(0)\n", "focal.py, line 2: SystemExit: 0"),
-        (EXAMPLE.replace('Method("focal"', 'Method("scl"'), "focal.py: method 'scl' has the name of another one; give"),
-        (EXAMPLE.replace('Method("focal"', 'Method("My Loss"'), "focal.py: method 'My Loss' should be named in small"),
-        (EXAMPLE.replace('name = "focal"', 'name = "cmlm"'), "focal.py: objective 'cmlm' has the name of another one"),
         (
-            EXAMPLE + "\nA = Method('a', 'A', '2017', Hyperparameters, classify=classify)\n",
+            EXAMPLE.replace('    name = "focal"\n    title', '    name = "scl"\n    title'),
+            "focal.py: method 'scl' has the name of another one; give",
+        ),
+        (
+            EXAMPLE.replace('    name = "focal"\n    title', '    name = "My Loss"\n    title'),
+            "focal.py: method 'My Loss' should be named in small",
+        ),
+        (
+            EXAMPLE.replace('name = "focal"\n    version', 'name = "cmlm"\n    version'),
+            "focal.py: objective 'cmlm' has the name of another one",
+        ),
+        (
+            EXAMPLE + "\nclass A(Method):\n    name = 'a'\n",
             "focal.py: defines 2 methods",
         ),
     ],

@@ -411,7 +411,7 @@ def set_keys() -> list[str]:
 
     phases = ("optim", "fine_tune", "post_train", "pre_train")
     keys = [f"{phase}.{name}" for phase in phases for name in Phase.model_fields]
-    keys += [f"{name}.{key}" for name, method in METHODS.items() for key in method.Hyperparameters.model_fields]
+    keys += [f"{name}.{key}" for name, method in METHODS.items() for key in method.model_fields]
     return [*keys, "max_length", "mlm_head.steps", "encoder.relative_buckets", "encoder.relative_distance"]
 
 

@@ -68,7 +68,7 @@ def of_method(name: str, stage: int = -1, **values: Any) -> Objective:
     context = RunContext(
         "task", 0, 0, SEED, rows, text, optim, optim, selection, encoder, translated=text, prompt=prompt
     )
-    stages = chain([(method, hyperparameters(method, values, name))], context)
+    stages = chain([hyperparameters(method, values, name)], context)
     return (stages if method.supervised else stages[:-1])[stage].objective
 
 

@@ -42,17 +42,17 @@ HEAD = mlm_head_stage(ENCODER, RowSet("c" * 32, "prose", 9000, 500.0), Optim(1e-
 HEADLESS = replace(CONTEXT, mlm_head=Parent(HEAD))
 
 
-def chain(method: Method, context: RunContext = CONTEXT, **values: Any) -> tuple[Stage, ...]:
-    return chained([(method, hyperparameters(method, values, "test"))], context)
+def chain(method: type[Method], context: RunContext = CONTEXT, **values: Any) -> tuple[Stage, ...]:
+    return chained([hyperparameters(method, values, "test")], context)
 
 
-def keys(method: Method, context: RunContext = CONTEXT, **values: Any) -> list[str]:
+def keys(method: type[Method], context: RunContext = CONTEXT, **values: Any) -> list[str]:
     return [stage.key for stage in chain(method, context, **values)]
 
 
-def candidates(method: Method, name: str) -> list[Any]:
+def candidates(method: type[Method], name: str) -> list[Any]:
     """Values of a hyperparameter that are not its default, of every kind that its type allows."""
-    info = method.Hyperparameters.model_fields[name]
+    info = method.model_fields[name]
     default: Any = info.default
     kind = info.annotation
     if typing.get_origin(kind) is typing.Literal:
@@ -67,23 +67,23 @@ def candidates(method: Method, name: str) -> list[Any]:
     return [value for value in dict.fromkeys(values) if value != default]
 
 
-def allowed(method: Method, **values: Any) -> bool:
+def allowed(method: type[Method], **values: Any) -> bool:
     try:
-        method.Hyperparameters(**values)
+        method(**values)
     except ValidationError:
         return False
     return True
 
 
-def settings(method: Method, name: str) -> Iterator[dict[str, Any]]:
+def settings(method: type[Method], name: str) -> Iterator[dict[str, Any]]:
     """The defaults, then each other hyperparameter at each of its candidates."""
     yield {}
-    for other in method.Hyperparameters.model_fields:
+    for other in method.model_fields:
         yield from ({other: value} for value in candidates(method, other) if other != name)
 
 
 @lru_cache
-def needed_with(method: Method, name: str) -> dict[str, Any]:
+def needed_with(method: type[Method], name: str) -> dict[str, Any]:
     """What another value of a hyperparameter needs beside it to be valid: nothing, or another hyperparameter."""
     valid = (
         setting
@@ -93,14 +93,14 @@ def needed_with(method: Method, name: str) -> dict[str, Any]:
     return next(valid)
 
 
-def alternatives(method: Method, name: str) -> list[Any]:
+def alternatives(method: type[Method], name: str) -> list[Any]:
     """Valid values of a hyperparameter that are not its default, beside what `needed_with` says."""
     setting = needed_with(method, name)
     return [value for value in candidates(method, name) if allowed(method, **setting, **{name: value})]
 
 
 @lru_cache
-def effective_with(method: Method, name: str) -> dict[str, Any]:
+def effective_with(method: type[Method], name: str) -> dict[str, Any]:
     """What to set beside a hyperparameter so that each of its values has a key of its own: nothing, or another hyperparameter."""
     values = alternatives(method, name)
     for setting in settings(method, name):
@@ -116,5 +116,5 @@ TRAINED = [method for method in METHODS.values() if not definition_of(chain(meth
 every_method = pytest.mark.parametrize("method", TRAINED, ids=[method.name for method in TRAINED])
 every_hyperparameter = pytest.mark.parametrize(
     ("method", "name"),
-    [pytest.param(m, name, id=f"{m.name}.{name}") for m in METHODS.values() for name in m.Hyperparameters.model_fields],
+    [pytest.param(m, name, id=f"{m.name}.{name}") for m in METHODS.values() for name in m.model_fields],
 )

@@ -40,18 +40,16 @@ SUPERVISED = {name for name, definition in DEFINITIONS.items() if definition.lab
 
 
 @every_method
-def test_it_is_described(method: Method) -> None:
+def test_it_is_described(method: type[Method]) -> None:
     assert METHODS[method.name] is method
     assert method.title
     assert re.search(r"20[12]\d", method.citation)
-    before, found, after = (inspect.getdoc(sys.modules[method.Hyperparameters.__module__]) or "").partition(
-        "Deviations."
-    )
+    before, found, after = (inspect.getdoc(sys.modules[method.__module__]) or "").partition("Deviations.")
     assert before.strip()
     assert found
     assert len(after.split()) > 10
-    assert hyperparameters(method, method.Hyperparameters().model_dump(), "test") == method.Hyperparameters()
-    for info in method.Hyperparameters.model_fields.values():
+    assert hyperparameters(method, method().model_dump(), "test") == method()
+    for info in method.model_fields.values():
         assert info.default is not None
         assert info.description
     assert method.unfit(CONTEXT) is None
@@ -61,7 +59,7 @@ def test_it_is_described(method: Method) -> None:
 
 @every_method
 @pytest.mark.parametrize("context", [CONTEXT, HEADLESS], ids=["head", "headless"])
-def test_its_stages_follow_one_another_to_fine_tuning(method: Method, context: Any) -> None:
+def test_its_stages_follow_one_another_to_fine_tuning(method: type[Method], context: Any) -> None:
     stages = chain(method, context)
     assert chain(method, context) == stages
     uses_head = context is HEADLESS and isinstance(stages[0].init, Parent)
@@ -80,7 +78,7 @@ def test_its_stages_follow_one_another_to_fine_tuning(method: Method, context: A
 
 
 @every_method
-def test_labels_selection_and_fine_tuning_move_the_last_key_alone(method: Method) -> None:
+def test_labels_selection_and_fine_tuning_move_the_last_key_alone(method: type[Method]) -> None:
     *earlier, leaf = keys(method)
     for change in (
         replace(CONTEXT, data=replace(CONTEXT.data, train=RowSet("1" * 32))),
@@ -96,7 +94,7 @@ def test_labels_selection_and_fine_tuning_move_the_last_key_alone(method: Method
 
 
 @every_method
-def test_what_a_stage_reads_moves_its_key_and_names_of_cells_do_not(method: Method) -> None:
+def test_what_a_stage_reads_moves_its_key_and_names_of_cells_do_not(method: type[Method]) -> None:
     texts: dict[str, Any] = {"translated" if method.translates else "unlabelled": Data(RowSet("3" * 32), max_length=96)}
     found = keys(method)
     for change in (replace(CONTEXT, **texts), replace(CONTEXT, post_train=Optim(9e-5, 256, 650))):
@@ -113,21 +111,21 @@ def test_what_a_stage_reads_moves_its_key_and_names_of_cells_do_not(method: Meth
 
 
 @every_hyperparameter
-def test_each_value_has_a_key(method: Method, name: str) -> None:
+def test_each_value_has_a_key(method: type[Method], name: str) -> None:
     """At the defaults, or beside one other hyperparameter: then all of its values do, or none."""
     setting, values = effective_with(method, name), alternatives(method, name)
     if setting and not needed_with(method, name):
         assert all(keys(method, **{name: value}) == keys(method) for value in values)
-    kind = method.Hyperparameters.model_fields[name].annotation
+    kind = method.model_fields[name].annotation
     for stage in chain(method, **setting):
         held = stage.objective.params.get(name)
         assert held is None or kind not in (int, float, bool) or type(held) is kind
 
 
 @every_hyperparameter
-def test_numbers_are_coerced(method: Method, name: str) -> None:
+def test_numbers_are_coerced(method: type[Method], name: str) -> None:
     """An int for a float, a float for an int, text from a command line: one value, one key."""
-    kind: Any = method.Hyperparameters.model_fields[name].annotation
+    kind: Any = method.model_fields[name].annotation
     setting = effective_with(method, name)
     whole = {float: 1, int: 4, bool: True}.get(kind)
     if whole is None or not allowed(method, **{**setting, name: whole}):
@@ -138,7 +136,7 @@ def test_numbers_are_coerced(method: Method, name: str) -> None:
 
 
 @every_hyperparameter
-def test_what_it_cannot_be_is_refused_in_a_sentence(method: Method, name: str) -> None:
+def test_what_it_cannot_be_is_refused_in_a_sentence(method: type[Method], name: str) -> None:
     for bad in (math.nan, math.inf, -math.inf, -1, "many words", None, [1]):
         with pytest.raises(UserError, match=r"^row X.*\.$"):
             hyperparameters(method, {name: bad}, "row X")
@@ -155,7 +153,7 @@ def test_what_a_method_decides_stands_in_the_table_of_the_papers() -> None:
 
 
 @every_method
-def test_versions_of_objectives(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_objectives(method: type[Method], monkeypatch: pytest.MonkeyPatch) -> None:
     """Bumping an objective changes the stages that use it and those after it, no other."""
     for name in {stage.objective.name for stage in chain(method)}:
         before = keys(method)
@@ -171,7 +169,7 @@ def test_objectives_have_versions_modules_and_are_all_asked_for() -> None:
     asked = {HEAD.objective.name} | {
         stage.objective.name
         for method in METHODS.values()
-        for name in [None, *method.Hyperparameters.model_fields]
+        for name in [None, *method.model_fields]
         for value in ([None] if name is None else alternatives(method, name))
         for stage in chain(method, HEADLESS, **({} if name is None else {**needed_with(method, name), name: value}))
     }
@@ -196,12 +194,16 @@ def test_a_record_with_a_value_that_is_gone_is_read_and_not_built() -> None:
 
 def test_a_classifier_on_the_mlm_head_starts_from_a_trained_one() -> None:
     """Of the stage before it, or of the stage that replaces the encoder's own."""
-    on_the_head = replace(METHODS["ft"], classify=lambda h, context: objective("mlm", p_m=0.15))
-    after = chained([(METHODS["tapt"], METHODS["tapt"].Hyperparameters()), (on_the_head, None)], CONTEXT)[-1]
+
+    class OnTheHead(METHODS["ft"]):  # type: ignore[misc]
+        def classify(self, context: Any) -> Any:
+            return objective("mlm", p_m=0.15)
+
+    after = chained([METHODS["tapt"](), OnTheHead()], CONTEXT)[-1]
     assert isinstance(after.init, Parent)
     assert after.init.parts == ("encoder", "mlm_head")
-    assert chain(on_the_head, HEADLESS)[-1].init == Parent(HEAD, parts=("encoder", "mlm_head"))
-    assert chain(on_the_head)[-1].init == ENCODER
+    assert chain(OnTheHead, HEADLESS)[-1].init == Parent(HEAD, parts=("encoder", "mlm_head"))
+    assert chain(OnTheHead)[-1].init == ENCODER
 
 
 def test_the_mlm_head_stage_trains_the_head_alone() -> None:

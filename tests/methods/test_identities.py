@@ -165,8 +165,8 @@ def test_the_group_is_the_batch_unless_it_is_set(name: str, size: int) -> None:
 # -------------------------------------------------------------------------------------------- one after another
 
 
-def steps(name: str) -> list[tuple[Method, Any]]:
-    return [(method, method.Hyperparameters()) for method in methods_named(name)]
+def steps(name: str) -> list[Method]:
+    return [method() for method in methods_named(name)]
 
 
 def test_methods_follow_one_another() -> None:
@@ -211,7 +211,7 @@ def test_orders_that_cannot_be(name: str, words: str) -> None:
 def test_writing_a_default_out_changes_nothing() -> None:
     """Nothing in a key is relative to a default."""
     for method in METHODS.values():
-        for name, info in method.Hyperparameters.model_fields.items():
+        for name, info in method.model_fields.items():
             assert keys(method, **{name: info.default}) == keys(method)
 
 
@@ -275,15 +275,15 @@ def test_fine_tuning_after_post_training_is_cross_entropy() -> None:
 
 def test_the_papers_settings_are_the_defaults() -> None:
     """CMLM, section 4.3, and what docs/papers.md decides where the paper is silent."""
-    assert METHODS["cmlm"].Hyperparameters().model_dump() == {
+    assert METHODS["cmlm"]().model_dump() == {
         "alpha": 0.5, "p_m": 0.15, "p_c": 0.7, "num_views": 1, "contrast": "simsiam", "temperature": 0.07,
         "masking": "complementary", "mask_only": False, "mlm": True, "contrast_group": 0,
     }  # fmt: skip
-    assert METHODS["scl"].Hyperparameters().model_dump() == {
+    assert METHODS["scl"]().model_dump() == {
         "lam": 0.9, "temperature": 0.3, "reduction": "mean", "representation": "first_token", "contrast_group": 0,
     }  # fmt: skip
-    assert METHODS["tapt"].Hyperparameters().model_dump() == {"p_m": 0.15}
-    assert METHODS["ft"].Hyperparameters().model_dump() == {}
+    assert METHODS["tapt"]().model_dump() == {"p_m": 0.15}
+    assert METHODS["ft"]().model_dump() == {}
 
 
 # ------------------------------------------------------------------------------------------------------- refused

@@ -58,7 +58,7 @@ def test_the_frozen_head_is_ft_but_for_its_objective() -> None:
 
 def test_states_can_be_those_of_a_post_trained_encoder_and_words_can_not() -> None:
     def steps(name: str) -> list[Any]:
-        return [(method, method.Hyperparameters()) for method in methods_named(name)]
+        return [method() for method in methods_named(name)]
 
     leaf = chained(steps("tapt+frozen_states"), CONTEXT)[-1]
     assert isinstance(leaf.init, Parent)

@@ -382,7 +382,7 @@ class TestMethods:
 
     def stages(self, name: str, **values: Any) -> tuple[Stage, ...]:
         method = METHODS[name]
-        return chain([(method, hyperparameters(method, values, "test"))], self.CONTEXT)
+        return chain([hyperparameters(method, values, "test")], self.CONTEXT)
 
     def keys(self, name: str, **values: Any) -> list[str]:
         return [stage.key for stage in self.stages(name, **values)]

@@ -330,11 +330,11 @@ class TestConverged:
         stage, _ = tiny.post_training(folder)
         assert isinstance(stage.init, Encoder)
         data = Data(RowSet("texts", "texts"), max_length=64)
-        method = METHODS["coco_lm"]
-        settings = hyperparameters(method, {"replacements": "converged", "contrast_group": 4, **values}, "test")
+        method = hyperparameters(
+            METHODS["coco_lm"], {"replacements": "converged", "contrast_group": 4, **values}, "test"
+        )
         text = UnlabelledPhase(data, tiny.optim(), 1, stage.init, "post")
-        assert method.train is not None
-        first, second = method.train(settings, text)
+        first, second = method.train(text)
         return first, second
 
     @pytest.mark.parametrize("kind", ["bert", "roberta"])

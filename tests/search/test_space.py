@@ -282,7 +282,7 @@ def test_a_metric_that_a_task_does_not_have_is_refused() -> None:
 
 def every_knob() -> Iterator[Tunable]:
     for method in METHODS.values():
-        for name in method.Hyperparameters.model_fields:
+        for name in method.model_fields:
             yield tunable_at(name, (method.name,))
     for phase, name in itertools.product(PHASES, Phase.model_fields):
         yield tunable_at(f"{phase}.{name}", ("ft",))
