@@ -40,7 +40,7 @@ from harness.commands.predict import classifier
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.publish import Published, open_other
 from harness.commands.publish import publish as write_published
-from harness.commands.recorded import StageRecord, best_key, recorded, recorded_runs, stage_record
+from harness.commands.recorded import StageRecord, best_key, recorded, recorded_runs
 from harness.commands.recorded import misclassified as misclassified
 from harness.commands.report import examples_of
 from harness.commands.stored import last_bench, like_last
@@ -271,7 +271,7 @@ def record(key: str, *, store: str = DEFAULT_URL) -> StageRecord:
     >>> list(wrong.columns)
     ['split', 'sentence', 'gold', 'predicted', 'logit.negative', 'logit.positive']
     """
-    return stage_record(Store(store, create=False), key)
+    return recorded(store, key)
 
 
 @lists(*PLAIN)

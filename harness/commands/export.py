@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.commands.model_card import Checked, card
 from harness.commands.prepare import Prepared
-from harness.commands.recorded import Recorded
+from harness.commands.recorded import StageRecord
 from harness.commands.train import View
 from harness.commands.trained import TrainedModel, trained_model
 from harness.errors import UserError
@@ -49,7 +49,7 @@ class Exported(NamedTuple):
 
 
 def export(
-    recorded: Recorded,
+    recorded: StageRecord,
     out: Path,
     view: View,
     *,
@@ -97,7 +97,7 @@ def export(
 # ------------------------------------------------------------------------------------------------------- the folder
 
 
-def _check_onnx(recorded: Recorded) -> None:
+def _check_onnx(recorded: StageRecord) -> None:
     """Raises UserError, before anything is trained, for a stage that is no classifier in one file, and where packages are missing."""
     from harness.encoders.models.onnx_file import check_onnx
 
@@ -110,7 +110,7 @@ def _check_onnx(recorded: Recorded) -> None:
     check_onnx()
 
 
-def _write_onnx(recorded: Recorded, model: TrainedModel, folder: Path, form: Form) -> str:
+def _write_onnx(recorded: StageRecord, model: TrainedModel, folder: Path, form: Form) -> str:
     """Write the folder's classifier as a file of ONNX too, and say how it compares. Raises UserError where it computes something else."""
     from harness.encoders.models.onnx_file import BATCHES, ONNX_FILE, write_onnx
 
@@ -121,7 +121,7 @@ def _write_onnx(recorded: Recorded, model: TrainedModel, folder: Path, form: For
     return f"ONNX Runtime gives the logits of plain transformers from {ONNX_FILE} within {difference:.1g} ({len(texts)} texts, in batches of {sizes})."
 
 
-def _check_equal(recorded: Recorded, difference: float, greatest: float, what: str) -> None:
+def _check_equal(recorded: StageRecord, difference: float, greatest: float, what: str) -> None:
     """Raises UserError where logits differ by more than rounding explains, which would be an error of this program."""
     if not difference <= TOLERANCE * max(1.0, greatest):
         raise UserError(
@@ -129,7 +129,7 @@ def _check_equal(recorded: Recorded, difference: float, greatest: float, what: s
         )
 
 
-def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form, Checked]:
+def _write(recorded: StageRecord, model: TrainedModel, folder: Path) -> tuple[Form, Checked]:
     """Weights, configuration, tokenizer and our own settings; what plain transformers computes with them is checked."""
     from harness.encoders.models.pretrained_folder import Head, write_model, write_tokenizer
 
@@ -167,7 +167,7 @@ def _write(recorded: Recorded, model: TrainedModel, folder: Path) -> tuple[Form,
     return form, checked._replace(sentences=(*checked.sentences, said))
 
 
-def _compared(recorded: Recorded, model: TrainedModel, folder: Path, form: Form, task: Task | None) -> Checked:
+def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Form, task: Task | None) -> Checked:
     """Load the folder by plain transformers and compare it with the model in memory; a folder that only harness loads, by harness.
     Raises UserError where it computes something else, which would be an error of this program."""
     import torch

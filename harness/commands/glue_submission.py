@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from harness.commands.predict import ROWS, Classifier, classifier_of
 from harness.commands.prepare import Prepared
-from harness.commands.recorded import Recorded
+from harness.commands.recorded import StageRecord
 from harness.commands.row_files import parts
 from harness.commands.train import View
 from harness.commands.trained import trained_model
@@ -131,7 +131,7 @@ def _best(prepared: Prepared, runs: Sequence[Run], view: View) -> tuple[Classifi
     assert best.stage.selection is not None
     stage, record = best.stage, records[best.stage.key]
     model = trained_model(
-        Recorded(prepared.store, stage, record, planned=prepared), view, storage=prepared.request.storage
+        StageRecord(prepared.store, stage, record, planned=prepared), view, storage=prepared.request.storage
     )
     done = sum(each.status == "done" for each in records.values())
     of = f"{done} of {len(runs)} finished runs" if done < len(runs) else counted(len(runs), "run")

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 import harness
 from harness.commands.prepare import Prepared
-from harness.commands.recorded import Recorded
+from harness.commands.recorded import StageRecord
 from harness.commands.report import grid_of
 from harness.errors import masked
 from harness.hub import HUB, is_id
@@ -56,7 +56,7 @@ class CardScore(NamedTuple):
 
 
 def card(
-    recorded: Recorded,
+    recorded: StageRecord,
     prepared: Prepared,
     form: Form,
     checked: Checked,
@@ -162,7 +162,7 @@ def encoder_license(folder: Path | None) -> str:
     return stated[1] if stated else ""
 
 
-def _results(recorded: Recorded, prepared: Prepared, run: Run, task: Task | None) -> Iterator[CardScore]:
+def _results(recorded: StageRecord, prepared: Prepared, run: Run, task: Task | None) -> Iterator[CardScore]:
     """This model's score and its cell's, one a column."""
     if task is None:
         return

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class Recorded:
+@dataclass(frozen=True, repr=False)
+class StageRecord:
     """A stage of a store, its record with predictions, and the request that makes it.
 
     `cell`: the request of its cell, all subsets and seeds; of a stage that no run ends with the whole request. `again`: the command that
@@ -89,8 +89,82 @@ class Recorded:
         passing = [run for run in plan.runs if any(stage.key == self.key for stage in run.stage.chain)]
         return next((run for run in passing if run.stage.key == self.key), passing[0])
 
+    @cached_property
+    def _texts(self) -> tuple[Plan | None, str]:
+        """The plan with the texts of its examples; None and why where these are not at hand."""
+        try:
+            plan = self.prepare().plan
+        except (UserError, OSError) as error:
+            return None, str(error).rstrip(".")
+        if any(rows.digest in plan.library for rows in self.stage.row_sets):
+            return plan, ""
+        return None, f"{some_of(lacking(plan)) or 'its data'} is not at hand"
 
-def recorded(url: str | None, beginning: str, update: int | None = None) -> Recorded:
+    @property
+    def textless(self) -> str:
+        """Why the texts of its examples are missing."""
+        return self._texts[1]
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """The evaluations, one row each: step, the means of the loss's terms since the entry before, and scores on dev
+        as 'dev.accuracy'."""
+        import pandas as pd
+
+        entries = [{name: value for name, value in entry.items() if name != "curve"} for entry in self.record.history]
+        return pd.json_normalize(entries)
+
+    @cached_property
+    def curve(self) -> pd.DataFrame:
+        """The learning curve in more points than the evaluations, one row a point: step, loss (its mean since the point before)
+        and dev, the score that checkpoints are selected by."""
+        import pandas as pd
+
+        losses, dev = (
+            pd.DataFrame(points, columns=["step", name]).astype({"step": int})
+            for name, points in zip(("loss", "dev"), learning_curve(self.record, self.stage), strict=True)
+        )
+        return losses.merge(dev, on="step", how="outer").sort_values("step", ignore_index=True)
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """One row an example of dev and of each test set: split, the text columns of its task where its texts are at hand, gold
+        and predicted class (by name where the task is known, else by code; numbers for a regression), and the logit of each
+        class."""
+        import pandas as pd
+
+        frames = [self.split(name) for name in self.splits]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["split", "gold", "predicted"])
+
+    @property
+    def splits(self) -> dict[str, RowSet]:
+        """The sets that predictions are recorded of, by name."""
+        data = self.stage.data
+        splits = {"dev": data.dev} if data.dev else {}
+        splits |= {"test" if len(data.tests) == 1 else rows.name.rpartition("/")[2]: rows for rows in data.tests}
+        return {name: rows for name, rows in splits.items() if rows.digest in self.record.predictions}
+
+    def split(self, name: str) -> pd.DataFrame:
+        """The rows of `predictions` of one set."""
+        import pandas as pd
+
+        rows, (plan, _) = self.splits[name], self._texts
+        predicted = predicted_by(self.record, rows.digest)
+        task = plan.task_of(self.stage) if plan else None
+        texts = plan.library.get(rows.digest) if plan else None
+        frame = pd.DataFrame({"split": [name] * len(predicted.gold)})
+        if task and texts is not None and np.array_equal(texts.gold, predicted.gold):
+            frame[list(task.columns)] = texts.texts
+        return frame.assign(**(task.kind if task else self.stage.data.kind or predicted.kind).frame(predicted))
+
+    def __repr__(self) -> str:
+        return f"<{self.stage.phase} {self.key[:12]}: {self.record.status}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self)[1:-1])}</p>{self.history.to_html(index=False, max_rows=20, na_rep='')}"
+
+
+def recorded(url: str | None, beginning: str, update: int | None = None) -> StageRecord:
     """The stage whose key begins so, in the store at `url` (None: the default one), with its final weights or those after an `update`.
     Raises UserError."""
     store = Store(url or DEFAULT_URL, create=False)
@@ -101,9 +175,9 @@ def recorded(url: str | None, beginning: str, update: int | None = None) -> Reco
     needing, labels = [*requests_needing(store, key)], store.labels(key)
     for stored, label in ((each, label) for each in needing for label in labels if label["table"] == each.table):
         again = command(of_run(stored, label), store=url)
-        return Recorded(store, stage, record, of_cell(stored, label), again, step)
+        return StageRecord(store, stage, record, of_cell(stored, label), again, step)
     whole = next((from_json(each.values) for each in needing if not each.study), None)
-    return Recorded(store, stage, record, whole, command(whole, store=url) if whole else "", step)
+    return StageRecord(store, stage, record, whole, command(whole, store=url) if whole else "", step)
 
 
 def _checked_update(stage: Stage, record: Record, update: int) -> Literal["last"] | int:
@@ -169,94 +243,6 @@ def best_key(request: Request) -> tuple[str, list[str]]:
     return best.stage.key, [higher] if highest.row not in {run.row for run in plan.runs_with_weights} else []
 
 
-# ---------------------------------------------------------------------------------------------------------- data frames
-
-
-@dataclass(frozen=True, repr=False)
-class StageRecord:
-    """One recorded stage. `record`: its status, scores, cost and provenance; `textless`: why the texts of its examples are missing."""
-
-    stage: Stage
-    record: Record
-    _texts: Plan | None
-    textless: str = ""
-
-    @property
-    def key(self) -> str:
-        return self.record.key
-
-    @cached_property
-    def history(self) -> pd.DataFrame:
-        """The evaluations, one row each: step, the means of the loss's terms since the entry before, and scores on dev
-        as 'dev.accuracy'."""
-        import pandas as pd
-
-        entries = [{name: value for name, value in entry.items() if name != "curve"} for entry in self.record.history]
-        return pd.json_normalize(entries)
-
-    @cached_property
-    def curve(self) -> pd.DataFrame:
-        """The learning curve in more points than the evaluations, one row a point: step, loss (its mean since the point before)
-        and dev, the score that checkpoints are selected by."""
-        import pandas as pd
-
-        losses, dev = (
-            pd.DataFrame(points, columns=["step", name]).astype({"step": int})
-            for name, points in zip(("loss", "dev"), learning_curve(self.record, self.stage), strict=True)
-        )
-        return losses.merge(dev, on="step", how="outer").sort_values("step", ignore_index=True)
-
-    @cached_property
-    def predictions(self) -> pd.DataFrame:
-        """One row an example of dev and of each test set: split, the text columns of its task where its texts are at hand, gold
-        and predicted class (by name where the task is known, else by code; numbers for a regression), and the logit of each
-        class."""
-        import pandas as pd
-
-        frames = [self.split(name) for name in self.splits]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["split", "gold", "predicted"])
-
-    @property
-    def splits(self) -> dict[str, RowSet]:
-        """The sets that predictions are recorded of, by name."""
-        data = self.stage.data
-        splits = {"dev": data.dev} if data.dev else {}
-        splits |= {"test" if len(data.tests) == 1 else rows.name.rpartition("/")[2]: rows for rows in data.tests}
-        return {name: rows for name, rows in splits.items() if rows.digest in self.record.predictions}
-
-    def split(self, name: str) -> pd.DataFrame:
-        """The rows of `predictions` of one set."""
-        import pandas as pd
-
-        rows, plan = self.splits[name], self._texts
-        predicted = predicted_by(self.record, rows.digest)
-        task = plan.task_of(self.stage) if plan else None
-        texts = plan.library.get(rows.digest) if plan else None
-        frame = pd.DataFrame({"split": [name] * len(predicted.gold)})
-        if task and texts is not None and np.array_equal(texts.gold, predicted.gold):
-            frame[list(task.columns)] = texts.texts
-        return frame.assign(**(task.kind if task else self.stage.data.kind or predicted.kind).frame(predicted))
-
-    def __repr__(self) -> str:
-        return f"<{self.stage.phase} {self.key[:12]}: {self.record.status}>"
-
-    def _repr_html_(self) -> str:
-        return f"<p>{html.escape(repr(self)[1:-1])}</p>{self.history.to_html(index=False, max_rows=20, na_rep='')}"
-
-
-def stage_record(store: Store, beginning: str) -> StageRecord:
-    """The stage whose key begins so, with the texts of its examples where they are at hand. Raises UserError."""
-    found, plan, why = recorded(store.url, beginning), None, ""
-    try:
-        plan = found.prepare().plan if found.record.predictions else None
-    except (UserError, OSError) as error:
-        why = str(error).rstrip(".")
-    if plan and not any(rows.digest in plan.library for rows in found.stage.row_sets):
-        why = f"{some_of(lacking(plan)) or 'its data'} is not at hand"
-        plan = None
-    return StageRecord(found.stage, found.record, plan, why)
-
-
 def misclassified(key: str, *, split: str = "dev", store: str = DEFAULT_URL) -> pd.DataFrame:
     """The examples of one split that a run got wrong: texts (where they are not at hand, the number of the row in its split from 1),
     gold and predicted class, confidence (the
@@ -264,7 +250,7 @@ def misclassified(key: str, *, split: str = "dev", store: str = DEFAULT_URL) -> 
 
     `attrs`: 'rows' of the split, 'wrong' of them, the 'measure' that orders them, and 'textless', why there are no texts. Raises UserError for a split without predictions.
     """
-    record = stage_record(Store(store, create=False), key)
+    record = recorded(store, key)
     if not record.splits:
         raise UserError(
             f"{record.key[:12]} ({record.stage.phase}) has no predictions; name a run that ends with fine-tuning."

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from harness.commands.execution import execution_of, storage_of
 from harness.commands.prepare import Prepared
-from harness.commands.recorded import Recorded
+from harness.commands.recorded import StageRecord
 from harness.commands.texts import reader
 from harness.commands.train import View, train, unshown
 from harness.devices import on_cpu
@@ -55,7 +55,7 @@ class TrainedModel:
 
 
 def trained_model(
-    recorded: Recorded, view: View, *, storage: str | None = None, accept_difference: bool = False
+    recorded: StageRecord, view: View, *, storage: str | None = None, accept_difference: bool = False
 ) -> TrainedModel:
     """A recorded stage with its weights, those that `recorded` means. Those that are not stored are trained again, shown by `view`, and
     not kept.
@@ -84,7 +84,7 @@ def trained_model(
             kept.delete(weights_of(recorded.key, step))
 
 
-def _retrained(recorded: Recorded, view: View, storage: str | None) -> Prepared:
+def _retrained(recorded: StageRecord, view: View, storage: str | None) -> Prepared:
     """Train the stage once more for the weights that are meant; the record stays as it is. Raises UserError where that fails."""
     prepared = recorded.prepare(train=True)
     prepared.request = replace(prepared.request, storage=storage)
@@ -114,7 +114,7 @@ def _retrained(recorded: Recorded, view: View, storage: str | None) -> Prepared:
     return prepared
 
 
-def worker_setup(recorded: Recorded, prepared: Prepared, storage: Storage) -> WorkerSetup:
+def worker_setup(recorded: StageRecord, prepared: Prepared, storage: Storage) -> WorkerSetup:
     """As the stage was trained: its threads, and a GPU where it had one and there is one here. Raises UserError where its encoder is not at hand."""
     import torch
 
@@ -127,7 +127,7 @@ def worker_setup(recorded: Recorded, prepared: Prepared, storage: Storage) -> Wo
 
 
 def _checked_against_record(
-    recorded: Recorded, prepared: Prepared, setup: WorkerSetup, remade: bool, accept_difference: bool
+    recorded: StageRecord, prepared: Prepared, setup: WorkerSetup, remade: bool, accept_difference: bool
 ) -> TrainedModel:
     """The stage with its weights, whose predictions are held against the record's. Raises UserError where they differ."""
     import torch
@@ -197,7 +197,7 @@ class Embeddings(NamedTuple):
     labels: NDArray[Any] | None
 
 
-def embeddings_of(recorded: Recorded, texts: Sequence[tuple[str, ...]] | None, storage: str | None) -> Embeddings:
+def embeddings_of(recorded: StageRecord, texts: Sequence[tuple[str, ...]] | None, storage: str | None) -> Embeddings:
     """States of first tokens after the last layer, without dropout: of the stage's first test set, or of `texts`, one row each.
 
     Weights that are not stored are trained again and compared with the record. Raises UserError as `trained_model` does, and without
