@@ -451,10 +451,8 @@ class Spans(Kind):
 
     def frame(self, predictions: Predictions) -> dict[str, Any]:
         """Gold answers, the predicted one, F1, and the scores of the best answer and of none."""
-        arrays = predictions.arrays
-        shown = {"gold": self.named(predictions.gold), "predicted": predictions.decoded}
-        shown["f1"] = answer_f1(predictions.gold, predictions.decoded.tolist())
-        shown["score"] = self.best(arrays)
+        arrays, shown = predictions.arrays, super().frame(predictions)
+        shown |= {"f1": answer_f1(predictions.gold, predictions.decoded.tolist()), "score": self.best(arrays)}
         return shown | ({"null_score": arrays["null"]} if "null" in arrays else {})
 
 

@@ -16,12 +16,12 @@ from harness.tasks.protocol import (
     EvaluationSets,
     Protocol,
     draw,
+    evaluation_splits,
     of_classes,
     once,
     own_test_rows,
     quotas,
     require_classes,
-    test_splits,
 )
 from harness.tasks.rows import Ids, Rows, Scope, mix, scoped
 from harness.tasks.sources import WHOLE, TextSource
@@ -147,7 +147,7 @@ class OwnProtocol(Protocol):
         pool = source.load(task, WHOLE if whole else task.train)
         labelled, repeated = f"{len(pool):,} labelled rows", tuple(_repeated(pool))
         tests, dev = self._given_tests(task, source), None
-        is_test = bool(tests) and task.dev in test_splits(task, source).values()
+        is_test = bool(tests) and task.dev in evaluation_splits(task, source).values()
         words = [f"{name} all {len(rows):,} rows of {_place(task, name)}" for name, rows in tests.items()]
         if tests:
             words.append(labelled)
@@ -188,7 +188,7 @@ class OwnProtocol(Protocol):
     @staticmethod
     def _given_tests(task: Task, source: TextSource) -> dict[str, Rows]:
         """The test sets that a task has; a user's task has none where its only other split is dev."""
-        splits = test_splits(task, source)
+        splits = evaluation_splits(task, source)
         if task.own and not task.names_test and list(splits.values()) == [task.dev]:
             return {}
         return {name: own_test_rows(task, split, source) for name, split in splits.items()}

@@ -132,7 +132,7 @@ class Protocol(ABC):
         return Rows((*labelled.texts, *more.texts)).unlabelled()
 
 
-def test_splits(task: Task, source: TextSource) -> dict[str, str]:
+def evaluation_splits(task: Task, source: TextSource) -> dict[str, str]:
     """Source split of each evaluation of a task: of a user's the file 'test' where there is one and the task names no other."""
     tests = dict(task.tests)
     unnamed = task.own and not task.names_test and tests.get(OWN_TEST) == task.dev

@@ -18,10 +18,10 @@ from harness.tasks.protocol import (
     SAMPLERS,
     EvaluationSets,
     Protocol,
+    evaluation_splits,
     of_classes,
     own_test_rows,
     quotas,
-    test_splits,
 )
 from harness.tasks.rows import Ids, Rows, Scope, scoped
 from harness.tasks.sources import TextSource
@@ -110,7 +110,7 @@ class CmlmProtocol(PaperProtocol):
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         notes = []
-        dev_split, tests_of = task.dev, test_splits(task, source)
+        dev_split, tests_of = task.dev, evaluation_splits(task, source)
         if task.name == "mrpc":
             # The paper's text and its numbers contradict each other here, so neither split is known to be its own.
             if source.has(task, "test"):
@@ -210,7 +210,7 @@ class StratifiedProtocol(PaperProtocol):
     doubts: tuple[tuple[str, str], ...] = ()
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
-        splits = test_splits(task, source)
+        splits = evaluation_splits(task, source)
         pool, rest, tests = source.load(task, task.dev), None, {}
         for evaluation, split in splits.items():
             if task.own and split != task.dev:
@@ -261,7 +261,7 @@ class DevProtocol(PaperProtocol):
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         splits = {name: task.dev if name == "test" else split for name, split in task.tests}
-        splits = test_splits(task, source) if task.own else splits
+        splits = evaluation_splits(task, source) if task.own else splits
         tests = {name: source.load(task, split) for name, split in splits.items()}
         return self._sets(task, source, source.load(task, task.dev), tests, {"dev": task.dev, **splits})
 

@@ -293,16 +293,10 @@ class TaskFile(Strict):
 
 
 def load_user_task(path: str | Path) -> Task:
-    """A task of the user's own from a YAML file.
+    """A task of the user's own from a YAML file; docs/data.md has its keys. Paths in it are from its folder, and nothing need be there yet.
 
-    Keys: name, columns, metrics, and classes (names in the order of the codes), `regression: true` or `spans: true` (question answering: the
-    columns are question and context, and the label is their answers); optional title,
-    version, splits (mapping of train, validation and test to the names of the files or splits), label (the column of
-    labels), labels (mapping of values in that column to classes), data: a data set of the hub, a file, or a folder of
-    files, by its path from the YAML file, dev and test: files of these splits, unlabelled: further texts, remove_overlap
-    (without those that are also in dev or test), skip_bad_rows (rows that cannot be read are left out and counted), and prompt: template and words (see `PromptFile`); nothing need be there yet. Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test
-    split, or there is one called test, it is the test set, else what dev leaves of validation. Raises UserError with file,
-    line, key.
+    Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test split, or there is one called
+    test, it is the test set, else what dev leaves of validation. Raises UserError with file, line, key.
     """
     return load_yaml(Path(path), TaskFile).task(Path(path).expanduser().absolute().parent, str(path))
 

@@ -19,12 +19,10 @@ from ruamel.yaml import YAML
 from tasks.task_files import write_file
 
 from harness.errors import UserError
-from harness.tasks import PROTOCOLS, Task, open_source
+from harness.tasks import Task, open_source
 from harness.tasks.inferred import Description, infer_task, task_yaml
 from harness.tasks.sources import WHOLE
 from harness.tasks.task import load_user_task
-
-OWN = PROTOCOLS["own"]
 
 
 def option(name: str) -> str:
@@ -340,18 +338,6 @@ def test_marks_separators_quotes_line_breaks_and_emojis(tmp_path: Path) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- YAML
-
-
-def test_the_same_file_under_another_name_has_the_same_rows(tmp_path: Path) -> None:
-    rows = reviews(["x", "y", "z"] * 40)
-    write_file(tmp_path / "a.csv", rows)
-    write_file(tmp_path / "elsewhere/b.parquet", rows[::-1])
-    found = []
-    for path in (tmp_path / "a.csv", tmp_path / "elsewhere/b.parquet"):
-        task, source = infer(path, label="stars"), open_source(None)
-        sets = OWN.evaluation_sets(task, source)
-        found.append((sets.dev.digest, sets.tests["test"].digest, OWN.training_set(task, source, 20, 1).digest))
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("labels", [["x", "no", "1"], [1.5, 2.5, 3.25], [True, False]])
