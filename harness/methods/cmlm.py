@@ -1,16 +1,7 @@
 """CMLM: post-training with MLM and contrast between complementary masked views (Luo et al., Findings of ACL 2021).
 
-Deviations.
-- Views k: 80/10/10 like view 0, since the paper does not say; `mask_only` replaces every selected token by the mask.
-- Special tokens are never masked (not said; TAPT's code excludes them).
-- Equation 7 has one direction and no temperature value: literal, `temperature` 0.07 (SimCLR only).
-- Equation 10's predictor has no bias and no normalisation: literal; its initialisation is not given, here the encoder's.
-- 'w/o CRM' replaces complementary by independent masks. The paper does not give their probability: equation 1 defines random
-  masking with p_m, our row draws with p_c (`masking: independent`), so that it is not comparable; p_c = 0.15 gives p_m.
-- Equation 7 sums over the batch. `contrast_group` cuts the batch into smaller groups; the default is the whole batch.
-- The MLM loss is on view 0 only, as printed, and a mean over tokens (equation 6 leaves the reduction open).
-- Ablations of Table 3 as settings: w/ SimCLR `contrast: simclr`; w/o CL `alpha: 0` (which is TAPT, key included);
-  w/o MLM `mlm: false`; w/o CRM `masking: independent`.
+Deviations. Where the paper leaves a question open, the rows of docs/papers.md that `decisions` names say what is done. Ablations of Table 3 as
+settings: w/ SimCLR `contrast: simclr`; w/o CL `alpha: 0` (which is TAPT, key included); w/o MLM `mlm: false`; w/o CRM `masking: independent`.
 """
 
 from typing import Annotated, Literal, Self

@@ -1,34 +1,9 @@
 """COCO-LM: corrective language modelling and contrast between a corrupted and a cropped sequence (Meng et al., NeurIPS
 2021, equations 1-4).
 
-Deviations.
-- `lm: mixture` is the printed probability 1[same] p_copy(1) + p_copy(0) softmax, a mean over masked positions; `weighted_ce`
-  is the released criterion's (1 - p_copy(1)) x cross-entropy, which has no copy term at unreplaced positions.
-- The binary loss is a mean over real tokens (released), the printed sum would weigh it about 6.7 times more.
-- The auxiliary network masks a fixed count of tokens, special ones except the first too (appendix D), always by the mask.
-- p_copy and the LM head have no bias and no projection, as printed; the released code has biases in both.
-- Sequences are contrasted by their first token; the released code puts dense, GELU and normalisation before the cosine,
-  which the paper does not mention (`projection`).
-- Crop: a contiguous 90 % of the tokens after the first, the first one put before it again (the paper does not say). A
-  `crop_ratio` of 1 is Figure 4's "no cropping": the corrupted sequence is contrasted with the original itself.
-- Negatives are the remaining sequences of the batch, as printed. The released code contrasts what one GPU holds, 8 to 32
-  sequences: `contrast_group: 32` does the same. At tau 1 the loss of a collapsed encoder depends on it.
-- Packed blocks: see TACO.
-- Relative positions are a setting of the encoder (`encoder.relative_buckets`, `encoder.relative_distance`) that all rows of a
-  table share, the other methods' too. They use T5's buckets as printed (the released function differs), start at zero, and
-  absolute positions stay (released).
-- The auxiliary network: see ELECTRA; its depth is the size's own where it has one (six layers for large++), else a third.
-- Table 3 as settings: RTD Only {lm: none, contrast: false}, which is ELECTRA with the shallow auxiliary network, key
-  included; CLM Only {contrast: false}; SCL + RTD {lm: none}; w/o Rel-Pos {encoder.relative_buckets: 0}; w/ ELECTRA's Auxiliary
-  {auxiliary: narrow}; w/ Random Replacements {replacements: random}; w/ Converged Auxiliary {replacements: converged}, an
-  auxiliary network with embeddings of its own, trained first and then frozen; All-Token LM Only {lm: all_token, rtd:
-  false, stop_gradient: false, contrast: false}; CLM w/o Copy {lm: softmax}; CLM w/o Stop-grad {stop_gradient: false}. The
-  caption says that "Only" keeps one component: all three such rows are without the sequence contrast. The other rows
-  change what they name; that CLM w/o Copy keeps the binary loss is our reading.
-- Cosines of sequences in a stage's history are Figure 7's, with and without the contrast, on up to 32 sequences of a batch and
-  without dropout, which the paper does not say.
-- The converged auxiliary network trains for as many updates as the main network, with the same recipe; the paper does not
-  say when it counts as converged.
+Deviations. Where the paper leaves a question open, the rows of docs/papers.md that `decisions` names say what is done. The converged auxiliary network
+trains for as many updates as the main network, with the same recipe; the paper does not say when it counts as converged. Relative positions are a
+setting of the encoder that all rows of a table share. Table 3 as settings: benchmarks/coco_lm_ablation.yaml.
 """
 
 from typing import Annotated, Any, Literal, Self

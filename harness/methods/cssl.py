@@ -1,14 +1,8 @@
 """CSSL: post-training by contrast between two back-translations of a text (Fang and Xie, CERT, 2020), as the CMLM paper
 runs it for its comparison (equations 13-14).
 
-Deviations.
-- CERT itself is MoCo with a queue of 6,720 and a momentum encoder; the CMLM repository's command line runs SimCLR on two
-  back-translated views, and so do we (`contrast: simclr`), with `simsiam` as the option.
-- SimCLR is CMLM's equation 7: one direction, view 0 the anchor, temperature 0.07 (CERT's; CMLM gives none).
-- Views: English-German-English and English-Chinese-English in the repository; here what the translator makes of two
-  pivot languages, or the text itself and one back-translation where it has one pivot. The caption names the translator.
-- No MLM term (equation 14).
-- Negatives are the batch's other texts, as in equation 7; `contrast_group` cuts the batch into smaller groups.
+Deviations. CERT itself is MoCo with a queue of 6,720 and a momentum encoder; the rows of docs/papers.md that `decisions` names say what is done
+here. Views are the two back-translations, or the text itself and one of them where there is one. No MLM term (equation 14).
 """
 
 from typing import Annotated, Literal

@@ -1,16 +1,8 @@
 """Prompt: fine-tuning through the MLM head on clozes with label words, with demonstrations (Gao et al., LM-BFF, ACL 2021, sections 5.1
 and 6), as COCO-LM's Table 4 does it.
 
-Deviations.
-- Texts lose spaces around them before they stand in the template. What the tokenizer makes of the whole cloze is read, not of its parts.
-- A cloze that is too long loses tokens of the demonstrations' texts first, then of its own, the longer text first; never the mask, a label
-  word or the template. The released code cuts the end off.
-- Demonstrations stand behind the text with one separator between two, and all tokens have one type.
-- In training an example that reads like the query is excluded, not the query's row alone.
-- A regression is read between two words by the divergence that the paper means; the released code passes probabilities where its loss
-  expects their logarithms (docs/papers.md P6).
-- Updates: the released loop makes one more than it is told (1,001); here as many as the recipe says.
-- Automatic templates and words, and the choice of demonstrations by similarity (which the paper's best rows have), are not there.
+Deviations. The rows of docs/papers.md that `decisions` names say them. Automatic templates and words, and the choice of demonstrations by similarity
+(which the paper's best rows have), are not there.
 """
 
 from dataclasses import replace

@@ -1,16 +1,7 @@
 """SCL: fine-tuning with cross-entropy and the supervised contrastive loss (Gunel et al., ICLR 2021, equations 1-3).
 
-Deviations.
-- Equation 3 sums over the anchors where equation 2 is a mean; the released base loss takes the mean. Here
-  `reduction: mean` over the batch, with `mean_valid` (anchors that have a positive) and `sum` (the paper's letter).
-- An anchor without a positive would divide by zero; here, as in the released base loss, it adds 0.
-- Equation 2 is binary; here softmax cross-entropy.
-- The paper calls the representation the state "before the softmax projection"; here the raw first token
-  (`representation: first_token`), with `pooled` (after dense and tanh) as the option. Dropout is active in it, as in the
-  pass that the cross-entropy uses; the paper does not say.
-- Equation 3 contrasts within the batch. `contrast_group` cuts the batch into smaller groups; the default is the whole batch.
-- Neither the text at hand nor the CMLM paper gives lambda and temperature. Ours are 0.9 and 0.3 (from memory of the ICLR
-  version), so the row is not comparable cell by cell.
+Deviations. Where the paper leaves a question open, the rows of docs/papers.md that `decisions` names say what is done; among them is that lambda and
+temperature are from memory, so the row is not comparable cell by cell.
 """
 
 from typing import Annotated, Literal
