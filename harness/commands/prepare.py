@@ -374,10 +374,8 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
 
 def _check_cores(request: Request, resolved: ResolvedTable) -> None:
     if request.address == "local" and resolved.num_workers > cores():
-        named = request.num_workers is not None
-        place = request.origin("num_workers") if named else f"table {resolved.table.name}, num_workers"
         raise UserError(
-            f"{place} {resolved.num_workers}: {counted(cores(), 'CPU core')} may be used here; take {cores()} workers or fewer, or "
+            f"{request.origin('num_workers')} {resolved.num_workers}: {counted(cores(), 'CPU core')} may be used here; take {cores()} workers or fewer, or "
             "name a cluster with --address."
         )
 

@@ -117,7 +117,7 @@ class Request:
     `table`: a name or the path of a YAML file. `methods` takes names of rows as written ('w/ SimCLR') or of methods ('cmlm':
     all its rows); a method without a row gets one ('taco', 'cmlm+scl'). `reference`: the reference rows that it lacks, too. `tasks`: names, YAML files of the user's own, or files of
     labelled rows, which the fields of that group describe. `protocol`: another than the table's. `encoder`: one, or several comma-separated, whose rows make one table.
-    `studies`: those of the points that it takes. `gpus_per_run` and `num_workers` None: what the cluster and the table say. `origins`: where the
+    `studies`: those of the points that it takes. `gpus_per_run` None: what the cluster says. `origins`: where the
     fields were set that a file or a store gave.
     """
 
@@ -320,14 +320,6 @@ def to_json(request: Request) -> dict[str, Any]:
     return {"table": request.table, "folder": str(Path.cwd()), **kept, "set": overrides}
 
 
-@dataclass
-class _Beside:
-    """What a store keeps beside the fields of a request."""
-
-    folder: Text
-    set: Texts
-
-
 def from_json(values: Mapping[str, Any]) -> Request:
     """The request that a store kept; in another folder than the current one its paths are absolute. Raises UserError for values of another kind."""
     place = "recorded bench, {}".format
@@ -335,11 +327,12 @@ def from_json(values: Mapping[str, Any]) -> Request:
     fields |= {name: values[name] for name in FIELDS if values.get(name) not in (None, [])}
     try:
         request = read(Request, {**fields, "origins": {name: place(name) for name in fields}}, place)
-        beside = read(_Beside, {name: values.get(name) for name in ("folder", "set")}, place)
+        folder = value_of(Text, values.get("folder"), place("folder"))
+        texts = value_of(Texts, values.get("set"), place("set"))
     except UserError as error:
         raise UserError(f"{error} Name a table with its flags, or restore a copy of the store.") from None
-    overrides = tuple(parse_override(text, place("set")) for text in beside.set or ())
-    return _rooted(replace(request, overrides=overrides), Path(beside.folder))
+    overrides = tuple(parse_override(text, place("set")) for text in texts or ())
+    return _rooted(replace(request, overrides=overrides), Path(folder))
 
 
 def rooted_path(text: Any, folder: Path) -> Any:

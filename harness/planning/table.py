@@ -156,14 +156,12 @@ class Preset(Strict):
     mlm_head: MlmHead | None = None
     max_length: Length | None = None
     selection_every: Every | None = None
-    num_workers: Few | None = None
     comparable: bool = False
 
 
 class Table(Strict):
     """One table, published where it has a source. `sizes`: total labelled examples, 0 the full training set; none: any size, and what
-    the protocol says by default; without `tasks` the request names them; `columns` by column id; `num_workers` train one stage
-    together, which changes no number. `task_recipes`: what the recipe is for some of the tasks; a preset's recipe goes over it. `selection_every`: updates
+    the protocol says by default; without `tasks` the request names them; `columns` by column id. `task_recipes`: what the recipe is for some of the tasks; a preset's recipe goes over it. `selection_every`: updates
     between two evaluations on dev, 'last' for the last update alone, or '0.5 epochs'. `encoder_preset`: the preset of a request that names an encoder which no preset has, and no
     preset.
 
@@ -198,7 +196,6 @@ class Table(Strict):
     translator: str = ""
     max_length: Length = 128
     selection_every: Every = 100
-    num_workers: Few = 1
     sizes: tuple[Size, ...] = ()
     subsets: Few = 1
     seeds: tuple[Seed, ...] = Field(min_length=1)

@@ -1,4 +1,4 @@
-"""Several workers that train one stage together, as a table asks for it: started, killed and started again."""
+"""Several workers that train one stage together: started, killed and started again."""
 
 from __future__ import annotations
 
@@ -10,55 +10,15 @@ import psutil
 import pytest
 from cluster.driver import Driver, kept, started
 from cluster.studies import NOISE
-from requested import resolve_table
 
 from harness.cli.request import read_words
 from harness.commands.prepare import prepare
-from harness.errors import UserError
-from harness.planning.table import Table, load_table
 from harness.store import Store
-from harness.yaml_files import packaged_files
 
 LINE = (
-    "bench --table together.yaml --tasks movies --sizes 20 --subsets 0 --format json "
+    "bench --table few_shot --tasks movies --sizes 20 --subsets 0 --format json "
     "--set max_length=16 --set fine_tune.steps=8"
 )
-
-
-def table_in(folder: Path, lines: str, preset_lines: str = "") -> Path:
-    """The packaged few-shot table with more at its end, and more in its preset 'quick'."""
-    text = packaged_files("benchmarks")["few_shot"].read_text(encoding="utf-8")
-    assert text.count("\n  quick:\n") == 1
-    path = folder / "together.yaml"
-    path.write_text(text.replace("\n  quick:\n", f"\n  quick:\n{preset_lines}") + f"\n{lines}\n", encoding="utf-8")
-    return path
-
-
-# ------------------------------------------------------------------------------------------------------ what a table says
-
-
-def num_workers(table: Table, flag: int | None = None) -> int:
-    return resolve_table(table, "quick", num_workers=flag).num_workers
-
-
-def test_the_flag_before_the_preset_before_the_table(tmp_path: Path) -> None:
-    assert num_workers(load_table("few_shot")) == 1
-    assert num_workers(load_table(table_in(tmp_path, "num_workers: 3"))) == 3
-    both = load_table(table_in(tmp_path, "num_workers: 3", "    num_workers: 2\n"))
-    assert num_workers(both) == 2
-    assert resolve_table(both, "laptop").num_workers == 3
-    assert num_workers(both, flag=5) == 5
-
-
-@pytest.mark.parametrize("wrong", ["0", "two"])
-def test_a_wrong_number_is_refused_with_its_line(tmp_path: Path, wrong: str) -> None:
-    path = table_in(tmp_path, f"num_workers: {wrong}")
-    line = path.read_text().splitlines().index(f"num_workers: {wrong}") + 1
-    with pytest.raises(UserError, match=rf"together\.yaml, line {line}, .*num_workers"):
-        load_table(path)
-
-
-# ------------------------------------------------------------------------------------------------------ what a bench does
 
 
 def group_of(driver: Driver) -> list[psutil.Process]:
@@ -139,9 +99,8 @@ def test_a_rank_that_is_killed_takes_its_group_with_it_and_another_goes_on(
 ) -> None:
     """Two ranks train each stage; the one that is killed waits in its fourth update."""
     line = f"{LINE} --methods ft --seeds 31"
-    table_in(tmp_path, "num_workers: 2")
     mark, path = tmp_path / "disturbed", disturbing(tmp_path)
-    with started(tmp_path, f"{line} --slots 1", PYTHONPATH=path) as driver:
+    with started(tmp_path, f"{line} --slots 1 --num-workers 2", PYTHONPATH=path) as driver:
         driver.waited("a worker that trains a run", lambda: mark.exists() and mark.read_text().endswith("\n"))
         group = group_of(driver)
         assert listeners(group) == {"127.0.0.1"}
