@@ -31,7 +31,6 @@ from harness.api.arguments import (
 )
 from harness.api.caller import in_notebook, undisturbed
 from harness.api.data_frames import BenchResult, CompareResult, ExamplesResult, PlanSummary, TuneResult
-from harness.commands.bench import Callbacks
 from harness.commands.bench import bench as run_bench
 from harness.commands.compare import comparisons_of
 from harness.commands.export import Exported
@@ -53,7 +52,7 @@ from harness.commands.study import (
     recorded_studies,
     searched,
 )
-from harness.commands.train import unshown
+from harness.commands.train import Show, unshown
 from harness.commands.trained import Embeddings, embeddings_of
 from harness.errors import UserError
 from harness.planning.request import PLAIN, Request
@@ -107,13 +106,19 @@ def bench(
     >>> list(done.results["metric"])
     ['accuracy']
     """
-
-    def shown(prepared: Prepared, *_: Any) -> AbstractContextManager[Callable[[Event], None]]:
-        return nullcontext(on_event or in_notebook(len(prepared.items)) or (lambda event: None))
-
-    done = run_bench(with_table(request_from(table, set, with_file, fields)), Callbacks(stages=shown))
+    done = run_bench(with_table(request_from(table, set, with_file, fields)), _shown(on_event))
     done.trackers.finish()
     return BenchResult(done.prepared)
+
+
+def _shown(to: Callable[..., None] | None) -> Show:
+    """Events of stages and trials go to a callback, or below the cell of a notebook."""
+
+    def show(subject: Any, dashboard: str) -> AbstractContextManager[Callable[..., None]]:
+        below = in_notebook(len(subject.items)) if isinstance(subject, Prepared) else None
+        return unshown() if isinstance(subject, tuple) else nullcontext(to or below or (lambda *_: None))
+
+    return show
 
 
 @lists(*PLAIN)
@@ -213,11 +218,7 @@ def tune(method: str, *, set: Set | None = None, on_trial: Watcher | None = None
     >>> len(found.trials), "fine_tune.lr" in found.best
     (2, True)
     """
-
-    def shown(*_: Any) -> AbstractContextManager[Watcher]:
-        return nullcontext(on_trial or (lambda kind, trial: None))
-
-    with searched(tune_request(method, set, arguments), Callbacks(), shown) as (opened, trackers):
+    with searched(tune_request(method, set, arguments), _shown(on_trial)) as (opened, trackers):
         trackers.finish()
         return _result_of(opened)
 

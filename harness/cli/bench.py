@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from harness.cli.plan import describe
-from harness.cli.progress import ON_TERMINAL, confirm
+from harness.cli.progress import confirm, show, warn
 from harness.cli.report import check_format, print_grid
 from harness.cli.request import read
 from harness.cli.terminal import print_lines
@@ -23,7 +23,7 @@ def bench(args: argparse.Namespace) -> int:
         print_lines(describe(prepared))
         confirm(args.yes, prepared.hours, "--tasks, --sizes, --subsets, --seeds or --methods")
 
-    done = run_bench(request, ON_TERMINAL, agree)
+    done = run_bench(request, show, warn, agree)
     status = print_grid(done.prepared, args)
     if done.prepared.over:
         left = len(done.prepared.plan.pending(done.prepared.statuses, request.retry))

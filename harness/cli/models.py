@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from harness.cli.progress import RowProgress, show_stages
+from harness.cli.progress import RowProgress, show
 from harness.cli.terminal import print_lines
 from harness.commands.export import export as write
 from harness.commands.predict import ROWS, classifier, predict_file, predict_row
@@ -43,7 +43,7 @@ def export(args: argparse.Namespace) -> int:
     done = write(
         found,
         Path(args.out),
-        show_stages,
+        show,
         storage=args.storage,
         accept_difference=args.accept_difference,
         hub_name=args.push or "",

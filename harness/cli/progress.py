@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,7 +15,6 @@ from rich.table import Column
 from rich.text import Text
 
 from harness.cli.terminal import duration, print_lines, printable
-from harness.commands.bench import Callbacks
 from harness.commands.prepare import Prepared
 from harness.errors import UserError
 from harness.planning.estimate import Timed, remaining
@@ -24,7 +23,6 @@ from harness.search.trials import Trial, best_trial
 from harness.wording import in_points
 
 if TYPE_CHECKING:
-    from harness.commands.study import Opened
     from harness.planning.lifecycle import Event, Running
 
 ASK_ABOVE_HOURS = 1.0
@@ -101,8 +99,9 @@ class _Progress:
             self.line("; ".join(filter(None, (self._summary(), self.running()))))
 
     def _summary(self, when: str = "") -> str:
+        state = self.state()  # which counts what has ended
         count = f"{self.ended:,}/{self._total:,}" if self._total else f"{self.ended:,}"
-        return ": ".join(filter(None, (f"{count} {self._what}{when}", self.state())))
+        return ": ".join(filter(None, (f"{count} {self._what}{when}", state)))
 
     def line(self, text: str) -> None:
         if self._bar:
@@ -212,48 +211,27 @@ class TrialProgress(_Progress):
         return ", ".join(parts)
 
 
-class TextProgress(_Progress):
-    """Counts texts as they are back-translated."""
-
-    def __call__(self, size: int) -> Callable[[int, int], None]:
-        """A callback for the next `size` texts: `done` of their `total` pieces are finished."""
-        before = self.ended
-
-        def progress(done: int, total: int) -> None:
-            self.ended = before + (size if done >= total else size * done // total)
-            if self._bar or self.ended < self._total:  # the last line is the summary
-                self.update()
-
-        return progress
-
-
 class RowProgress(_Progress):
-    """Counts rows."""
+    """Counts rows and texts."""
 
     def __call__(self, done: int) -> None:
         self.ended = done
-        self.update()
+        if self._bar or done != self._total:  # the last line is the summary
+            self.update()
 
 
-def show_stages(prepared: Prepared, dashboard: str) -> StageProgress:
-    reused = sum(status == "done" for status, _ in prepared.statuses.values())
-    slots = prepared.slots if prepared.request.address == "local" else prepared.request.slots or 0
-    return StageProgress(prepared.items, reused, dashboard, prepared.hours, slots)
+def show(subject: Any, dashboard: str) -> StageProgress | TrialProgress | RowProgress:
+    """Progress on standard error of a table, a study, or texts: see `harness.commands.train.Show`."""
+    if isinstance(subject, tuple):
+        translator, texts = subject
+        return RowProgress(f"texts back-translated by {translator}", texts)
+    if not isinstance(subject, Prepared):
+        points, trials = subject.points, subject.found.found
+        return TrialProgress(points.space.trials, len(points.replicates), trials, dashboard)
+    reused = sum(status == "done" for status, _ in subject.statuses.values())
+    slots = subject.slots if subject.request.address == "local" else subject.request.slots or 0
+    return StageProgress(subject.items, reused, dashboard, subject.hours, slots)
 
 
-def show_trials(opened: Opened, dashboard: str) -> TrialProgress:
-    space, trials = opened.points.space, opened.found.found
-    return TrialProgress(space.trials, len(opened.points.replicates), trials, dashboard)
-
-
-def _warn(sentence: str) -> None:
+def warn(sentence: str) -> None:
     print_lines([sentence])
-
-
-ON_TERMINAL = Callbacks(
-    show_stages,
-    lambda translator, texts: TextProgress(f"texts back-translated by {translator}", texts),
-    lambda number: _warn(f"Empty back-translations: {number}; the text itself is used instead."),
-    _warn,
-)
-"""What a command shows on standard error."""

@@ -12,7 +12,7 @@ from harness.analysis.schema import parquet_bytes
 from harness.analysis.scores import answers
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_FORMATS, SUBMISSION
-from harness.cli.progress import show_stages
+from harness.cli.progress import show
 from harness.cli.request import given_flags, recalled
 from harness.cli.terminal import Stream, print_lines, print_table
 from harness.commands.bench import trackers_of
@@ -79,7 +79,7 @@ def report(args: argparse.Namespace) -> int:
         print_lines(["None of these runs is recorded; 'harness list benches' names what this store holds."])
     status = 0
     if args.format == SUBMISSION:
-        print_lines(write_submissions(prepared, Path(args.out), show_stages), sys.stdout)
+        print_lines(write_submissions(prepared, Path(args.out), show), sys.stdout)
     elif args.figure:
         status = deliver(_figure(prepared, args.figure, args.format), args)
     else:

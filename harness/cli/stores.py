@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.progress import show_stages
+from harness.cli.progress import show
 from harness.cli.request import recalled
 from harness.cli.terminal import print_lines
 from harness.commands.prepare import prepare_recorded
@@ -99,7 +99,7 @@ def verify(args: argparse.Namespace) -> int:
     if args.rerun:
         from harness.commands.rerun import rerun  # imports torch
 
-        again = rerun(found, args.rerun, args.seed or 0, show_stages, storage=args.storage)
+        again = rerun(found, args.rerun, args.seed or 0, show, storage=args.storage)
     lines = ["Not checked: predictions, losses, times; --rerun K trains K stages again."]
     if again:
         agree = sum(each.agrees for each in again)

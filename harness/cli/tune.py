@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.plan import preset_line
-from harness.cli.progress import ON_TERMINAL, confirm, show_trials
+from harness.cli.progress import confirm, show, warn
 from harness.cli.request import read_tune
 from harness.cli.terminal import duration, print_lines, print_table, printable
 from harness.commands.stored import tune_command
@@ -46,7 +46,7 @@ def tune(args: argparse.Namespace) -> int:
             _scored_points(study.folder)  # a damaged file is named before anything is trained
         confirm(args.yes, hours, "--trials, --tasks, --sizes, --subsets or --seeds")
 
-    with searched(read_tune(args), ON_TERMINAL, show_trials, agree) as (opened, trackers):
+    with searched(read_tune(args), show, warn, agree) as (opened, trackers):
         status = _report(opened, args.format, args.final_test)
         if opened.over and (left := opened.remaining):
             status = EXIT_INCOMPLETE

@@ -15,7 +15,7 @@ import numpy as np
 from harness.commands.model_card import Checked, card
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import StageRecord
-from harness.commands.train import View
+from harness.commands.train import Show
 from harness.commands.trained import TrainedModel, trained_model
 from harness.errors import UserError
 from harness.paths import new_folder
@@ -51,7 +51,7 @@ class Exported(NamedTuple):
 def export(
     recorded: StageRecord,
     out: Path,
-    view: View,
+    show: Show,
     *,
     storage: str | None = None,
     accept_difference: bool = False,
@@ -63,7 +63,7 @@ def export(
     (default: the folder); `license`: what the card states, as the hub calls it (default: that those of encoder and data hold); `onnx`: also
     as a file of ONNX, of a classifier.
 
-    Weights that are not stored are trained again, shown by `view`. Raises UserError, and writes nothing, where the stage did not
+    Weights that are not stored are trained again, shown by `show`. Raises UserError, and writes nothing, where the stage did not
     finish, its data or encoder are not at hand, or its predictions differ from the record (`accept_difference`: all the same).
     """
     recorded.check_done()
@@ -81,7 +81,7 @@ def export(
         )
     if onnx:
         _check_onnx(recorded)
-    model = trained_model(recorded, view, storage=storage, accept_difference=accept_difference)
+    model = trained_model(recorded, show, storage=storage, accept_difference=accept_difference)
     with new_folder(out) as folder:
         form, checked = _write(recorded, model, folder)
         if onnx:

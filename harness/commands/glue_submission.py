@@ -12,7 +12,7 @@ from harness.commands.predict import ROWS, Classifier, classifier_of
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import StageRecord
 from harness.commands.row_files import parts
-from harness.commands.train import View
+from harness.commands.train import Show
 from harness.commands.trained import trained_model
 from harness.errors import UserError
 from harness.hub import Repository
@@ -62,10 +62,10 @@ TestSet = tuple[list[int], list[tuple[str, ...]]]
 """The server's index of each row, and its texts."""
 
 
-def write_submissions(prepared: Prepared, out: Path, view: View) -> list[str]:
+def write_submissions(prepared: Prepared, out: Path, show: Show) -> list[str]:
     """Write a set of files for each row as it is printed, to a folder ROW and ROW.zip in the new folder `out`. Sentences about what was written.
 
-    Weights that are not stored are trained again, shown by `view`. Raises UserError, before anything is trained, for a task that is
+    Weights that are not stored are trained again, shown by `show`. Raises UserError, before anything is trained, for a task that is
     no part of GLUE, a cell without a finished run, and test files that are missing or have not the server's number of rows.
     """
     cells = _cells(prepared)
@@ -86,7 +86,7 @@ def write_submissions(prepared: Prepared, out: Path, view: View) -> list[str]:
         for place, (row,) in places.items():
             models: dict[str, Classifier] = {}
             for task, runs in cells[row].items():
-                models[task], sentence = _best(prepared, runs, view)
+                models[task], sentence = _best(prepared, runs, show)
                 sentences.append(f"{row}, {task}: {sentence}")
             _write(Path(folder, place), models, tests)
             shutil.make_archive(str(Path(folder, place)), "zip", Path(folder, place))  # the files at its root
@@ -123,7 +123,7 @@ def _cells(prepared: Prepared) -> dict[str, dict[str, list[Run]]]:
     return cells
 
 
-def _best(prepared: Prepared, runs: Sequence[Run], view: View) -> tuple[Classifier, str]:
+def _best(prepared: Prepared, runs: Sequence[Run], show: Show) -> tuple[Classifier, str]:
     """The model of the run that is best on dev, among all configurations of a row, and a sentence about it."""
     records = prepared.store.records([run.stage.key for run in runs], predictions=True)
     best = best_run(runs, records)
@@ -131,7 +131,7 @@ def _best(prepared: Prepared, runs: Sequence[Run], view: View) -> tuple[Classifi
     assert best.stage.selection is not None
     stage, record = best.stage, records[best.stage.key]
     model = trained_model(
-        StageRecord(prepared.store, stage, record, planned=prepared), view, storage=prepared.request.storage
+        StageRecord(prepared.store, stage, record, planned=prepared), show, storage=prepared.request.storage
     )
     done = sum(each.status == "done" for each in records.values())
     of = f"{done} of {len(runs)} finished runs" if done < len(runs) else counted(len(runs), "run")

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, prepare
-from harness.commands.train import View, train
+from harness.commands.train import Show, train
 from harness.commands.verify import Verified
 from harness.devices import on_cpu
 from harness.encoders.models.weights import checked
@@ -56,7 +56,7 @@ class Tolerance(NamedTuple):
     runs: int
 
 
-def rerun(verified: Verified, count: int, seed: int, view: View, *, storage: str | None = None) -> list[Rerun]:
+def rerun(verified: Verified, count: int, seed: int, show: Show, *, storage: str | None = None) -> list[Rerun]:
     """Train `count` stages again, drawn by `seed` from the chains of the file's finished runs, and compare them with their records.
 
     `storage`: where weights are kept: those of a parent that are there as they were recorded are used, others are trained again. Raises UserError
@@ -88,7 +88,7 @@ def rerun(verified: Verified, count: int, seed: int, view: View, *, storage: str
         request = replace(request, gpus_per_run=0.0 if is_cpu else None, storage=storage)
         if workers != prepared.resolved.num_workers:
             prepared = prepare(request, train=True, writes=False)
-        ended, names = _trained(replace(prepared, request=request), records, group, view), prepared.plan.names()
+        ended, names = _trained(replace(prepared, request=request), records, group, show), prepared.plan.names()
         for key in group:
             stage, (name, *others) = prepared.plan.stages[key], names[key]
             several = f" and {len(others)} more" if others else ""
@@ -98,7 +98,7 @@ def rerun(verified: Verified, count: int, seed: int, view: View, *, storage: str
     return reruns
 
 
-def _trained(prepared: Prepared, records: Mapping[str, Record], keys: Iterable[str], view: View) -> dict[str, Record]:
+def _trained(prepared: Prepared, records: Mapping[str, Record], keys: Iterable[str], show: Show) -> dict[str, Record]:
     """The records of stages trained in a folder that is deleted at the end."""
     plan, kept = prepared.plan, storage_of(prepared.request, prepared.store)
     with tempfile.TemporaryDirectory(prefix="harness-verify-") as folder:
@@ -118,7 +118,7 @@ def _trained(prepared: Prepared, records: Mapping[str, Record], keys: Iterable[s
         url = f"sqlite:///{folder}/harness.db"
         request = replace(prepared.request, store=url, storage=scratch.uri, keep="all", checkpoint_minutes=0.0)
         store = Store(url)
-        train(replace(prepared, request=request, store=store, items=items, statuses={}), view, remember=False)
+        train(replace(prepared, request=request, store=store, items=items, statuses={}), show, remember=False)
         return store.records(keys, predictions=True)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,12 +15,12 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from harness.analysis.scores import results_of
-from harness.commands.bench import Callbacks
+from harness.commands.bench import translated
 from harness.commands.execution import check_machine, deadline_of, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_masks, check_readings, prepare
 from harness.commands.stored import check_exists
 from harness.commands.texts import reader
-from harness.commands.train import unshown
+from harness.commands.train import Show, unshown
 from harness.errors import UserError, unknown
 from harness.paths import PYTHON, without_folders
 from harness.planning.point import PointFile
@@ -44,9 +45,7 @@ if TYPE_CHECKING:
     import optuna
 
 Watcher = Callable[[str, Trial], None]
-"""Called with what happened ('started', 'replicate', 'ended') and the trial as it is now."""
-TrialView = Callable[["Opened", str], AbstractContextManager[Watcher]]
-"""How the progress of a study is shown."""
+"""Called with what happened to a trial, as of `Show`, and the trial."""
 
 
 @dataclass(frozen=True)
@@ -269,26 +268,26 @@ def open_study(study: PreparedStudy, *, read: bool = False) -> Iterator[Opened]:
 @contextmanager
 def searched(
     request: TuneRequest,
-    callbacks: Callbacks,
-    view: TrialView = unshown,
+    show: Show = unshown,
+    warn: Callable[[str], None] = warnings.warn,
     agree: Callable[[PreparedStudy], None] = lambda study: None,
 ) -> Iterator[tuple[Opened, Trackers]]:
     """The study of a request with the trials that were left, and its trackers, which have written the stages of these.
 
-    `view`: the progress of the trials. `agree`: called before anything is trained; raises an error to train nothing.
+    `warn`, `agree`: as of `bench`.
     """
     check_trackers(request.base.track, request.base.origin("track"))
     study, deadline = prepare_study(request), deadline_of(request.base)
     agree(study)
     if study.prepared.plan.untranslated:
-        callbacks.translated(study.prepared)
+        translated(study.prepared, show, warn)
         study = prepare_study(request)  # what was translated has its identity now
     with open_study(study) as opened:
         trackers = Trackers(request.base.track, f"harness-{opened.name}", opened.store.url)
         if trackers:
-            opened.watchers.append(partial(track_trial, opened, trackers, callbacks.warn))
+            opened.watchers.append(partial(track_trial, opened, trackers, warn))
         if opened.remaining:
-            run_trials(opened, view, deadline)
+            run_trials(opened, show, deadline)
             opened.read()
         if trackers:
             for trial in opened.found.found:
@@ -296,7 +295,7 @@ def searched(
         yield opened, trackers
 
 
-def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> None:
+def run_trials(opened: Opened, show: Show, deadline: float = math.inf) -> None:
     """Run the trials that are left, until `deadline` (by `time.monotonic()`). Everything that needs ray and torch is imported in here."""
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
@@ -339,8 +338,8 @@ def run_trials(opened: Opened, view: TrialView, deadline: float = math.inf) -> N
             "execution": settled,
             "retry": request.retry,
         }
-        with view(opened, dashboard) as show:
-            opened.watchers[:0] = [show, partial(_remember, opened), weights]
+        with show(opened, dashboard) as shown:
+            opened.watchers[:0] = [shown, partial(_remember, opened), weights]
 
             def watch(kind: str, trial: Trial) -> None:
                 for watcher in opened.watchers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from harness.encoders.tokens import Examples, Tokeniser
 
 
-Counting = Callable[[str, int], AbstractContextManager[Callable[[int], Callable[[int, int], None]]]]
-"""How the progress of a back-translation is shown, given the translator's name and the number of texts; see `translate`."""
 Translators = Mapping[Augment | None, Translator]
 """The translators of a table: of its rows' views (None), and of each augmentation."""
 
@@ -77,15 +74,18 @@ def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str
     return {(start, stop): whole.part(stop, start) for start, stop in resolved.corpus_parts}
 
 
-def translate(
-    row_sets: Iterable[Rows],
-    translator: Translator,
-    store: Store,
-    progress: Callable[[int], Callable[[int, int], None]],
-) -> int:
-    """Back-translate rows, text by text into the store; an interrupted call continues where it stopped. `progress(n)`: called for each
-    part of n rows, gives what is called with the number done and all. The number of empty translations."""
-    return sum(back_translated(rows, translator, store, progress(len(rows))).empty for rows in row_sets)
+def translate(row_sets: Iterable[Rows], translator: Translator, store: Store, show: Callable[[int], None]) -> int:
+    """Back-translate rows, text by text into the store; an interrupted call continues where it stopped. `show`: called with the number of rows that are
+    done. The number of empty translations."""
+    before = empty = 0
+    for rows in row_sets:
+
+        def progress(done: int, total: int, before: int = before, size: int = len(rows)) -> None:
+            show(before + (size if done >= total else size * done // total))
+
+        empty += back_translated(rows, translator, store, progress).empty
+        before += len(rows)
+    return empty
 
 
 def reader(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_masks, check_readings
@@ -16,20 +16,35 @@ from harness.specs import NO_ENCODER, Record, Run
 from harness.storage import Storage, weights_of
 from harness.store import Store
 
-if TYPE_CHECKING:
-    from harness.planning.lifecycle import Event
-
-View = Callable[[Prepared, str], AbstractContextManager[Callable[["Event"], None]]]
-"""How the progress of a table is shown, with the address of Ray's dashboard ('': it has none): a context in which each event is passed on."""
+Show = Callable[[Any, str], AbstractContextManager[Callable[..., None]]]
+"""How the progress of something is shown, with the address of Ray's dashboard ('': it has none): a context in which is passed on each event of a table's
+stages; of a study what happened to a trial ('started', 'replicate', 'ended') and the trial as it is now; and of texts, given as (the translator's name,
+how many), the number that is back-translated."""
 
 
 @contextmanager
 def unshown(*_: Any) -> Iterator[Callable[..., None]]:
-    """A view that shows nothing."""
+    """Shows nothing."""
     yield lambda *event: None
 
 
-def train(prepared: Prepared, view: View, *, remember: bool = True, deadline: float = math.inf) -> Prepared:
+def also(show: Show, act: Callable[..., None]) -> Show:
+    """`show`, with each event told to `act` too."""
+
+    @contextmanager
+    def both(subject: Any, dashboard: str) -> Iterator[Callable[..., None]]:
+        with show(subject, dashboard) as shown:
+
+            def tell(*event: Any) -> None:
+                shown(*event)
+                act(*event)
+
+            yield tell
+
+    return both
+
+
+def train(prepared: Prepared, show: Show, *, remember: bool = True, deadline: float = math.inf) -> Prepared:
     """Train the stages that are left, and keep the request (`remember`). The same table; `over` says why stages are left at `deadline` (by `time.monotonic()`), or where the driver's node leaves. Raises UserError before
     Ray starts for what this machine lacks."""
     from harness.cluster.session import session
@@ -47,8 +62,8 @@ def train(prepared: Prepared, view: View, *, remember: bool = True, deadline: fl
             vocabularies[encoder.digest] = tokeniser.vocabulary
             readers[encoder.digest] = reader(plan, located, tokeniser, prepared.store)
     check_machine(request)
-    name, shown = resolved.table.name, ",".join(located.name for located in plan.encoders)
-    metadata = {"table": name, "preset": resolved.preset, "encoder": shown, "runs": str(len(plan.runs))}
+    name, encoders = resolved.table.name, ",".join(located.name for located in plan.encoders)
+    metadata = {"table": name, "preset": resolved.preset, "encoder": encoders, "runs": str(len(plan.runs))}
     prepared.store = Store(prepared.store.url)
     if remember:
         prepared.remember()
@@ -69,9 +84,9 @@ def train(prepared: Prepared, view: View, *, remember: bool = True, deadline: fl
         )
         best = BestWeights(plan, prepared.store, storage) if request.keep == "best" else None
         try:
-            with view(prepared, dashboard) as show:
+            with show(prepared, dashboard) as shown:
                 for event in pool.run(prepared.items):
-                    show(event)
+                    shown(event)
                     if best and not event.running:
                         best.ended(event.item.stage.key)
             prepared.over = pool.over

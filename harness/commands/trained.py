@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +13,7 @@ from harness.commands.execution import execution_of, storage_of
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import StageRecord
 from harness.commands.texts import reader
-from harness.commands.train import View, train, unshown
+from harness.commands.train import Show, also, train, unshown
 from harness.devices import on_cpu
 from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
@@ -55,9 +54,9 @@ class TrainedModel:
 
 
 def trained_model(
-    recorded: StageRecord, view: View, *, storage: str | None = None, accept_difference: bool = False
+    recorded: StageRecord, show: Show, *, storage: str | None = None, accept_difference: bool = False
 ) -> TrainedModel:
-    """A recorded stage with its weights, those that `recorded` means. Those that are not stored are trained again, shown by `view`, and
+    """A recorded stage with its weights, those that `recorded` means. Those that are not stored are trained again, shown by `show`, and
     not kept.
 
     Raises UserError where the stage did not finish, its data or encoder are not at hand, or its predictions or weights differ from the
@@ -75,7 +74,7 @@ def trained_model(
             "'harness export --accept-difference'."
         )
     if missing:
-        prepared = _retrained(recorded, view, storage)
+        prepared = _retrained(recorded, show, storage)
     try:
         setup = worker_setup(recorded, prepared, kept)
         return _checked_against_record(recorded, prepared, setup, missing, accept_difference)
@@ -84,7 +83,7 @@ def trained_model(
             kept.delete(weights_of(recorded.key, step))
 
 
-def _retrained(recorded: StageRecord, view: View, storage: str | None) -> Prepared:
+def _retrained(recorded: StageRecord, show: Show, storage: str | None) -> Prepared:
     """Train the stage once more for the weights that are meant; the record stays as it is. Raises UserError where that fails."""
     prepared = recorded.prepare(train=True)
     prepared.request = replace(prepared.request, storage=storage)
@@ -97,17 +96,10 @@ def _retrained(recorded: StageRecord, view: View, storage: str | None) -> Prepar
     prepared.items = [item]
     reasons: list[str] = []
 
-    @contextmanager
-    def watched(prepared: Prepared, dashboard: str) -> Iterator[Callable[[Event], None]]:
-        with view(prepared, dashboard) as show:
+    def watch(event: Event) -> None:
+        reasons.extend([event.reason] * bool({event.kind} & {"failed", "diverged"}))
 
-            def both(event: Event) -> None:
-                reasons.extend([event.reason] * bool({event.kind} & {"failed", "diverged"}))
-                show(event)
-
-            yield both
-
-    train(prepared, watched, remember=False)
+    train(prepared, also(show, watch), remember=False)
     if not all(map(storage_of(prepared.request, prepared.store).exists, item.stored)):
         why = reasons[0] if reasons else "no worker returned them"
         raise UserError(f"{recorded.key[:12]}: its weights could not be trained again: {why}.")
