@@ -30,8 +30,9 @@ from harness.views.numbers.comparison import Comparisons
 from harness.views.numbers.examples import ExampleFrames
 from harness.views.power import detection_rows
 from harness.views.ranks import ranks_frame
-from harness.views.table import render, results_document
+from harness.views.table import results_view
 from harness.views.variance import CellVariance
+from harness.views.view import View
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,6 +147,10 @@ class BenchResult:
         return grid_of(self._prepared)
 
     @cached_property
+    def _view(self) -> View:
+        return results_view(*self._read)
+
+    @cached_property
     def results(self) -> pd.DataFrame:
         """As `harness.results`."""
         return self._read[0].results.copy()
@@ -156,14 +161,14 @@ class BenchResult:
         return self._read[0].complete
 
     def table(self, format: str = "text") -> str:
-        """The rendered table; `format`: text, md, latex, csv or json."""
-        return render(*self._read, format)
+        """The table in `format`: text, md, latex, csv, json or html."""
+        return str(self._view.written(format))
 
     def __repr__(self) -> str:
         return self.table()
 
     def _repr_html_(self) -> str:
-        return fragment(results_document(*self._read))
+        return self._view._repr_html_()
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,6 +19,8 @@ TABLE_FORMATS = (*FORMATS, "parquet")
 PRESETS = "quick, laptop, paper, base, grid, seeds, large, roberta_base, roberta_large"
 FIGURE_FORMATS = ("png", "svg", "pdf")
 SUBMISSION = "glue-submission"
+TABLE_VIEWS = ("results", "notes", "settings", "classes")
+"""What `report --view` prints of a table."""
 REPORT_FORMATS = (*TABLE_FORMATS, "html", *FIGURE_FORMATS, SUBMISSION)
 COMPARE_FORMATS = (*FORMATS, *FIGURE_FORMATS)
 CODE = "Python files of the methods that records name: nothing that a record names is run"
@@ -227,6 +229,7 @@ def _plan(plan: argparse.ArgumentParser) -> None:
 def _report(report: argparse.ArgumentParser) -> None:
     _table_flags(report)
     _last_flag(report)
+    report.add_argument("--view", choices=TABLE_VIEWS, help="what to print of the table (default: results)")
     _flag(report, "--figure", "figure of table NAME, 'cost' (score against FLOPs), or 'variance'", "NAME")
     _flag(report, "--study", "a study ('harness list studies'): prints its points, writes its page again", "NAME")
     _other_system(report)

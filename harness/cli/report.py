@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from harness.analysis.schema import parquet_bytes
 from harness.analysis.scores import answers
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.parser import COMPARE_FORMATS, FIGURE_FORMATS, FORMATS, REPORT_FORMATS, SUBMISSION
@@ -27,6 +26,7 @@ from harness.paths import named_path, replace_file, without_folders
 from harness.planning.request import FIELDS, YAML, Request
 from harness.planning.table import load_table, table_names
 from harness.tracking import check_trackers
+from harness.views.classes import classes_view
 from harness.views.comparison import rendered, rendered_variance
 from harness.views.cost import rendered_costs
 from harness.views.figures import cost as cost_figure
@@ -38,7 +38,8 @@ from harness.views.numbers.comparison import Comparisons
 from harness.views.numbers.examples import example_frames
 from harness.views.ranks import rendered_ranks
 from harness.views.results_page import Results, results_page
-from harness.views.table import render
+from harness.views.settings import settings_view
+from harness.views.table import notes_view, results_view
 from harness.views.variance import decomposed
 from harness.views.view import latex_document
 from harness.wording import listed
@@ -118,12 +119,22 @@ def _study(args: argparse.Namespace) -> int:
 
 def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:
     """Print a table. Returns the exit status."""
-    if args.format == "html":
+    name = getattr(args, "view", None) or "results"
+    if args.format == "html" and name == "results":
         complete, page = _page_of(prepared, args.store)
         return deliver((page, complete), args)
     grid, caption = grid_of(prepared)
-    content = parquet_bytes(grid.results) if args.format == "parquet" else render(grid, caption, args.format)
-    return deliver((content, grid.complete), args)
+    views = {
+        "results": lambda: results_view(grid, caption),
+        "notes": lambda: notes_view(grid, caption),
+        "settings": lambda: settings_view(grid.resolved),
+        "classes": lambda: classes_view(caption.class_reports, grid.resolved.size_unit),
+    }
+    status = deliver((views[name]().written(args.format), grid.complete), args)
+    if name == "results" and args.format == "text":
+        more = ["notes", "settings", *(["classes"] if caption.class_reports else [])]
+        print_lines([f"More: harness report --view {' | '.join(more)}; differences between rows: harness compare."])
+    return status
 
 
 def _page_of(prepared: Prepared, url: str | None) -> tuple[bool, str]:

@@ -28,7 +28,8 @@ from harness.store.published import (
     unpacked_from,
 )
 from harness.views.seal import time_of
-from harness.views.table import render
+from harness.views.settings import settings_view
+from harness.views.table import notes_view, results_view
 from harness.wording import counted, listed
 
 TABLE_FILE = "README.md"
@@ -66,8 +67,10 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
         folder.mkdir(parents=True, exist_ok=True)
         values = _without_folders(prepared.kept.values)
         count = publish_records(store, table, prepared.plan.stages, values, folder, prepared.snapshot, gold)
-        replace_file(folder / RESULTS_FILE, render(grid, caption, "csv"))
-        replace_file(folder / TABLE_FILE, "\n".join([render(grid, caption, "md"), *made, ""]))
+        shown = results_view(grid, caption)
+        replace_file(folder / RESULTS_FILE, shown.written("csv"))
+        views = (shown, notes_view(grid, caption), settings_view(grid.resolved))
+        replace_file(folder / TABLE_FILE, "\n".join([*(str(view.written("md")) for view in views), *made, ""]))
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}).") from None
     return Published(folder, count, len(grid.results), grid.complete)

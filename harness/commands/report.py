@@ -43,7 +43,7 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     results, notes = results_of(plan, store), plan_notes(plan, prepared.request.overrides)
     reports = class_reports(plan, store, results)
     if others := prepared.others:
-        resolved, notes = others.joined(resolved), [*notes, others.note]
+        resolved = others.joined(resolved)
         results = joined_frames(results, others.results)
     grid = aggregate(resolved, results, test_rows, not_comparable, skipped)
     if resolved.table.figure and resolved.table.figure.x == HOURS:
@@ -53,7 +53,15 @@ def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
     seals = [each.plan for each in store.seals(prepared.resolved.table.name) if each.intact]
     elsewhere = _benched_places(prepared).union(*(_sealed_here(prepared, each) for each in seals))
     grid = replace(grid, elsewhere=frozenset(elsewhere))
-    return grid, Caption(len(keys), plan.source, counts, hardware(records.values()), tuple(notes), reports)
+    return grid, Caption(
+        len(keys),
+        plan.source,
+        counts,
+        hardware(records.values()),
+        tuple(notes),
+        reports,
+        (others.note,) if others else (),
+    )
 
 
 def _sealed_here(prepared: Prepared, plan: Mapping[str, Any]) -> set[Place]:

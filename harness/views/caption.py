@@ -15,12 +15,12 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow
 from harness.views.cells import Cell, Grid, Note, family, has_average, own_scores
 from harness.views.classes import ClassReport
-from harness.views.numbers.power import Resolution, resolutions
-from harness.views.numbers.ranks import OVER, ranks, sets_of_the_best
+from harness.views.numbers.ranks import sets_of_the_best
 from harness.views.settings import about_paper
+from harness.views.view import best
 from harness.wording import counted, in_points, letter, listed, shortened, sizes_text, some_of
-from harness.wording import examples as examples_text
 
+BEST = f"{best('Marked')}: statistically tied for best in its column (95 %, by the tests of 'harness compare')."
 SHOWN_CLASSES = 6
 
 
@@ -28,7 +28,8 @@ SHOWN_CLASSES = 6
 class Caption:
     """What a caption says besides the grid. `num_runs`: distinct training runs; `data_source`: where the text came from.
 
-    `examples` by column; `hardware`: every distinct provenance of the runs; `class_reports`: of the user's own tasks.
+    `examples` by column; `hardware`: every distinct provenance of the runs; `class_reports`: of the user's own tasks;
+    `others`: whose rows another system trained.
     """
 
     num_runs: int
@@ -37,6 +38,7 @@ class Caption:
     hardware: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     class_reports: tuple[ClassReport, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 def title_lines(grid: Grid) -> list[str]:
@@ -70,48 +72,48 @@ def _configurations(r: ResolvedTable, rows: Iterable[ResolvedRow]) -> set[int]:
     return {sum(r.takes(row, task) for row in rows) for task in r.tasks} - {0} or {1}
 
 
-def note_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
-    """The rest of the caption, one sentence a line: terms, data, verdicts, hardware and notes."""
+def caption_lines(grid: Grid, caption: Caption) -> list[str]:
+    """What stands below the table, a sentence a line: the title, what ± and marks are, data and hardware, verdicts."""
+    r, rows = grid.resolved, [*grid.resolved.printed_rows]
+    lines = title_lines(grid)
+    filled = Counter(place[::2] for place, cell in grid.cells.items() if cell.value is not None)
+    if sets_of_the_best(grid):
+        lines.append(BEST)
+    elif len(rows) > 1 and max(filled.values(), default=0) > 1:
+        lines.append("No cell is marked: in no column does 'harness compare' find a row below the best.")
+    if partial := next((cell for cell in grid.cells.values() if not cell.complete and not cell.skip), None):
+        done = f"{partial.done} of {counted(partial.expected, 'run')} done"
+        lines.append(f"{partial.done}/{partial.expected} in a cell: {done}, no {r.aggregate.label} yet.")
+    machines = sorted(set(caption.hardware))
+    where = f" on {len(machines)} kinds of machines" if len(machines) > 1 else f" on {machines[0]}" if machines else ""
+    lines.append(f"Data: {caption.data_source or r.data}. {counted(caption.num_runs, 'training run')}{where}.")
+    lines += caption.others
+    if about_paper(r) and r.table.paper:
+        lines += _verdict_lines(grid)[:1]
+    return [*map(without_folders, lines)]
+
+
+def note_lines(grid: Grid, caption: Caption) -> list[str]:
+    """The rest, a sentence a line: terms, examples, selection, verdicts, machines and the notes of table and plan."""
     r = grid.resolved
-    lines = [*_term_lines(grid, bold), *_data_lines(r, caption)]
-    if about_paper(r):
-        lines += _verdict_lines(grid)
-    hardware = sorted(set(caption.hardware))
-    if len(hardware) > 1:
-        lines.append(
-            f"Run on different machines, which round differently; training can amplify that to a few test examples: {'; '.join(hardware)}."
-        )
-    elif hardware:
-        lines.append(f"Run on {hardware[0]}.")
-    lines.append(f"Distinct training runs: {caption.num_runs}.")
-    lines += _resolution_lines(grid)
+    lines = [*_term_lines(grid), *_data_lines(r, caption)]
+    lines += _verdict_lines(grid)[1 if r.table.paper else 0 :] if about_paper(r) else []
+    machines = sorted(set(caption.hardware))
+    if len(machines) > 1:
+        why = "Run on different machines, which round differently; training can amplify that to a few test examples"
+        lines.append(f"{why}: {'; '.join(machines)}.")
     return [*map(without_folders, (*lines, *(r.table.notes if about_paper(r) else ()), *caption.notes))]
 
 
-def caption_lines(grid: Grid, caption: Caption, bold: bool = True) -> list[str]:
-    """The whole caption, one sentence a line."""
-    return [*title_lines(grid), *note_lines(grid, caption, bold)]
-
-
-def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
-    """What the marks and terms of the table mean, each only where it occurs."""
+def _term_lines(grid: Grid) -> Iterator[str]:
+    """What the terms of the table mean, each only where it occurs."""
     r = grid.resolved
     several = any(len(r.subsets_at(size)) > 1 for size in r.sizes)
     terms = ["subset: one draw of the training examples, the same for all methods"] if several else []
     terms += [f"seed: fixes all {'other ' if terms else ''}randomness of a run"] if len(r.seeds) > 1 else []
     if terms:
         yield f"{'; '.join(terms).capitalize()}."
-    if sets_of_the_best(grid):
-        yield best_line(bold)
-    elif (
-        max(Counter(place[::2] for place, cell in grid.cells.items() if cell.value is not None).values(), default=0) > 1
-    ):
-        yield f"No cell is {'bold' if bold else 'starred'}: in no column does 'harness compare' find a row below the best."
-    yield from _over_columns_lines(grid)
-    yield from means_lines(grid, "marks, ranks and resolution")
-    partial = next((cell for cell in grid.cells.values() if not cell.complete and not cell.skip), None)
-    if partial:
-        yield f"{partial.done}/{partial.expected} in a cell: {partial.done} of {counted(partial.expected, 'run')} done, no {r.aggregate.label} yet."
+    yield from means_lines(grid, "marks and ranks")
     if has_average(r) and any(not cell.skip for (_, _, column), cell in grid.cells.items() if column == AVERAGE):
         yield _average_line(r)
     for title, rows in r.averages.items():
@@ -120,64 +122,11 @@ def _term_lines(grid: Grid, bold: bool) -> Iterator[str]:
     yield from _selection_lines(grid)
 
 
-def best_line(bold: bool) -> str:
-    """What a marked cell is."""
-    return f"{'Bold:' if bold else '*'} statistically tied for best in its column (95 %, by the tests of 'harness compare')."
-
-
 def means_lines(grid: Grid, judged: str) -> Iterator[str]:
     """What is `judged` by the means of runs, in a table of several rows whose cells are something else."""
     aggregation = grid.resolved.aggregate
     if aggregation.center != "mean" and len(grid.resolved.printed_rows) > 1:
         yield f"A cell of this table is the {aggregation.label} of its runs; {judged} are of their means."
-
-
-def _over_columns_lines(grid: Grid) -> Iterator[str]:
-    """The rows that cannot be told from the best over the columns, size by size."""
-    r = grid.resolved
-    over = {(size, row): rank for (size, row, column), rank in ranks(grid).items() if column == OVER}
-    by_size = []
-    for size in r.sizes:
-        rows = [row for (other, row) in over if other == size]
-        best = [row for row in rows if over[size, row].best]
-        if rows:
-            says = f"{listed(best)} cannot be told from the best" if best else "no row can be told to be below another"
-            by_size.append(f"{examples_text(size, r.size_unit)}: {says}" if len(r.sizes) > 1 else says)
-    if by_size:
-        yield f"Over the columns as a sample of tasks (crossed t over columns and seeds, 95 %): {'; '.join(by_size)}."
-
-
-def _resolution_lines(grid: Grid) -> Iterator[str]:
-    """What the whole design can tell in each column: by recorded differences, else by defaults."""
-    shown = resolutions(grid)
-    known = [each for each in shown.by_column if each.detects is not None]
-    if len(grid.resolved.printed_rows) < 2 or not known:
-        return
-    blind = [each for each in known if each.detects is not None and each.detects >= 1]
-    if seeing := [each for each in known if each not in blind]:
-        guessed = (
-            ""
-            if all(each.recorded for each in seeing)
-            else ", where none is recorded by the defaults of 'plan --detect'"
-        )
-        yield (
-            f"Resolution, the smallest true difference from {shown.against} that this design finds with 80 % power (crossed t, 5 % by Holm over "
-            f"{counted(shown.comparisons, 'comparison')}), in points{guessed}: {_by_size(grid, seeing)}."
-        )
-    if blind:
-        yield f"So few subsets and seeds find no difference in {_by_size(grid, blind)}; 'harness plan --detect POINTS' names a design that does."
-
-
-def _by_size(grid: Grid, columns: Sequence[Resolution]) -> str:
-    """'20 examples: SST-2 4.10, CoLA 6.20; 100 examples: ...'; the name alone where no two scores are so far apart."""
-    by_size = []
-    for size in dict.fromkeys(each.size for each in columns):
-        here = [(each.title, each.detects or 1) for each in columns if each.size == size]
-        listing = ", ".join(title + (f" {in_points(least)}" if least < 1 else "") for title, least in here)
-        by_size.append(
-            f"{examples_text(size, grid.resolved.size_unit)}: {listing}" if len(grid.resolved.sizes) > 1 else listing
-        )
-    return "; ".join(by_size)
 
 
 def _average_line(r: ResolvedTable) -> str:
@@ -209,7 +158,6 @@ def _selection_lines(grid: Grid) -> Iterator[str]:
 
 
 def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
-    yield f"Data: {caption.data_source or r.data}."
     found = [_examples(r.columns[name].title, each) for name, each in caption.examples.items()]
     if found:
         yield f"Examples: {'; '.join(found)}."

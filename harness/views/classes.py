@@ -13,11 +13,16 @@ from harness.planning.aggregation import mean
 from harness.planning.runs import Plan
 from harness.store import Store
 from harness.store.rows import predicted_by
+from harness.tasks.metrics import METRICS
+from harness.views.view import Table, View
+from harness.wording import in_points, training_examples
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[Any]
+MOST_CONFUSED = 8
+"""Classes of which the whole confusion matrix is shown."""
 
 
 @dataclass(frozen=True)
@@ -98,3 +103,47 @@ def class_scores(classes: Sequence[str], runs: Sequence[tuple[Array, Array]]) ->
         ClassScores(classes[c], int(counts[c]), precision, recall, f1, tuple(matrix[c].tolist()))
         for c, (precision, recall, f1) in columns
     )
+
+
+def classes_view(reports: Sequence[ClassReport], size_unit: str) -> View:
+    """For each of a user's own tasks the scores of each row, and the classes of its best row."""
+    import pandas as pd
+
+    tables, found = [], []
+    for report in reports:
+        size = training_examples(report.size, size_unit) if report.size else "the full training set"
+        title = f"{report.title}, {size}: means over the runs on {report.test_rows:,} test examples"
+        head = ["Method", *(METRICS[metric].title for metric in report.metrics)]
+        tables.append(Table(title, head, [[row, *map(in_points, means)] for row, means in report.rows]))
+        names = [each.name for each in report.classes]
+        whole = len(names) <= MOST_CONFUSED
+        rows = [
+            [each.name, f"{each.gold:,}", *map(in_points, (each.precision, each.recall, each.f1))]
+            + ([f"{value:.1f}" for value in each.predicted] if whole else [_confused(each, names)])
+            for each in report.classes
+        ]
+        best = (
+            f"{report.title}, {size}: classes under {report.best}, the highest mean {METRICS[report.metrics[0]].title}"
+        )
+        head = [
+            "Class",
+            "Test",
+            "Precision",
+            "Recall",
+            "F1",
+            *([f"as {name}" for name in names] if whole else ["Most often as"]),
+        ]
+        tables.append(Table(f"{best}; 'as': for how many test examples a class is predicted", head, rows))
+        place = {"column": report.title, "size": report.size, "row": report.best}
+        found += [{**place, "class": each.name, **{n: getattr(each, n) for n in _SCORES}} for each in report.classes]
+    return View("classes", pd.DataFrame(found, columns=["column", "size", "row", "class", *_SCORES]), tables)
+
+
+_SCORES = ("gold", "precision", "recall", "f1")
+
+
+def _confused(scores: ClassScores, names: Sequence[str]) -> str:
+    """The wrong class that is predicted most often for a class, and for how many examples."""
+    wrong = [(count, name) for name, count in zip(names, scores.predicted, strict=True) if name != scores.name]
+    count, name = max(wrong, key=lambda pair: pair[0])
+    return f"{name} {count:.1f}" if count else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -26,14 +26,13 @@ FORMATS = ("text", "md", "latex", "csv", "json")
 @dataclass(frozen=True)
 class Entry:
     """A cell that is more than its text: `spread` stands after ±, `partial` is in parentheses, `best` bold (a star in text), `marks` are the
-    letters of its footnotes, `below` small lines of (class or '', text) that only HTML shows."""
+    letters of its footnotes."""
 
     text: str
     spread: str = ""
     best: bool = False
     partial: bool = False
     marks: str = ""
-    below: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         text = with_spread(self.text, self.spread)
@@ -54,7 +53,6 @@ class Table:
     headed: bool = True
     total: bool = False
     stacked: bool = False
-    kind: ClassVar[str] = "table"
 
     @property
     def plain(self) -> view.Table:
@@ -79,7 +77,6 @@ class Lines:
     """Sentences, a list where there are several."""
 
     lines: Sequence[str]
-    kind: ClassVar[str] = "lines"
 
 
 @dataclass(frozen=True)
@@ -89,15 +86,6 @@ class Picture:
     image: Markup
     caption: str
     data: Table | None = None
-    kind: ClassVar[str] = "picture"
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """Small pictures side by side."""
-
-    pictures: Sequence[Picture]
-    kind: ClassVar[str] = "pictures"
 
 
 @dataclass(frozen=True)
@@ -105,7 +93,6 @@ class Commands:
     """Command lines."""
 
     lines: Sequence[str]
-    kind: ClassVar[str] = "commands"
 
 
 @dataclass(frozen=True)
@@ -114,10 +101,9 @@ class Folded:
 
     summary: str
     blocks: Sequence[Block]
-    kind: ClassVar[str] = "folded"
 
 
-Block = Table | Lines | Picture | Pictures | Commands | Folded
+Block = view.View | Table | Lines | Picture | Commands | Folded
 
 
 @dataclass(frozen=True)
@@ -130,23 +116,21 @@ class Section:
 
 
 def written(document: Document, format: str) -> str:
-    """Its tables, then footnotes and lines, then the tables below, as text, md or latex; ends with a newline. Raises UserError for another
-    format."""
+    """Its tables, then footnotes and lines, as text, md or latex; ends with a newline. Raises UserError for another format."""
     if format not in FORMATS[:3]:
         raise unknown("format", format, FORMATS)
-    return "\n".join(str(each.written(format)) for each in _views(document))
+    return str(view_of(document).written(format))
 
 
 def fragment(document: Document) -> str:
     """As a notebook shows it below a cell."""
-    return "".join(each._repr_html_() for each in _views(document))
+    return view_of(document)._repr_html_()
 
 
-def _views(document: Document) -> list[view.View]:
+def view_of(document: Document) -> view.View:
     lines = [*document.caption, *(line for line in document.lines if line not in document.caption)]
-    tables, below = ([table.plain for table in each] for each in (document.tables, document.below))
-    found = view.View(document.name, pd.DataFrame(), tables, lines, notes=document.notes)
-    return [found, *(view.View(f"{document.name}-below", pd.DataFrame(), [table]) for table in below)]
+    tables = [table.plain for table in (*document.tables, *document.below)]
+    return view.View(document.name, pd.DataFrame(), tables, lines, notes=document.notes)
 
 
 def in_format(format: str, frame: Any, name: str, body: Mapping[str, Any], document: Document) -> str:

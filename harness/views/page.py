@@ -1,49 +1,58 @@
-"""A page: sections of sentences, tables, pictures and commands as one file of HTML.
+"""A page: views one after another as one file of HTML.
 
-Pure: equal sections give equal bytes. All text is escaped but `Markup`. The page allows nothing but its own style and script, by their
-digests, so that no request leaves it.
+Pure: equal sections give equal bytes. The page allows nothing but its own style and script, by their digests, and pictures within it, so that no
+request leaves it.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import html
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.views.document import Entry, Section
-from harness.views.view import shown
+from harness.views.document import Block, Commands, Lines, Picture, Section, Table
+from harness.views.view import View, shown
 from harness.wording import escaped
-
-MANY = 8
-"""From so many rows on, a table has a filter."""
-
-
-def _cell(cell: str | Entry) -> Markup:
-    lines = cell.below if isinstance(cell, Entry) else ()
-    small = [(f' class="{name}"' if name else "", shown(text, "html")) for name, text in lines]
-    below = "".join(f"<small{attribute}>{text}</small>" for attribute, text in small)
-    return Markup(shown(str(cell), "html") + below)
 
 
 def page(title: str, subtitle: str, sections: Sequence[Section], lead: str) -> str:
     """The whole file. `lead`: the conclusion, in a sentence above everything."""
     style, script = _asset("page.css"), _asset("page.js")
+    policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; base-uri 'none'; form-action 'none'"
     text: str = _template().render(
         title=title,
         subtitle=subtitle,
-        lead=lead,
-        sections=sections,
+        lead=shown(lead, "text"),
+        sections=[(each.name, each.title, Markup("".join(map(_html, each.blocks)))) for each in sections],
         style=Markup(style),  # ours, from the package
         script=Markup(script),
-        policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; base-uri 'none'; form-action 'none'",
+        policy=policy,
     )
-    return escaped(text, lines=True)  # sentences too, which the template makes HTML of
+    return escaped(text, lines=True)
+
+
+def _html(block: Block) -> str:
+    """A block, all of it escaped."""
+    if isinstance(block, View):
+        return str(block.written("html"))
+    if isinstance(block, (Table, Lines)):
+        tables, lines = ([block.plain], ()) if isinstance(block, Table) else ([], block.lines)
+        return str(View("", pd.DataFrame(), tables, lines).written("html"))
+    if isinstance(block, Picture):
+        data = f"<details><summary>Data of this figure</summary>{_html(block.data)}</details>" if block.data else ""
+        return f"<figure>{block.image}<figcaption>{shown(block.caption, 'html')}</figcaption>{data}</figure>"
+    if isinstance(block, Commands):
+        return "".join(f'<pre tabindex="0"><code>{html.escape(line)}</code></pre>' for line in block.lines)
+    inside = "".join(map(_html, block.blocks))
+    return f'<details class="folded"><summary>{shown(block.summary, "html")}</summary>{inside}</details>'
 
 
 def _digest(text: str) -> str:
@@ -57,13 +66,8 @@ def _asset(name: str) -> str:
 
 @cache
 def _template() -> Any:
+    loader = PackageLoader("harness.views")
     environment = Environment(
-        loader=PackageLoader("harness.views"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["cell"] = _cell
-    environment.globals["many_rows"] = MANY
     return environment.get_template("page.html.jinja")

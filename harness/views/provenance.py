@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from harness.specs import Record, Run
-from harness.views.cells import Grid, own_scores
-from harness.views.document import DASH, Folded, Lines, Table
-from harness.wording import counted, in_points, letter
+from harness.views.cells import Grid
+from harness.views.document import DASH, Table
+from harness.wording import counted, letter
 
 VERSIONS = ("harness", "torch", "transformers")
 MANY_RUNS, SHORT_KEY = 2000, 12
@@ -48,55 +47,6 @@ COST_LINES = (
     "Shared: stages that serve several rows; each of these rows counts them, and the last line counts every stage once.",
     "Hours before: MLM heads, pre-training and post-training. Hours are those of the stages as they were trained, one after another.",
 )
-
-
-def runs_folded(grid: Grid, runs: Sequence[Run], records: Mapping[str, Record]) -> list[Folded | Lines]:
-    """Every recorded run with its key, folded; what it ran on; the reason in full where one ended badly."""
-    own: Any = own_scores(grid.resolved, grid.results)
-    machines = machines_of(records[run.stage.key] for run in runs if run.stage.key in records)
-    keys = {(run.size, run.row, run.task, run.subset, run.seed): run.stage.key for run in runs}
-    reasons: dict[str, str] = {}
-    selected = grid.results.dropna(subset=["selected_step"])
-    steps = dict(zip(selected["key"], selected["selected_step"], strict=True))
-    rows = []
-    for each in own.itertuples():
-        key = keys.get((each.size, each.configuration, each.task, each.subset, each.seed), "")
-        record = records.get(key)
-        status = "done" if each.note is None else each.note.kind
-        if each.note is not None and each.note.kind != "collapsed":
-            status += f" [{reasons.setdefault(' '.join(each.note.reason.split()), letter(len(reasons)))}]"
-        rows.append(
-            [
-                each.configuration,
-                grid.title(each.column),
-                f"{each.size:,}" if each.size else "full",
-                str(each.subset),
-                str(each.seed),
-                *(in_points(value) if value == value else DASH for value in (each.dev, each.test)),
-                f"{steps[key]:,}" if key in steps else DASH,
-                status,
-                (key[:SHORT_KEY] if len(own) > MANY_RUNS else key) or DASH,
-                machines[_machine(record)] if record else DASH,
-            ]
-        )
-    expected = {run.stage.key for run in runs}
-    missing = len(expected - records.keys())
-    lines = machine_lines(machines)
-    if len(own) > MANY_RUNS:
-        lines.append(f"Keys are their first {SHORT_KEY} characters, which harness show takes.")
-    if missing:
-        lines.append(f"{counted(missing, 'run')} of {len(expected):,} not recorded yet.")
-    lines += [f"[{mark}]: {reason}." for reason, mark in reasons.items()]
-    head = ["Row", "Column", "Size", "Subset", "Seed", "Dev", "Score", "Update", "Status", "Key", "On"]
-    left = {0, 1, 8, 9, 10}
-    if len(machines) < 2:  # the line above says it
-        head, rows, left = head[:-1], [row[:-1] for row in rows], left - {10}
-    table = Table("Recorded runs", head, rows, frozenset(left), headed=False)
-    return (
-        [Lines(lines), Folded(f"Recorded runs: {len(rows):,}", [table])]
-        if rows
-        else [Lines([*lines, "No run is recorded."])]
-    )
 
 
 def machines_of(records: Iterable[Record]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from harness.views.caption import best_line, means_lines
+from harness.views.caption import BEST, means_lines
 from harness.views.cells import Grid
 from harness.views.document import DASH, Document, Entry, Table, in_format
 from harness.views.numbers.comparison import Place
@@ -20,7 +20,7 @@ def notes(bold: bool) -> list[str]:
     """What the ranks are, for below the tables."""
     return [
         "Rank intervals: from 1 + the rows that are surely above a row to the number of rows less those that are surely below it, by the paired crossed t test; all intervals of the table hold "
-        f"together with 95 % (Bonferroni). {best_line(bold)}",
+        f"together with 95 % (Bonferroni). {BEST}",
         f"Over columns: the columns are a sample of tasks, crossed with the seeds (of {LEAST_TASKS} tasks or more). In Avg they are taken as given. Rows that lack runs have no rank.",
     ]
 

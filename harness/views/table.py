@@ -1,121 +1,78 @@
-"""A grid of cells as Markdown, LaTeX, plain text, CSV or JSON. Pure: the same grid and caption give the same bytes.
+"""The results of a table as a view, and its notes.
 
-The three texts show points (x100) with two decimals. CSV and JSON hold every number unrounded on the metric's own scale: CSV
-the results, JSON the cells too. `docs/results.md` documents both.
+CSV, JSON and Parquet hold every number unrounded on the metric's own scale: the results of single runs, JSON the cells too. The other formats
+show cells in points (x100) with two decimals. `docs/results.md` documents them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from harness.analysis.schema import csv_text, records
 from harness.paths import without_folders
-from harness.planning.resolved import ResolvedTable
 from harness.tasks.metrics import METRICS
-from harness.views.caption import Caption, caption_lines, footnotes, title_lines
-from harness.views.cells import Grid, Note
-from harness.views.classes import ClassScores
-from harness.views.document import DASH, Document, Entry, Table, written
-from harness.views.numbers.comparison import Place
-from harness.views.numbers.power import resolutions
+from harness.views.caption import Caption, caption_lines, footnotes, note_lines
+from harness.views.cells import Cell, Grid
 from harness.views.numbers.ranks import ranks, sets_of_the_best
-from harness.views.settings import grid_records, setting_records, settings_table
-from harness.views.view import json_text
-from harness.wording import in_points, training_examples
-
-MOST_CONFUSED = 8
-"""Classes of which the whole confusion matrix is shown."""
+from harness.views.view import DASH, Table, View, best, noted, with_spread
+from harness.wording import in_points
 
 
-def render(grid: Grid, caption: Caption, format: str) -> str:
-    """The grid in one of md, latex, csv, json, text; ends with a newline. Raises UserError for another format."""
-    if format == "csv":
-        return csv_text(grid.results)
-    if format == "json":
-        return _json(grid, caption)
-    return written(results_document(grid, caption, bold=format != "text"), format)
-
-
-def results_document(grid: Grid, caption: Caption, bold: bool = True) -> Document:
-    """A table for each size, the footnotes and the caption, then the classes and the settings. `bold`: whether the best are bold, and not
-    starred."""
+def results_view(grid: Grid, caption: Caption) -> View:
+    """A table for each size, of one column one table with the sizes side by side."""
+    r = grid.resolved
     letters, notes = footnotes(grid)
-    head, leading = ["Method", *(column_name(grid, column) for column in grid.columns)], sets_of_the_best(grid)
-    tables = [
-        Table(size_name(size, grid.resolved.size_unit), head, _rows(grid, size, letters, leading))
-        for size in grid.resolved.sizes
-    ]
-    below = [*class_tables(caption, grid.resolved.size_unit), settings_table(grid.resolved)]
-    return Document(
-        grid.resolved.table.name, tables, caption_lines(grid, caption, bold), notes, title_lines(grid), below
-    )
+    leading = sets_of_the_best(grid)
 
+    def rows(columns: Sequence[tuple[int, str]]) -> list[list[str]]:
+        found = []
+        for title in (*r.printed_rows, *r.averages):
+            places = [(size, title, column) for size, column in columns]
+            cells = [grid.cells[place] for place in places]
+            marks = [",".join(letters[note] for note in cell.notes) for cell in cells]
+            texts = [_text(grid, cell, place in leading) for cell, place in zip(cells, places, strict=True)]
+            found.append([title, *map(noted, texts, marks)])
+            if r.comparable and any(cell.paper is not None for cell in cells):
+                found.append([f"{title} (paper)", *(_score(cell.paper, cell.paper_spread) for cell in cells)])
+        return found
 
-def class_tables(caption: Caption, size_unit: str) -> list[Table]:
-    """For each of a user's own tasks and sizes the scores of each row, and the classes of its best row."""
-    tables = []
-    for report in caption.class_reports:
-        size = "the full training set" if not report.size else training_examples(report.size, size_unit)
-        title = f"{report.title}, {size}: means over the runs on {report.test_rows:,} test examples"
-        head = ["Method", *(METRICS[metric].title for metric in report.metrics)]
-        tables.append(Table(title, head, [[row, *map(in_points, means)] for row, means in report.rows]))
-        names = [each.name for each in report.classes]
-        shown = len(names) <= MOST_CONFUSED
-        predicted = [f"as {name}" for name in names] if shown else ["Most often as"]
-        rows = [
-            [
-                each.name,
-                f"{each.gold:,}",
-                *map(in_points, (each.precision, each.recall, each.f1)),
-                *([f"{value:.1f}" for value in each.predicted] if shown else [_confused(each, names)]),
-            ]
-            for each in report.classes
-        ]
-        metric = METRICS[report.metrics[0]]
-        best = f"{report.title}, {size}: classes under {report.best}, the highest mean {metric.title}"
-        title = f"{best}; 'as': for how many test examples a class is predicted"
-        tables.append(Table(title, ["Class", "Test", "Precision", "Recall", "F1", *predicted], rows))
-    return tables
-
-
-def _confused(scores: ClassScores, names: Sequence[str]) -> str:
-    """The wrong class that is predicted most often for a class, and for how many examples."""
-    wrong = [(count, name) for name, count in zip(names, scores.predicted, strict=True) if name != scores.name]
-    count, name = max(wrong, key=lambda pair: pair[0])
-    return f"{name} {count:.1f}" if count else ""
-
-
-def _rows(grid: Grid, size: int, letters: Mapping[Note, str], leading: Collection[Place]) -> list[list[str | Entry]]:
-    """The rows of one size; under a comparable preset each with the paper's own row below."""
-    rows: list[list[str | Entry]] = []
-    for title in (*grid.resolved.printed_rows, *grid.resolved.averages):
-        places = [(size, title, column) for column in grid.columns]
-        cells = [grid.cells[place] for place in places]
-        rows.append([title, *(cell_entry(grid, place, letters, leading) for place in places)])
-        if grid.resolved.comparable and any(cell.paper is not None for cell in cells):
-            rows.append([f"{title} (paper)", *(_score(cell.paper, cell.paper_spread) for cell in cells)])
-    return rows
-
-
-def cell_entry(grid: Grid, place: Place, letters: Mapping[Note, str], leading: Collection[Place]) -> Entry:
-    """A cell with its marks: its value (best where it is one of those `leading`), how many of its runs are done, or a dash."""
-    cell = grid.cells[place]
-    if cell.skip:
-        entry = Entry(DASH)
-    elif not cell.complete or cell.value is None:
-        entry = Entry(f"{cell.done}/{cell.expected}")
+    if len(grid.columns) == 1 < len(r.sizes):
+        (column,) = grid.columns
+        head = ["Method", *(size_name(size, r.size_unit) for size in r.sizes)]
+        tables = [Table(column_name(grid, column), head, rows([(size, column) for size in r.sizes]))]
     else:
-        entry = _score(cell.value, cell.spread if grid.resolved.aggregate.spread != "none" else None)
-        entry = replace(entry, best=place in leading)
-    return replace(entry, marks=",".join(letters[note] for note in cell.notes))
+        head = ["Method", *(column_name(grid, column) for column in grid.columns)]
+        parts = {size: rows([(size, column) for column in grid.columns]) for size in r.sizes}
+        tables = [Table(size_name(size, r.size_unit), head, part) for size, part in parts.items()]
+    about = {name: getattr(r, name) for name in ("protocol", "preset", "comparable")}
+    about |= {name: [*getattr(r, name)] for name in ("sizes", "subsets", "seeds")}
+    about |= {name: without_folders(getattr(r, name)) for name in ("encoder", "data")}
+    about |= {"incomparable": [*map(without_folders, r.incomparable)], "footnotes": notes, "cells": cell_records(grid)}
+    about = {"table": r.table.name, "title": r.table.title, **about}
+    return View("results", grid.results, tables, caption_lines(grid, caption), about=about, notes=notes)
 
 
-def _score(value: float | None, spread: float | None) -> Entry:
-    if value is None:
-        return Entry("")
-    return Entry(in_points(value), in_points(spread) if spread is not None else "")
+def notes_view(grid: Grid, caption: Caption) -> View:
+    """What a reader of a paper asks of the table: terms, examples, selection, verdicts and what its plan says of the data."""
+    import pandas as pd
+
+    lines = note_lines(grid, caption)
+    return View("notes", pd.DataFrame({"note": lines}), [], lines, about={"table": grid.resolved.table.name})
+
+
+def _text(grid: Grid, cell: Cell, leads: bool) -> str:
+    """A cell: its value, how many of its runs are done, or a dash."""
+    if cell.skip:
+        return DASH
+    if not cell.complete or cell.value is None:
+        return f"{cell.done}/{cell.expected}"
+    text = _score(cell.value, cell.spread if grid.resolved.aggregate.spread != "none" else None)
+    return best(text) if leads else text
+
+
+def _score(value: float | None, spread: float | None) -> str:
+    return "" if value is None else with_spread(in_points(value), "" if spread is None else in_points(spread))
 
 
 def size_name(size: int, unit: str) -> str:
@@ -134,8 +91,8 @@ def cell_records(grid: Grid) -> list[dict[str, Any]]:
     cells, ranked = [], ranks(grid)
     for (size, row, column), cell in grid.cells.items():
         spec = grid.resolved.columns.get(column)
-        place = {"size": size, "row": row, "column": column, "task": spec.task if spec else ""}
-        place |= {"metric": spec.metric if spec else "", "evaluation": spec.evaluation if spec else ""}
+        place: dict[str, Any] = {"size": size, "row": row, "column": column}
+        place |= {name: getattr(spec, name) if spec else "" for name in ("task", "metric", "evaluation")}
         rank = ranked.get((size, row, column))
         of_rank = {
             "in_best_set": bool(rank and rank.best),
@@ -144,57 +101,3 @@ def cell_records(grid: Grid) -> list[dict[str, Any]]:
         }
         cells.append({**place, **asdict(cell), "notes": [f"{n.kind}: {n.reason}" for n in cell.notes], **of_rank})
     return cells
-
-
-def _values(r: ResolvedTable) -> dict[str, Any]:
-    """What differs between encoders; of several under the name of each in `by_encoder`."""
-    found = {
-        each.title: {
-            "encoder_settings": dict(each.settings),
-            "recipe": each.recipe.model_dump(exclude_none=True),
-            "task_recipes": {task: recipe.model_dump(exclude_none=True) for task, recipe in each.task_recipes.items()},
-            "deviations": [*map(without_folders, r.deviations_under(each))],
-        }
-        for each in r.encoders
-    }
-    return {"by_encoder": found} if len(found) > 1 else next(iter(found.values()))
-
-
-def _json(grid: Grid, caption: Caption) -> str:
-    r = grid.resolved
-    body = {
-        "table": r.table.name,
-        "title": r.table.title,
-        "source": r.table.source.model_dump() if r.table.source else None,
-        "protocol": r.protocol,
-        "preset": r.preset,
-        "encoder": without_folders(r.encoder),
-        "data": without_folders(r.data),
-        "sizes": list(r.sizes),
-        "subsets": list(r.subsets),
-        "seeds": list(r.seeds),
-        "rows": [{**row.model_dump(), "set": r.hyperparameters(row)} for row in r.rows],
-        **_values(r),
-        "max_length": r.max_length,
-        "selection_every": r.selection_every,
-        "mlm_head": r.mlm_head.model_dump(),
-        "aggregate": r.aggregate.model_dump(),
-        "comparable": r.comparable,
-        "incomparable": [*map(without_folders, r.incomparable)],
-        "settings": setting_records(r),
-        "grids": grid_records(r),
-        "caption": {
-            **asdict(caption),
-            "notes": [*map(without_folders, caption.notes)],
-            "hardware": sorted(set(caption.hardware)),
-            "lines": caption_lines(grid, caption),
-        },
-        "footnotes": footnotes(grid)[1],
-        "cells": cell_records(grid),
-        "resolution": [
-            {"size": each.size, "column": each.column, "detects": each.detects, "recorded": each.recorded}
-            for each in resolutions(grid).by_column
-        ],
-        "results": records(grid.results),
-    }
-    return json_text(body)

@@ -91,7 +91,9 @@ class View:
         if format == "parquet":
             return parquet_bytes(self.frame)
         if format == "json":
-            return json_text({"lines": [*self.lines], **self.about, self.name: records(self.frame)})
+            return json_text(
+                {"lines": [shown(line, "text") for line in self.lines], **self.about, self.name: records(self.frame)}
+            )
         if format in PICTURES:
             return self._drawn(format)
         if format == "text":
@@ -127,7 +129,8 @@ class View:
 
     def _latex(self) -> str:
         """Tables that need the package booktabs and nothing else; those with one head are one. The first has caption and label."""
-        label = "".join(c for c in self.name if c.isascii() and (c.isalnum() or c in "-_"))
+        names = "-".join(str(name) for name in (self.about.get("table"), self.name) if name)
+        label = "".join(c for c in names if c.isascii() and (c.isalnum() or c in "-_"))
         caption, comments = [shown(line, "latex") for line in self.lines[:2]], self.lines[2:]
         out, groups = [], [[*group] for _, group in itertools.groupby(self.tables, lambda table: tuple(table.head))]
         for number, group in enumerate(groups):

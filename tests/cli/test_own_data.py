@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -67,7 +66,7 @@ def test_bad_rows_are_left_out_counted_and_change_nothing_else(harness: Harness,
     digests = [re.findall(r"\(rows (\w+)\)", out) for out in outs]
     assert digests[0] == digests[1] == digests[2] != []
     assert ["2 bad rows left out" in out for out in outs] == [True, True, False]
-    assert "2 bad rows left out" in harness(*f"report --tasks bad.yaml {ENCODER}".split()).out
+    assert "2 bad rows left out" in harness(*f"report --view notes --tasks bad.yaml {ENCODER}".split()).out
 
 
 @pytest.mark.usefixtures("packaged")
@@ -84,8 +83,8 @@ def test_a_plan_shows_the_files_shares_and_warns_of_a_rare_class(harness: Harnes
     assert "fewer than 5 rows of a class" in warning
     assert "c (" in warning
     assert "a (" not in warning
-    caption = json.loads(harness(*f"report --table own {words} --format json".split()).out)["caption"]["lines"]
-    assert any("warning, fewer than 5 rows of a class in a set" in line for line in caption), caption
+    notes = harness(*f"report --view notes --table own {words}".split()).out
+    assert "warning, fewer than 5 rows of a class in a set" in notes
 
 
 def forms(plan: Plan, row_sets: Iterable[RowSet]) -> set[str]:

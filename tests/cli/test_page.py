@@ -1,4 +1,4 @@
-"""`report --format html` of recorded runs, in a headless Chromium: nothing asked for, sorting, filtering, names, contrast, narrow screens."""
+"""`report --format html` of recorded runs, in a headless Chromium: nothing asked for, sorting, names, contrast, narrow screens."""
 
 from __future__ import annotations
 
@@ -65,8 +65,6 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 def test_the_page_of_recorded_runs(page: Path, benched: Benched, monkeypatch: pytest.MonkeyPatch) -> None:
     text = page.read_text()
-    for key in benched.keys.values():
-        assert key in text
     assert "harness report --table few_shot" in text
     assert not [*page.parent.glob(".*")], "a part of a file stays"
     monkeypatch.chdir(benched.folder)
@@ -88,7 +86,7 @@ def test_nothing_leaves_the_file_and_nothing_is_reported(page: Path, chromium: B
 
 
 @needs_chromium
-def test_columns_sort_and_rows_are_filtered(page: Path, chromium: Browser) -> None:
+def test_columns_sort(page: Path, chromium: Browser) -> None:
     chromium.open(page)
     table = "document.querySelector('#results ~ .wide table')"
     column = f"[...{table}.tBodies[0].rows].map((row) => row.cells[1].textContent)"
@@ -103,18 +101,12 @@ def test_columns_sort_and_rows_are_filtered(page: Path, chromium: Browser) -> No
     assert scores[0] == sorted(scores[0], reverse=True)
     assert scores[1] == sorted(scores[1])
     assert chromium.value(column) == before
-    shown = "[...document.querySelectorAll('#runs ~ details tbody tr')].filter((row) => !row.hidden).length"
-    assert chromium.value(shown) == 14
-    chromium.value("(() => { const box = document.querySelector('#runs ~ details input'); box.value = 'taco 42'; "
-                   "box.dispatchEvent(new Event('input')); })()")  # fmt: skip
-    assert chromium.value(shown) == 1
-    assert chromium.value("document.querySelector('#runs ~ details output').textContent") == "1 of 14"
 
 
 @needs_chromium
 def test_everything_is_there_without_scripts(page: Path, chromium: Browser) -> None:
     chromium.open(page)
-    text = "document.querySelector('main').textContent.replace(/Rows with/g, '').replace(/\\s+/g, ' ')"
+    text = "document.querySelector('main').textContent.replace(/\\s+/g, ' ')"
     with_scripts = chromium.value(text)
     chromium.open(page, script=False)
     assert chromium.call("DOM.getDocument")["root"]
@@ -130,7 +122,7 @@ def test_everything_has_a_name_and_is_seen(dark: bool, page: Path, chromium: Bro
     chromium.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     found = chromium.value(CONTRAST)
     assert found["weak"] == []
-    assert {"TD", "TH", "SMALL", "SUMMARY", "BUTTON"} <= set(found["seen"])
+    assert {"TD", "TH", "BUTTON"} <= set(found["seen"])
     named = (
         "button",
         "link",
@@ -145,7 +137,7 @@ def test_everything_has_a_name_and_is_seen(dark: bool, page: Path, chromium: Bro
     )
     nodes: list[dict[str, Any]] = chromium.call("Accessibility.getFullAXTree")["nodes"]
     mine = [node for node in nodes if not node["ignored"] and node["role"]["value"].lower() in named]
-    assert len(mine) > 50
+    assert len(mine) > 20
     assert [node for node in mine if not node.get("name", {}).get("value")] == []
     levels = chromium.value("[...document.querySelectorAll('h1, h2, h3')].map((each) => Number(each.tagName[1]))")
     assert levels[0] == 1

@@ -123,7 +123,9 @@ def test_a_point_reaches_the_row_that_it_was_tuned_for_alone(harness: Harness) -
     lines = {line.split()[0]: line for line in said.splitlines() if line.startswith(("FT ", "CMLM "))}
     assert "lr" not in lines["FT"]
     assert "fine_tune.lr=7e-4" in lines["CMLM"]
-    settings = json.loads(harness("report --with best.yaml --methods ft,cmlm --format json").out)["settings"]
+    settings = json.loads(harness("report --view settings --with best.yaml --methods ft,cmlm --format json").out)[
+        "settings"
+    ]
     alone = {setting["key"]: setting["value"] for setting in settings if setting["note"] == "this row alone"}
     assert {key.partition(":")[0] for key in alone} == {"CMLM"}
     assert alone["CMLM:fine_tune.lr"] == "0.0007"
@@ -137,7 +139,7 @@ def test_a_budget_that_a_study_set_for_all_its_points_is_named_beside_a_row_with
     best(set="[max_length=64, post_train.steps=60, fine_tune.steps=40]")
     words, said = "--with best.yaml --methods ft,cmlm", "The rows differ in fine_tune.steps: 200 for FT; 40 for CMLM."
     assert said in plan_of(harness, words)
-    assert said in json.loads(harness(f"report {words} --format json").out)["caption"]["lines"]
+    assert said in harness(f"report --view notes {words}").out
     for fair in ("--with best.yaml", f"{words} --set fine_tune.steps=40"):
         assert "The rows differ in" not in plan_of(harness, fair)
 

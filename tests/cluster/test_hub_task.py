@@ -53,7 +53,7 @@ def test_a_task_of_the_hub_is_trained_and_then_needs_no_hub(tmp_path: Path, bert
     (result,) = table["results"]
     assert (result["task"], result["status"], result["metric"]) == ("moods", "done", "accuracy")
     assert result["test"] > 0.9, "one word tells the label"
-    assert f"hub:me/moods@{COMMIT[:7]}" in " ".join(table["caption"]["lines"])
+    assert f"hub:me/moods@{COMMIT[:7]}" in " ".join(table["lines"])
     again = bench(tmp_path, bert, HF_HUB_OFFLINE="1")
     assert "to train: 0." in again.stderr
     assert json.loads(again.stdout) == table

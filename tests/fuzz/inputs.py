@@ -219,11 +219,12 @@ def prepare(folder: Path) -> None:
 
 def published(folder: Path) -> dict[str, bytes]:
     """The results of the bench that `record` recorded in the store of `folder`, by format."""
+    from views.runs import render
+
     from harness.analysis.schema import parquet_bytes
     from harness.commands.prepare import prepare as planned
     from harness.commands.report import grid_of
     from harness.planning.request import Request
-    from harness.views.table import render
 
     with contextlib.chdir(folder):
         request = Request(table="small.yaml", methods=("FT", "SCL"), data="data", encoder="encoder")

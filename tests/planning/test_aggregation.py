@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from requested import resolve_table
-from views.runs import filled, results
+from views.runs import filled, render, results
 
 from harness.analysis.schema import Result
 from harness.errors import UserError
@@ -31,9 +31,8 @@ from harness.planning.aggregation import (
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row, resolved_row
 from harness.planning.table import Table, load_table
-from harness.views.caption import Caption
+from harness.views.caption import Caption, note_lines
 from harness.views.cells import AVERAGE
-from harness.views.table import render
 
 Runs = list[tuple[float, float]]
 """(dev, test) of each run."""
@@ -300,8 +299,9 @@ def test_a_row_is_selected_from_when_all_its_configurations_are_done() -> None:
     assert cells[20, "TAPT", "sst2"].selected == ()
     assert cells[20, "TAPT", "mnli"].value is not None
     assert cells[20, "TAPT", AVERAGE].value is None
-    text = render(filled(r, partly), Caption(1), "text")
-    assert "10/12" in text
+    grid = filled(r, partly)
+    assert "10/12" in render(grid, Caption(1), "text")
+    text = "\n".join(note_lines(grid, Caption(1)))
     assert "TAPT: for each task the configuration with the highest mean of dev scores counts (TAPT MNLI n20: " in text
     failed = [replace(x, status="failed", test=None, reason="no memory") if x.row == "c" else x for x in runs]
     assert "a: 8 runs failed (no memory): c sst2 n20 subset0 seed0, " in render(filled(r, failed), Caption(1), "text")

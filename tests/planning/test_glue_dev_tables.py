@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 from requested import resolve_table
 from ruamel.yaml import YAML
-from views.runs import filled, result, rows_of
+from views.runs import filled, render, result, rows_of
 
 from harness.encoders import Located
 from harness.errors import UserError
@@ -22,7 +22,6 @@ from harness.planning.table import Table, load_table, table_names
 from harness.specs import Encoder
 from harness.views.caption import Caption
 from harness.views.figures.figure import drawn, points_of
-from harness.views.table import render
 
 ENCODER = {
     "hidden_size": 8,

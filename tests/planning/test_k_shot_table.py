@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 from requested import resolve_table
-from views.runs import filled
+from views.runs import filled, render
 
 from harness.commands.prepare import check_lengths
 from harness.encoders import locate
 from harness.planning.runs import Plan, make_plan
 from harness.tasks import open_source
 from harness.views.caption import Caption
-from harness.views.table import render
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from requested import UNREAD, resolve_table
-from views.runs import filled, result, results, rows_of
+from views.runs import filled, render, result, results, rows_of
 
 from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
@@ -21,9 +21,8 @@ from harness.planning.table import Table, load_table
 from harness.planning.task_reader import Translation
 from harness.specs import Run
 from harness.tasks import Rows, TextSource, Translator, back_translated, cached_augmentation, open_source
-from harness.views.caption import Caption, caption_lines
+from harness.views.caption import Caption, note_lines
 from harness.views.settings import settings_of
-from harness.views.table import render
 
 TEMPERATURES = (0.3, 0.5, 0.7, 0.9)
 LOSSES = ("CE", "CE + SCL")
@@ -178,7 +177,7 @@ def test_a_mean_of_rows_is_that_of_their_cells_and_its_spread_that_of_their_runs
         assert cell.spread == pytest.approx(np.std(twelve, ddof=1))
         assert (cell.done, cell.expected, cell.verdict) == (40, 40, "not comparable")
     assert grid.cells[100, "CE (average)", "sst2"].paper == 0.913
-    text = "\n".join(caption_lines(grid, Caption(1)))
+    text = "\n".join(note_lines(grid, Caption(1)))
     assert "CE (average): the mean over the cells of CE (T=0.3), CE (T=0.5), CE (T=0.7) and CE (T=0.9)" in text
     settings = {setting.key: setting for setting in settings_of(r)}
     assert settings["CE (T=0.9):augment"].value == "3 back-translations of each labelled row, sampled at T = 0.9"

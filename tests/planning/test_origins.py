@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -12,9 +11,7 @@ from views.runs import filled, rows_of
 from harness.encoders import SIZES
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table, origin_of, table_names
-from harness.views.caption import Caption
-from harness.views.settings import settings_of
-from harness.views.table import render
+from harness.views.settings import settings_of, settings_view
 
 FP16 = "pre_train.precision=fp16"
 
@@ -91,9 +88,9 @@ def test_a_caption_and_its_json_have_ours_the_papers_and_the_flag() -> None:
     assert departing
     expected = [(str(each.value), f"{each.where}: {each.paper}; {each.flag}") for each in r.encoders[0].departures]
     assert [(setting.value, setting.note) for setting in departing] == expected
-    body = json.loads(render(filled(r, []), Caption(1), "json"))
-    assert [each for each in body["settings"] if each["origin"] == "D"] == [vars(setting) for setting in departing]
-    printed = render(filled(r, []), Caption(1), "text")
+    view = settings_view(r)
+    assert view.frame[view.frame["origin"] == "D"]["note"].tolist() == [setting.note for setting in departing]
+    printed = view.written("text")
     assert all(
         re.search(rf"{re.escape(setting.value)} +D {re.escape(setting.note[:20])}", printed) for setting in departing
     )

@@ -19,7 +19,7 @@ from harness.planning.runs import make_plan
 from harness.planning.table import load_table
 from harness.planning.task_reader import Translation
 from harness.tasks import TASKS, open_source
-from harness.views.caption import Caption, caption_lines
+from harness.views.caption import Caption, caption_lines, note_lines
 from harness.views.figures.figure import csv_of, drawn, points_of
 from harness.views.figures.panels import FAINT, INK, MUTED, SERIES
 
@@ -27,7 +27,8 @@ LEAST = {"subsets": (0, 1, 2, 3), "tasks": ("sst2",)}
 
 
 def caption(r: ResolvedTable, runs: list[Result]) -> str:
-    return "\n".join(caption_lines(filled(r, runs, rows_of(r)), Caption(1)))
+    grid = filled(r, runs, rows_of(r))
+    return "\n".join([*caption_lines(grid, Caption(1)), *note_lines(grid, Caption(1))])
 
 
 @pytest.mark.parametrize(("table", "size"), [("scl_few_shot", 20), ("scl_full_size", 0)])

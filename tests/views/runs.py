@@ -13,7 +13,9 @@ from harness.kinds import Predictions
 from harness.planning.resolved import ResolvedTable
 from harness.specs import Record, Stage
 from harness.store import Owner, Store
+from harness.views.caption import Caption
 from harness.views.cells import Grid, aggregate
+from harness.views.table import results_view
 
 OWNER = Owner.current()
 
@@ -59,3 +61,8 @@ def commit(store: Store, stage: Stage, status: Any = "done", reason: str = "", *
     assert store.lease(stage.key, OWNER) == "granted"
     assert store.commit(stage, record, OWNER)
     return record
+
+
+def render(grid: Grid, caption: Caption, format: str) -> str:
+    """The table in a format of text."""
+    return str(results_view(grid, caption).written(format))

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from requested import resolve_table
-from views.runs import filled, results, rows_of
+from views.runs import filled, render, results, rows_of
 
 from harness.analysis.schema import Result
 from harness.analysis.scores import Examples
 from harness.planning.resolved import ResolvedTable
 from harness.tasks import TASKS, Task
-from harness.views.caption import Caption, caption_lines, footnotes
+from harness.views.caption import Caption, caption_lines, footnotes, note_lines
 from harness.views.cells import AVERAGE, Grid
-from harness.views.settings import settings_of
-from harness.views.table import render
+from harness.views.settings import settings_of, settings_view
 from harness.wording import value_text
 
 REVIEWS = Task("reviews", "Reviews", ("text",), ("bad", "good"), ("accuracy",), own=True)
@@ -44,7 +42,8 @@ def grid_of(r: ResolvedTable, runs: list[Result] | None = None, skipped: Mapping
 
 
 def text_of(r: ResolvedTable, caption: Caption | None = None, **more: Any) -> str:
-    return "\n".join(caption_lines(grid_of(r, **more), caption or Caption(1)))
+    grid, said = grid_of(r, **more), caption or Caption(1)
+    return "\n".join([*caption_lines(grid, said), *note_lines(grid, said)])
 
 
 def chosen(r: ResolvedTable, letter: str) -> dict[str, str]:
@@ -66,8 +65,8 @@ def test_each_encoder_of_several_has_its_own_values() -> None:
     printed = [setting.value for setting in settings_of(r) if setting.key == "pre_train.lr"]
     assert printed == [f"{value_text(rate)} with {name}" for name, rate in rates.items()]
     assert [setting.value for setting in settings_of(r) if setting.key == "max_length"] == ["512"]
-    body = json.loads(render(grid_of(r, []), Caption(1), "json"))["by_encoder"]
-    assert {name: values["recipe"]["pre_train"]["lr"] for name, values in body.items()} == rates
+    frame = settings_view(r).frame
+    assert frame[frame["key"] == "pre_train.lr"]["value"].tolist() == printed
 
 
 # ---------------------------------------------------------------------------------------------------- whose values
@@ -134,8 +133,7 @@ def test_the_latex_caption_is_short(name: str) -> None:
     """Title, N, replicates and what ± is; the rest follows as comments, so the caption is no longer than the table."""
     r = own() if name == "own" else table()
     latex = render(grid_of(r), Caption(1, "folder /mine", hardware=("CPU",)), "latex")
-    table_text, rest, _ = latex.split("\\end{table}")
-    after, settings = rest.split("% \\usepackage{booktabs}")
+    table_text, after = latex.split("\\end{table}")
     caption = re.search(r"\\caption\{(.*)\}", table_text)
     body = table_text[table_text.index("\\begin{tabular}") : table_text.index("\\end{tabular}")]
     assert caption
@@ -143,8 +141,8 @@ def test_the_latex_caption_is_short(name: str) -> None:
     assert "training examples" in caption[1]
     assert "subsets x" in caption[1]
     assert "standard deviation (ddof 1)" in caption[1]
-    assert "\n% Run on CPU." in after
-    assert "max\\_length & 128" in settings
+    assert "1 training run on CPU." in after
+    assert "max\\_length & 128" in str(settings_view(r).written("latex"))
     assert all(each.startswith("% ") for each in after.strip().split("\n"))
 
 

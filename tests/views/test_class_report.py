@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from harness.tasks.metrics import METRICS, Metric
-from harness.views.caption import Caption
-from harness.views.classes import ClassReport, class_scores
-from harness.views.document import Document, written
-from harness.views.table import class_tables
+from harness.views.classes import ClassReport, class_scores, classes_view
 
 CLASSES = ("a", "b", "c")
 
@@ -44,7 +41,7 @@ def test_many_classes_show_the_most_frequent_confusion() -> None:
     gold = np.arange(12).repeat(2)
     classes = class_scores([f"c{i}" for i in range(12)], [(gold, np.where(gold == 3, 7, gold))])
     report = ClassReport("Mine", 50, 24, ("accuracy",), (("FT", (0.91666,)),), "FT", classes)
-    scores, confusions = class_tables(Caption(1, class_reports=(report,)), "training examples")
+    scores, confusions = classes_view([report], "training examples").tables
     title, head, body = confusions.title, confusions.head, confusions.rows
     assert scores.rows == [["FT", "91.67"]]
     assert "50 training examples: classes under FT" in title
@@ -58,8 +55,9 @@ def test_a_metric_that_is_added_needs_no_second_list(format: str, monkeypatch: p
     monkeypatch.setitem(METRICS, "hits", Metric("hits", "number of hits", "class", lambda gold, predicted: 1.0))
     classes = class_scores(CLASSES, [(np.arange(3), np.arange(3))])
     report = ClassReport("Mine", 0, 3, ("hits", "accuracy"), (("FT", (1.0, 1.0)),), "FT", classes)
-    scores, confusions = class_tables(Caption(1, class_reports=(report,)), "training examples")
+    view = classes_view([report], "training examples")
+    scores, confusions = view.tables
     assert scores.head == ["Method", "number of hits", "accuracy"]
     assert "number of hits" in confusions.title
-    document = Document("a", tables=[scores, confusions], lines=[], caption=["title"])
-    assert "number of hits" in written(document, format)
+    assert "number of hits" in str(view.written(format))
+    assert view.frame["class"].tolist() == ["a", "b", "c"]

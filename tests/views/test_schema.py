@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 from requested import resolve_table
-from views.runs import filled, results
+from views.runs import filled, render, results
 
 import harness
 from harness.analysis.schema import PLACE, RESULT_DTYPES, Result, csv_text, frame_of, parquet_bytes, placed, records
 from harness.views.caption import Caption
-from harness.views.table import render
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "results.md"
 

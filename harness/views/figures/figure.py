@@ -6,7 +6,10 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any
+
+import pandas as pd
 
 from harness.analysis.schema import csv_text
 from harness.errors import UserError
@@ -17,6 +20,7 @@ from harness.planning.row import Row
 from harness.planning.table import HOURS, SIZE, Figure
 from harness.views.cells import Grid, counted_scores, has_average
 from harness.views.figures.panels import INK, MUTED, file_of, handles_of, look, panels_of
+from harness.views.view import View
 
 LEGEND = 1.7
 """Inches beside the panels for a legend of more than LEGEND_INSIDE lines."""
@@ -92,11 +96,19 @@ def _line(row: Row, shown: Figure) -> str:
 
 def csv_of(points: Sequence[Point]) -> str:
     """The points as CSV, one a line; what is missing is empty."""
-    import pandas as pd
+    return csv_text(_frame(points))
 
-    return csv_text(
-        pd.DataFrame([asdict(point) for point in points], columns=[f.name for f in fields(Point)], dtype=object)
-    )
+
+def _frame(points: Sequence[Point]) -> pd.DataFrame:
+    return pd.DataFrame([asdict(point) for point in points], columns=[f.name for f in fields(Point)], dtype=object)
+
+
+def figure_view(grid: Grid) -> View:
+    """One row a point."""
+    points, shown = points_of(grid), figure_of(grid.resolved)
+    done = sum(point.value is not None for point in points)
+    said = f"{grid.resolved.table.title} over {shown.label}: {done} of {len(points)} points have all their runs done."
+    return View("figure", _frame(points), [], [said], partial(canvas_of, points, shown) if done else None)
 
 
 def drawn(grid: Grid, format: str) -> bytes:

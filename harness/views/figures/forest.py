@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.views.document import Picture, Table
-from harness.views.figures.panels import FAINT, INK, file_of, look, panels_of, picture
+from harness.views.figures.panels import FAINT, INK, file_of, look, panels_of
 from harness.views.numbers.comparison import Comparison, Comparisons
-from harness.views.table import column_name, size_name
-from harness.wording import in_points
+from harness.views.table import size_name
 
 LINE, WIDTH = 0.17, 4.2
 """Inches of one comparison, and of a panel."""
@@ -23,10 +21,10 @@ def drawn(comparisons: Comparisons, format: str) -> bytes:
     return file_of(lambda: _figure(panels, comparisons), format)
 
 
-def pictures_of(comparisons: Comparisons) -> list[Picture]:
-    """A picture for each size, with the comparisons that have an interval; of too many, those of the last columns, Avg among them."""
-    panels = _panels(comparisons)
-    return [_picture(size, shown, comparisons, count) for size, (shown, count) in panels.items()]
+def picture_of(comparisons: Comparisons) -> Callable[[], Any] | None:
+    """Makes the figure, where some comparison has an interval."""
+    panels = [shown for shown, _ in _panels(comparisons).values()]
+    return (lambda: _figure(panels, comparisons)) if panels else None
 
 
 def _panels(comparisons: Comparisons) -> dict[int, tuple[list[Comparison], int]]:
@@ -40,24 +38,6 @@ def _panels(comparisons: Comparisons) -> dict[int, tuple[list[Comparison], int]]
         if shown:
             panels[size] = shown, len(judged)
     return panels
-
-
-def _picture(size: int, shown: Sequence[Comparison], comparisons: Comparisons, count: int) -> Picture:
-    where, against = size_name(size, comparisons.grid.resolved.size_unit).lower(), comparisons.against
-    rows = [
-        [column_name(comparisons.grid, c.column), c.row, *(in_points(value, sign=True) for value in _values(c))]
-        for c in shown
-    ]
-    head = ["Column", "Row", "Points", "Low", "High"]
-    data = Table(f"Difference from {against} in points: {where}", head, rows, frozenset({0, 1}))
-    made = picture(
-        lambda: _figure([shown], comparisons),
-        f"Differences from {against}: {where}",
-        f"Points and unadjusted 95 % intervals of {len(shown)} differences.",
-    )
-    some = f" ({len(shown)} of {count}: the table below has all)" if len(shown) < count else ""
-    caption = f"Minus {against}, {where}: difference and unadjusted 95 % interval{some}; dotted: ±{in_points(comparisons.region)} points"
-    return Picture(made, caption, data)
 
 
 def _values(comparison: Comparison) -> tuple[float, float, float]:

@@ -1,5 +1,5 @@
 "use strict";
-// Sorts a table by a column, and hides the rows that lack a word. Without this script everything is there, in its own order.
+// Sorts a table by a column. Without this script everything is there, in its own order.
 const number = (cell) => {
   if (/^\d+\/\d/.test(cell.textContent)) return NaN; // of an incomplete cell: 2/3
   const found = cell.textContent.replace(/[,<\s]/g, "").match(/^[(+]?(-?\d[\d.]*(e[+-]?\d+)?)/);
@@ -18,7 +18,7 @@ const sorted = (rows, column, text, up) => {
 const sortable = (table) => {
   const body = table.tBodies[0], rows = [...body.rows], heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
-    const button = document.createElement("button"), text = head.hasAttribute("data-text");
+    const button = document.createElement("button"), text = !head.hasAttribute("align");
     button.type = "button";
     button.append(...head.childNodes);
     head.append(button);
@@ -31,30 +31,7 @@ const sortable = (table) => {
     });
   });
 };
-const filtered = (table, index) => {
-  const rows = [...table.tBodies[0].rows], label = document.createElement("label");
-  const input = document.createElement("input"), count = document.createElement("output"), line = document.createElement("div");
-  input.type = "search";
-  input.id = `filter-${index}`;
-  label.htmlFor = input.id;
-  label.textContent = "Rows with";
-  label.setAttribute("aria-label", `Rows with, in ${table.caption.textContent}`);
-  line.className = "filter";
-  line.append(label, input, count);
-  input.addEventListener("input", () => {
-    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let shown = 0;
-    for (const row of rows) {
-      const cells = [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase();
-      row.hidden = !words.every((word) => cells.includes(word));
-      shown += !row.hidden;
-    }
-    count.textContent = words.length ? `${shown} of ${rows.length}` : "";
-  });
-  table.closest(".wide").before(line);
-};
 const folded = [...document.querySelectorAll("details.folded")], closed = new Set();
 addEventListener("beforeprint", () => folded.filter((each) => !each.open).forEach((each) => { closed.add(each); each.open = true; }));
 addEventListener("afterprint", () => { closed.forEach((each) => { each.open = false; }); closed.clear(); });
 document.querySelectorAll("table.sortable").forEach(sortable);
-document.querySelectorAll("table[data-filter]").forEach(filtered);
