@@ -400,12 +400,10 @@ def study_page(
         score = f"{title_of(study)} {_shown(study.measured(study.best.values))}"
         lines = Lines([f"Trial {study.best.number}: {values}; {score}.", *tested])
         chosen = [lines, Folded("best.yaml", [Commands([without_folders(best_yaml.rstrip())])])]
-    points = replace(points_table(study), title="All points, best first")
-    tables, known = margin_tables(study)
+    points = study_view(study)
     sections = [
         Section("best", "Best point", chosen),
-        Section("points", "Points", [points, Lines([*_footnotes(study), *_lines(study)[2:], *study.notes])]),
-        *([Section("margins", "Margins", [*tables, Lines(known)])] if tables else []),
+        Section("points", "Points", [replace(points, lines=points.lines[2:])]),  # the others stand above
         Section("plots", "Plots", [*pictures, Lines([*map(without_folders, notes)])]),
         Section("runs", "Replicates, versions and hardware", _replicates(study, keys, records)),
         Section("again", "How to make it again", [Commands([*map(without_folders, commands)])]),
@@ -429,5 +427,5 @@ def _replicates(
         return [about, Lines(["No replicate has ended."])]
     head = ["Trial", "Subset", "Seed", title_of(study), "Status", "Hours", "FLOPs", "Runs"]
     said = f"Runs: the first {SHORT_KEY} characters of their keys, which harness show takes."
-    table = Table("Replicates", head, rows, frozenset({4, 7}), headed=False)
+    table = Table("Replicates", head, rows, frozenset({4, 7}))
     return [about, Lines([said]), Folded(f"Replicates: {len(rows):,}", [table])]
