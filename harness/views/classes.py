@@ -136,7 +136,8 @@ def classes_view(reports: Sequence[ClassReport], size_unit: str) -> View:
         tables.append(Table(f"{best}; 'as': for how many test examples a class is predicted", head, rows))
         place = {"column": report.title, "size": report.size, "row": report.best}
         found += [{**place, "class": each.name, **{n: getattr(each, n) for n in _SCORES}} for each in report.classes]
-    return View("classes", pd.DataFrame(found, columns=["column", "size", "row", "class", *_SCORES]), tables)
+    lines = [] if tables else ["No task of your own with classes has a row whose runs are all done."]
+    return View("classes", pd.DataFrame(found, columns=["column", "size", "row", "class", *_SCORES]), tables, lines)
 
 
 _SCORES = ("gold", "precision", "recall", "f1")

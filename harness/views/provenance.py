@@ -1,4 +1,4 @@
-"""What the runs of a table cost, and what each of them is: its key, scores, versions and hardware. Pure."""
+"""What the runs of a table cost, and what they ran on. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from harness.specs import Record, Run
 from harness.views.cells import Grid
-from harness.views.document import DASH, Table
+from harness.views.view import DASH, Table
 from harness.wording import counted, letter
 
 VERSIONS = ("harness", "torch", "transformers")
-MANY_RUNS, SHORT_KEY = 2000, 12
-"""With more runs, a page shows so many characters of each key, and stays below a megabyte."""
+SHORT_KEY = 12
+"""So many characters of a key are printed in a table."""
 
 
 def cost_table(grid: Grid, runs: Sequence[Run], records: Mapping[str, Record]) -> Table:
@@ -29,7 +29,7 @@ def cost_table(grid: Grid, runs: Sequence[Run], records: Mapping[str, Record]) -
     every = {key: last for keys in stages.values() for key, last in keys.items()}
     rows.append(_cost("All rows, each stage once", every, records, {}))
     head = ["Row", "Stages", "Recorded", "Shared", "Hours before", "Hours of fine-tuning", "Hours", "FLOPs"]
-    return Table("Cost by row, of what is recorded", head, rows, total=True)
+    return Table("Cost by row, of what is recorded", head, rows)
 
 
 def _cost(title: str, keys: Mapping[str, bool], records: Mapping[str, Record], users: Mapping[str, int]) -> list[str]:

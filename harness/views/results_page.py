@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import pandas as pd
+
 from harness.methods import METHODS
 from harness.specs import Record, Run
 from harness.views.caption import Caption, title_lines
@@ -22,6 +24,7 @@ from harness.views.provenance import COST_LINES, cost_table, machine_lines, mach
 from harness.views.settings import settings_view
 from harness.views.table import notes_view, results_view
 from harness.views.variance import CellVariance
+from harness.views.view import View
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,10 @@ def results_page(results: Results) -> str:
         sections.append(Section("examples", "Test examples", [view_of(examples_document(results.examples))]))
     if caption.class_reports:
         sections.append(Section("classes", "Classes", [classes_view(caption.class_reports, r.size_unit)]))
-    costs = cost_table(grid, results.runs, results.records)
     machines = machine_lines(machines_of(last)) or ["No run is recorded."]
+    costs = [cost_table(grid, results.runs, results.records)]
     sections += [
-        Section("cost", "Cost", [costs, Lines([*COST_LINES, *machines])]),
+        Section("cost", "Cost", [View("cost", pd.DataFrame(), costs, [*COST_LINES, *machines])]),
         Section("methods", "Methods", [Lines(methods)]),
         Section("notes", "Notes", [notes_view(grid, caption)]),
         Section("settings", "Settings", [settings_view(r)]),

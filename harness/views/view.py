@@ -147,7 +147,7 @@ class View:
         tables = [
             "".join(
                 [
-                    f'<div class="wide" role="group" aria-label="{html.escape(table.title)}" tabindex="0"><table class="sortable">',
+                    f'<div class="wide" role="group" aria-label="{html.escape(shown(table.title, "text"))}" tabindex="0"><table class="sortable">',
                     f"<caption>{shown(table.title, 'html')}</caption>" if table.title else "",
                     f"<thead>{_html_row(head, table.left, 'th')}</thead><tbody>",
                     *(_html_row(row, table.left, "td") for row in rows),
@@ -160,7 +160,7 @@ class View:
         lines = "".join(f"<li>{shown(line, 'html')}</li>" for line in (*self.notes, *self.lines))
         picture = ""
         if self.picture is not None:
-            said = html.escape(". ".join([self.name, *self.lines[:1]]))
+            said = html.escape(shown(". ".join([self.name, *self.lines[:1]]), "text"))
             picture = (
                 f'<img alt="{said}" src="data:image/svg+xml;base64,{base64.b64encode(self._drawn("svg")).decode()}">'
             )

