@@ -80,7 +80,12 @@ def screen(study: Study) -> View:
     left = len(study.found) - len(ranks)
     lines = [line for line in view.lines if line not in study.notes]
     return replace(
-        view, tables=tables, lines=[*([f"And {counted(left, 'point')} more: points.md."] if left else []), *lines]
+        view,
+        tables=tables,
+        lines=[
+            *([f"And {counted(left, 'point')} more, in the table of points beside best.yaml."] if left else []),
+            *lines,
+        ],
     )
 
 

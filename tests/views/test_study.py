@@ -160,7 +160,7 @@ def test_a_screen_shows_the_best_points_and_the_default_one() -> None:
     text = str(screen(study(*trials, grid=grid, mode="search")))
     rows = [int(line.split()[0]) for line in text.split("\n\n")[0].splitlines()[2:]]
     assert rows == [*range(29, 29 - SCREEN, -1), 0]
-    assert f"And {30 - len(rows)} points more: points.md" in text
+    assert f"And {30 - len(rows)} points more, in the table of points" in text
     assert text.split()[:3] == ["#", "lr", "dev"]
 
 
