@@ -22,7 +22,7 @@ from harness.planning.data import TaskData
 from harness.planning.runs import Plan
 from harness.specs import Record, Run, Stage, Status
 from harness.store import Store
-from harness.tasks import score
+from harness.tasks.metrics import score
 from harness.wording import counted
 
 Value = str | float | int | bool

@@ -22,7 +22,7 @@ from harness.objectives import build
 from harness.objectives.base import Draw, Measures
 from harness.specs import Data, Objective, Optim, RowSet
 from harness.streams import stream
-from harness.tasks import open_corpus
+from harness.tasks.corpora import open_corpus
 from harness.training.loop import Inputs, train
 
 CPU = torch.device("cpu")

@@ -13,7 +13,8 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import make_plan
 from harness.planning.table import Table, load_table
 from harness.specs import Encoder, Parent
-from harness.tasks import Task, TextSource
+from harness.tasks.sources import TextSource
+from harness.tasks.task import Task
 
 ROBERTA_BASE = {
     "hidden_size": 768,

@@ -25,7 +25,8 @@ from harness.answers import (
     token_span,
 )
 from harness.kinds import Predictions, Spans
-from harness.tasks import Rows, score
+from harness.tasks.metrics import score
+from harness.tasks.rows import Rows
 
 GOLDS = [["the Norman"], [], ["the"], ["x y"]]
 

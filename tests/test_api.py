@@ -46,7 +46,7 @@ from harness.errors import UserError
 from harness.planning.request import Override, Request, from_json, overrides_of, parse_override, to_json
 from harness.specs import RowSet, Stage
 from harness.store import DEFAULT_URL, Store
-from harness.tasks import Rows
+from harness.tasks.rows import Rows
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MOVIES: dict[str, Any] = {"tasks": "movies", "methods": ("ft", "cmlm"), "sizes": 20, "subsets": [0, 1], "seeds": 31}

@@ -12,7 +12,8 @@ from harness.encoders.families import FAMILIES
 from harness.errors import UserError, hint, masked, unknown, unknown_names
 from harness.methods import METHODS
 from harness.planning.request import Request
-from harness.tasks import METRICS, TASKS
+from harness.tasks.metrics import METRICS
+from harness.tasks.task import TASKS
 
 KNOWN = (*FAMILIES, *METHODS, *TASKS, *METRICS)
 FIELDS = ("optim.lr", "fine_tune.lr", "fine_tune.batch_size", "cmlm.alpha", "max_length", "contrast")

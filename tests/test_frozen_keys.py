@@ -24,7 +24,7 @@ from harness.planning.resolve import resolve
 from harness.planning.runs import make_plan
 from harness.planning.table import Table, load_table
 from harness.planning.task_reader import Translation
-from harness.tasks import TextSource, open_source
+from harness.tasks.sources import TextSource, open_source
 
 Digests = dict[str, str]
 """By row of a table: the number of runs, and a digest over their names and keys."""

@@ -10,7 +10,7 @@ import pytest
 from harness.answers import SpanReading
 from harness.kinds import Kind, Predictions, Spans, kind_of
 from harness.specs import Data, RowSet
-from harness.tasks import TASKS, Task
+from harness.tasks.task import TASKS, Task
 
 KINDS = [kind_of(("no", "yes")), kind_of(("a", "b", "c"), (("4", "c"),)), kind_of((), bounds=(0.0, 5.0)), kind_of(())]
 

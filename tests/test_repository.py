@@ -24,7 +24,8 @@ from packaging.utils import canonicalize_name
 import harness
 from harness.cli import doctor
 from harness.errors import UserError
-from harness.tasks import TASKS, open_source
+from harness.tasks.sources import open_source
+from harness.tasks.task import TASKS
 from harness.tracking import TRACKERS
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -18,7 +18,7 @@ from harness.planning.runs import Plan
 from harness.specs import Record, Run, Stage
 from harness.store import Store
 from harness.store.rows import predicted_by
-from harness.tasks import METRICS, score
+from harness.tasks.metrics import METRICS, score
 from harness.tasks.overlap import unit_ids
 
 if TYPE_CHECKING:

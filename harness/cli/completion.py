@@ -51,7 +51,7 @@ def _methods() -> Iterable[str]:
 
 
 def _tasks() -> Iterable[str]:
-    return list(import_module("harness.tasks").TASKS)
+    return list(import_module("harness.tasks.task").TASKS)
 
 
 def _tables() -> Iterable[str]:

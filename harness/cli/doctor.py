@@ -128,7 +128,8 @@ def _memory() -> Check:
 def _data(data: str | None) -> Check:
     """The built-in tasks that the loader finds in the folder, the splits that it misses, and the other folders with a train
     split, which a user's own tasks have."""
-    from harness.tasks import TASKS, Task, open_source
+    from harness.tasks.sources import open_source
+    from harness.tasks.task import TASKS, Task
 
     name = "data folder"
     if data is None:

@@ -64,8 +64,8 @@ def _methods() -> Rows:
 
 def _tasks() -> Rows:
     from harness.hub import HUB
-    from harness.tasks import TASKS
     from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
+    from harness.tasks.task import TASKS
 
     for name, task in TASKS.items():
         origin = "packaged" if task.packaged else OTHER_DATASETS.get(name, HUB_DATASET).removeprefix(HUB)
@@ -111,7 +111,7 @@ def _encoders() -> Rows:
 
 
 def _corpora() -> Rows:
-    from harness.tasks import CORPORA
+    from harness.tasks.corpora import CORPORA
 
     yield from ((name, (made.__doc__ or "").partition("\n")[0]) for name, made in CORPORA.items())
     yield (

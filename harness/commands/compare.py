@@ -13,7 +13,7 @@ from harness.errors import UserError
 from harness.methods import METHODS
 from harness.planning.row import ResolvedRow
 from harness.planning.table import Column
-from harness.tasks import METRICS
+from harness.tasks.metrics import METRICS
 from harness.views.cells import Grid, counted_scores
 from harness.views.numbers.comparison import REGION, Comparisons, compared
 from harness.views.numbers.cost import CellCost, Cost, RunCost, cost_before, costs

@@ -20,7 +20,7 @@ from harness.commands.trained import TrainedModel, trained_model
 from harness.errors import UserError
 from harness.paths import new_folder
 from harness.specs import Data, RowSet
-from harness.tasks import Task
+from harness.tasks.task import Task
 from harness.views.calibration import temperature_of
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from harness.hub import Repository
 from harness.paths import new_folder
 from harness.planning.starts import best_run
 from harness.specs import Run
-from harness.tasks import TASKS, Task
 from harness.tasks.sources import HUB_DATASET, HUB_FILE, HUB_REVISION, file_of
+from harness.tasks.task import TASKS, Task
 from harness.wording import counted, listed
 
 FORMAT = "--format glue-submission"

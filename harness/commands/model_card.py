@@ -19,8 +19,8 @@ from harness.hub import HUB, is_id
 from harness.methods import methods_named
 from harness.paths import without_folders
 from harness.specs import Run, Stage
-from harness.tasks import Task
 from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
+from harness.tasks.task import Task
 from harness.views.cells import counted_scores
 from harness.views.view import shown
 from harness.wording import counted, escaped, in_points, per_class, value_text

@@ -15,7 +15,7 @@ from harness.devices import cores, cpu_name
 from harness.encoders import Located, locate, with_weights
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
-from harness.errors import UserError
+from harness.errors import NotAtHand, UserError
 from harness.planning.estimate import Calibration, calibrate, hours
 from harness.planning.request import (
     BESIDE,
@@ -37,9 +37,12 @@ from harness.planning.table import Table, load_table
 from harness.planning.work import Item, work
 from harness.specs import Parent, Stage, Status
 from harness.store import DEFAULT_URL, Store, StoredRequest
-from harness.tasks import TASKS, NotAtHand, Rows, Task, TextSource, count_overlap, open_source, protocol_named
 from harness.tasks.inferred import Description, infer_task, task_name
-from harness.tasks.task import load_user_task
+from harness.tasks.overlap import count_overlap
+from harness.tasks.protocols import protocol_named
+from harness.tasks.rows import Rows
+from harness.tasks.sources import TextSource, open_source
+from harness.tasks.task import TASKS, Task, load_user_task
 from harness.views.other_system import OtherSystem
 from harness.wording import counted, some_of
 

@@ -23,7 +23,7 @@ from harness.planning.starts import best_run
 from harness.specs import Record, RowSet, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.store.rows import predicted_by
-from harness.tasks import TASKS
+from harness.tasks.task import TASKS
 from harness.wording import in_points, some_of
 
 if TYPE_CHECKING:

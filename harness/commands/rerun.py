@@ -26,7 +26,7 @@ from harness.statistics.crossed import half_width, mean_squares
 from harness.statistics.design import full_grid
 from harness.storage import Storage, weights_of
 from harness.store import Store
-from harness.tasks import score
+from harness.tasks.metrics import score
 
 if TYPE_CHECKING:
     import pandas as pd

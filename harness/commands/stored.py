@@ -24,7 +24,7 @@ from harness.planning.request import (
 from harness.planning.table import load_table
 from harness.search.request import SEARCH_FLAGS, TuneRequest
 from harness.store import Store, StoredRequest
-from harness.tasks import TASKS
+from harness.tasks.task import TASKS
 
 
 def check_exists(store: Store) -> None:

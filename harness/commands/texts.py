@@ -7,22 +7,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harness.encoders import Located
+from harness.errors import NotAtHand, NotFetched
 from harness.planning.recipe import Augment
 from harness.planning.resolved import Part, ResolvedTable
 from harness.planning.runs import Plan
 from harness.planning.task_reader import NO_TRANSLATION, Translation
 from harness.specs import Data, RowSet, digest_of
 from harness.store import Store
-from harness.tasks import (
-    Corpus,
-    NotAtHand,
-    NotFetched,
-    Rows,
+from harness.tasks.corpora import Corpus, open_corpus
+from harness.tasks.rows import Rows
+from harness.tasks.translation import (
     Translator,
     back_translated,
     cached_augmentation,
     cached_back_translation,
-    open_corpus,
     open_translator,
 )
 

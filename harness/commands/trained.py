@@ -21,7 +21,7 @@ from harness.kinds import Kind
 from harness.planning.work import Item
 from harness.specs import Record, Stage
 from harness.storage import Storage, weights_of
-from harness.tasks import Task
+from harness.tasks.task import Task
 
 if TYPE_CHECKING:
     from harness.encoders.tokens import Tokeniser

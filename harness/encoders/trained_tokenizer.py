@@ -11,12 +11,14 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.errors import UserError
+from harness.errors import NotAtHand, UserError
 from harness.paths import user_cache
 from harness.specs import KEY_LENGTH, digest_of
-from harness.tasks import Corpus, NotAtHand, open_corpus
+
+if TYPE_CHECKING:
+    from harness.tasks.corpora import Corpus
 
 UNCASED, CASED = TRAINED = ("bpe:", "bpe-cased:")
 """How the name of such a tokenizer begins: bpe:SIZE:CORPUS or bpe-cased:SIZE:CORPUS."""
@@ -56,6 +58,8 @@ def trained_tokenizer(name: str, *, download: bool, where: str) -> Path | None:
 
     Raises UserError for a wrong name, a corpus that cannot be read, and one with too few texts for the size.
     """
+    from harness.tasks.corpora import open_corpus  # what a worker does without
+
     wanted = parsed(name, where)
     try:
         corpus = open_corpus(wanted.corpus, download=download, memo=_cache() / "corpora.json", where=where)

@@ -20,7 +20,10 @@ from harness.planning.resolved import Part, ResolvedTable
 from harness.planning.task_reader import NO_TRANSLATION, Overlap, TaskReader, Translation
 from harness.planning.truncation import Truncation, truncation
 from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status, trained_again
-from harness.tasks import Corpus, Rows, Task, TextSource, load_corpus, part_name, task_named
+from harness.tasks.corpora import Corpus, load_corpus, part_name
+from harness.tasks.rows import Rows
+from harness.tasks.sources import TextSource
+from harness.tasks.task import Task, task_named
 
 K = TypeVar("K")
 V = TypeVar("V")

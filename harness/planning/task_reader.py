@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from harness.errors import UserError
+from harness.errors import NotAtHand, UserError
 from harness.planning.data import TaskData, TrainingSet
 from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
 from harness.specs import UNRESOLVED, RowSet
-from harness.tasks import NotAtHand, Rows, Task, TextSource, count_overlap, protocol_named
-from harness.tasks.overlap import without
-from harness.tasks.sources import WHOLE
+from harness.tasks.overlap import count_overlap, without
+from harness.tasks.protocols import protocol_named
+from harness.tasks.rows import Rows
+from harness.tasks.sources import WHOLE, TextSource
+from harness.tasks.task import Task
 
 UNLABELLED = "unlabelled texts"
 """What an `Overlap` calls the texts that a task names besides its labelled rows."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.tasks import Rows
+from harness.tasks.rows import Rows
 
 SAMPLE = 500
 """Texts that are tokenised at most, evenly spread over those that are long enough to be cut."""

@@ -17,7 +17,8 @@ from harness.planning.resolved import ResolvedTable
 from harness.search.space import ResolvedSpace
 from harness.search.trials import Point, ReplicateOutcome
 from harness.specs import SHARED_PHASES, Record, Run
-from harness.tasks import METRICS, Task
+from harness.tasks.metrics import METRICS
+from harness.tasks.task import Task
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 from harness.errors import UserError, hint, quoted
 from harness.kinds import number_of
 from harness.tasks.rows import Rows, TextBuffer
-from harness.tasks.task import Task
+
+if TYPE_CHECKING:
+    from harness.tasks.task import Task
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 """Endings of a split's file in a folder."""

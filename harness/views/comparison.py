@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from harness.planning.aggregation import AVERAGE
 from harness.planning.resolved import ResolvedTable
 from harness.statistics.difference import Difference, Interval
-from harness.tasks import protocol_named
+from harness.tasks.protocols import protocol_named
 from harness.views.caption import means_lines
 from harness.views.cells import Grid
 from harness.views.document import DASH, Document, Table, in_format

@@ -12,7 +12,7 @@ from harness.planning.resolved import ResolvedTable, UnderEncoder, Use
 from harness.planning.row import ENCODER, ResolvedRow
 from harness.planning.table import TASK_RECIPES
 from harness.planning.values import grid_points
-from harness.tasks import protocol_named
+from harness.tasks.protocols import protocol_named
 from harness.views.view import Table, View
 from harness.wording import listed, value_text
 

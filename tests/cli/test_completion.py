@@ -13,7 +13,7 @@ import pytest
 
 from harness.cli.completion import COMPLETERS
 from harness.methods import METHODS
-from harness.tasks import TASKS
+from harness.tasks.task import TASKS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -32,7 +32,7 @@ from harness.encoders.models.weights import checked_weights
 from harness.errors import UserError
 from harness.storage import Storage, weights_of
 from harness.store import Store
-from harness.tasks import TASKS
+from harness.tasks.task import TASKS
 
 Harness = Callable[..., Said]
 

@@ -17,7 +17,7 @@ from harness.cli import main
 from harness.commands import glue_submission
 from harness.commands.glue_submission import SHEETS
 from harness.store import Store
-from harness.tasks import TASKS
+from harness.tasks.task import TASKS
 
 ROWS = 21
 LINE = "--table few_shot --methods ft --sizes 20 --subsets 0 --seeds 31,42 --data data --set max_length=32 --set fine_tune.steps=4 --set fine_tune.batch_size=8"

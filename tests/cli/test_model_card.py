@@ -14,7 +14,7 @@ from harness.commands import model_card
 from harness.commands.model_card import CardScore
 from harness.planning.aggregation import Aggregation
 from harness.planning.resolved import ResolvedTable
-from harness.tasks import TASKS
+from harness.tasks.task import TASKS
 from harness.wording import in_points
 
 

@@ -18,8 +18,8 @@ from harness.planning.table import load_table
 from harness.search.request import TuneRequest
 from harness.search.space import requested_space
 from harness.specs import RowSet
-from harness.tasks import normalised
 from harness.tasks.inferred import Description, infer_task
+from harness.tasks.overlap import normalised
 from harness.tasks.task import load_user_task
 
 Harness = Callable[..., Said]

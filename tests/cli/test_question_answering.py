@@ -21,7 +21,7 @@ from harness.commands.prepare import prepare
 from harness.commands.report import grid_of
 from harness.planning.request import from_json
 from harness.store import Store
-from harness.tasks import score
+from harness.tasks.metrics import score
 
 Harness = Callable[..., Said]
 BENCH = (

@@ -18,7 +18,7 @@ from harness.encoders import locate
 from harness.planning.request import from_json
 from harness.planning.runs import make_plan
 from harness.store import Store
-from harness.tasks import open_source
+from harness.tasks.sources import open_source
 
 Harness = Callable[..., Said]
 BENCH = (

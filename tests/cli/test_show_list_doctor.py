@@ -16,7 +16,8 @@ from harness.encoders.families import FAMILIES
 from harness.methods import METHODS
 from harness.storage import Storage, checkpoint_of, weights_of
 from harness.store import Owner, Store, StoredRequest
-from harness.tasks import TASKS, open_source
+from harness.tasks.sources import open_source
+from harness.tasks.task import TASKS
 
 Harness = Callable[..., Said]
 Refused = Callable[..., str]

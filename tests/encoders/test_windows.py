@@ -18,7 +18,7 @@ from harness.encoders.tokens import Tokeniser, Windows
 from harness.encoders.tokens.reading import _windows
 from harness.encoders.tokens.tokeniser import PairFrame
 from harness.errors import UserError
-from harness.tasks import Rows
+from harness.tasks.rows import Rows
 
 TEXT = 'Café Noir (est. 1999) sells 3,000 "tiny" cakes\u00a0a day; naïve 東京 visitors pay €2.50 each 😀 today.'
 WORDS = [TEXT, "Who sells tiny cakes?", "antidisestablishmentarianism is one long word, isn't it?"]

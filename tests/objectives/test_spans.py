@@ -20,7 +20,7 @@ from harness.objectives import build, objective
 from harness.objectives.classification import CRITERIA
 from harness.objectives.heads import TokenHead
 from harness.specs import Data, Encoder, RowSet, Selection, Stage
-from harness.tasks import score
+from harness.tasks.metrics import score
 from harness.training.forward_backward import ForwardBackward
 from harness.training.loop import Inputs, Scoring, predict, train
 from harness.training.process_group import ProcessGroup

@@ -22,7 +22,7 @@ from harness.planning.table import TASK_RECIPES, load_table, table_names
 from harness.planning.task_reader import Translation
 from harness.planning.values import grid_points
 from harness.specs import Optim, Run, Stage
-from harness.tasks import part_name
+from harness.tasks.corpora import part_name
 from harness.views.caption import Caption, caption_lines
 from harness.views.settings import settings_of
 

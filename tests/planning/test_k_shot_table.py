@@ -11,7 +11,7 @@ from views.runs import filled, render
 from harness.commands.prepare import check_lengths
 from harness.encoders import locate
 from harness.planning.runs import Plan, make_plan
-from harness.tasks import open_source
+from harness.tasks.sources import open_source
 from harness.views.caption import Caption
 
 

@@ -20,7 +20,9 @@ from harness.planning.runs import Plan, make_plan
 from harness.planning.table import Table, load_table
 from harness.planning.task_reader import Translation
 from harness.specs import Run
-from harness.tasks import Rows, TextSource, Translator, back_translated, cached_augmentation, open_source
+from harness.tasks.rows import Rows
+from harness.tasks.sources import TextSource, open_source
+from harness.tasks.translation import Translator, back_translated, cached_augmentation
 from harness.views.caption import Caption, note_lines
 from harness.views.settings import settings_of
 

@@ -18,7 +18,8 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import make_plan
 from harness.planning.table import load_table
 from harness.planning.task_reader import Translation
-from harness.tasks import TASKS, open_source
+from harness.tasks.sources import open_source
+from harness.tasks.task import TASKS
 from harness.views.caption import Caption, caption_lines, note_lines
 from harness.views.figures.figure import csv_of, drawn, points_of
 from harness.views.figures.panels import FAINT, INK, MUTED, SERIES

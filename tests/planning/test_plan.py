@@ -19,12 +19,12 @@ from harness.commands.prepare import check_masks
 from harness.encoders import HeadTraining, Located, locate
 from harness.encoders.packaged import HEAD_TRAINING
 from harness.encoders.tokens import Vocabulary
-from harness.errors import UserError
+from harness.errors import NotAtHand, UserError
 from harness.planning.runs import CHARS_PER_TOKEN, Plan, make_plan, stage_flops
 from harness.planning.task_reader import NO_TRANSLATION, Translation
 from harness.specs import Encoder, Parent, Selection, Stage
-from harness.tasks import TASKS, NotAtHand, TextSource, open_source
-from harness.tasks.task import Task, load_user_task
+from harness.tasks.sources import TextSource, open_source
+from harness.tasks.task import TASKS, Task, load_user_task
 from harness.views.notes import mlm_head_notes, weight_sentences
 
 SHAPE = {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "vocab_size": 50265}

@@ -18,7 +18,7 @@ from harness.planning.runs import Plan, make_plan
 from harness.planning.table import load_table
 from harness.planning.task_reader import Translation
 from harness.specs import Encoder, Run
-from harness.tasks import open_source
+from harness.tasks.sources import open_source
 
 
 def resolved(table: str, preset: str, *overrides: tuple[str, Any], **fields: Any) -> ResolvedTable:

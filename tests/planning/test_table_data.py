@@ -17,7 +17,8 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
 from harness.planning.task_reader import Translation
 from harness.specs import Encoder
-from harness.tasks import Rows, TextSource, open_source
+from harness.tasks.rows import Rows
+from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import Task
 
 TINY = Located(Encoder("7" * 32, "tiny"), None, BERT_TINY, None)

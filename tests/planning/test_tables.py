@@ -19,7 +19,8 @@ from harness.methods import METHODS, hyperparameters
 from harness.planning.recipe import MlmHead, Phase, PreTrain, fraction_of
 from harness.planning.row import Row
 from harness.planning.table import Column, Preset, Table, load_table, matching, stated, table_names
-from harness.tasks import METRICS, TASKS, Task, score
+from harness.tasks.metrics import METRICS, score
+from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError
 
 

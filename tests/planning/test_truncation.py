@@ -9,7 +9,7 @@ import tiny
 
 from harness.planning import truncation as module
 from harness.planning.truncation import Truncation, truncation
-from harness.tasks import Rows
+from harness.tasks.rows import Rows
 
 
 @pytest.mark.parametrize("pairs", [False, True], ids=["text", "pair"])

@@ -21,7 +21,7 @@ from harness.search.points import Points
 from harness.search.request import TuneRequest
 from harness.search.trials import Mode, Point
 from harness.specs import SHARED_PHASES, Record, Run
-from harness.tasks import METRICS
+from harness.tasks.metrics import METRICS
 
 
 def points_of(mode: Mode) -> Points:

@@ -37,7 +37,7 @@ from harness.search.space import (
     space_names,
     tunable_at,
 )
-from harness.tasks import TASKS
+from harness.tasks.task import TASKS
 from harness.yaml_files import parse_yaml
 
 SPACES = {name: load_space(name) for name in space_names()}

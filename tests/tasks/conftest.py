@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.tasks import TextSource, open_source
+from harness.tasks.sources import TextSource, open_source
 
 
 @pytest.fixture(scope="session")

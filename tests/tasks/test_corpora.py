@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 from harness.errors import UserError
 from harness.specs import KEY_LENGTH, RowSet
-from harness.tasks import CORPORA, Rows, load_corpus, open_corpus
+from harness.tasks.corpora import CORPORA, load_corpus, open_corpus
+from harness.tasks.rows import Rows
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TEXTS = ["One.", "Twö, three.", "One.", "«Four» \u4e94", "five  six", *(f"Sentence {i}." for i in range(3000))]
@@ -163,7 +164,7 @@ class TestMemo:
 
 MEMORY = """
 import resource, sys
-from harness.tasks import open_corpus
+from harness.tasks.corpora import open_corpus
 import pyarrow.parquet
 open_corpus(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -249,7 +250,7 @@ def opened(tmp_path: Path, *names: str, download: bool = True, **variables: str)
     """What opening each name in a fresh process says."""
     code = f"""
 from harness.errors import UserError
-from harness.tasks import open_corpus
+from harness.tasks.corpora import open_corpus
 for name in {names!r}:
     try:
         corpus = open_corpus(name, download={download})

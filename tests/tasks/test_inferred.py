@@ -19,10 +19,9 @@ from ruamel.yaml import YAML
 from tasks.task_files import write_file
 
 from harness.errors import UserError
-from harness.tasks import Task, open_source
 from harness.tasks.inferred import Description, infer_task, task_yaml
-from harness.tasks.sources import WHOLE
-from harness.tasks.task import load_user_task
+from harness.tasks.sources import WHOLE, open_source
+from harness.tasks.task import Task, load_user_task
 
 
 def option(name: str) -> str:
@@ -394,7 +393,7 @@ def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:
 
 
 SAID = """
-from harness.tasks import open_source
+from harness.tasks.sources import open_source
 from harness.tasks.inferred import Description, infer_task
 from harness.tasks.sources import WHOLE
 task, _ = infer_task('hub:me/moods', Description(), lambda name: f'--{name}')

@@ -11,8 +11,11 @@ import pytest
 from tasks.task_files import pairs, write_file
 
 from harness.errors import UserError
-from harness.tasks import PROTOCOLS, TASKS, Rows, Task, TextSource, normalised, open_source
-from harness.tasks.task import load_user_task
+from harness.tasks.overlap import normalised
+from harness.tasks.protocols import PROTOCOLS
+from harness.tasks.rows import Rows
+from harness.tasks.sources import TextSource, open_source
+from harness.tasks.task import TASKS, Task, load_user_task
 
 K_SHOT = PROTOCOLS["k_shot"]
 SST2, MNLI, STSB = (TASKS[name] for name in ("sst2", "mnli", "stsb"))

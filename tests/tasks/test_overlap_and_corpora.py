@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.tasks import PROTOCOLS, TASKS, Rows, TextSource, count_overlap, load_corpus, normalised
-from harness.tasks.overlap import normal_ids, without
+from harness.tasks.corpora import load_corpus
+from harness.tasks.overlap import count_overlap, normal_ids, normalised, without
+from harness.tasks.protocols import PROTOCOLS
+from harness.tasks.rows import Rows
+from harness.tasks.sources import TextSource
+from harness.tasks.task import TASKS
 
 
 def rows(*texts: tuple[str, ...] | str) -> Rows:

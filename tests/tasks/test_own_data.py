@@ -16,14 +16,17 @@ from hub import COMMIT, StandIn, elsewhere, stand_in
 from tasks.task_files import write_file
 
 from harness.errors import UserError
-from harness.tasks import PROTOCOLS, Rows, open_source
+from harness.tasks.protocols import PROTOCOLS
+from harness.tasks.rows import Rows
+from harness.tasks.sources import open_source
 from harness.tasks.task import load_user_task
 
 FEW = PROTOCOLS["cmlm_few_shot"]
 HEAD = "name: mine\ncolumns: [text]\nclasses: ['no', 'yes']\nmetrics: [accuracy]\n"
 SAID = """
 from harness.errors import UserError
-from harness.tasks import PROTOCOLS, open_source
+from harness.tasks.protocols import PROTOCOLS
+from harness.tasks.sources import open_source
 from harness.tasks.task import load_user_task
 for path in {paths!r}:
     try:

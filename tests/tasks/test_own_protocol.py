@@ -11,8 +11,12 @@ import pytest
 from tasks.task_files import write_file
 
 from harness.errors import UserError
-from harness.tasks import PROTOCOLS, Protocol, Rows, Task, TextSource, normalised, open_source
-from harness.tasks.task import load_user_task
+from harness.tasks.overlap import normalised
+from harness.tasks.protocol import Protocol
+from harness.tasks.protocols import PROTOCOLS
+from harness.tasks.rows import Rows
+from harness.tasks.sources import TextSource, open_source
+from harness.tasks.task import Task, load_user_task
 
 OWN = {name: protocol for name, protocol in PROTOCOLS.items() if name.startswith("own")}
 ONCE = OWN["own"]
@@ -225,7 +229,7 @@ def test_sizes_are_a_learning_curve_up_to_all_rows(tmp_path: Path) -> None:
 
 def test_a_task_with_evaluation_sets_is_tested_on_them(packaged: dict[str, Path]) -> None:
     """A task that is not the user's: its labelled development set is the test set, dev comes from its training set."""
-    from harness.tasks import TASKS
+    from harness.tasks.task import TASKS
 
     source = open_source(None)
     train, dev, test = cut(ONCE, TASKS["movies"], source)

@@ -12,8 +12,12 @@ import pytest
 from tasks.task_files import pairs, single, write_file
 
 from harness.errors import UserError
-from harness.tasks import PROTOCOLS, TASKS, Protocol, Rows, Task, TextSource, count_overlap, open_source
-from harness.tasks.protocols import dev_size
+from harness.tasks.overlap import count_overlap
+from harness.tasks.protocol import Protocol
+from harness.tasks.protocols import PROTOCOLS, dev_size
+from harness.tasks.rows import Rows
+from harness.tasks.sources import TextSource, open_source
+from harness.tasks.task import TASKS, Task
 
 FEW, FULL, GLUE_DEV = (PROTOCOLS[name] for name in ("cmlm_few_shot", "cmlm_full_size", "glue_dev"))
 SST2 = TASKS["sst2"]

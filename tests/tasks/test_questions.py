@@ -13,11 +13,13 @@ from questions import questions, write_questions
 
 from harness.answers import as_label, of_label
 from harness.errors import UserError
-from harness.tasks import PROTOCOLS, TASKS, Rows, open_source
 from harness.tasks.inferred import Description, infer_task, task_yaml
 from harness.tasks.overlap import normal_ids
+from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.reading import read_rows
-from harness.tasks.task import load_user_task
+from harness.tasks.rows import Rows
+from harness.tasks.sources import open_source
+from harness.tasks.task import TASKS, load_user_task
 
 SQUAD = TASKS["squad_v2"]
 RECORD = {"question": "Who?", "context": "Ann met Bob.", "answers": {"text": ["Ann"], "answer_start": [0]}}

@@ -14,9 +14,11 @@ import pytest
 from tasks.task_files import pairs, single, write_file
 
 from harness.errors import UserError
-from harness.tasks import TASKS, Task, open_source, reading
+from harness.tasks import reading
 from harness.tasks.reading import whole_rows
 from harness.tasks.rows import Rows
+from harness.tasks.sources import open_source
+from harness.tasks.task import TASKS, Task
 
 ENDINGS = ("parquet", "csv", "jsonl")
 AWKWARD = ['commas, "quotes"', "line\nbreak", " spaces ", "Ünïcode 漢字 🎈", "tab\there", "NA", "null", "007"]

@@ -15,10 +15,10 @@ import pytest
 from tasks.task_files import write_file
 
 import harness
-from harness.tasks import Rows, normalised, reading
+from harness.tasks import reading
 from harness.tasks import rows as rows_module
-from harness.tasks.overlap import normal_ids
-from harness.tasks.rows import mix, scoped
+from harness.tasks.overlap import normal_ids, normalised
+from harness.tasks.rows import Rows, mix, scoped
 
 TEXTS = (("a", "b"), ("c", "d"), ("a", "b"), ("e", ""), ("a", "b"))
 LABELS = np.array([0, 1, 0, 1, 1])

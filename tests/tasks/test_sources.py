@@ -11,9 +11,10 @@ from hub import StandIn, stand_in
 from hub import elsewhere as in_fresh_process
 from tasks.task_files import pairs, single, write_file
 
-from harness.errors import UserError
-from harness.tasks import TASKS, NotAtHand, load_corpus, open_source, task_named
-from harness.tasks.sources import HUB_DATASET, HUB_REVISION
+from harness.errors import NotAtHand, UserError
+from harness.tasks.corpora import load_corpus
+from harness.tasks.sources import HUB_DATASET, HUB_REVISION, open_source
+from harness.tasks.task import TASKS, task_named
 
 SST2 = TASKS["sst2"]
 
@@ -26,7 +27,7 @@ def hub(tmp_path: Path) -> Iterator[StandIn]:
 
 def elsewhere(code: str, tmp_path: Path, **variables: str) -> str:
     script = (
-        "from harness.errors import UserError\nfrom harness.tasks import *\nsource, sst2 = open_source(None), TASKS['sst2']\n"
+        "from harness.errors import UserError\nfrom harness.tasks.protocols import PROTOCOLS\nfrom harness.tasks.sources import open_source\nfrom harness.tasks.task import TASKS\nsource, sst2 = open_source(None), TASKS['sst2']\n"
         + code
     )
     return in_fresh_process(script, tmp_path, **variables)

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from tasks.task_files import pairs, write_file
 
 from harness.errors import UserError
-from harness.tasks import PROTOCOLS, TASKS, Rows, TextSource, open_source
 from harness.tasks.protocol import SAMPLERS, quotas
+from harness.tasks.protocols import PROTOCOLS
+from harness.tasks.rows import Rows
+from harness.tasks.sources import TextSource, open_source
+from harness.tasks.task import TASKS
 
 FEW, PER_CLASS, FULL = (PROTOCOLS[f"scl_{name}"] for name in ("few_shot", "per_class", "full_size"))
 SST2, MNLI = TASKS["sst2"], TASKS["mnli"]

@@ -21,7 +21,7 @@ from harness.planning.table import load_table
 from harness.search.points import Points
 from harness.search.trials import Trial
 from harness.store import Store
-from harness.tasks import score
+from harness.tasks.metrics import score
 from harness.tracking import KEY, Tracked, Trackers, check_trackers
 
 

@@ -13,7 +13,7 @@ from views.runs import filled, render, results, rows_of
 from harness.analysis.schema import Result
 from harness.analysis.scores import Examples
 from harness.planning.resolved import ResolvedTable
-from harness.tasks import TASKS, Task
+from harness.tasks.task import TASKS, Task
 from harness.views.caption import Caption, caption_lines, footnotes, note_lines
 from harness.views.cells import AVERAGE, Grid
 from harness.views.settings import settings_of, settings_view

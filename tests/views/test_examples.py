@@ -16,7 +16,7 @@ from harness.kinds import Predictions
 from harness.planning.runs import Plan, make_plan
 from harness.specs import Encoder, Record, Run
 from harness.store import Store
-from harness.tasks import METRICS
+from harness.tasks.metrics import METRICS
 from harness.views.cells import Grid, aggregate
 from harness.views.numbers.examples import ExampleFrames, example_frames
 

@@ -25,7 +25,9 @@ from harness.kinds import Predictions
 from harness.planning.runs import Plan, make_plan
 from harness.specs import Encoder, Record, Stage, starts_elsewhere
 from harness.store import Store
-from harness.tasks import Task, open_source, score
+from harness.tasks.metrics import score
+from harness.tasks.sources import open_source
+from harness.tasks.task import Task
 from harness.views.cells import own_scores
 from harness.views.notes import starts_elsewhere_sentences
 

@@ -17,7 +17,7 @@ from harness.statistics.agreement import WRONG, doubted, flip_rates, if_wrong, v
 from harness.statistics.design import full_grid
 from harness.store import Store
 from harness.store.rows import predicted_by
-from harness.tasks import METRICS
+from harness.tasks.metrics import METRICS
 from harness.views.cells import Grid
 from harness.views.numbers.comparison import Place, Runs, runs_of
 
