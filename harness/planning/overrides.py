@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from harness.errors import UserError, hint, unknown
 from harness.methods import METHODS
 from harness.planning.recipe import PHASES, EncoderSettings, Length, MlmHead, Phase, PreTrain, Recipe, Value
-from harness.planning.request import Override
+from harness.planning.request import Override, value_of
 from harness.planning.row import ENCODER, ResolvedRow, Row, phases_of, rows_named
 from harness.wording import listed
 from harness.yaml_files import Strict, validated
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from harness.planning.table import Preset, Table
 
 M = TypeVar("M", bound=Strict)
-
-
-class _TokenLimit(Strict):
-    max_length: Length
 
 
 @dataclass
@@ -42,7 +38,7 @@ class Applied:
         """Raises UserError for a key that is not known and for a value that does not fit it."""
         group, name, value = override.path[0], ".".join(override.path[1:]), override.value
         if override.key == "max_length":
-            self.max_length = validated(_TokenLimit, {"max_length": value}, override.place).max_length
+            self.max_length = value_of(Length, value, override.place)
         elif group == "mlm_head":
             self.mlm_head = _changed(self.mlm_head, override, name)
         elif group == "encoder":
