@@ -79,7 +79,7 @@ class TableData:
 
 
 def data_settings(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, object]:
-    """Settings that the data depend on besides tasks, sizes and subsets, and the encoder itself."""
+    """Settings that the data depend on besides tasks, sizes and subsets, and the encoder itself. Where none names a translator, any that was read will do."""
     text = resolved.pre_train
     return {
         "protocol": resolved.protocol,
@@ -88,7 +88,7 @@ def data_settings(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, obj
         "mlm_head.steps": resolved.mlm_head.steps,
         "mlm_head.frozen": resolved.mlm_head.frozen,
         **{f"{ENCODER}{name}": under.settings.get(name) for name in EncoderSettings.model_fields},
-        **({"translator": resolved.translator} if resolved.translates else {}),
+        **({"translator": resolved.translator} if resolved.translates and resolved.translator else {}),
         **({f"pre_train.{name}": getattr(text, name) for name in ("corpus", "fraction")} if text else {}),
     }
 

@@ -12,6 +12,7 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
 from harness.planning.snapshot import Snapshot, remade, snapshot
 from harness.planning.table import load_table, table_names
+from harness.planning.task_reader import Translation
 from harness.specs import Encoder
 
 
@@ -56,6 +57,16 @@ def test_a_part_of_what_was_read_is_enough_and_another_recipe_gives_other_keys()
         again = remade(resolved, read)
         assert again is not None
         assert [run.stage.key for run in again.runs] == [run.stage.key for run in plan_of(resolved).runs]
+
+
+def test_where_no_translator_is_named_what_was_translated_is_read() -> None:
+    """A table named one when its bench was recorded, and names none now."""
+    named = resolve_table("few_shot", "quick", translator="apertium:spa,cat")
+    plan = make_plan(named, None, Located(Encoder("7" * 32), None, BERT_TINY, None), translation=Translation())
+    assert any(stage.data.views > 1 for stage in plan.stages.values())
+    for translator, same in (("apertium:spa,cat", True), (None, True), ("file:views.csv", False)):
+        again = remade(resolve_table("few_shot", "quick", translator=translator), kept(plan))
+        assert (again is not None and again.stages.keys() == plan.stages.keys()) == same
 
 
 @pytest.mark.parametrize(
