@@ -1,5 +1,5 @@
 """The Python API, for notebooks and scripts: `import harness`, then `harness.plan`, `harness.bench`, `harness.tune`, `harness.tune_plan`,
-`harness.results`, `harness.compare`, `harness.examples`, `harness.record`, `harness.studies`, `harness.study`, for trained models `harness.runs`,
+`harness.results`, `harness.report`, `harness.compare`, `harness.record`, `harness.studies`, `harness.study`, for trained models `harness.runs`,
 `harness.misclassified`, `harness.export`, `harness.predict`, `harness.embeddings`, and between stores `harness.publish`, `harness.merge`.
 
 Arguments are those of the command line: `harness bench --table few_shot --methods ft --set fine_tune.lr=1e-5` is
@@ -30,9 +30,8 @@ from harness.api.arguments import (
     with_table,
 )
 from harness.api.caller import in_notebook, undisturbed
-from harness.api.data_frames import BenchResult, CompareResult, ExamplesResult, PlanSummary, TuneResult
+from harness.api.data_frames import BenchResult, PlanSummary, TuneResult
 from harness.commands.bench import bench as run_bench
-from harness.commands.compare import comparisons_of
 from harness.commands.export import Exported
 from harness.commands.export import export as write
 from harness.commands.predict import classifier
@@ -41,7 +40,7 @@ from harness.commands.publish import Published, open_other
 from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, recorded, recorded_runs
 from harness.commands.recorded import misclassified as misclassified
-from harness.commands.report import examples_of
+from harness.commands.report import grid_of
 from harness.commands.stored import last_bench, like_last
 from harness.commands.study import (
     Opened,
@@ -54,11 +53,13 @@ from harness.commands.study import (
 )
 from harness.commands.train import Show, unshown
 from harness.commands.trained import Embeddings, embeddings_of
-from harness.errors import UserError
+from harness.commands.views import VIEWS, WITH_TEXTS, differences_of
+from harness.errors import UserError, unknown
 from harness.planning.request import PLAIN, Request
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as merge_stores
 from harness.store.exchange import Merged
+from harness.views.view import View
 from harness.wording import counted
 
 if TYPE_CHECKING:
@@ -159,6 +160,25 @@ def _recorded(function: str, request: Request, texts: bool = False) -> Prepared:
 
 @lists(*PLAIN)
 @undisturbed()
+def report(
+    table: Name = "", *, view: str = "results", set: Set | None = None, with_file: Files = "", **fields: Any
+) -> View:
+    """A view of a table from the store, as `harness report --view` prints it; trains nothing. Its `frame` has every number, unrounded on the metric's own
+    scale; `written(format)` writes it as text, md, latex, csv, json, parquet, html, png, svg or pdf. Other arguments as of `results`.
+
+    >>> import harness
+    >>> done = harness.bench("few_shot", tasks="movies", methods=["ft", "scl"], sizes=20, subsets=[0, 1], seeds=31, set={"fine_tune.steps": 4})
+    >>> harness.report(view="variance").frame["source"].unique().tolist()
+    ['subset', 'seed', 'interaction', 'test items']
+    """
+    if view not in VIEWS:
+        raise unknown("view", view, VIEWS, "view")
+    prepared = _recorded("report", request_from(table, set, with_file, fields), texts=view in WITH_TEXTS)
+    return VIEWS[view](prepared, *grid_of(prepared))
+
+
+@lists(*PLAIN)
+@undisturbed()
 def compare(
     table: Name = "",
     *,
@@ -168,8 +188,8 @@ def compare(
     set: Set | None = None,
     with_file: Files = "",
     **fields: Any,
-) -> CompareResult:
-    """Every row of a table against one of them, from the store; trains nothing. Arguments as of `results`.
+) -> View:
+    """Every row of a table against one of them, from the store, as a view (`report`); trains nothing. Arguments as of `results`.
 
     `against`: a row (left out: the first). `region`: rows are equivalent within so many points. `items`: test items are a
     third factor beside subsets and seeds.
@@ -177,31 +197,14 @@ def compare(
     >>> import harness
     >>> done = harness.bench("few_shot", tasks="movies", methods=["ft", "scl"], sizes=20, subsets=[0, 1], seeds=31, set={"fine_tune.steps": 4})
     >>> found = harness.compare()
-    >>> found.comparisons[["row", "against", "num_subsets", "num_seeds"]]
+    >>> found.frame[["row", "against", "num_subsets", "num_seeds"]]
        row against  num_subsets  num_seeds
     0  SCL      FT            2          1
     """
     if not isinstance(items, bool):
         raise UserError(f"items: should be true or false, not {items!r}.")
-    prepared = _recorded("compare", request_from(table, set, with_file, fields), texts=True)
-    return CompareResult(prepared, comparisons_of(prepared, against, share("region", region), items))
-
-
-@lists(*PLAIN)
-@undisturbed()
-def examples(table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Any) -> ExamplesResult:
-    """The test examples of a table over all its runs, from stored predictions: consensus and flips, labels in doubt. Arguments as of `results`; of tasks
-    with classes.
-
-    >>> import harness
-    >>> done = harness.bench("few_shot", tasks="movies", methods=["ft", "scl"], sizes=20, subsets=[0, 1], seeds=31, set={"fine_tune.steps": 4})
-    >>> found = harness.examples()
-    >>> found.rows[["row", "num_subsets", "num_seeds"]]
-       row  num_subsets  num_seeds
-    0   FT            2          1
-    1  SCL            2          1
-    """
-    return ExamplesResult(examples_of(_recorded("examples", request_from(table, set, with_file, fields), texts=True)))
+    prepared = _recorded("compare", request_from(table, set, with_file, fields), texts=items)
+    return differences_of(prepared, grid_of(prepared)[0], against, share("region", region), items)
 
 
 @lists(*SEARCH)

@@ -7,31 +7,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from harness.api.arguments import share
-from harness.commands.compare import detections_of, variance_of
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of
 from harness.commands.seal import seal
+from harness.commands.views import detections_of
 from harness.errors import UserError, naming_arguments
 from harness.planning.data import TableData
 from harness.planning.recipe import Value
 from harness.views.caption import Caption
 from harness.views.cells import Grid
-from harness.views.comparison import (
-    comparison_document,
-    comparison_frame,
-    rendered,
-    rendered_variance,
-    sentence,
-    variance_frame,
-)
-from harness.views.document import fragment, written
-from harness.views.examples import examples_document, label_sentences
-from harness.views.numbers.comparison import Comparisons
-from harness.views.numbers.examples import ExampleFrames
-from harness.views.power import detection_rows
-from harness.views.ranks import ranks_frame
 from harness.views.table import results_view
-from harness.views.variance import CellVariance
 from harness.views.view import View
 
 if TYPE_CHECKING:
@@ -104,9 +89,7 @@ class PlanSummary:
     def detect(self, points: float = 1.0) -> pd.DataFrame:
         """What the plan detects with 80 % power, and the cheapest design for a difference of `points`: one row a size and column, with
         scores on the metric's own scale. `docs/statistics.md` has the columns."""
-        import pandas as pd
-
-        return pd.DataFrame(detection_rows(detections_of(self._prepared, share("points", points))))
+        return detections_of(self._prepared, share("points", points)).frame
 
     @naming_arguments()
     def seal(self, against: str = "", region: float = 1.0, items: bool = False, points: float | None = None) -> str:
@@ -169,90 +152,6 @@ class BenchResult:
 
     def _repr_html_(self) -> str:
         return self._view._repr_html_()
-
-
-@dataclass(frozen=True, repr=False)
-class CompareResult:
-    """Rows compared. Scores are on the metric's own scale (1 for 100 %); `docs/statistics.md` has the columns."""
-
-    _prepared: Prepared
-    _comparisons: Comparisons
-
-    @cached_property
-    def comparisons(self) -> pd.DataFrame:
-        """One row a size, column and row."""
-        return comparison_frame(self._comparisons)
-
-    @cached_property
-    def _variances(self) -> tuple[Grid, list[CellVariance]]:
-        return variance_of(self._prepared)
-
-    @cached_property
-    def variance(self) -> pd.DataFrame:
-        """One row a cell and source of variance."""
-        return variance_frame(self._variances[1])
-
-    @cached_property
-    def ranks(self) -> pd.DataFrame:
-        """Rank intervals and sets of the best: one row a size, row and column, and over the columns."""
-        return ranks_frame(self._comparisons.grid)
-
-    @property
-    def sentences(self) -> list[str]:
-        """Each comparison in words."""
-        return [sentence(each, self._comparisons) for each in self._comparisons.comparisons]
-
-    def table(self, format: str = "text") -> str:
-        """The comparisons; `format`: text, md, latex, csv or json."""
-        return rendered(self._comparisons, format)
-
-    def variance_table(self, format: str = "text") -> str:
-        """The variances; `format`: text, md, latex, csv or json."""
-        grid, variances = self._variances
-        return rendered_variance(variances, grid, format)
-
-    def __repr__(self) -> str:
-        return self.table()
-
-    def _repr_html_(self) -> str:
-        return fragment(comparison_document(self._comparisons))
-
-
-@dataclass(frozen=True, repr=False)
-class ExamplesResult:
-    """The test examples of a table over all its runs. Shares and scores are on their own scale (1 for 100 %); `docs/results.md` has the columns."""
-
-    _found: ExampleFrames
-
-    @property
-    def examples(self) -> pd.DataFrame:
-        """One row an example of a column at a size: what all runs predict of it, whether its label is doubted, and its texts."""
-        return self._found.examples
-
-    @property
-    def labels(self) -> pd.DataFrame:
-        """One row a column and size: how many labels are doubted, and how good that list is."""
-        return self._found.labels
-
-    @property
-    def rows(self) -> pd.DataFrame:
-        """One row a cell: its score, consensus and flips."""
-        return self._found.rows
-
-    @property
-    def sentences(self) -> list[str]:
-        """Of each column and size what all rows get wrong, and how far the list of doubted labels can be trusted."""
-        return label_sentences(self._found)
-
-    def table(self, format: str = "text") -> str:
-        """`format`: text, md or latex."""
-        return written(examples_document(self._found), format)
-
-    def __repr__(self) -> str:
-        return self.table()
-
-    def _repr_html_(self) -> str:
-        return fragment(examples_document(self._found))
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,7 +6,7 @@ import argparse
 
 from harness.cli.plan import describe
 from harness.cli.progress import confirm, show, warn
-from harness.cli.report import check_format, print_grid
+from harness.cli.report import check_printed, print_grid
 from harness.cli.request import read
 from harness.cli.terminal import print_lines
 from harness.commands.bench import bench as run_bench
@@ -16,7 +16,7 @@ from harness.wording import counted
 
 def bench(args: argparse.Namespace) -> int:
     """Show the plan, train what is missing, print the table. 1 when a cell stays incomplete."""
-    check_format(args.format)
+    check_printed(args.format)
     request = read(args)
 
     def agree(prepared: Prepared) -> None:

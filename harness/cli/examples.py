@@ -1,4 +1,4 @@
-"""`errors`: the examples that a run got wrong, with their texts; or the test examples of a table over all its runs."""
+"""`errors`: the examples that a run got wrong, with their texts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.request import given_flags, recalled
-from harness.cli.terminal import print_lines, print_table
-from harness.commands.prepare import prepare_recorded
+from harness.cli.terminal import print_lines
 from harness.commands.recorded import misclassified
-from harness.commands.report import examples_of
 from harness.commands.row_files import check_new, writer
-from harness.errors import UserError
-from harness.planning.request import FIELDS
 from harness.store import DEFAULT_URL
-from harness.views.document import written
-from harness.views.examples import examples_document
 from harness.wording import counted
 
 if TYPE_CHECKING:
@@ -26,80 +19,10 @@ if TYPE_CHECKING:
 
 
 def errors(args: argparse.Namespace) -> int:
-    """Of a key the examples that its run got wrong; of a table its test examples over all runs."""
+    """Print the examples of one split that a run got wrong, those of the highest confidence first."""
     out = Path(args.output) if args.output else None
     if out:
         check_new(out)
-    if not args.key:
-        return _of_table(args, out)
-    if given := given_flags(args, "with_files", "table", "set", *FIELDS, "last"):
-        raise UserError(f"errors: {given[0]} is for a table's runs, and {args.key} is one run; leave one of them out.")
-    return _of_run(args, out)
-
-
-def _of_table(args: argparse.Namespace, out: Path | None) -> int:
-    """Print what replicates agree on, and labels in doubt; of one column at one size also examples."""
-    if args.split:
-        raise UserError(
-            "errors: --split is for one run (errors KEY --split test); a table's runs are compared on its test sets."
-        )
-    prepared = prepare_recorded(recalled(args), texts=True)
-    print_lines([prepared.note] if prepared.note else [])
-    found = examples_of(prepared)
-    if not len(found.rows):
-        raise UserError(" ".join(["errors: no finished run of this table predicts classes.", *found.skipped]))
-    print_table(written(examples_document(found), "text"), sys.stdout)
-    if out:
-        _write(found.examples, out)
-        print_lines(
-            [f"{counted(len(found.examples), 'row')}, one an example, column and size, written to {out}."], sys.stdout
-        )
-    elif len(found.labels) > 1:
-        print_lines(
-            ["One task at one size also lists its examples (--tasks, --sizes); --output FILE has all."], sys.stdout
-        )
-    else:
-        _print_lists(found.examples, args.limit)
-    return 0
-
-
-LISTS: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame]]] = {
-    "doubted": (
-        "Labels in doubt, the least probable first",
-        lambda frame: frame[frame["doubted"]].sort_values("gold_probability", kind="stable"),
-    ),
-    "wrong": (
-        "Wrong in every row and not in doubt, the least probable first",
-        lambda frame: frame[frame["all_rows_wrong"] & ~frame["doubted"]].sort_values("gold_probability", kind="stable"),
-    ),
-    "flips": (
-        "Flipped most between the runs of a row",
-        lambda frame: frame[frame["flips"] > 0].sort_values("flips", ascending=False, kind="stable"),
-    ),
-}
-
-
-def _print_lists(frame: pd.DataFrame, limit: int) -> None:
-    texts = [name for name in map(str, frame) if name.startswith("text.")]
-    for title, chosen in LISTS.values():
-        rows = chosen(frame)
-        print(f"\n{title}: {min(limit, len(rows)):,} of {len(rows):,}")
-        for row in rows.head(limit).to_dict("records"):
-            flips = "" if row["flips"] != row["flips"] else f", flips {100 * row['flips']:.0f} %"
-            print(
-                f"\nexample {row['example']}: label {row['gold']}, which {100 * row['right']:.0f} % of {row['runs']} runs predict, most "
-                f"{row['consensus']}{flips}"
-            )
-            print_lines((f"  {' '.join(row[name].split())}" for name in texts), sys.stdout)
-
-
-def _write(frame: pd.DataFrame, out: Path) -> None:
-    with writer(out) as write:
-        write([{str(name): value for name, value in row.items()} for row in frame.to_dict("records")])
-
-
-def _of_run(args: argparse.Namespace, out: Path | None) -> int:
-    """Print the examples of one split that a run got wrong, those of the highest confidence first."""
     split = args.split or "dev"
     frame = misclassified(args.key, split=split, store=args.store or DEFAULT_URL)
     wrong, examples = frame.attrs["wrong"], counted(frame.attrs["rows"], "example")
@@ -109,7 +32,8 @@ def _of_run(args: argparse.Namespace, out: Path | None) -> int:
     if out and not wrong:
         end = "; no file is written."
     elif out:
-        _write(frame, out)
+        with writer(out) as write:
+            write([{str(name): value for name, value in row.items()} for row in frame.to_dict("records")])
         end, shown = f"; written to {args.output}.", frame.head(0)
     elif len(shown) < wrong:
         end = f"; the {len(shown)} of the {order}:"

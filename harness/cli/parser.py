@@ -19,10 +19,13 @@ TABLE_FORMATS = (*FORMATS, "parquet")
 PRESETS = "quick, laptop, paper, base, grid, seeds, large, roberta_base, roberta_large"
 FIGURE_FORMATS = ("png", "svg", "pdf")
 SUBMISSION = "glue-submission"
-TABLE_VIEWS = ("results", "notes", "settings", "classes")
+TABLE_VIEWS = (
+    *("results", "notes", "settings", "classes", "figure"),
+    *("differences", "variance", "ranks", "cost", "examples"),
+)
 """What `report --view` prints of a table."""
 REPORT_FORMATS = (*TABLE_FORMATS, "html", *FIGURE_FORMATS, SUBMISSION)
-COMPARE_FORMATS = (*FORMATS, *FIGURE_FORMATS)
+COMPARE_FORMATS = (*TABLE_FORMATS, "html", *FIGURE_FORMATS)
 CODE = "Python files of the methods that records name: nothing that a record names is run"
 POINTS = Annotated[Amount, Field(gt=0)]
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "studies", "runs")
@@ -230,7 +233,6 @@ def _report(report: argparse.ArgumentParser) -> None:
     _table_flags(report)
     _last_flag(report)
     report.add_argument("--view", choices=TABLE_VIEWS, help="what to print of the table (default: results)")
-    _flag(report, "--figure", "figure of table NAME, 'cost' (score against FLOPs), or 'variance'", "NAME")
     _flag(report, "--study", "a study ('harness list studies'): prints its points, writes its page again", "NAME")
     _other_system(report)
     _add(report, "track")
@@ -242,10 +244,6 @@ def _compare(compare: argparse.ArgumentParser) -> None:
     _last_flag(compare)
     what = _rule_flags(compare, "comparison")
     _other_system(what)
-    view = what.add_mutually_exclusive_group()
-    _switch(view, "--variance", "each cell's variance components: subset, seed, interaction and test items")
-    _switch(view, "--cost", "each cell's score beside the FLOPs and hours of a run, post-training and search included")
-    _switch(view, "--ranks", "each row's rank with its interval, also over the columns")
     _switch(what, "--without-collapsed", "leave out runs that predict a single class on dev")
     _output_flags(compare, COMPARE_FORMATS)
 
@@ -295,14 +293,11 @@ def _show(show: argparse.ArgumentParser) -> None:
 
 
 def _errors(errors: argparse.ArgumentParser) -> None:
-    errors.add_argument(
-        "key", nargs="?", default="", help="key of a run; without one, the examples of a table over its runs"
-    )
-    _flag(errors, "--split", "of a run: dev, test, or the name of a test set (default: dev)")
+    errors.add_argument("key", help="key of a run, or its first characters ('harness list runs')")
+    _flag(errors, "--split", "dev, test, or the name of a test set (default: dev)")
     _flag(errors, "--limit", "examples to print (default: 20)", kind=Count, default=20)
     _flag(errors, "--output", "write all of them to a new .csv, .tsv, .jsonl or .parquet file", "FILE")
-    _table_flags(errors)
-    _last_flag(errors)
+    _add(errors, "store", "methods", methods=CODE)
 
 
 def _export(export: argparse.ArgumentParser) -> None:
@@ -362,7 +357,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
     "errors": (
         _errors,
         "examples:errors",
-        "show the examples that a run got wrong, or those of a table by their labels",
+        "show the examples that a run got wrong",
     ),
     "export": (
         _export,

@@ -13,12 +13,13 @@ from tabulate import tabulate
 
 from harness.cli.request import read
 from harness.cli.terminal import duration, print_lines, print_table
-from harness.commands.compare import detections_of
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, lacking, prepare
 from harness.commands.seal import seal
+from harness.commands.views import detections_of
 from harness.encoders.flops import parameters, weights_bytes
 from harness.errors import UserError
+from harness.views.differences import REGION
 from harness.views.notes import (
     overlap_sentences,
     own_data,
@@ -28,8 +29,6 @@ from harness.views.notes import (
     unreached_sentences,
     weight_sentences,
 )
-from harness.views.numbers.comparison import REGION
-from harness.views.power import detection_lines
 from harness.views.seal import ALONE, seal_lines
 from harness.wording import counted, listed, sizes_text, some_of
 from harness.yaml_files import format_value
@@ -50,8 +49,8 @@ def plan(args: argparse.Namespace) -> int:
     print_lines(describe(prepared), sys.stdout)
     print("\n".join(["", *_rows(prepared)]))
     if args.detect is not None:
-        lines = detection_lines(detections_of(prepared, args.detect / 100), duration)
-        print_table("\n".join(["", *lines]), sys.stdout)
+        print()
+        print_table(str(detections_of(prepared, args.detect / 100, duration).written("text")), sys.stdout)
     if sealed:
         print()
         print_lines([*seal_lines(sealed), ALONE], sys.stdout)

@@ -20,11 +20,10 @@ from harness.specs import Stage
 from harness.views.caption import Caption
 from harness.views.cells import Grid, aggregate
 from harness.views.classes import class_reports
+from harness.views.cost import Cost, cost_before
 from harness.views.notes import plan_notes, starts_elsewhere_sentences
-from harness.views.numbers.comparison import Place
-from harness.views.numbers.cost import Cost, cost_before
-from harness.views.numbers.examples import ExampleFrames, example_frames
 from harness.views.other_system import Digests, read_other_system
+from harness.views.runs import Place
 from harness.views.seal import sealed_places
 
 if TYPE_CHECKING:
@@ -115,23 +114,6 @@ def with_other_system(prepared: Prepared, path: Path) -> Prepared:
     }
     tests = {(task, name): rows.digest for task, found in data.tasks.items() for name, rows in found.tests.items()}
     return replace(prepared, others=read_other_system(path, prepared.resolved, Digests(training, tests)))
-
-
-def examples_of(prepared: Prepared) -> ExampleFrames:
-    """The test examples over all runs, with their texts as 'text.COLUMN' in `examples`, of data that are at hand."""
-    plan = prepared.plan
-    found = example_frames(plan, prepared.store, grid_of(prepared)[0])
-    for name in found.labels["column"].unique() if len(found.labels) else ():
-        data = plan.tasks[prepared.resolved.columns[name].task]
-        rows = plan.library.get(data.tests[prepared.resolved.columns[name].evaluation].digest)
-        if rows is None:
-            continue
-        of_column = found.examples["column"] == name
-        places = found.examples.loc[of_column, "example"].to_numpy() - 1
-        for number, title in enumerate(data.task.columns):
-            every = [row[number] for row in rows.texts]
-            found.examples.loc[of_column, f"text.{title}"] = [every[place] for place in places]
-    return found
 
 
 def known_costs(stages: Iterable[Stage], store: Store) -> dict[str, Cost]:

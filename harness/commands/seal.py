@@ -9,7 +9,7 @@ from harness.commands.report import grid_of
 from harness.errors import UserError
 from harness.specs import Run
 from harness.store import DEFAULT_URL, Store, StoredSeal
-from harness.views.numbers.comparison import REGION
+from harness.views.differences import REGION
 from harness.views.seal import plan_of
 from harness.wording import counted, some_of
 
@@ -18,7 +18,7 @@ def seal(
     prepared: Prepared, against: str = "", region: float = REGION, items: bool = False, wanted: float | None = None
 ) -> StoredSeal:
     """Keep the plan of a comparison in the store, which is made where there is none; a plan that is sealed already stays as it is. `against`, `region`,
-    `items`: as of `comparisons_of`; `wanted`: the difference that is looked for. Scores are on the metric's own scale.
+    `items`: as of `differences_of`; `wanted`: the difference that is looked for. Scores are on the metric's own scale.
 
     Raises UserError where a run is recorded, where keys are not known yet, and where there is nothing to compare.
     """

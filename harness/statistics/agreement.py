@@ -1,6 +1,6 @@
 """What several runs predict of the same examples: their consensus, how often they flip, and labels that they agree against.
 
-Pure: class codes in, shares out. `docs/statistics.md` has the precision and recall of doubted labels, in simulated tables with planted wrong ones.
+Pure: class codes in, shares out.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ Codes = NDArray[np.int64]
 
 AGREED = 0.9
 """Share of runs that predict the same other class than the label, from which on the label is doubted."""
-WRONG = 0.05
-"""Share of wrong labels for which the precision of a list of doubted labels is stated."""
 
 
 @dataclass(frozen=True)
@@ -80,26 +78,3 @@ def flip_rates(codes: ArrayLike, classes: int) -> FlipRates:
 def doubted(runs: Votes, gold: ArrayLike) -> NDArray[np.bool_]:
     """Which of n labels a share `AGREED` of the runs or more predict one other class for."""
     return np.asarray((runs.consensus != np.asarray(gold)) & (runs.agreement >= AGREED))
-
-
-@dataclass(frozen=True)
-class Precision:
-    """Of a list of doubted labels, if a share `WRONG` of all labels is wrong: `recall`, of the wrong labels the share on the list, and `precision`, of the
-    list the share of wrong labels (NaN for an empty list)."""
-
-    precision: float
-    recall: float
-
-
-def if_wrong(runs: Votes, gold: ArrayLike) -> Precision:
-    """How good the list is if a share `WRONG` of the labels is wrong, each another class drawn at random whatever its example: what the runs agree on tells.
-
-    A wrong label is on the list where the runs agree on the right class, or on a third one, as often as they do on labels that are right; of those with which
-    they agree, nearly all are. Where labels are wrong because examples are hard, it is on the list less often.
-    """
-    classes, labels = runs.counts.shape[1], np.asarray(gold)
-    agree, same = runs.agreement >= AGREED, runs.consensus == labels
-    others = (1 - 1 / (classes - 1)) * float((agree & ~same).mean())
-    recall = min(1.0, float((agree & same).mean()) / (1 - WRONG) + others)
-    listed = float(doubted(runs, labels).mean())
-    return Precision(min(1.0, WRONG * recall / listed) if listed else float("nan"), recall)

@@ -15,12 +15,11 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow
 from harness.views.cells import Cell, Grid, Note, family, has_average, own_scores
 from harness.views.classes import ClassReport
-from harness.views.numbers.ranks import sets_of_the_best
+from harness.views.ranks import BEST, sets_of_the_best
+from harness.views.runs import means_lines
 from harness.views.settings import about_paper
-from harness.views.view import best
 from harness.wording import counted, in_points, letter, listed, shortened, sizes_text, some_of
 
-BEST = f"{best('Marked')}: statistically tied for best in its column (95 %, by the tests of 'harness compare')."
 SHOWN_CLASSES = 6
 
 
@@ -120,13 +119,6 @@ def _term_lines(grid: Grid) -> Iterator[str]:
         spread = "; ±: of all runs of which these are made" if r.aggregate.spread == "std" else ""
         yield f"{title}: the mean over the cells of {listed(rows)}{spread}."
     yield from _selection_lines(grid)
-
-
-def means_lines(grid: Grid, judged: str) -> Iterator[str]:
-    """What is `judged` by the means of runs, in a table of several rows whose cells are something else."""
-    aggregation = grid.resolved.aggregate
-    if aggregation.center != "mean" and len(grid.resolved.printed_rows) > 1:
-        yield f"A cell of this table is the {aggregation.label} of its runs; {judged} are of their means."
 
 
 def _average_line(r: ResolvedTable) -> str:

@@ -1,65 +1,149 @@
-"""Scores beside their cost as text, Markdown, LaTeX, CSV or JSON. Pure."""
+"""Scores beside their cost: what one run of a row computes and how long it takes, with the stages before fine-tuning and with search. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from harness.specs import Parent, Stage
 from harness.views.cells import Grid
-from harness.views.document import DASH, Document, Entry, Table, in_format
-from harness.views.numbers.cost import CellCost, cost_frame
-from harness.views.table import column_name, size_name
+from harness.views.runs import Place, Runs, column_name, columns_of, metric_of, runs_of, score_interval, size_name
+from harness.views.view import DASH, Table, View, with_spread
 from harness.wording import in_points, two_digits
 
+PARTS = ("fine_tuning", "earlier", "search", "total")
+COLUMNS = (
+    *("size", "row", "column", "metric", "score", "low", "high"),
+    *(f"{part}_{unit}" for part in PARTS for unit in ("flops", "seconds")),
+)
+"""Of the frame, a row a cell: the mean over the largest full grid of replicates on the metric's own scale with its crossed 95 % interval, and the mean
+cost of a run that counts; `search`: of all the search, configurations that do not count too, shared by the runs of the cell. In a table of several
+encoders also `parameters`."""
+ABOUT = (
+    "Score: mean over subsets and seeds in points (x100), with half the width of its crossed 95 % interval. FLOPs and time: means of one run, each stage "
+    "counted in every run that starts from it, as the run alone would cost; time as recorded, on the hardware of each record. Times: FLOPs as a multiple of the "
+    "first row's. What others spent on a given encoder is in no figure."
+)
+SEARCH = "Search: all stages of the studies that hold the runs of a row, and of its configurations that were not selected, shared by the runs of its cell."
 
-def notes(costs: Sequence[CellCost]) -> list[str]:
-    """What the figures are, for below the table."""
-    lines = [
-        "Score: mean over subsets and seeds in points (x100), with half the width of its crossed 95 % interval. FLOPs and time: means of one run, each stage "
-        "counted in every run that starts from it, as the run alone would cost; time as recorded, on the hardware of each record. Times: FLOPs as a multiple of the "
-        "first row's.",
-        "Beaten by: the cheapest row whose mean is as high or higher for no more FLOPs; 'harness compare' says whether the scores are separable. What others "
-        "spent on a given encoder is in no figure.",
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOPs and seconds of training, a multiply-add as two."""
+
+    flops: float = 0.0
+    seconds: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.seconds + other.seconds)
+
+    def per(self, count: int) -> Cost:
+        return Cost(self.flops / count, self.seconds / count)
+
+
+class RunCost(NamedTuple):
+    """Of one run: its fine-tuning, and the stages before it, each as if the run had been trained alone. `counts`: its score does; else it was
+    trained to select another configuration of its row."""
+
+    fine_tuning: Cost
+    earlier: Cost
+    counts: bool = True
+
+
+RunCosts = Mapping[tuple[str, str, int], Sequence[RunCost]]
+"""The costs of finished runs by (row as printed, task, size)."""
+
+
+def cost_before(stage: Stage, known: Mapping[str, Cost]) -> Cost:
+    """Of the stages that one starts from, whose costs are `known` by key. Of one whose weights are taken on its way, the share of its updates
+    until then."""
+    if not isinstance(stage.init, Parent):
+        return Cost()
+    start, step = stage.init.stage, stage.init.step
+    share = step / start.optim.steps if isinstance(step, int) else 1.0
+    whole = known[start.key]
+    return Cost(share * whole.flops, share * whole.seconds) + cost_before(start, known)
+
+
+def costs(
+    grid: Grid,
+    of_runs: RunCosts,
+    search: Mapping[str, Cost],
+    parameters: Mapping[str, float] = MappingProxyType({}),
+    more: Sequence[str] = (),
+) -> View:
+    """Every cell with a finished run. `search`: the cost of the searches that gave a row its point, by row as printed; `parameters`: of the encoder of
+    a row, where it is said. A run in a column Avg costs what its runs on all columns' tasks cost."""
+    import pandas as pd
+
+    runs, sizes = runs_of(grid), grid.resolved.sizes
+    cells = [
+        cell
+        for size in sizes
+        for column in columns_of(grid)
+        for row in grid.resolved.printed_rows
+        if (size, row, column) in runs
+        and (cell := _cell(grid, (size, row, column), runs[size, row, column], of_runs, search))
     ]
-    if any(cell.search.flops for cell in costs):
-        lines.append(
-            "Search: all stages of the studies that hold the runs of a row, and of its configurations that were not selected, shared by the runs of its cell."
-        )
-    return lines
-
-
-def rendered_costs(costs: Sequence[CellCost], grid: Grid, more: Sequence[str], format: str) -> str:
-    """`more`: further sentences below the table. Ends with a newline. Raises UserError for an unknown format."""
-    searched = any(cell.search.flops for cell in costs)
-    search = ["Search"] if searched else []
-    sized = ["Parameters"] if any(cell.parameters for cell in costs) else []
-    head = ("Column", "Row", *sized, "Score", "Fine-tuning", "Earlier", *search, "FLOPs", "Times", "Hours", "Beaten by")
-    left = frozenset({0, 1, len(head) - 1})
+    sized = bool(cells) and any(parameters.values())
+    if sized:
+        cells = [cell | {"parameters": parameters.get(cell["row"], 0.0)} for cell in cells]
+    searched = any(cell["search_flops"] for cell in cells)
+    head = ["Column", "Row", *(["Parameters"] if sized else []), "Score", "Fine-tuning", "Earlier"]
+    head += [*(["Search"] if searched else []), "FLOPs", "Times", "Hours"]
     tables = []
-    for size in grid.resolved.sizes:
-        of_size = [cell for cell in costs if cell.size == size]
-        first = {cell.column: cell.total.flops for cell in reversed(of_size)}
-        rows = [_row(grid, cell, first[cell.column], searched, bool(sized)) for cell in of_size]
-        tables.append(Table(size_name(size, grid.resolved.size_unit), head, rows, left))
-    about = notes(costs)
-    name = grid.resolved.table.name
-    document = Document(f"{name}-cost", tables, [*about, *more], caption=about[:2])
-    body = {"table": name, "costs": [], "notes": [*about, *more]}
-    return in_format(format, cost_frame(costs), "costs", body, document)
+    for size in sizes:
+        here = [cell for cell in cells if cell["size"] == size]
+        first = {cell["column"]: cell["total_flops"] for cell in reversed(here)}
+        rows = [_row(grid, cell, first[cell["column"]], searched) for cell in here]
+        tables.append(Table(size_name(size, grid.resolved.size_unit), head, rows, {0, 1}))
+    frame = pd.DataFrame(cells, columns=[*COLUMNS, *(["parameters"] if sized else [])])
+    lines = [ABOUT, *([SEARCH] if searched else []), *more]
+    return View("costs", frame, tables, lines, about={"table": grid.resolved.table.name})
 
 
-def _row(grid: Grid, cell: CellCost, first: float, searched: bool, sized: bool) -> list[str | Entry]:
-    spread = "" if cell.high is None else in_points(cell.high - cell.score)
-    search = [f"{cell.search.flops:.2g}"] if searched else []
-    values = [f"{cell.fine_tuning.flops:.2g}", f"{cell.earlier.flops:.2g}", *search, f"{cell.total.flops:.2g}"]
-    times = f"{cell.total.flops / first:.2f}" if first else DASH
-    hours = two_digits(cell.total.seconds / 3600)
+def _cell(
+    grid: Grid, place: Place, of_cell: Runs, of_runs: RunCosts, search: Mapping[str, Cost]
+) -> dict[str, Any] | None:
+    size, row, column = place
+    columns = grid.resolved.columns
+    over = [name for group in grid.resolved.average_over for name in group]
+    tasks = [columns[column].task] if column in columns else [*dict.fromkeys(columns[name].task for name in over)]
+    every = [of_runs.get((row, task, size), ()) for task in tasks]
+    of_tasks = [[run for run in runs if run.counts] for runs in every]
+    values, pairs = of_cell.grid()
+    if not pairs or not all(of_tasks):
+        return None
+    fine_tuning, earlier = (
+        sum((sum((getattr(run, name) for run in runs), Cost()).per(len(runs)) for runs in of_tasks), Cost())
+        for name in ("fine_tuning", "earlier")
+    )
+    rejected = (run.fine_tuning + run.earlier for runs in every for run in runs if not run.counts)
+    searched = sum(rejected, search.get(row, Cost())).per(values.size)
+    interval = score_interval(grid, column, values)
+    found = {
+        "size": size,
+        "row": row,
+        "column": column,
+        "metric": metric_of(grid, column),
+        "score": float(values.mean()),
+    }
+    found |= {"low": interval and interval.low, "high": interval and interval.high}
+    parts = zip(PARTS, (fine_tuning, earlier, searched, fine_tuning + earlier + searched), strict=True)
+    return found | {f"{part}_{unit}": value for part, cost in parts for unit, value in vars(cost).items()}
+
+
+def _row(grid: Grid, cell: Mapping[str, Any], first: float, searched: bool) -> list[str]:
+    spread = "" if cell["high"] is None else in_points(cell["high"] - cell["score"])
+    shown = [part for part in PARTS if part != "search" or searched]
     return [
-        column_name(grid, cell.column),
-        cell.row,
-        *([f"{cell.parameters / 1e6:.1f} M" if cell.parameters else DASH] if sized else []),
-        Entry(in_points(cell.score), spread),
-        *values,
-        times,
-        hours,
-        cell.beaten,
+        column_name(grid, cell["column"]),
+        cell["row"],
+        *([f"{size / 1e6:.1f} M" if size else DASH] if (size := cell.get("parameters")) is not None else []),
+        with_spread(in_points(cell["score"]), spread),
+        *(f"{cell[f'{part}_flops']:.2g}" for part in shown),
+        f"{cell['total_flops'] / first:.2f}" if first else DASH,
+        two_digits(cell["total_seconds"] / 3600),
     ]

@@ -1,87 +1,223 @@
-"""What a plan detects, in words and as a table. Pure."""
+"""What a planned table can detect, and the cheapest design for a wanted difference: from recorded variances, or from defaults.
+
+Pure. `docs/statistics.md` has the method.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
 
-from harness.statistics.power import CONFIDENCE, MOST_SEEDS, MOST_SUBSETS, Design
-from harness.views.numbers.power import Detections
-from harness.views.view import DASH, Table, text_lines
+import numpy as np
+
+from harness.planning.runs import Plan
+from harness.statistics.crossed import mean_squares
+from harness.statistics.power import (
+    CONFIDENCE,
+    LEVEL,
+    MOST_SEEDS,
+    MOST_SUBSETS,
+    Components,
+    Design,
+    cheapest,
+    detectable,
+    precision,
+    upper_components,
+)
+from harness.views.cells import Grid
+from harness.views.runs import NO_RUNS, Place, Runs, columns_of, family_sizes, reference_of, run_places, runs_of
+from harness.views.view import DASH, Table, View
 from harness.wording import counted, in_points
+
+DEFAULT = Components(subset=8.3e-4, seed=1e-4, interaction=7.3e-4)
+"""Variances of a paired difference of accuracies. Of subset and run: the means of the upper limits of five recorded differences (SST-2, 100 examples,
+MiniLM and bert-tiny, in docs/results). Of the seed, 1 point: its five estimates are below 0, and the upper 80 % limit of their mean is
+1.3 points, so that 0 is not known either."""
+
 
 MANY = 8
 """Comparisons above which a narrower table is advised."""
 
 
-def detection_lines(detections: Detections, duration: Callable[[float], str]) -> list[str]:
-    """`duration`: hours in words."""
-    wanted = in_points(detections.wanted)
-    head = ["Column", "Examples", "Subset sd", "Seed sd", "Run sd", "From", "Detects", f"For {wanted}", "Time"]
-    body = []
-    for detection in detections.by_column:
-        sds = [in_points(value**0.5) for value in vars(detection.components).values()]
-        source = counted(detection.recorded, "recorded difference") if detection.recorded else "defaults"
-        detects = DASH if detection.detects is None else in_points(detection.detects)
-        size, best = f"{detection.size:,}" if detection.size else "full", detection.enough
-        cheapest = [design_text(best), duration(best.cost)] if best else [DASH] * 2
-        body.append([detection.title, size, *sds, source, detects, *cheapest])
-    planned = f"{counted(detections.num_subsets, 'subset')} x {counted(detections.num_seeds, 'seed')}"
-    lines = [
-        *text_lines(Table("", head, body, frozenset({0, 5}))),
-        "",
-        f"Detects: the smallest true difference from {detections.against}, in points, that {planned} can find with 80 % power (crossed t test, two-sided "
-        f"5 %, by Holm over {counted(detections.comparisons, 'comparison')}, at its first step {detections.level:.3g}). The whole table in this design takes "
-        f"about {duration(detections.hours)} from its beginning. Sd: of a paired difference by source, in points; of recorded differences the "
-        f"upper {100 * CONFIDENCE:.0f} % confidence limit.",
+class Resolution(NamedTuple):
+    """Of one column at one size, on the metric's own scale. `recorded`: how many recorded differences its `components` come from, 0 for
+    the defaults; `detects`: the smallest true difference that the table's design finds with 80 % power, None for a single run."""
+
+    size: int
+    column: str
+    title: str
+    components: Components
+    recorded: int
+    detects: float | None
+
+
+class Resolutions(NamedTuple):
+    """What a table's design can tell from its first row, `against`; '' where it has no other. `comparisons`: the family that Holm's correction is over."""
+
+    against: str
+    comparisons: int
+    by_column: tuple[Resolution, ...]
+
+    @property
+    def level(self) -> float:
+        """Of the strictest of Holm's steps."""
+        return LEVEL / self.comparisons
+
+
+def resolutions(grid: Grid, against: str = "") -> Resolutions:
+    """By the recorded pairs of the first row, or of `against`, and the others, without reference rows, as `harness compare` pairs them; by defaults where there is none."""
+    r, runs = grid.resolved, runs_of(grid)
+    titles = [title for title in r.printed_rows if title not in r.reference_titles] or [*r.printed_rows]
+    against, reference = reference_of(r, against) if titles else ("", str)
+    pairs = [(title, reference(title)) for title in titles if title != reference(title)]
+    own, further = family_sizes(run_places(grid), reference, r.reference_titles)
+    comparisons = own or further or 1
+    detected = cache(
+        lambda components, a, b: detectable(precision(components, a, b, LEVEL / comparisons)) if a * b > 1 else None
+    )
+    found = []
+    for size in r.sizes:
+        for column in columns_of(grid):
+            components, count = recorded_components(runs, (size, column), pairs)
+            detects = detected(components, len(r.subsets_at(size)), len(r.seeds))
+            found.append(Resolution(size, column, grid.title(column), components, count, detects))
+    return Resolutions(against, comparisons, tuple(found))
+
+
+def detections(
+    grid: Grid, wanted: float, hours: Callable[[int, int], float], duration: Callable[[float], str] = "{:.1f} h".format
+) -> View:
+    """What the planned table detects, and the cheapest design for a difference `wanted`, on the metric's own scale. `hours`: of a design of subsets x seeds,
+    from its beginning; `duration`: hours in words. The first row is compared with the others, as `harness compare` does."""
+    import pandas as pd
+
+    r, shown = grid.resolved, resolutions(grid)
+    cheapest_for = cache(lambda components: cheapest([components], wanted, hours, level=shown.level))
+    drawn = [each for each in shown.by_column if each.size > 0 or len(r.subsets_at(each.size)) > 1]
+    found, body = [], []
+    for each in shown.by_column:
+        enough = cheapest_for(each.components) if each in drawn else None
+        found.append(
+            {
+                "size": each.size,
+                "column": each.column,
+                **{f"{name}_variance": value for name, value in vars(each.components).items()},
+                "recorded": each.recorded,
+                "detects": each.detects,
+                "enough_subsets": enough and enough.num_subsets,
+                "enough_seeds": enough and enough.num_seeds,
+                "enough_hours": enough and enough.cost,
+            }
+        )
+        sds = [in_points(value**0.5) for value in vars(each.components).values()]
+        source = counted(each.recorded, "recorded difference") if each.recorded else "defaults"
+        detects = DASH if each.detects is None else in_points(each.detects)
+        best = [_text(enough), duration(enough.cost)] if enough else [DASH] * 2
+        body.append([each.title, f"{each.size:,}" if each.size else "full", *sds, source, detects, *best])
+    head = [
+        "Column",
+        "Examples",
+        "Subset sd",
+        "Seed sd",
+        "Run sd",
+        "From",
+        "Detects",
+        f"For {in_points(wanted)}",
+        "Time",
     ]
-    if detections.largest is None:
-        lines.append("The full training set is one subset: other designs are proposed for sizes that are drawn.")
-    elif detections.enough is None:
+    redrawn = list(dict.fromkeys(each.components for each in drawn))
+    enough = cheapest(redrawn, wanted, hours, level=shown.level) if redrawn else None
+    most = (precision(components, MOST_SUBSETS, MOST_SEEDS, shown.level) for components in redrawn)
+    largest = max(map(detectable, most), default=None)
+    lines = _lines(grid, shown, wanted, enough, largest, duration, hours)
+    about = {"table": r.table.name, "against": shown.against, "comparisons": shown.comparisons}
+    return View("detections", pd.DataFrame(found), [Table("", head, body, {0, 5})], [*lines], about=about)
+
+
+def _lines(
+    grid: Grid,
+    shown: Resolutions,
+    wanted: float,
+    enough: Design | None,
+    largest: float | None,
+    duration: Callable[[float], str],
+    hours: Callable[[int, int], float],
+) -> Iterator[str]:
+    """`enough`: the cheapest design for all columns and sizes; `largest`: what the largest design that is proposed detects in all of them, None where
+    the training set is the full one."""
+    subsets, seeds, points = len(grid.resolved.subsets), len(grid.resolved.seeds), in_points(wanted)
+    yield (
+        f"Detects: the smallest true difference from {shown.against}, in points, that {counted(subsets, 'subset')} x {counted(seeds, 'seed')} can find with 80 % "
+        f"power (crossed t test, two-sided 5 %, by Holm over {counted(shown.comparisons, 'comparison')}, at its first step {shown.level:.3g}). The whole table in "
+        f"this design takes about {duration(hours(subsets, seeds))} from its beginning. Sd: of a paired difference by source, in points; of recorded differences "
+        f"the upper {100 * CONFIDENCE:.0f} % confidence limit."
+    )
+    if largest is None:
+        yield "The full training set is one subset: other designs are proposed for sizes that are drawn."
+    elif enough is None:
         most = f"{MOST_SUBSETS} subsets x {MOST_SEEDS} seeds"
-        lines.append(
-            f"No design of up to {most} detects {wanted} points in all columns and sizes; the largest detects {in_points(detections.largest)}."
-        )
+        yield f"No design of up to {most} detects {points} points in all columns and sizes; the largest detects {in_points(largest)}."
     else:
-        lines.append(
-            f"The cheapest design that detects {wanted} points in all columns and sizes: {design_text(detections.enough)}, about "
-            f"{duration(detections.enough.cost)} for the whole table."
+        yield f"The cheapest design that detects {points} points in all columns and sizes: {_text(enough)}, about {duration(enough.cost)} for the whole table."
+        yield f"In a shell: --subsets $(seq -s, 0 {enough.num_subsets - 1}), and with --seeds any {enough.num_seeds} numbers."
+    if subsets < (least := math.ceil(math.log2(2 / shown.level))):  # its smallest p is 2 / 2^subsets
+        yield (
+            f"The exact sign-flip test cannot reach p {shown.level:.3g} with {counted(subsets, 'subset')} (its smallest p is "
+            f"{2 / 2**subsets:.3g}): it needs {least}."
         )
-        lines.append(
-            f"In a shell: --subsets $(seq -s, 0 {detections.enough.num_subsets - 1}), and with --seeds any {detections.enough.num_seeds} numbers."
-        )
-    if detections.num_subsets < detections.subsets_for_exact:
-        lines.append(
-            f"The exact sign-flip test cannot reach p {detections.level:.3g} with {counted(detections.num_subsets, 'subset')} (its smallest p is "
-            f"{2 / 2**detections.num_subsets:.3g}): it needs {detections.subsets_for_exact}."
-        )
-    if detections.comparisons > MANY:
-        lines.append("With fewer comparisons each detects less: narrow them with --methods, --tasks or --sizes.")
-    if any(not detection.recorded for detection in detections.by_column):
-        lines.append(
+    if shown.comparisons > MANY:
+        yield "With fewer comparisons each detects less: narrow them with --methods, --tasks or --sizes."
+    if not all(each.recorded for each in shown.by_column):
+        yield (
             "Defaults: by subset and run as of five recorded differences (SST-2, 100 examples, MiniLM and bert-tiny), by seed 1 point. They are a guess "
             "for other tasks, sizes and metrics: run 5 subsets x 3 seeds of two rows first, and the plan takes their variances."
         )
-    if detections.num_seeds == 1:
-        lines.append("One seed says nothing about others: what it detects holds for that seed.")
-    return lines
+    if seeds == 1:
+        yield "One seed says nothing about others: what it detects holds for that seed."
 
 
-def design_text(design: Design) -> str:
+def _text(design: Design) -> str:
     return f"{design.num_subsets} x {design.num_seeds}"
 
 
-def detection_rows(detections: Detections) -> list[dict[str, object]]:
-    """One row a column and size, on the metric's own scale."""
-    return [
-        {
-            "size": detection.size,
-            "column": detection.column,
-            **{f"{name}_variance": value for name, value in vars(detection.components).items()},
-            "recorded": detection.recorded,
-            "detects": detection.detects,
-            "enough_subsets": detection.enough and detection.enough.num_subsets,
-            "enough_seeds": detection.enough and detection.enough.num_seeds,
-            "enough_hours": detection.enough and detection.enough.cost,
-        }
-        for detection in detections.by_column
-    ]
+def recorded_components(
+    runs: Mapping[Place, Runs], place: tuple[int, str], pairs: Sequence[tuple[str, str]]
+) -> tuple[Components, int]:
+    """The mean of the upper limits over all pairs of a row and the one that it is compared with that have at least two subsets and two seeds in common, and how many
+    these are; the defaults where there is none."""
+    size, column = place
+    found = []
+    for pair in pairs:
+        ours, theirs = (runs.get((size, name, column), NO_RUNS) for name in pair)
+        values, _ = ours.minus(theirs)
+        if min(values.shape) > 1:
+            components = upper_components(mean_squares(values))
+            found.append(tuple(vars(components).values()))
+    if not found:
+        return DEFAULT, 0
+    return Components(*(float(mean) for mean in np.mean(found, axis=0))), len(found)
+
+
+def cost_of(plan: Plan) -> Callable[[int, int], tuple[float, float]]:
+    """(FLOPs, stages) of the plan with other numbers of subsets and seeds: a stage that several subsets share is counted once for all of
+    them, and so for seeds; what is trained on a full training set has one subset in any design. What one subset or one seed cannot show counts for each run."""
+    r = plan.resolved
+    served: dict[str, set[tuple[int, int, int]]] = {}
+    for run in plan.runs:
+        for stage in run.stage.chain:
+            served.setdefault(stage.key, set()).add((run.size, run.subset, run.seed))
+    a, b = len(r.subsets), len(r.seeds)
+    totals = {(x, y): np.zeros(2) for x in (0, 1) for y in (0, 1)}
+    for key, runs in served.items():
+        by_subset = len({subset for _, subset, _ in runs}) == 1 and any(r.is_drawn(size) for size, _, _ in runs)
+        by_seed = len({seed for _, _, seed in runs}) == 1
+        totals[by_subset, by_seed] += plan.stage_flops(plan.stages[key]), 1
+
+    def cost(subsets: int, seeds: int) -> tuple[float, float]:
+        parts = [total * (subsets / a) ** x * (seeds / b) ** y for (x, y), total in totals.items()]
+        flops, stages = np.sum(parts, axis=0)
+        return float(flops), float(stages)
+
+    return cost

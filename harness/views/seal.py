@@ -16,8 +16,9 @@ from harness.specs import Run
 from harness.statistics.power import POWER
 from harness.store import StoredSeal
 from harness.views.cells import Grid
-from harness.views.numbers.comparison import LEVEL, Comparison, Comparisons, Place, columns_of, reference_of, run_places
-from harness.views.numbers.power import resolutions
+from harness.views.differences import LEVEL, Difference
+from harness.views.power import resolutions
+from harness.views.runs import Place, columns_of, reference_of, run_places
 from harness.wording import counted, in_points, listed
 
 SHOWN = 12
@@ -108,21 +109,20 @@ def seal_lines(seal: StoredSeal) -> Iterator[str]:
 
 
 def followed(
-    comparisons: Comparisons,
-    collapsed: bool,
+    grid: Grid,
+    comparisons: Sequence[Difference],
+    rule: Mapping[str, Any],
     runs: Sequence[Run],
     seals: Sequence[StoredSeal],
     began: Mapping[str, float],
 ) -> tuple[StoredSeal | None, set[int], str]:
-    """The seal that most comparisons follow, the first of these; which of the comparisons do; and a sentence. `runs`: of the table as it is shown; `seals`: of its name; `began`: when the recorded
+    """The seal that most comparisons follow, the first of these; which of the comparisons do; and a sentence. `rule`: of the comparisons; `runs`: of the table as it is shown; `seals`: of its name; `began`: when the recorded
     runs did, by key."""
     best: StoredSeal | None = None
     planned: set[int] = set()
-    rule = rule_of(comparisons.grid, comparisons.against, comparisons.region, comparisons.items, collapsed)
     for seal in (seal for seal in seals if seal.intact):
         same = all(seal.plan["rule"][name] == value for name, value in rule.items())
-        each = enumerate(comparisons.comparisons)
-        mine = {k for k, c in each if same and _is_planned(c, comparisons.grid, runs, seal, began)}
+        mine = {k for k, c in enumerate(comparisons) if same and _is_planned(c, grid, runs, seal, began)}
         if best is None or len(mine) > len(planned):
             best, planned = seal, mine
     damaged = "".join(
@@ -136,20 +136,20 @@ def followed(
             planned,
             f"Exploratory: no plan of this table was sealed before its runs ('harness plan --seal').{damaged}",
         )
-    number = len(comparisons.comparisons)
+    number = len(comparisons)
     rest = "; the others have other runs or another rule, or runs from before it or not done"
     said = f"Planned: {len(planned)} of {counted(number, 'comparison')}, by seal {name_of(best)}"
     return best, planned, f"{said}{rest if len(planned) < number else ''}.{damaged}"
 
 
-def _is_planned(c: Comparison, grid: Grid, runs: Sequence[Run], seal: StoredSeal, began: Mapping[str, float]) -> bool:
+def _is_planned(c: Difference, grid: Grid, runs: Sequence[Run], seal: StoredSeal, began: Mapping[str, float]) -> bool:
     """Whether the runs of a comparison are the sealed ones and no others, and began after the seal."""
-    plan, rows = seal.plan, {c.row, c.against}
-    if not {(c.size, row, c.column) for row in rows} <= sealed_places(plan):
+    plan, rows, size, column = seal.plan, {c["row"], c["against"]}, c["size"], c["column"]
+    if not {(size, row, column) for row in rows} <= sealed_places(plan):
         return False
-    if (column := plan["columns"][c.column]) != _column(grid, c.column):
+    if (scored := plan["columns"][column]) != _column(grid, column):
         return False
-    titles, tasks = grid.resolved.titles, column["tasks"]
-    sealed = {str(run[-1]) for run in plan["runs"] if run[0] in rows and run[3] == c.size and run[2] in tasks}
-    ours = {run.stage.key for run in runs if titles[run.row] in rows and run.size == c.size and run.task in tasks}
+    titles, tasks = grid.resolved.titles, scored["tasks"]
+    sealed = {str(run[-1]) for run in plan["runs"] if run[0] in rows and run[3] == size and run[2] in tasks}
+    ours = {run.stage.key for run in runs if titles[run.row] in rows and run.size == size and run.task in tasks}
     return sealed == ours and all(began.get(key, 0.0) >= seal.sealed_at for key in ours)

@@ -11,10 +11,10 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.paths import without_folders
-from harness.tasks.metrics import METRICS
 from harness.views.caption import Caption, caption_lines, footnotes, note_lines
 from harness.views.cells import Cell, Grid
-from harness.views.numbers.ranks import ranks, sets_of_the_best
+from harness.views.ranks import ranks, sets_of_the_best
+from harness.views.runs import column_name, size_name
 from harness.views.view import DASH, Table, View, best, noted, with_spread
 from harness.wording import in_points
 
@@ -73,17 +73,6 @@ def _text(grid: Grid, cell: Cell, leads: bool) -> str:
 
 def _score(value: float | None, spread: float | None) -> str:
     return "" if value is None else with_spread(in_points(value), "" if spread is None else in_points(spread))
-
-
-def size_name(size: int, unit: str) -> str:
-    """A heading: '20 training examples'. `unit`: what a protocol's sizes count."""
-    return f"{size} {unit}" if size else "Full training set"
-
-
-def column_name(grid: Grid, column: str) -> str:
-    """'SST-2 (acc)'."""
-    spec = grid.resolved.columns.get(column)
-    return f"{spec.title} ({METRICS[spec.metric].short})" if spec else grid.title(column)
 
 
 def cell_records(grid: Grid) -> list[dict[str, Any]]:

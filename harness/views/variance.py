@@ -5,106 +5,175 @@ Pure. `docs/statistics.md` says how each is estimated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.statistics.crossed import Items, component_interval, item_variance, mean_squares, variance_interval
-from harness.statistics.design import full_grid
 from harness.views.cells import Grid
-from harness.views.numbers.comparison import NO_RUNS, Answers, columns_of, metric_of, runs_of
+from harness.views.figures.panels import FAINT, PANEL, handles_of, legend_below, mark, panels_of
+from harness.views.runs import NO_RUNS, Answers, column_name, columns_of, metric_of, runs_of, size_name
+from harness.views.view import DASH, Table, View
+from harness.wording import examples, in_points, some_of, training_examples
 
 SOURCES = ("subset", "seed", "interaction", "test items")
+COLUMNS = (
+    "size",
+    "row",
+    "column",
+    "metric",
+    "num_subsets",
+    "num_seeds",
+    "source",
+    "variance",
+    "low",
+    "high",
+    "share",
+    "why",
+)
+"""Of the frame, a row a cell and source: variances of one run's score on the metric's own scale squared, empty where they cannot be had, and `why`;
+`share`: of the sum of all sources that are known."""
+ABOUT = (
+    "Standard deviation of one run's score in points (x100) by source, its 95 % interval and its share of the variance. Interaction: "
+    "of subset and seed, with the run's own noise. Test items: what another test set of this size would change in all "
+    "runs alike; what it would change in single runs is in the other columns."
+)
+REACH = 3
+"""How far a panel reaches, as a multiple of its largest standard deviation: intervals of few subsets or seeds reach further."""
+Source = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Source:
-    """Variance of one run's score by one source, on the metric's own scale squared, with its 95 % interval; None where it cannot be
-    had, and `why`. `share`: of the sum of all sources that are known."""
-
-    name: str
-    variance: float | None = None
-    low: float | None = None
-    high: float | None = None
-    share: float | None = None
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class CellVariance:
-    size: int
-    row: str
-    column: str
-    title: str
-    metric: str
-    num_subsets: int
-    num_seeds: int
-    sources: tuple[Source, ...]
-
-
-def decomposed(grid: Grid, answers: Answers) -> list[CellVariance]:
+def variance(grid: Grid, answers: Answers, more: tuple[str, ...] = ()) -> View:
     """Every cell with at least two runs, of its largest full grid of replicates."""
-    found = []
+    import pandas as pd
+
+    cells: list[list[Source]] = []
     runs = runs_of(grid)
     for size in grid.resolved.sizes:
         for column in columns_of(grid):
             for row in grid.resolved.printed_rows:
                 of_cell = runs.get((size, row, column), NO_RUNS)
-                subsets, seeds = full_grid(list(of_cell.scores))
-                if len(subsets) * len(seeds) < 2:
+                scores, pairs = of_cell.grid()
+                if len(pairs) < 2:
                     continue
-                scores = np.array([[of_cell.scores[s, r] for r in seeds] for s in subsets])
-                keys = [[(size, of_cell.configurations[s, r], column, s, r) for r in seeds] for s in subsets]
+                keys = [(size, of_cell.configurations[pair], column, *pair) for pair in pairs]
                 items = None
-                if all(key in answers for row_keys in keys for key in row_keys):
-                    right = np.array([[answers[key] for key in row_keys] for row_keys in keys], dtype=np.float64)
-                    items = item_variance(np.moveaxis(right, -1, 0))
-                place = (size, row, column, grid.title(column), metric_of(grid, column), len(subsets), len(seeds))
-                found.append(CellVariance(*place, _with_shares(_sources(scores, items))))
-    return found
+                if all(key in answers for key in keys):
+                    right = np.array([answers[key] for key in keys], dtype=np.float64).T
+                    items = item_variance(right.reshape(len(right), *scores.shape))
+                place = {"size": size, "row": row, "column": column, "metric": metric_of(grid, column)}
+                place |= {"num_subsets": scores.shape[0], "num_seeds": scores.shape[1]}
+                cells.append([place | source for source in _sources(scores, items)])
+    frame = pd.DataFrame([source for cell in cells for source in cell], columns=[*COLUMNS])
+    tables = [
+        Table(
+            size_name(size, grid.resolved.size_unit),
+            ("Column", "Row", *(name.capitalize() for name in SOURCES)),
+            [[column_name(grid, s[0]["column"]), s[0]["row"], *map(_text, s)] for s in cells if s[0]["size"] == size],
+            {0, 1},
+        )
+        for size in grid.resolved.sizes
+    ]
+    about = {"table": grid.resolved.table.name}
+    picture = partial(_figure, grid, cells) if cells else None
+    return View("variance", frame, tables, [ABOUT, *_unknown(grid, cells), *more], picture, about)
 
 
-def _sources(scores: NDArray[np.float64], items: Items | None) -> dict[str, Source]:
+def _sources(scores: NDArray[np.float64], items: Items | None) -> list[Source]:
     squares = mean_squares(scores)
     a, b, ab = squares.degrees
-    of = [_item_source(items, scores.size)]
+    of = {"test items": _item_source(items, scores.size)}
     if ab:
         for name, square, degrees, count in (
             ("subset", squares.subset, a, squares.num_seeds),
             ("seed", squares.seed, b, squares.num_subsets),
         ):
-            value, low, high = component_interval(square, squares.residual, (degrees, ab), count)
-            of.append(Source(name, float(value), float(low), float(high)))
-        low, high = variance_interval(squares.residual, ab)
-        of.append(Source("interaction", float(squares.residual), float(low), float(high)))
+            of[name] = _source(*component_interval(square, squares.residual, (degrees, ab), count))
+        of["interaction"] = _source(squares.residual, *variance_interval(squares.residual, ab))
     else:
         varied, single = ("subset", "seed") if a else ("seed", "subset")
         square = squares.subset if a else squares.seed
-        low, high = variance_interval(square, max(a, b))
         why = f"with one {single} the run's own noise is in it"
-        of.append(Source(varied, float(square), float(low), float(high), why=why))
-        of += [Source(name, why=f"not known from one {single}") for name in (single, "interaction")]
-    return {source.name: source for source in of}
+        of[varied] = _source(square, *variance_interval(square, max(a, b)), why=why)
+        of |= {name: {"why": f"not known from one {single}"} for name in (single, "interaction")}
+    total = sum(source.get("variance") or 0.0 for source in of.values())
+    unknown = dict.fromkeys(("variance", "low", "high"))
+    found = [{"source": name, **unknown, "why": "", **of[name]} for name in SOURCES]
+    return [
+        each | {"share": None if each["variance"] is None or not total else each["variance"] / total} for each in found
+    ]
+
+
+def _source(value: Any, low: Any, high: Any, why: str = "") -> Source:
+    return {"variance": float(value), "low": float(low), "high": float(high), "why": why}
 
 
 def _item_source(items: Items | None, num_runs: int) -> Source:
     if items is None:
-        why = "known for accuracy, EM and answer F1 on one test set only"
-    elif num_runs < 3:
-        why = "not known from two runs, which do not show whether runs lean to one class"
-    elif items.variance <= 0:
-        why = "not known, because the runs differ more than the items"
-    else:
-        low, high = items.interval()
-        return Source("test items", items.variance, low, high)
-    return Source("test items", why=why)
+        return {"why": "known for accuracy, EM and answer F1 on one test set only"}
+    if num_runs < 3:
+        return {"why": "not known from two runs, which do not show whether runs lean to one class"}
+    if items.variance <= 0:
+        return {"why": "not known, because the runs differ more than the items"}
+    return _source(items.variance, *items.interval())
 
 
-def _with_shares(of: Mapping[str, Source]) -> tuple[Source, ...]:
-    total = sum(source.variance or 0.0 for source in of.values())
-    return tuple(
-        replace(of[name], share=v / total if (v := of[name].variance) is not None and total else None)
-        for name in SOURCES
-    )
+def _text(source: Source) -> str:
+    if source["variance"] is None:
+        return DASH
+    sd, low, high = (in_points(source[name] ** 0.5) for name in ("variance", "low", "high"))
+    share = "" if source["share"] is None else f", {100 * source['share']:.0f} %"
+    return f"{sd} ({low} to {high}){share}"
+
+
+def _unknown(grid: Grid, cells: list[list[Source]]) -> list[str]:
+    """Why sources of variance are not known, each reason once, with the cells that it holds for."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for source in (source for cell in cells for source in cell if source["why"]):
+        place = f"{source['row']}, {grid.title(source['column'])}, {training_examples(source['size'], grid.resolved.size_unit)}"
+        reasons.setdefault((source["source"], source["why"]), []).append(place)
+    return [
+        f"{name.capitalize()}: {why} ({'all cells' if len(places) == len(cells) else some_of(places, 3)})."
+        for (name, why), places in reasons.items()
+    ]
+
+
+def _figure(grid: Grid, cells: list[list[Source]]) -> Any:
+    """A panel for each column and size, the standard deviation of each source with its interval for each row. Sources differ in marker and place,
+    never in colour alone; what is not known is left out."""
+    panels: dict[tuple[str, int], list[list[Source]]] = {}
+    for cell in cells:
+        panels.setdefault((grid.title(cell[0]["column"]), cell[0]["size"]), []).append(cell)
+    canvas, drawn_on = panels_of(len(panels), panel=(1.3 * PANEL[0], 1.0 + 0.55 * max(map(len, panels.values()))))
+    for axes, ((title, size), here) in zip(drawn_on, panels.items(), strict=True):
+        _panel(axes, here)
+        name = f"{title}, {examples(size, grid.resolved.size_unit)}"
+        axes.set(title=name, xlabel="sd of a run's score by source (x100), 95 % interval")
+    legend_below(canvas, handles_of(canvas))
+    return canvas
+
+
+def _panel(axes: Any, cells: list[list[Source]]) -> None:
+    known = [source for cell in cells for source in cell if source["variance"]]
+    edge = REACH * max((100 * source["variance"] ** 0.5 for source in known), default=1.0)
+    cut = False
+    for index in range(len(SOURCES)):
+        for row, source in ((row, cell[index]) for row, cell in enumerate(cells)):
+            if source["variance"] is None:
+                continue
+            place, style = row + 0.18 * (index - 1.5), mark(index)
+            center, low, high = (100 * source[name] ** 0.5 for name in ("variance", "low", "high"))
+            axes.plot([min(low, center), min(high, edge)], [place, place], color=style["color"])
+            axes.plot([center], [place], **style, label=source["source"])
+            if high > edge:
+                axes.plot([edge], [place], color=style["color"], marker=">", markersize=6, clip_on=False)
+                cut = True
+    axes.set_yticks(range(len(cells)), [cell[0]["row"] for cell in cells])
+    axes.set(ylim=(len(cells) - 0.5, -0.5), xlim=(-0.05 * edge / REACH, edge))
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=FAINT)
+    if cut:
+        hollow = {"color": "none", "markeredgecolor": "black", "markerfacecolor": "none"}
+        axes.plot([], [], **hollow, marker=">", label="the interval goes on")

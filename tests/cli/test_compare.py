@@ -16,8 +16,10 @@ from cli.conftest import BENCH, METHODS, Benched
 from views.runs import commit
 
 import harness as python
-from harness.commands.compare import costs_of
+from harness.cli.parser import TABLE_VIEWS
 from harness.commands.prepare import prepare
+from harness.commands.report import grid_of
+from harness.commands.views import costs_of
 from harness.planning.request import Request
 from harness.store import Store
 
@@ -59,25 +61,24 @@ def test_formats_agree(harness: Harness) -> None:
     assert [each["row"] for each in read["comparisons"]] == frame["row"].tolist()
     assert [each["difference"] for each in read["comparisons"]] == pytest.approx(frame["difference"].tolist())
     found = python.compare(items=True)
-    assert found.comparisons["row"].tolist() == frame["row"].tolist()
-    assert found.comparisons["p"].tolist() == pytest.approx(frame["p"].tolist(), nan_ok=True)
-    assert found.sentences == [each["sentence"] for each in read["comparisons"]]
-    assert found.table("md") == harness("compare --items --format md").out
-    latex = found.table("latex")
+    assert found.frame["row"].tolist() == frame["row"].tolist()
+    assert found.frame["p"].tolist() == pytest.approx(frame["p"].tolist(), nan_ok=True)
+    assert found.frame["sentence"].tolist() == [each["sentence"] for each in read["comparisons"]]
+    assert found.written("md") == harness("compare --items --format md").out
+    latex = str(found.written("latex"))
     assert latex == harness("compare --items --format latex").out
     assert latex in harness("compare --items --format latex --standalone").out
-    assert found.variance_table("csv") == harness("compare --variance --format csv").out
-    assert set(found.variance["source"]) == {"subset", "seed", "interaction", "test items"}
+    assert repr(python.compare()) == repr(python.report(view="differences"))
+    for view in TABLE_VIEWS:
+        if view not in ("figure", "results"):
+            assert python.report(view=view).written("csv") == harness(f"report --view {view} --format csv").out
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         ("--against TATP", "--against: unknown row 'TATP'. Did you mean 'TAPT'"),
-        ("--format parquet", "--format: unknown format 'parquet'"),
-        ("--variance --region 2", "--region is for comparisons"),
-        ("--cost --variance", "--variance: not allowed with --cost"),
-        ("--ranks --format png", "--format png: comparisons are drawn; take another format for --ranks"),
+        ("--format glue-submission", "--format: unknown format 'glue-submission'"),
     ],
 )
 def test_wrong_words_say_what_to_do(words: str, says: str, harness: Harness) -> None:
@@ -110,7 +111,7 @@ def test_a_run_is_counted_once_whatever_columns_and_rows_show_it(
 
 def test_costs_are_those_of_the_records(harness: Harness, benched: Benched) -> None:
     """Nothing is trained; a run costs what its chain's records say."""
-    spent = pd.read_csv(io.StringIO(harness("compare --cost --format csv").out), index_col="row")
+    spent = pd.read_csv(io.StringIO(harness("report --view cost --format csv").out), index_col="row")
     store = Store("sqlite:///.harness/harness.db", create=False)
     for row in ("FT", "CMLM"):
         chains = [[s.key for s in store.stage(benched.keys[row, seed]).chain] for seed in (31, 42)]  # type: ignore[union-attr]
@@ -119,9 +120,6 @@ def test_costs_are_those_of_the_records(harness: Harness, benched: Benched) -> N
     assert spent.loc["FT", "earlier_flops"] == 0
     assert spent.loc["CMLM", "earlier_flops"] > 0
     assert (spent["search_flops"] == 0).all()
-    drawn = harness("report --figure cost --format svg")
-    assert drawn.status == 0
-    assert drawn.out.startswith("<?xml")
 
 
 def test_runs_that_collapsed_are_left_out_on_request(harness: Harness) -> None:
@@ -131,22 +129,16 @@ def test_runs_that_collapsed_are_left_out_on_request(harness: Harness) -> None:
     said = harness("compare --without-collapsed")
     assert f"Left out: {fell} collapsed runs, which predict one class only on dev (FT 2, SCL 1" in said.out
     assert "missing, failed or collapsed" in said.out
-    frame = pd.read_csv(io.StringIO(harness("compare --cost --without-collapsed --format csv").out))
-    assert frame["row"].tolist() == runs[~runs["collapsed"]]["row"].drop_duplicates().tolist()
-    assert (frame["search_flops"] == 0).all(), "what is left out is no search"
     assert "Left out: " not in harness("compare").out
 
 
 def test_the_figure_of_the_variance(harness: Harness) -> None:
-    said = harness("report --figure variance --format csv")
-    assert said.status == 0
-    assert said.out == harness("compare --variance --format csv").out
-    picture = harness("report --figure variance --format svg").out
-    assert picture == harness("report --figure variance --format svg").out
+    picture = harness("report --view variance --format svg").out
+    assert picture == harness("report --view variance --format svg").out
     assert "<svg" in picture
-    said = harness("report --figure variance --format csv --subsets 1")
-    assert said.status == 2
-    assert "no cell has two runs that are done" in said.err
+    said = harness("report --view variance --format svg --subsets 1")
+    assert (said.status, said.out) == (2, "")
+    assert "variance: there is nothing to draw" in said.err
 
 
 def test_a_plan_says_what_it_detects(harness: Harness) -> None:
@@ -200,9 +192,9 @@ def test_points_of_a_grid_that_are_not_selected_are_search(tmp_path: Path) -> No
     for run in prepared.plan.runs:
         cost = flops["SCL"][run.stage.objective.params["lam"]] if run.method == "scl" else 3.0
         commit(prepared.store, run.stage, flops=cost, seconds=cost)
-    grid, cells, _ = costs_of(prepared)
-    ft, scl = cells
+    grid, _ = grid_of(prepared)
+    ft, scl = costs_of(prepared, grid).frame.to_dict("records")
     (selected,) = grid.cells[20, "SCL", "mine"].selected
     own, other = (7.0, 1000.0) if "0.1" in selected else (1000.0, 7.0)
-    assert (ft.fine_tuning.flops, ft.search.flops) == (3.0, 0.0)
-    assert (scl.fine_tuning.flops, scl.search.flops) == (own, other)
+    assert (ft["fine_tuning_flops"], ft["search_flops"]) == (3.0, 0.0)
+    assert (scl["fine_tuning_flops"], scl["search_flops"]) == (own, other)

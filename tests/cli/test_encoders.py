@@ -140,12 +140,12 @@ def test_a_bench_trains_what_one_encoder_has_not(
     assert len(one_row) == 3
     body = json.loads(harness("compare --format json").out)
     assert (body["against"], body["family"]) == ("FT on the same encoder", 2)
-    cost = of_csv(harness("compare --cost --format csv"))
+    cost = of_csv(harness("report --view cost --format csv"))
     assert {row["row"]: float(row["parameters"]) > 0 for row in cost} == dict.fromkeys(ROWS, True)
     harness(BENCH.format(encoder="bert", methods="ft,cmlm"))
     body = json.loads(harness("compare --format json").out)
     assert (body["against"], body["family"]) == ("FT", 1), "a table of one encoder is as it was"
-    assert "parameters" not in of_csv(harness("compare --cost --format csv"))[0]
+    assert "parameters" not in of_csv(harness("report --view cost --format csv"))[0]
 
 
 def test_names_that_cannot_be_had_are_told_at_once(refused: Callable[..., str], folder: Path) -> None:

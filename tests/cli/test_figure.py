@@ -1,4 +1,4 @@
-"""`report --figure`, and the runs that tables share in a plan: nothing is trained."""
+"""`report --view figure`, and the runs that tables share in a plan: nothing is trained."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from harness.cli import main
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--figure", "view", "--format", "csv"], "unknown figure 'view'. Did you mean 'views'?"),
-        (["--figure", "views"], "a figure is png, svg, pdf or csv; add --format png"),
-        (["--figure", "views", "--table", "few_shot", "--format", "csv"], "leave --table few_shot out"),
-        (["--table", "views", "--format", "svg"], "name a figure with --figure NAME"),
+        (["--table", "few_shot", "--view", "figure", "--format", "csv"], "table few_shot has no figure"),
+        (["--table", "views", "--format", "svg"], "results: there is nothing to draw; take another format than svg"),
+        (["--view", "figur"], "--view: invalid choice: 'figur'"),
     ],
 )
 def test_wrong_words_say_what_to_do(
@@ -28,7 +27,6 @@ def test_wrong_words_say_what_to_do(
 
 
 def test_an_empty_figure_says_what_is_missing(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--figure", "views", "--format", "csv"]) == 1
-    out, err = capsys.readouterr()
-    assert "0 of 5 points are drawn" in err
+    assert main(["report", "--table", "views", "--view", "figure", "--format", "csv"]) == 1
+    out, _ = capsys.readouterr()
     assert [row["x"] for row in csv.DictReader(io.StringIO(out))] == ["1.0", "2.0", "3.0", "4.0", "5.0"]

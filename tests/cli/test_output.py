@@ -140,7 +140,7 @@ def test_parquet_is_not_printed_on_a_terminal(
 ) -> None:
     """Before anything is read or trained."""
     monkeypatch.setattr("harness.cli.terminal.Stream.isatty", lambda stream: True, raising=False)
-    fix = "redirect it, as in harness report --format parquet > results.parquet."
+    fix = "redirect it, as in harness report --format parquet > report.parquet."
     for words in ("report", f"bench {MOVIES}"):
         assert refused(f"{words} --format parquet").endswith(fix)
     monkeypatch.undo()
@@ -167,9 +167,9 @@ def test_bytes_that_are_not_written_are_no_success(
         "report --format md",
         "report --format html",
         "report --format parquet",
-        "report --figure variance --format csv",
+        "report --view variance --format csv",
         "compare --format svg",
-        "compare --ranks --format json",
+        "report --view ranks --format json",
         "errors --split test --output",
     ],
 )

@@ -126,29 +126,17 @@ def test_export_and_predict_from_python(
 
 
 def test_the_test_examples_of_a_table(harness: Harness, benched: Benched, tmp_path: Path) -> None:
-    """Without a key: all rows and seeds of the bench, from the command and from Python, with the texts."""
-    said = harness("errors", "--limit", "3", "--output", str(tmp_path / "examples.csv"))
+    """All rows and seeds of the bench, from the command and from Python, with the texts."""
+    said = harness("report", "--view", "examples", "--out", str(tmp_path / "examples.csv"))
     assert said.status == 0, said.err
-    found = api.examples()
-    assert found.table() in said.out
-    assert set(found.rows["row"]) == {"FT", "SCL", "TAPT", "CMLM", "TACO", "ELECTRA", "COCO-LM"}
+    found = api.report(view="examples")
+    assert {row[1] for row in found.tables[0].rows} == {"FT", "SCL", "TAPT", "CMLM", "TACO", "ELECTRA", "COCO-LM"}
     with (tmp_path / "examples.csv").open(newline="") as file:
-        assert [row["text.sentence"] for row in csv.DictReader(file)] == found.examples["text.sentence"].tolist()
+        assert [row["text.sentence"] for row in csv.DictReader(file)] == found.frame["text.sentence"].tolist()
     one = api.record(benched.keys["SCL", 42]).predictions.query("split == 'test'").reset_index(drop=True)
-    assert found.examples["text.sentence"].tolist() == one["sentence"].tolist()
-    assert found.examples["gold"].tolist() == one["gold"].tolist()
-    said = harness("errors --limit 3")
-    assert said.out.count("\nexample ") <= 9
-    assert "Flipped most between the runs of a row" in said.out
-    for words, why in {
-        "errors --split test": "errors: --split is for one run",
-        f"errors {benched.keys['SCL', 42]} --methods ft": "errors: --methods is for a table's runs",
-        f"errors {benched.keys['SCL', 42]} --with best.yaml": "errors: --with is for a table's runs",
-        f"errors {benched.keys['SCL', 42]} --skip-bad-rows": "errors: --skip-bad-rows is for a table's runs",
-    }.items():
-        refusal = harness(words)
-        assert (refusal.status, refusal.out) == (2, "")
-        assert why in refusal.err
+    shown = found.frame.sort_values("example")
+    assert shown["text.sentence"].tolist() == one["sentence"].tolist()
+    assert shown["gold"].tolist() == one["gold"].tolist()
 
 
 @pytest.mark.parametrize("protocol", ["k_shot", "own_redrawn", "own_cross_validated"])

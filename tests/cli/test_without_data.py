@@ -25,8 +25,8 @@ PRINTED = (
     "report --format csv",
     "report --format json",
     "compare",
-    "compare --variance",
-    "compare --cost",
+    "report --view variance",
+    "report --view cost",
     "report --view notes",
 )
 
@@ -66,11 +66,11 @@ def test_the_numbers_are_those_of_the_bench(gone: str, why: str, lab: Path, harn
     assert printed(harness) == before
     assert api.results().equals(results)
     assert "Texts are missing (" not in harness("report").err
-    said = harness("errors --last")
+    said = harness("report --view examples --last")
     assert "Texts are missing (" in said.err
     assert why in said.err
     with pytest.warns(UserWarning, match="Texts are missing"):
-        api.examples()
+        api.report(view="examples")
     part = harness("report --tasks mood --methods ft --format csv --last")
     assert part.out.splitlines() == [row for row in before[1].splitlines() if not row.startswith("TAPT")]
 
@@ -130,7 +130,9 @@ def test_texts_of_another_file_are_not_those_of_the_bench(
     before = printed(harness)
     (lab / "mood.csv").write_text(change((lab / "mood.csv").read_text()))
     assert printed(harness) == before
-    assert "Texts are missing (its data or its encoder changed since then)" in harness("errors --last").err
+    assert (
+        "Texts are missing (its data or its encoder changed since then)" in harness("report --view examples --last").err
+    )
 
 
 def test_verify_checks_scores_and_says_what_it_could_not(lab: Path, harness: Harness) -> None:

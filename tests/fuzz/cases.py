@@ -196,7 +196,7 @@ def titled(rng: random.Random, keys: list[Any]) -> Case:
     if rng.random() < 0.4:
         words = ["compare", *words, "--format", rng.choice(["text", "md", "latex", "csv", "json"])]
     elif rng.random() < 0.5:
-        figure = ["--figure", rng.choice(["cost", "variance", "cost", "context", "own"])]
+        figure = ["--view", rng.choice(["cost", "variance", "differences", "context", "figure"])]
         words = ["report", *words, *figure, "--format", rng.choice(["svg", "png", "pdf", "csv"])]
     else:
         words = ["report", *words, "--format", rng.choice(["html", "latex", "md", "json", "csv", "text"])]
@@ -277,7 +277,7 @@ KEPT += [
     ("trial_values", "value"),
     ("studies", "study_name"),
 ]
-DOORS = ["report", "report", "compare", "errors", "errors KEY", "show KEY", "export KEY --out o", "predict KEY --row a", "list runs", "list benches",
+DOORS = ["report", "report", "compare", "report --view examples", "errors KEY", "show KEY", "export KEY --out o", "predict KEY --row a", "list runs", "list benches",
          "list studies", "report --study s", "merge f --store sqlite:///new.db", "verify p", "plan --table small.yaml --data data"]  # fmt: skip
 SCHEMAS = [
     "CREATE VIEW records AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT old.* FROM old, n WHERE i < 0",
@@ -357,7 +357,7 @@ VALUES: dict[str, list[str]] = {
     "--metric": ["accuracy", "flops", "accuracy,flops", "mcc", "accuracy,accuracy"],
     "--out": ["out", "small.yaml", "small.yaml/x", "/dev/null/x"],
     "--track": ["tensorboard", "mlflow,wandb", "tensorboard,tensorboard", "x", ""],
-    "--figure": ["cost", "variance", "context", "views", "small", "x"],
+    "--view": ["cost", "variance", "context", "examples", "figure", "ranks"],
     "--against": ["FT", "SCL", "Not", "x", "FT,SCL"],
     "--region": ["0.5", "1,2", "-1", "x"],
     "--split": ["dev", "test", "validation", "x"],

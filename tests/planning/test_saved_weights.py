@@ -21,8 +21,8 @@ from harness.planning.table import HOURS, Figure, Table, load_table
 from harness.planning.work import Item, work
 from harness.specs import Encoder, Parent, Stage, Status
 from harness.storage import weights_of
+from harness.views.cost import Cost, cost_before
 from harness.views.figures.figure import csv_of, drawn, points_of
-from harness.views.numbers.cost import Cost, cost_before
 
 FULL = load_table("pretraining")
 SMALL: dict[str, Any] = {"tasks": ("cola",), "sizes": (100,), "subsets": (0,), "seeds": (31,)}

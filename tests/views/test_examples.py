@@ -18,7 +18,10 @@ from harness.specs import Encoder, Record, Run
 from harness.store import Store
 from harness.tasks.metrics import METRICS
 from harness.views.cells import Grid, aggregate
-from harness.views.numbers.examples import ExampleFrames, example_frames
+from harness.views.examples import examples
+from harness.views.runs import column_name
+from harness.views.view import View
+from harness.wording import in_points
 
 TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 ROWS = 83
@@ -59,8 +62,8 @@ def _commit(store: Store, run: Run) -> None:
 
 
 @pytest.fixture(scope="module")
-def found(made: tuple[Plan, Store, Grid]) -> ExampleFrames:
-    return example_frames(*made)
+def found(made: tuple[Plan, Store, Grid]) -> View:
+    return examples(*made)
 
 
 def predictions(made: tuple[Plan, Store, Grid], row: str, column: str) -> dict[tuple[int, int], Predictions]:
@@ -75,11 +78,11 @@ def predictions(made: tuple[Plan, Store, Grid], row: str, column: str) -> dict[t
     return found
 
 
-def test_examples_are_what_all_runs_predict(made: tuple[Plan, Store, Grid], found: ExampleFrames) -> None:
+def test_examples_are_what_all_runs_predict(made: tuple[Plan, Store, Grid], found: View) -> None:
     for column in made[0].resolved.columns:
         of_row = {row: [*predictions(made, row, column).values()] for row in ("FT", "SCL")}
         assert (len(of_row["FT"]), len(of_row["SCL"])) == (5, 6)
-        shown = found.examples[found.examples["column"] == column]
+        shown = found.frame[found.frame["column"] == column].sort_values("example")
         names = made[0].tasks[made[0].resolved.columns[column].task].task.kind.names
         every = [each for runs in of_row.values() for each in runs]
         for i in range(ROWS):
@@ -98,8 +101,8 @@ def test_examples_are_what_all_runs_predict(made: tuple[Plan, Store, Grid], foun
                 wrong += max(range(len(names)), key=lambda c: (own.count(c), -c)) != gold
                 assert row[f"right.{name}"] == pytest.approx(own.count(gold) / len(own))
             assert (row["rows_wrong"], row["all_rows_wrong"]) == (wrong, wrong == 2)
-        counts = found.labels[found.labels["column"] == column].iloc[0]
-        assert (counts["doubted"], counts["all_rows_wrong"]) == (shown["doubted"].sum(), shown["all_rows_wrong"].sum())
+    order = found.frame[["doubted", "gold_probability"]].to_numpy().tolist()
+    assert order == sorted(order, key=lambda each: (not each[0], each[1])), "the labels that are doubted most first"
 
 
 def test_rows_that_share_their_runs_are_all_there(tmp_path: Path) -> None:
@@ -109,23 +112,23 @@ def test_rows_that_share_their_runs_are_all_there(tmp_path: Path) -> None:
     plan, store = make_plan(resolved, None, TINY), Store(f"sqlite:///{tmp_path}/harness.db")
     for run in {run.stage.key: run for run in plan.runs}.values():
         _commit(store, run)
-    frames = example_frames(plan, store, aggregate(resolved, results_of(plan, store)))
+    found = examples(plan, store, aggregate(resolved, results_of(plan, store)))
     assert len({run.stage.key for run in plan.runs}) == 4
-    assert list(frames.examples["runs"].unique()) == [8]
-    mlm, tapt = (frames.rows[frames.rows["row"] == row].drop(columns="row").iloc[0] for row in ("MLM", "TAPT"))
-    assert mlm.equals(tapt)
+    assert list(found.frame["runs"].unique()) == [8]
+    mlm, tapt = (row for row in found.tables[0].rows if row[1] in ("MLM", "TAPT"))
+    assert [mlm[0], *mlm[2:]] == [tapt[0], *tapt[2:]]
 
 
-def test_rows_are_means_over_the_full_grid_of_their_runs(made: tuple[Plan, Store, Grid], found: ExampleFrames) -> None:
+def test_rows_are_means_over_the_full_grid_of_their_runs(made: tuple[Plan, Store, Grid], found: View) -> None:
     """FT lacks one of six runs: its grid is 2 x 2, of subsets 0 and 1."""
-    for _, row in found.rows.iterrows():
-        runs = predictions(made, row["row"], row["column"])
-        pairs = [(s, r) for s in (0, 1, 2)[: row["num_subsets"]] for r in (31, 42)]
-        assert (row["num_subsets"], row["num_seeds"]) == ((2, 2) if row["row"] == "FT" else (3, 2))
-        codes = [runs[pair].decoded for pair in pairs]
-        scores = [
-            METRICS[row["metric"]].compute(runs[pair].gold, code) for pair, code in zip(pairs, codes, strict=True)
-        ]
-        assert row["test"] == pytest.approx(np.mean(scores))
-        apart = [np.mean(one != other) for one, other in itertools.combinations(codes, 2)]
-        assert row["flips"] == pytest.approx(np.mean(apart))
+    shown = made[0].resolved.columns
+    names = {column_name(made[2], name): name for name in shown}
+    for title, row, design, test, _, flips, *_ in found.tables[0].rows:
+        column, subsets = names[title], (0, 1) if row == "FT" else (0, 1, 2)
+        assert design == f"{len(subsets)} x 2"
+        runs = predictions(made, row, column)
+        each = [runs[pair] for pair in itertools.product(subsets, (31, 42))]
+        scores = [METRICS[shown[column].metric].compute(run.gold, run.decoded) for run in each]
+        assert test == in_points(float(np.mean(scores)))
+        apart = [np.mean(one.decoded != other.decoded) for one, other in itertools.combinations(each, 2)]
+        assert float(flips) == pytest.approx(100 * np.mean(apart), abs=0.006)

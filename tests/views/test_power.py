@@ -16,8 +16,8 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import make_plan
 from harness.specs import Encoder
 from harness.statistics.power import Components, detectable, precision
-from harness.views.numbers.comparison import runs_of
-from harness.views.numbers.power import DEFAULT, cost_of, detections, recorded_components
+from harness.views.power import DEFAULT, cost_of, detections, recorded_components, resolutions
+from harness.views.runs import runs_of
 
 TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 
@@ -59,24 +59,27 @@ def test_variances_are_the_recorded_ones_where_there_are_some() -> None:
 
 def test_what_is_detected_is_that_of_the_design_and_its_family() -> None:
     r = resolved()
-    found = detections(filled(r, []), 0.03, hours)
-    assert (found.comparisons, found.level) == (2, 0.025)
-    (only,) = found.by_column
-    assert only.detects == pytest.approx(detectable(precision(DEFAULT, 5, 3, 0.025)))
-    assert only.enough == found.enough
-    assert found.enough is not None
-    assert found.enough.detects <= 0.03
-    assert found.enough.cost == pytest.approx(hours(found.enough.num_subsets, found.enough.num_seeds))
-    assert found.subsets_for_exact == 7
-    assert 2 / 2**7 <= found.level < 2 / 2**6
+    grid = filled(r, [])
+    shown, found = resolutions(grid), detections(grid, 0.03, hours)
+    assert (shown.comparisons, shown.level) == (2, 0.025)
+    (only,) = found.frame.to_dict("records")
+    assert only["detects"] == pytest.approx(detectable(precision(DEFAULT, 5, 3, 0.025)))
+    design = only["enough_subsets"], only["enough_seeds"]
+    assert only["enough_hours"] == pytest.approx(hours(*design))
+    assert detectable(precision(DEFAULT, *design, 0.025)) <= 0.03
+    assert f"The cheapest design that detects 3.00 points in all columns and sizes: {design[0]} x {design[1]}" in repr(
+        found
+    )
+    assert "it needs 7" in repr(found)
+    assert 2 / 2**7 <= shown.level < 2 / 2**6
 
 
 def test_no_plan_has_two_seeds_and_the_seed_of_the_defaults_matters() -> None:
     """Two seeds were the cheapest design for most differences."""
     assert DEFAULT.seed > 0
     for wanted in (0.02, 0.03, 0.05, 0.2):
-        found = detections(filled(resolved(), []), wanted, hours).enough
-        assert found is None or min(found.num_subsets, found.num_seeds) >= 3
+        enough = detections(filled(resolved(), []), wanted, hours).frame[["enough_subsets", "enough_seeds"]]
+        assert enough.isna().all(axis=None) or enough.min(axis=None) >= 3
 
 
 @pytest.mark.parametrize("sizes", [(20,), (20, 0)], ids=["few", "full"])
@@ -95,7 +98,6 @@ def test_the_cost_of_another_design_is_that_of_its_plan(design: tuple[int, int],
 def test_a_full_training_set_has_one_subset() -> None:
     r = resolved(sizes=(20,))
     found = detections(filled(replace(r, sizes=(0,)), []), 0.01, hours)
-    (only,) = found.by_column
-    assert only.enough is None
-    assert found.enough is None
-    assert only.detects is not None
+    assert found.frame["enough_subsets"].isna().all()
+    assert "The full training set is one subset" in repr(found)
+    assert found.frame["detects"].notna().all()

@@ -15,10 +15,9 @@ from views.runs import filled, render, result
 from harness.statistics.difference import difference
 from harness.views.caption import Caption
 from harness.views.cells import Grid
-from harness.views.document import FORMATS
-from harness.views.numbers.comparison import compared, run_places
-from harness.views.numbers.ranks import OVER, Rank, ranks, sets_of_the_best
-from harness.views.ranks import ranks_frame, rendered_ranks
+from harness.views.differences import differences
+from harness.views.ranks import OVER, Rank, ranks, ranks_view, sets_of_the_best
+from harness.views.runs import run_places
 
 ROWS = ("FT", "SCL", "TAPT")
 TASKS = ("sst2", "rte", "mrpc", "cola")
@@ -73,11 +72,11 @@ def test_marks_and_verdicts_never_contradict_each_other(seed: int) -> None:
     wide = filled(resolve_table("few_shot", "paper"))
     g = filled(r, runs[: -len(r.seeds)] if seed % 3 == 0 else runs)
     g = replace(g, elsewhere=frozenset(run_places(wide) if seed % 2 else ()))
-    marked, own, first = sets_of_the_best(g), compared(g).comparisons, next(iter(r.printed_rows))
+    marked, own, first = sets_of_the_best(g), [*differences(g).frame.itertuples()], next(iter(r.printed_rows))
     for column in g.columns:
         values = {row: v for row in rows if (v := g.cells[20, row, column].value) is not None}
         top, best = max(values, key=lambda row: values[row]), {row for _, row, other in marked if other == column}
-        against_top = compared(g, top).comparisons
+        against_top = [*differences(g, top).frame.itertuples()]
         shown = [c for c in own if c.column == column]
         lower = {c.row if c.verdict == "lower" else c.against for c in shown if c.verdict in ("lower", "higher")}
         assert not best & lower, "none is marked that a row is higher than"
@@ -87,7 +86,7 @@ def test_marks_and_verdicts_never_contradict_each_other(seed: int) -> None:
             if best and top in (c.row, c.against):
                 tied = c.verdict in ("not separable", "equivalent") and other in values and other not in lower
                 assert (other in best) == tied
-        found = {row: ranks(g)[20, row, column] for row in values}
+        found: dict[Any, Rank] = {row: ranks(g)[20, row, column] for row in values}
         assert all(found[row].low == 1 for row in best)
         for c in (c for c in shown if {c.row, c.against} <= found.keys() and c.verdict != "higher"):
             assert found[c.row].high >= found[c.against].low, "a rank tells no rows apart that their verdict does not"
@@ -143,9 +142,8 @@ def test_marks_and_ranks_are_in_every_format() -> None:
         ("SCL", True, 1, 1),
         ("TAPT", False, 3, 3),
     }
-    frame = ranks_frame(g)
+    frame = ranks_view(g).frame
     assert set(frame["column"]) == {*g.columns, OVER}
     assert frame[frame["best"]]["row"].unique().tolist() == ["SCL"]
-    assert [each["rank_low"] for each in json.loads(rendered_ranks(g, "json"))["ranks"]] == frame["rank_low"].tolist()
-    for format in FORMATS:
-        assert rendered_ranks(g, format).endswith("\n")
+    read = json.loads(str(ranks_view(g).written("json")))["ranks"]
+    assert [each["rank_low"] for each in read] == frame["rank_low"].tolist()

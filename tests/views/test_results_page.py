@@ -24,11 +24,11 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table
 from harness.specs import Record
 from harness.views.caption import Caption
+from harness.views.differences import differences
 from harness.views.figures import panels
 from harness.views.figures.curves import curves_view
-from harness.views.numbers.comparison import compared
 from harness.views.results_page import Results, results_page
-from harness.views.variance import decomposed
+from harness.views.variance import variance
 
 CONES = {
     "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
@@ -73,13 +73,13 @@ def made(r: ResolvedTable, found: list[Result], **caption_: Any) -> str:
         records[key] = Record(key, each.status, each.reason or "", seconds=36.0, flops=1e12, provenance=origin)
         curves[key] = [(100 * step, 0.5 + step / 100) for step in range(1, 31)] if each.status == "done" else []
     try:
-        comparisons: Any = compared(grid)
+        comparisons: Any = differences(grid)
     except UserError as error:
         comparisons = str(error)
     caption = Caption(len(runs), "files", **caption_)
     return results_page(
         Results(
-            grid, caption, comparisons, decomposed(grid, {}), [*runs.values()], records, curves, ["harness bench ..."]
+            grid, caption, comparisons, variance(grid, {}), [*runs.values()], records, curves, ["harness bench ..."]
         )
     )
 
@@ -141,7 +141,7 @@ def test_nothing_is_asked_of_anywhere(page: str) -> None:
 
 def test_every_picture_has_a_name(page: str) -> None:
     figures = re.findall(r"<figure>(.*?)</figure>", page, flags=re.DOTALL)
-    assert len(figures) == 2, "differences and learning curves"
+    assert len(figures) == 3, "differences, variance and learning curves"
     for figure in figures:
         ((alt, image),) = re.findall(r'<img alt="([^"]+)" src="data:image/svg\+xml;base64,([^"]+)">', figure)
         assert alt

@@ -7,9 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from harness.analysis.schema import csv_text
 from harness.errors import UserError
@@ -21,6 +19,9 @@ from harness.planning.table import HOURS, SIZE, Figure
 from harness.views.cells import Grid, counted_scores, has_average
 from harness.views.figures.panels import INK, MUTED, file_of, handles_of, look, panels_of
 from harness.views.view import View
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEGEND = 1.7
 """Inches beside the panels for a legend of more than LEGEND_INSIDE lines."""
@@ -100,6 +101,8 @@ def csv_of(points: Sequence[Point]) -> str:
 
 
 def _frame(points: Sequence[Point]) -> pd.DataFrame:
+    import pandas as pd
+
     return pd.DataFrame([asdict(point) for point in points], columns=[f.name for f in fields(Point)], dtype=object)
 
 

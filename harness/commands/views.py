@@ -1,7 +1,8 @@
-"""The rows of a prepared table compared, the variance of its cells, and what its plan detects, from what the store holds now."""
+"""The views of a prepared table, from what the store holds now."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.analysis.scores import answers
@@ -14,43 +15,68 @@ from harness.methods import METHODS
 from harness.planning.row import ResolvedRow
 from harness.planning.table import Column
 from harness.tasks.metrics import METRICS
+from harness.views.caption import Caption
 from harness.views.cells import Grid, counted_scores
-from harness.views.numbers.comparison import REGION, Comparisons, compared
-from harness.views.numbers.cost import CellCost, Cost, RunCost, cost_before, costs
-from harness.views.numbers.power import Detections, cost_of, detections
-from harness.views.seal import followed
-from harness.views.variance import CellVariance, decomposed
+from harness.views.classes import classes_view
+from harness.views.cost import Cost, RunCost, cost_before, costs
+from harness.views.differences import REGION, Difference, differences
+from harness.views.examples import examples
+from harness.views.figures.figure import figure_view
+from harness.views.power import cost_of, detections
+from harness.views.ranks import ranks_view
+from harness.views.seal import followed, rule_of
+from harness.views.settings import settings_view
+from harness.views.table import notes_view, results_view
+from harness.views.variance import variance
+from harness.views.view import View
 from harness.wording import counted, listed
 
 
-def comparisons_of(
+def differences_of(
     prepared: Prepared,
+    grid: Grid,
     against: str = "",
     region: float = REGION,
     items: bool = False,
     collapsed: bool = True,
-    grid: Grid | None = None,
-) -> Comparisons:
+) -> View:
     """`region`: on the metric's own scale. `items`: test items become a factor. `collapsed`: with the runs that collapsed. Each is planned or exploratory by
-    the seals of the store, whose comparisons are in the family too. `grid`: the table's cells where they are at hand."""
-    grid, left_out = counted_grid(prepared, collapsed, grid)
-    if (
-        items
-        and prepared.unread
-        and (grouped := [c.title for c in prepared.resolved.columns.values() if _unit(prepared, c)])
-    ):
+    the seals of the store, whose comparisons are in the family too."""
+    grouped = [c.title for c in prepared.resolved.columns.values() if _unit(prepared, c)]
+    if items and prepared.unread and grouped:
         raise UserError(
             f"--items: the texts that say which examples of {listed(grouped)} go together are missing ({prepared.unread})."
         )
-    found = answers(prepared.plan, prepared.store, grid.results) if items else None
-    absent = "missing or failed" if collapsed else "missing, failed or collapsed"
+    more = [] if collapsed else [_left_out(grid)]
+    counted = replace(grid, collapsed=collapsed)
     runs, store = prepared.plan.runs, prepared.store
     seals = store.seals(prepared.resolved.table.name)
-    comparisons = compared(grid, against, region, found, absent=absent)
-    comparisons = replace(comparisons, left_out=tuple(left_out), unit=_test_item(prepared))
-    seal, planned, line = followed(comparisons, collapsed, runs, seals, runs_began(store, runs) if seals else {})
-    every = tuple(replace(c, planned=k in planned) for k, c in enumerate(comparisons.comparisons))
-    return replace(comparisons, comparisons=every, seal=seal.digest if seal else "", plan=(line,))
+
+    def follow(found: Sequence[Difference], named: str) -> tuple[str, set[int], str]:
+        rule = rule_of(counted, named, region, items, collapsed)
+        seal, planned, line = followed(counted, found, rule, runs, seals, runs_began(store, runs) if seals else {})
+        return seal.digest if seal else "", planned, line
+
+    return differences(
+        counted,
+        against,
+        region,
+        answers(prepared.plan, store, grid.results) if items else None,
+        absent="missing or failed" if collapsed else "missing, failed or collapsed",
+        more=more,
+        unit=_test_item(prepared),
+        follow=follow,
+    )
+
+
+def _left_out(grid: Grid) -> str:
+    """A sentence about the runs that collapsed."""
+    fell = grid.results["collapsed"] & (grid.results["status"] == "done")
+    each = grid.results[fell].drop_duplicates(["row", "task", "size", "subset", "seed"])
+    rows = ", ".join(f"{row} {count}" for row, count in each.groupby("row", sort=False).size().items())
+    if not len(each):
+        return "No run collapsed: nothing is left out."
+    return f"Left out: {counted(len(each), 'collapsed run')}, which predict one class only on dev ({rows})."
 
 
 def _test_item(prepared: Prepared) -> str:
@@ -72,26 +98,23 @@ def _unit(prepared: Prepared, column: Column) -> str:
     return "" if task.unit is None else task.columns[task.unit]
 
 
-def detections_of(prepared: Prepared, wanted: float) -> Detections:
-    """What the planned table detects. `wanted`: a difference on the metric's own scale."""
+def detections_of(prepared: Prepared, wanted: float, duration: Callable[[float], str] = "{:.1f} h".format) -> View:
+    """What the planned table detects. `wanted`: a difference on the metric's own scale; `duration`: hours in words."""
     cost = cost_of(prepared.plan)
 
     def hours(subsets: int, seeds: int) -> float:
         flops, stages = cost(subsets, seeds)
         return prepared.hours_of(flops, round(stages))
 
-    grid, _ = grid_of(prepared)
-    return detections(grid, wanted, hours)
+    return detections(grid_of(prepared)[0], wanted, hours, duration)
 
 
-def variance_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[CellVariance]]:
-    grid, _ = counted_grid(prepared, collapsed)
-    return grid, decomposed(grid, answers(prepared.plan, prepared.store, grid.results))
+def variance_of(prepared: Prepared, grid: Grid) -> View:
+    return variance(grid, answers(prepared.plan, prepared.store, grid.results))
 
 
-def costs_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[CellCost], list[str]]:
-    """Scores beside the cost of a run, with the stages before fine-tuning and the search, and sentences about what is left out."""
-    grid, left_out = counted_grid(prepared, collapsed)
+def costs_of(prepared: Prepared, grid: Grid) -> View:
+    """Scores beside the cost of a run, with the stages before fine-tuning and the search."""
     plan = prepared.plan
     known = known_costs((stage for run in plan.runs for stage in run.stage.chain), prepared.store)
     titles = prepared.resolved.titles
@@ -106,7 +129,7 @@ def costs_of(prepared: Prepared, collapsed: bool = True) -> tuple[Grid, list[Cel
             of_runs.setdefault((title, run.task, run.size), []).append(RunCost(known[run.stage.key], earlier, counts))
     searched = _searches(prepared) if prepared.request.overrides else {}
     sizes = {titles[run.row]: parameters(plan.encoder_of(run.stage).config) for run in plan.runs}
-    return grid, costs(grid, of_runs, searched, sizes if len(plan.encoders) > 1 else {}), left_out
+    return costs(grid, of_runs, searched, sizes if len(plan.encoders) > 1 else {})
 
 
 def _searches(prepared: Prepared) -> dict[str, Cost]:
@@ -132,17 +155,18 @@ def _set_by_request(prepared: Prepared, row: ResolvedRow) -> bool:
     return row.alone or any(name in row.parts or name not in METHODS for name in shared)
 
 
-def counted_grid(prepared: Prepared, collapsed: bool, grid: Grid | None = None) -> tuple[Grid, list[str]]:
-    """The table's cells (`grid`, where they are at hand), without the runs that collapsed where `collapsed` is False, and a sentence about those."""
-    grid = grid or grid_of(prepared)[0]
-    if collapsed:
-        return grid, []
-    fell = grid.results["collapsed"] & (grid.results["status"] == "done")
-    each = grid.results[fell].drop_duplicates(["row", "task", "size", "subset", "seed"])
-    rows = ", ".join(f"{row} {count}" for row, count in each.groupby("row", sort=False).size().items())
-    said = (
-        f"Left out: {counted(len(each), 'collapsed run')}, which predict one class only on dev ({rows})."
-        if len(each)
-        else "No run collapsed: nothing is left out."
-    )
-    return replace(grid, collapsed=False), [said]
+VIEWS: Mapping[str, Callable[[Prepared, Grid, Caption], View]] = {
+    "results": lambda prepared, grid, caption: results_view(grid, caption),
+    "notes": lambda prepared, grid, caption: notes_view(grid, caption),
+    "settings": lambda prepared, grid, caption: settings_view(grid.resolved),
+    "classes": lambda prepared, grid, caption: classes_view(caption.class_reports, grid.resolved.size_unit),
+    "figure": lambda prepared, grid, caption: figure_view(grid),
+    "differences": lambda prepared, grid, caption: differences_of(prepared, grid),
+    "variance": lambda prepared, grid, caption: variance_of(prepared, grid),
+    "ranks": lambda prepared, grid, caption: ranks_view(grid),
+    "cost": lambda prepared, grid, caption: costs_of(prepared, grid),
+    "examples": lambda prepared, grid, caption: examples(prepared.plan, prepared.store, grid),
+}
+"""By the name that `report --view` takes."""
+WITH_TEXTS = ("variance", "examples")
+"""Those that read the data of the runs, where they are at hand."""

@@ -21,29 +21,14 @@ from harness.statistics.crossed import mean_squares
 from harness.statistics.difference import difference
 from harness.statistics.sign_flip import holm
 from harness.views.cells import Grid, counted_scores
-from harness.views.comparison import (
-    comparison_frame,
-    conclusion,
-    notes,
-    rendered,
-    rendered_variance,
-    sentence,
-    variance_frame,
-)
-from harness.views.document import FORMATS
-from harness.views.numbers.comparison import (
-    Answers,
-    Comparison,
-    Comparisons,
-    cell_intervals,
-    compared,
-    run_places,
-    runs_of,
-)
-from harness.views.numbers.power import resolutions
-from harness.views.numbers.ranks import sets_of_the_best
-from harness.views.variance import SOURCES, decomposed
+from harness.views.differences import differences
+from harness.views.power import resolutions
+from harness.views.ranks import sets_of_the_best
+from harness.views.runs import Answers, cell_intervals, run_places, runs_of
+from harness.views.variance import SOURCES, variance
+from harness.views.view import FORMATS, View
 
+TEXTS = [format for format in FORMATS if format not in ("parquet", "png", "svg", "pdf")]
 ROWS = ("FT", "SCL", "TAPT")
 
 
@@ -64,36 +49,35 @@ def shifted(r: ResolvedTable, shifts: dict[str, float], noise: float = 0.01, see
     ]
 
 
-def only(found: Comparisons, row: str, column: str = "sst2") -> Comparison:
-    (mine,) = (each for each in found.comparisons if (each.row, each.column) == (row, column))
+def only(found: View, row: str, column: str = "sst2") -> Any:
+    (mine,) = (each for each in found.frame.itertuples() if (each.row, each.column) == (row, column))
     return mine
+
+
+def text(found: View, format: str = "text") -> str:
+    return str(found.written(format)).replace("\n", " ")
 
 
 def test_differences_are_those_of_the_pairs_and_holm_is_over_what_is_shown() -> None:
     r = resolved(tasks=("sst2", "rte"))
     runs = results(r)
-    found = compared(filled(r, runs))
-    assert found.against == "FT"
-    assert [(each.row, each.column) for each in found.comparisons] == [
+    found = differences(filled(r, runs))
+    assert found.about["against"] == "FT"
+    assert [*zip(found.frame["row"], found.frame["column"], strict=True)] == [
         (row, column) for column in ("sst2", "rte", "avg") for row in ("SCL", "TAPT")
     ]
     scores = {(x.row, x.column, x.subset, x.seed): x.test or 0 for x in runs}
-    for each in found.comparisons:
-        columns = ("sst2", "rte") if each.column == "avg" else (each.column,)
+    for each in found.frame.itertuples():
+        columns = ("sst2", "rte") if each.column == "avg" else (str(each.column),)
         d = np.array(
             [
-                [np.mean([scores[each.row, c, s, t] - scores["FT", c, s, t] for c in columns]) for t in r.seeds]
+                [np.mean([scores[str(each.row), c, s, t] - scores["FT", c, s, t] for c in columns]) for t in r.seeds]
                 for s in r.subsets
             ]
         )
-        assert each.difference is not None
         expected = difference(d, 0.01)
-        assert (each.difference.mean, each.difference.p) == (
-            pytest.approx(expected.mean),
-            pytest.approx(expected.p),
-        )
-    values = [each.difference.p or 0 for each in found.comparisons if each.difference]
-    assert [each.p_holm for each in found.comparisons] == pytest.approx(holm(values))
+        assert (each.difference, each.p) == (pytest.approx(expected.mean), pytest.approx(expected.p))
+    assert found.frame["p_holm"].tolist() == pytest.approx(holm(found.frame["p"].tolist()))
 
 
 def test_clearly_different_rows_and_equal_ones() -> None:
@@ -112,53 +96,53 @@ def test_a_row_without_all_its_runs_is_not_best_and_none_is_best_that_it_is_high
     runs = [
         each for each in shifted(r, {"FT": 0.0, "SCL": 0.05, "TAPT": -0.05}) if (each.row, each.subset) != ("SCL", 0)
     ]
-    assert only(compared(filled(r, runs)), "SCL").verdict == "higher"
+    assert only(differences(filled(r, runs)), "SCL").verdict == "higher"
     assert not sets_of_the_best(filled(r, runs))
 
 
 def test_verdicts_and_their_sentences() -> None:
     r = resolved()
-    found = compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.05, "TAPT": -0.002})), region=0.02)
-    assert [each.verdict for each in found.comparisons] == ["higher", "equivalent"]
-    said = [sentence(each, found) for each in found.comparisons]
+    found = differences(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.05, "TAPT": -0.002})), region=0.02)
+    assert found.frame["verdict"].tolist() == ["higher", "equivalent"]
+    said = found.frame["sentence"]
     assert re.match(
         r"SCL - FT, SST-2, 20 training examples: higher: \+5\.\d\d points, unadjusted 95 % interval \+4", said[0]
     )
     assert "equivalent within ±2.00 points" in said[1]
     assert "over 5 subsets x 3 seeds" in said[1]
-    assert [note for note in notes(found) if "sign flips: the smallest possible p is 0.0625" in note], "once, for all"
-    assert conclusion(found) == "SCL is higher than FT in SST-2; TAPT is equivalent to FT in SST-2."
-    noisy = compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.01}, noise=0.1)), "scl")
-    assert [(each.row, each.verdict) for each in noisy.comparisons] == [("FT", "not separable"), ("TAPT", "no verdict")]
-    assert noisy.against == "SCL"
+    assert [line for line in found.lines if "sign flips: the smallest possible p is 0.0625" in line], "once, for all"
+    assert found.lines[0] == "SCL is higher than FT in SST-2; TAPT is equivalent to FT in SST-2."
+    noisy = differences(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.01}, noise=0.1)), "scl")
+    assert noisy.frame[["row", "verdict"]].to_numpy().tolist() == [["FT", "not separable"], ["TAPT", "no verdict"]]
+    assert noisy.about["against"] == "SCL"
 
 
 def test_a_verdict_names_the_runs_that_collapsed_and_what_it_is_without_them() -> None:
     r = resolved()
     runs = shifted(r, {"FT": 0.0, "SCL": -0.03, "TAPT": -0.05})
     grid = filled(r, [replace(x, collapsed=x.row == "SCL" and x.subset in r.subsets[:3]) for x in runs])
-    found, without = compared(grid), compared(replace(grid, collapsed=False))
+    found, without = differences(grid), differences(replace(grid, collapsed=False))
     scl = only(found, "SCL")
-    assert (scl.verdict, scl.collapsed, only(without, "SCL").verdict) == ("lower", (9, 0), "not separable")
+    assert (scl.verdict, scl.collapsed, only(without, "SCL").verdict) == ("lower", 9, "not separable")
     said = "9 of 15 runs of SCL collapsed, without them not separable"
-    assert conclusion(found) == f"SCL is lower than FT in SST-2 ({said}); TAPT is lower than FT in SST-2."
-    assert said in sentence(scl, found)
-    assert said in rendered(found, "text").replace("\n", " ")
-    assert "collapsed" not in sentence(only(found, "TAPT"), found) + conclusion(without)
-    frame = comparison_frame(compared(grid, "SCL")).set_index("row")
+    assert found.lines[0] == f"SCL is lower than FT in SST-2 ({said}); TAPT is lower than FT in SST-2."
+    assert said in scl.sentence
+    assert "collapsed" not in only(found, "TAPT").sentence + without.lines[0]
+    frame = differences(grid, "SCL").frame.set_index("row")
     assert frame["collapsed_against"].tolist() == [9, 9]
     assert frame["verdict_without_collapsed"]["FT"] == "not separable"
 
 
 def test_intervals_end_where_the_scale_does_and_beside_a_verdict_say_that_they_are_unadjusted() -> None:
     r = resolved(tasks=("sst2", "cola"), subsets=(0, 1), seeds=(31, 42))
-    found = compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.1, "TAPT": 0.02}, noise=0.3)))
-    frame = comparison_frame(found).set_index("column")[["low", "high"]].abs().max(axis=1)
+    grid = filled(r, shifted(r, {"FT": 0.0, "SCL": 0.1, "TAPT": 0.02}, noise=0.3))
+    found = differences(grid)
+    frame = found.frame.set_index("column")[["low", "high"]].abs().max(axis=1)
     assert frame.groupby(level=0).max().to_dict() == {"sst2": 1.0, "cola": 2.0, "avg": 2.0}
-    assert all(-1 <= each.low <= each.high <= 1 for each in cell_intervals(found.grid).values())
-    assert sum("cut where the scale ends" in note for note in notes(found)) == 1
-    assert all("unadjusted 95 % interval" in sentence(c, found) for c in found.comparisons)
-    assert all(rendered(found, format).count("Unadjusted 95") == 1 for format in ("text", "md", "latex"))
+    assert all(-1 <= each.low <= each.high <= 1 for each in cell_intervals(grid).values())
+    assert sum("cut where the scale ends" in line for line in found.lines) == 1
+    assert found.frame["sentence"].str.contains("unadjusted 95 % interval").all()
+    assert all(text(found, format).count("Unadjusted 95") == 1 for format in ("text", "md", "latex"))
 
 
 def test_pairs_across_hardware_are_counted_where_they_are_compared() -> None:
@@ -170,25 +154,25 @@ def test_pairs_across_hardware_are_counted_where_they_are_compared() -> None:
         return None if x.row == "TAPT" else "site B" if apart else "site A"
 
     runs = [replace(x, hardware=device(x)) for x in results(r)]
-    found = compared(filled(r, runs))
-    expected = {("SCL", "rte"): len(r.seeds), ("SCL", "avg"): len(r.seeds)}
-    assert {(x.row, x.column): x.across_hardware for x in found.comparisons if x.across_hardware} == expected
-    told = {(x.row, x.column) for x in found.comparisons if "; 3 of 15 pairs ran on different" in sentence(x, found)}
-    assert told == {*expected}
-    assert sum("difference there may be one of machines" in note for note in notes(found)) == 1
+    found = differences(filled(r, runs))
+    across = found.frame[found.frame["across_hardware"] > 0]
+    assert across[["row", "column", "across_hardware"]].to_numpy().tolist() == [["SCL", "rte", 3], ["SCL", "avg", 3]]
+    told = found.frame["sentence"].str.contains("; 3 of 15 pairs ran on different")
+    assert found.frame.index[told].tolist() == across.index.tolist()
+    assert sum("difference there may be one of machines" in line for line in found.lines) == 1
     dropped = [x for x in runs if not (x.row == "FT" and x.subset == r.subsets[0])]
     for others in dropped, [replace(x, hardware="site A") for x in runs]:
-        assert not any("machines" in note for note in notes(compared(filled(r, others))))
+        assert not any("machines" in line for line in differences(filled(r, others)).lines)
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_order_of_results_changes_no_byte(format: str) -> None:
     r = resolved()
     runs = results(r)
-    first = rendered(compared(filled(r, runs)), format)
-    assert rendered(compared(filled(r, runs[::-1])), format) == first
-    assert first.endswith("\n")
-    assert "nan" not in first.lower()
+    first = differences(filled(r, runs)).written(format)
+    assert differences(filled(r, runs[::-1])).written(format) == first
+    if format in TEXTS:
+        assert "nan" not in str(first).lower()
 
 
 def test_what_is_missing_is_left_out_and_said() -> None:
@@ -196,17 +180,14 @@ def test_what_is_missing_is_left_out_and_said() -> None:
     runs = shifted(r, dict.fromkeys(ROWS, 0.0))
     gone = [x for x in runs if (x.row, x.subset, x.seed) != ("SCL", 2, 42)]
     failed = [replace(x, status="failed", test=None) if (x.row, x.subset) == ("TAPT", 0) else x for x in gone]
-    found = compared(filled(r, failed))
-    scl, tapt = only(found, "SCL"), only(found, "TAPT")
-    assert scl.difference is not None
-    assert tapt.difference is not None
-    assert (scl.difference.num_subsets, scl.difference.num_seeds) == (4, 3)
-    assert (tapt.difference.num_subsets, tapt.difference.num_seeds) == (4, 3)
-    assert "of 15 runs each, 1 of SCL missing or failed: compared over 4 subsets x 3 seeds" in sentence(scl, found)
-    assert "3 of TAPT missing or failed" in sentence(tapt, found)
-    nothing = compared(filled(r, [x for x in runs if x.row != "SCL"]))
-    assert only(nothing, "SCL").difference is None
-    assert sentence(only(nothing, "SCL"), nothing).endswith(
+    found = differences(filled(r, failed))
+    assert found.frame[["num_subsets", "num_seeds"]].to_numpy().tolist() == [[4, 3], [4, 3]]
+    scl, tapt = found.frame["sentence"]
+    assert "of 15 runs each, 1 of SCL missing or failed: compared over 4 subsets x 3 seeds" in scl
+    assert "3 of TAPT missing or failed" in tapt
+    nothing = only(differences(filled(r, [x for x in runs if x.row != "SCL"])), "SCL")
+    assert np.isnan(nothing.difference)
+    assert nothing.sentence.endswith(
         "no verdict (of 15 runs each, 15 of SCL missing or failed: no replicate is done in both rows)."
     )
 
@@ -222,17 +203,15 @@ def test_what_is_missing_is_left_out_and_said() -> None:
 )
 def test_degenerate_designs_have_a_sentence(design: dict[str, Any], noise: float, says: str) -> None:
     r = resolved(**design)
-    found = compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.0, "TAPT": 0.02}, noise=noise)))
-    for each in found.comparisons:
-        assert re.search(says, sentence(each, found))
-    for format in FORMATS:
-        assert "nan" not in rendered(found, format).lower().replace("nan_", "")
+    found = differences(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.0, "TAPT": 0.02}, noise=noise)))
+    assert all(re.search(says, each) for each in found.frame["sentence"])
+    assert not any("nan" in text(found, format).lower() for format in TEXTS)
 
 
 def test_one_row_is_refused() -> None:
     r = resolved(methods=("FT",))
     with pytest.raises(UserError, match="has one row here; name two or more with --methods"):
-        compared(filled(r, results(r)))
+        differences(filled(r, results(r)))
 
 
 def test_a_filter_lowers_no_p() -> None:
@@ -241,18 +220,20 @@ def test_a_filter_lowers_no_p() -> None:
     runs = shifted(r, {"FT": 0.0, "SCL": 0.01, "TAPT": 0.008}, noise=0.02)
     whole = filled(r, runs)
     elsewhere = frozenset(run_places(whole))
-    bench = compared(whole)
-    assert bench.family == 2 * 3 * 2
-    adjusted = {(each.size, each.row, each.column): each.p_holm or 0 for each in bench.comparisons}
+    bench, place = differences(whole), ["size", "row", "column"]
+    assert bench.about["family"] == 2 * 3 * 2
+    adjusted = bench.frame.set_index(place)["p_holm"]
     for filters in ({"methods": ("FT", "SCL")}, {"tasks": ("rte",)}, {"sizes": (100,)}):
         part = resolve_table("few_shot", "paper", **{"methods": ROWS, "tasks": r.tasks, "sizes": r.sizes, **filters})
-        found = compared(replace(filled(part, runs), elsewhere=elsewhere))
-        assert found.family == bench.family
-        for each in found.comparisons:
-            if each.column != "avg":  # of fewer columns it is another one
-                assert (each.p_holm or 0) >= adjusted[each.size, each.row, each.column]
-        shown = f"the 12 comparisons with FT that the table's benches plan, {len(found.comparisons)} of them shown"
-        assert shown in rendered(found, "text").replace("\n", " ")
+        found = differences(replace(filled(part, runs), elsewhere=elsewhere))
+        assert found.about["family"] == bench.about["family"]
+        ours = found.frame[found.frame["column"] != "avg"].set_index(place)[
+            "p_holm"
+        ]  # of fewer columns it is another one
+        assert (ours >= adjusted.loc[ours.index]).all()
+        assert f"the 12 comparisons with FT that the table's benches plan, {len(found.frame)} of them shown" in text(
+            found
+        )
 
 
 def test_reference_rows_change_nothing_of_the_others() -> None:
@@ -263,19 +244,16 @@ def test_reference_rows_change_nothing_of_the_others() -> None:
     wide = resolve_table("few_shot", "paper", methods=(*ROWS, "majority", "tfidf"), tasks=r.tasks, sizes=r.sizes)
     runs = shifted(r, shifts)
     with_further = filled(wide, [*runs, *shifted(wide, further, seed=1)])
-    alone, beside = compared(filled(r, runs)), compared(with_further)
-    assert (alone.family, alone.reference_family) == (6, 0)
-    assert (beside.family, beside.reference_family) == (6, 6)
-    own = [each for each in beside.comparisons if not each.of_reference]
-    assert own == list(alone.comparisons)
-    assert {each.row for each in beside.comparisons if each.of_reference} == {*further}
-    elsewhere = compared(replace(filled(r, runs), elsewhere=frozenset(run_places(with_further))))
-    assert elsewhere.comparisons == alone.comparisons
-    (tfidf,) = (each for each in beside.comparisons if (each.row, each.column) == ("TF-IDF", "sst2"))
-    assert tfidf.verdict == "higher"
-    assert "those with a reference row by themselves: the 6 comparisons with FT" in rendered(beside, "text").replace(
-        "\n", " "
-    )
+    alone, beside = differences(filled(r, runs)), differences(with_further)
+    families = [(found.about["family"], found.about["reference_family"]) for found in (alone, beside)]
+    assert families == [(6, 0), (6, 6)]
+    of_reference = beside.frame["row"].isin([*further])
+    assert beside.frame[~of_reference].reset_index(drop=True).equals(alone.frame)
+    assert of_reference.sum() == 6
+    elsewhere = differences(replace(filled(r, runs), elsewhere=frozenset(run_places(with_further))))
+    assert elsewhere.frame.equals(alone.frame)
+    assert only(beside, "TF-IDF").verdict == "higher"
+    assert "those with a reference row by themselves: the 6 comparisons with FT" in text(beside)
     assert "SCL" in {row for _, row, _ in sets_of_the_best(filled(r, runs))}
     assert {row for _, row, _ in sets_of_the_best(with_further)} == {"TF-IDF"}
     assert resolutions(with_further) == resolutions(filled(r, runs))
@@ -284,24 +262,18 @@ def test_reference_rows_change_nothing_of_the_others() -> None:
 def test_what_is_skipped_is_not_in_the_family_and_what_is_missing_is() -> None:
     r = resolved(tasks=("sst2", "rte"))
     runs = [x for x in shifted(r, dict.fromkeys(ROWS, 0.0)) if x.column == "sst2"]
-    assert compared(filled(r, runs)).family == 6
-    assert compared(filled(r, runs, skipped={("TAPT", "rte"): "no texts"})).family == 4
-    assert compared(filled(r, runs, skipped={("FT", "rte"): "no texts"})).family == 2
+    assert differences(filled(r, runs)).about["family"] == 6
+    assert differences(filled(r, runs, skipped={("TAPT", "rte"): "no texts"})).about["family"] == 4
+    assert differences(filled(r, runs, skipped={("FT", "rte"): "no texts"})).about["family"] == 2
     assert resolutions(filled(r, runs, skipped={("TAPT", "rte"): "no texts"})).comparisons == 4
 
 
 def test_frames_hold_every_number_unrounded() -> None:
     r = resolved()
-    found = compared(filled(r, results(r)))
-    frame = comparison_frame(found)
-    read = json.loads(rendered(found, "json"))
-    for row, record, each in zip(frame.to_dict("records"), read["comparisons"], found.comparisons, strict=True):
-        d = each.difference
-        assert d is not None
-        assert d.interval is not None
-        assert (row["difference"], row["low"], row["p_holm"]) == (d.mean, d.interval.low, each.p_holm)
-        assert record["difference"] == d.mean
-        assert record["sentence"] == sentence(each, found)
+    found = differences(filled(r, results(r)))
+    read = json.loads(str(found.written("json")))
+    for name in ("difference", "low", "p_holm", "sentence"):
+        assert [record[name] for record in read["comparisons"]] == found.frame[name].tolist()
 
 
 def right_or_wrong(r: ResolvedTable, rows: tuple[str, ...] = ROWS) -> tuple[list[Result], Answers]:
@@ -317,24 +289,21 @@ def test_items_are_a_factor_where_their_answers_are_known() -> None:
     r = resolved()
     runs, answers = right_or_wrong(r)
     grid = filled(r, runs)
-    plain, items = compared(grid), compared(grid, answers=answers)
-    for without, each in zip(plain.comparisons, items.comparisons, strict=True):
-        assert without.difference is not None
-        assert each.difference is not None
-        assert (each.difference.error or 0) >= (without.difference.error or 0)
-        assert each.difference.item_share is not None
-        assert "and the test items" in sentence(each, items)
-    exact = [f"{name}_{end}" for name in ("sign_flip",) for end in ("p", "p_holm", "floor")]
-    assert comparison_frame(plain)[exact].notna().all(axis=None)
-    assert comparison_frame(items)[exact].isna().all(axis=None), "it does not see the items"
-    assert "Exact p" in rendered(plain, "text")
-    assert "Exact p" not in rendered(items, "text")
-    unknown = compared(grid, answers={k: v for k, v in answers.items() if k[1] != "SCL"})
-    assert "test items are a factor for accuracy" in sentence(only(unknown, "SCL"), unknown)
+    plain, items = differences(grid), differences(grid, answers=answers, unit="A test item is one example.")
+    assert (items.frame["error"] >= plain.frame["error"]).all()
+    assert items.frame["item_share"].notna().all()
+    assert items.frame["sentence"].str.contains("and the test items").all()
+    exact = ["sign_flip_p", "sign_flip_p_holm", "sign_flip_floor"]
+    assert plain.frame[exact].notna().all(axis=None)
+    assert items.frame[exact].isna().all(axis=None), "it does not see the items"
+    assert "Exact p" in text(plain)
+    assert "Exact p" not in text(items)
+    unknown = differences(grid, answers={k: v for k, v in answers.items() if k[1] != "SCL"})
+    assert "test items are a factor for accuracy" in only(unknown, "SCL").sentence
 
 
 def decomposition(grid: Grid, answers: Answers) -> pd.DataFrame:
-    return variance_frame(decomposed(grid, answers)).set_index(["row", "source"])
+    return variance(grid, answers).frame.set_index(["row", "source"])
 
 
 @pytest.mark.parametrize(
@@ -353,7 +322,7 @@ def test_no_variance_of_the_items_where_it_is_not_known(design: dict[str, Any], 
     grid = filled(r, runs)
     row = decomposition(grid, answers).loc["FT", "test items"]
     assert row[["variance", "low", "high", "share"]].isna().all()
-    assert f"Test items: {says}" in rendered_variance(decomposed(grid, answers), grid, "text")
+    assert f"Test items: {says}" in text(variance(grid, answers))
 
 
 def test_variance_is_that_of_the_mean_squares() -> None:
@@ -370,8 +339,7 @@ def test_variance_is_that_of_the_mean_squares() -> None:
     assert frame.loc[("FT", "test items"), "variance"] == pytest.approx(0.25 / 12 / 200, rel=0.3)
     assert frame.groupby("row")["share"].sum().tolist() == pytest.approx([1.0] * 3)
     assert ((frame["low"] <= frame["variance"]) & (frame["variance"] <= frame["high"])).all()
-    text = rendered_variance(decomposed(grid, answers), grid, "text")
-    assert all(source.capitalize() in text for source in SOURCES)
+    assert all(source.capitalize() in text(variance(grid, answers)) for source in SOURCES)
 
 
 @pytest.mark.parametrize(
@@ -384,11 +352,11 @@ def test_variance_of_one_subset_or_one_seed_says_what_is_not_known(design: dict[
     frame = decomposition(grid, {})
     assert why in set(frame["why"])
     assert frame.loc[("FT", "interaction")].isna()["variance"]
-    text = rendered_variance(decomposed(grid, {}), grid, "md")
-    assert why in text
-    assert "nan" not in text.lower()
+    said = text(variance(grid, {}), "md")
+    assert why in said
+    assert "nan" not in said.lower()
     single = resolved(subsets=(0,), seeds=(31,))
-    assert decomposed(filled(single, results(single)), {}) == []
+    assert variance(filled(single, results(single)), {}).frame.empty
 
 
 def test_a_row_of_several_configurations_is_compared_by_the_one_that_counts() -> None:
@@ -402,10 +370,9 @@ def test_a_row_of_several_configurations_is_compared_by_the_one_that_counts() ->
         for row in r.rows
         for replicate in r.replicates
     ]
-    found = only(compared(filled(r, runs)), "SCL")
+    found = only(differences(filled(r, runs)), "SCL")
     ours, theirs = (np.mean([x.test or 0 for x in runs if x.row == name]) for name in ("SCL b", "FT"))
-    assert found.difference is not None
-    assert found.difference.mean == pytest.approx(ours - theirs)
+    assert found.difference == pytest.approx(ours - theirs)
 
 
 def of_two_points(select: Select = "per_task") -> tuple[ResolvedTable, list[Result]]:
@@ -428,10 +395,10 @@ def test_a_configuration_is_selected_from_all_runs_also_where_collapsed_ones_are
     """Of the runs of B that did not collapse B would be selected, which is 20 points lower."""
     r, runs = of_two_points()
     grid = filled(r, runs)
-    both = [only(compared(each), "SCL").difference for each in (grid, replace(grid, collapsed=False))]
-    assert [each and round(each.mean, 2) for each in both] == [0.05, 0.05]
+    both = [only(differences(each), "SCL").difference for each in (grid, replace(grid, collapsed=False))]
+    assert [round(each, 2) for each in both] == [0.05, 0.05]
     without_dev = filled(r, [replace(run, dev=None) if run.row == "FT" else run for run in runs])
-    assert only(compared(without_dev), "SCL").difference == both[0], (
+    assert only(differences(without_dev), "SCL").difference == both[0], (
         "rows without a choice need no dev scores, as those of another system"
     )
     cell = grid.cells[20, "SCL", "sst2"]
@@ -442,9 +409,8 @@ def test_a_configuration_is_selected_from_all_runs_also_where_collapsed_ones_are
 def test_an_incomplete_grid_has_no_selected_configuration() -> None:
     r, runs = of_two_points()
     part = [run for run in runs if run.row != "SCL a"]
-    comparison = only(compared(filled(r, part)), "SCL")
-    assert comparison.difference is None
-    assert "the configuration of SCL is selected once all runs of its configurations are done" in comparison.left_out
+    said = only(differences(filled(r, part)), "SCL").sentence
+    assert "the configuration of SCL is selected once all runs of its configurations are done" in said
     assert counted_scores(filled(r, part))["row"].unique().tolist() == ["FT"]
 
 
@@ -453,8 +419,8 @@ def test_where_all_configurations_count_a_replicate_without_one_is_in_no_mean() 
     r, runs = of_two_points("none")
     grid = filled(r, [run for run in runs if (run.row, run.subset, run.seed) != ("SCL a", 0, r.seeds[0])])
     assert runs_of(grid)[20, "SCL", "sst2"].scores.keys() == {*r.replicates} - {(0, r.seeds[0])}
-    (says,) = only(compared(grid), "SCL").left_out
-    assert f"of {len(r.replicates)} runs each, 1 of SCL missing or failed" in says
+    said = only(differences(grid), "SCL").sentence
+    assert f"of {len(r.replicates)} runs each, 1 of SCL missing or failed" in said
 
 
 def replace_row(r: ResolvedTable, name: str, title: str) -> Any:
@@ -477,12 +443,12 @@ def test_an_average_over_tasks_that_have_configurations_of_their_own(table: str,
     def naive(values: Any, row: str) -> float:
         return float(np.mean([np.mean([values(row, column) for column in group]) for group in r.average_over]))
 
-    for comparison in (each for each in compared(grid).comparisons if each.column == "avg"):
-        assert comparison.difference is not None, comparison.left_out
-        assert comparison.left_out == ()
-        expected = naive(lambda row, column: means[row, column], comparison.row)
-        expected -= naive(lambda row, column: means[row, column], comparison.against)
-        assert comparison.difference.mean == pytest.approx(expected, abs=1e-12)
+    frame = differences(grid).frame
+    for each in frame[frame["column"] == "avg"].itertuples():
+        assert "missing" not in str(each.sentence)
+        expected = naive(lambda row, column: means[row, column], str(each.row))
+        expected -= naive(lambda row, column: means[row, column], str(each.against))
+        assert each.difference == pytest.approx(expected, abs=1e-12)
     if r.aggregate.average == "of_cells":
         for row in r.printed_rows:
             cell = grid.cells[0, row, "avg"]
@@ -505,6 +471,6 @@ def test_subsets_that_share_rows_are_no_independent_draws(protocol: str, sizes: 
     r = resolve_table(
         "own", methods=("ft", "scl"), tasks=("movies",), sizes=sizes, subsets=(0, 1, 2), protocol=protocol
     )
-    lines = notes(compared(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.02}))))
+    lines = differences(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.02}))).lines
     found = [line for line in lines if "share half of their training rows or more" in line]
     assert [line.startswith(says) for line in found] == ([True] if says else [])

@@ -1,1 +1,0 @@
-"""From cells to the numbers of views."""
