@@ -148,7 +148,6 @@ def test_a_bench_trains_and_records_it_and_a_report_reads_it_again(
     said = harness(BENCH.format(encoder=bert))
     assert said.status == 0, said.err
     assert "TAPT+Focal" in said.out
-    assert f"focal.py, digest {digest_of(EXAMPLE)}" in said.out
     label = next(iter(Store("sqlite:///.harness/harness.db", create=False).requests()))
     assert label.values["methods"] == ["tapt+focal.py"]
     METHODS.pop("focal")  # as in another process
@@ -158,6 +157,8 @@ def test_a_bench_trains_and_records_it_and_a_report_reads_it_again(
     again = harness("report --methods tapt+focal.py")
     assert again.status == 0, again.err
     assert "TAPT+Focal" in again.out
+    settings = harness("report --methods tapt+focal.py --view settings").out
+    assert f"focal.py, digest {digest_of(EXAMPLE)}" in settings
     focal.write_text(EXAMPLE + "# changed\n")
     changed = harness("report --methods tapt+focal.py")
     assert changed.status == 1
