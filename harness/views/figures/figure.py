@@ -1,4 +1,4 @@
-"""The figure of a table: its cells over a value that its rows set, as points, as CSV and drawn."""
+"""The figure of a table: its cells over a value that its rows set, as points and drawn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from harness.analysis.schema import csv_text
 from harness.errors import UserError
 from harness.methods import METHODS
 from harness.planning.aggregation import AVERAGE
@@ -17,7 +16,7 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
 from harness.planning.table import HOURS, SIZE, Figure
 from harness.views.cells import Grid, counted_scores, has_average
-from harness.views.figures.panels import INK, MUTED, file_of, handles_of, look, panels_of
+from harness.views.figures.panels import INK, MUTED, handles_of, look, panels_of
 from harness.views.view import View
 
 if TYPE_CHECKING:
@@ -95,11 +94,6 @@ def _line(row: Row, shown: Figure) -> str:
     return row.line or (row.title if shown.x == SIZE else before)
 
 
-def csv_of(points: Sequence[Point]) -> str:
-    """The points as CSV, one a line; what is missing is empty."""
-    return csv_text(_frame(points))
-
-
 def _frame(points: Sequence[Point]) -> pd.DataFrame:
     import pandas as pd
 
@@ -112,12 +106,6 @@ def figure_view(grid: Grid) -> View:
     done = sum(point.value is not None for point in points)
     said = f"{grid.resolved.table.title} over {shown.label}: {done} of {len(points)} points have all their runs done."
     return View("figure", _frame(points), [], [said], partial(canvas_of, points, shown) if done else None)
-
-
-def drawn(grid: Grid, format: str) -> bytes:
-    """The figure as a file: a panel for each column, a line for each size or pre-training, bars, rows of reference across.
-    Lines differ in marker and stroke, never in colour alone. Points whose runs are not all done are left out."""
-    return file_of(lambda: canvas_of(points_of(grid), figure_of(grid.resolved)), format)
 
 
 def canvas_of(points: Sequence[Point], shown: Figure) -> Any:
