@@ -1,10 +1,9 @@
-"""Every private interface of Ray and torch that the harness uses, and nothing else. `pyproject.toml` caps their versions to the minor ones that
-were tested; `tests/test_private.py` fails for each use whose name or meaning changes. Only harness/cluster calls those of Ray."""
+"""Every private interface of Ray and torch that the harness uses, and nothing else. `pyproject.toml` caps their versions to the tested minor
+ones; `tests/test_private.py` fails for each whose name or meaning changes. Only harness/cluster calls those of Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,19 +12,17 @@ from harness.errors import masked
 if TYPE_CHECKING:
     from torch import Tensor
 
+NODE_DIED = "its node has died"
+"""What Ray says of a process whose node left: it has no type for that."""
+
 
 def job_config(metadata: dict[str, str]) -> Any:
-    """A job whose workers import from where this package is, and not from the current folder and the script's, which Ray adds: a file there
-    may have the name of a library."""
+    """A job whose workers import from this package's place, not from the folders that Ray adds: a file there may have a library's name."""
     from ray.job_config import JobConfig
 
-    class Paths(list[str]):
-        def extend(self, paths: Any) -> None:
-            pass
-
-    root = Path(__file__).parent.parent
-    config = JobConfig(metadata=metadata)
-    config._py_driver_sys_path = Paths([] if root.name.endswith("-packages") else [str(root)])
+    root, config = Path(__file__).parent.parent, JobConfig(metadata=metadata)
+    fixed = type("Paths", (list,), {"extend": lambda self, paths: None})
+    config._py_driver_sys_path = fixed([] if root.name.endswith("-packages") else [str(root)])
     return config
 
 
@@ -36,40 +33,30 @@ def draining_nodes() -> dict[str, int]:
     return cast("dict[str, int]", ray._private.state.state.get_draining_nodes())
 
 
-@contextmanager
-def command_line_masked() -> Iterator[None]:
+def command_line_masked() -> AbstractContextManager[Any]:
     """Inside, a driver that starts or joins Ray tells its dashboard the command line without passwords."""
+    from unittest.mock import patch  # asyncio and more, which no worker needs
+
     from ray._private import utils
 
     whole = utils.get_entrypoint_name
-    utils.get_entrypoint_name = lambda: masked(whole())
-    try:
-        yield
-    finally:
-        utils.get_entrypoint_name = whole
+    return patch.object(utils, "get_entrypoint_name", lambda: masked(whole()))
 
 
 def orphaned_placement_groups() -> list[Any]:
     """The placement groups of this job that were made by an actor which is dead. Ray itself removes them when the job ends."""
     import ray
-    from ray.core.generated.gcs_pb2 import PlacementGroupTableData
+    from ray.core.generated.gcs_pb2 import PlacementGroupTableData as Data
     from ray.util.placement_group import PlacementGroup
 
     accessor = ray._private.state.state._connect_and_get_accessor()
-    job = ray.get_runtime_context().get_job_id()
-    groups = map(PlacementGroupTableData.FromString, accessor.get_placement_group_table())
-    return [
-        PlacementGroup(ray.PlacementGroupID(group.placement_group_id))
-        for group in groups
-        if group.creator_job_id.hex() == job
-        and group.state != PlacementGroupTableData.REMOVED
-        and group.creator_actor_dead  # also of one that no actor made
-        and not ray.ActorID(group.creator_actor_id).is_nil()
+    found = [
+        group
+        for group in map(Data.FromString, accessor.get_placement_group_table())
+        if group.creator_job_id.hex() == ray.get_runtime_context().get_job_id() and group.state != Data.REMOVED
+        if group.creator_actor_dead and not ray.ActorID(group.creator_actor_id).is_nil()  # nil: made by no actor
     ]
-
-
-NODE_DIED = "its node has died"
-"""What Ray says of a process whose node left: it has no type for that."""
+    return [PlacementGroup(ray.PlacementGroupID(group.placement_group_id)) for group in found]
 
 
 def linear_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -6,18 +6,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import uuid
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from harness.errors import KEPT, UserError, first_line, masked
 from harness.paths import named_path, replace_file
 from harness.retry import TransientError, retried
-
-T = TypeVar("T")
 
 KINDS = ("s3", "gs", "file")
 """Of URIs, as pyarrow reads them."""
@@ -32,8 +30,6 @@ class StorageOutageError(StorageError, TransientError):
 
 
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
-
-
 _reached: set[str] = set()
 """The storages that this process has reached."""
 
@@ -84,24 +80,24 @@ class Storage:
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
     def exists(self, name: str) -> bool:
-        return self._retried("read", lambda place: place.exists(name))
+        return bool(self._call("read", "exists", name))
 
     def sizes(self) -> dict[str, int]:
         """The files at its top, with their bytes."""
-        return self._retried("read", lambda place: place.sizes())
+        return dict(self._call("read", "sizes"))
 
     def read(self, name: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""
-        return self._retried("read", lambda place: place.read(name))
+        return bytes(self._call("read", "read", name))
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically: nobody reads half a file, whichever process is killed."""
-        self._retried("written", lambda place: place.write(name, content))
+        self._call("written", "write", name, content)
 
     def delete(self, name: str) -> None:
         """Delete a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
-            self._retried("written", lambda place: place.delete(name))
+            self._call("written", "delete", name)
 
     def trust(self) -> None:
         """Another process reached the storage: calls of this one are retried from the first on."""
@@ -122,13 +118,13 @@ class Storage:
                 f"The storage {self.shown} does not return what was written to it; name another storage."
             )
 
-    def _retried(self, done: str, act: Callable[[_Folder | _Bucket], T]) -> T:
-        again = retried(self._once) if self.uri in _reached else self._once
-        return again(done, act)
+    def _call(self, done: str, method: str, *arguments: Any) -> Any:
+        once = self._once
+        return (retried(once) if self.uri in _reached else once)(done, method, *arguments)
 
-    def _once(self, done: str, act: Callable[[_Folder | _Bucket], T]) -> T:
+    def _once(self, done: str, method: str, *arguments: Any) -> Any:
         try:
-            answer = act(_Folder(self.folder) if self.folder else _opened(self.uri))
+            answer = getattr(_Folder(self.folder) if self.folder else _opened(self.uri), method)(*arguments)
         except FileNotFoundError:  # an answer too
             _reached.add(self.uri)
             raise
@@ -157,6 +153,15 @@ def checkpoint_of(key: str) -> str:
 # ---------------------------------------------------------------- folders and buckets
 
 
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """What is missing is a place, not the file."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise OSError(str(error)) from None
+
+
 @lru_cache(maxsize=8)
 def _opened(uri: str) -> _Bucket:
     """Raises ValueError for what is no URI of a storage, and OSError."""
@@ -177,8 +182,8 @@ class _Bucket:
     system: Any
     root: str
 
-    def exists(self, name: str) -> bool:
-        return bool(self.system.get_file_info(f"{self.root}/{name}").is_file)
+    def exists(self, name: str) -> Any:
+        return self.system.get_file_info(f"{self.root}/{name}").is_file
 
     def sizes(self) -> dict[str, int]:
         from pyarrow.fs import FileSelector
@@ -186,17 +191,13 @@ class _Bucket:
         found = self.system.get_file_info(FileSelector(self.root, allow_not_found=True))
         return {each.base_name: each.size for each in found if each.is_file}
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str) -> Any:
         with self.system.open_input_file(f"{self.root}/{name}") as file:
-            content: bytes = file.read()
-        return content
+            return file.read()
 
     def write(self, name: str, content: bytes) -> None:
-        try:
-            with self.system.open_output_stream(f"{self.root}/{name}") as file:
-                file.write(content)
-        except FileNotFoundError as error:  # which would say that the file is missing
-            raise OSError(str(error)) from None
+        with _writing(), self.system.open_output_stream(f"{self.root}/{name}") as file:
+            file.write(content)
 
     def delete(self, name: str) -> None:
         self.system.delete_file(f"{self.root}/{name}")
@@ -216,12 +217,9 @@ class _Folder:
         return (self.root / name).read_bytes()
 
     def write(self, name: str, content: bytes) -> None:
-        path = self.root / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except FileNotFoundError as error:
-            raise OSError(str(error)) from None
-        replace_file(path, content)
+        with _writing():
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self.root / name, content)
 
     def delete(self, name: str) -> None:
         (self.root / name).unlink()
