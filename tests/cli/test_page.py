@@ -76,7 +76,7 @@ def test_the_page_of_recorded_runs(page: Path, benched: Benched, monkeypatch: py
 def test_nothing_leaves_the_file_and_nothing_is_reported(page: Path, chromium: Browser) -> None:
     chromium.open(page)
     chromium.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    assert chromium.requests == [page.resolve().as_uri()]
+    assert [url for url in chromium.requests if not url.startswith("data:")] == [page.resolve().as_uri()]
     assert chromium.complaints == []
     # The policy does refuse what it should.
     refused = "fetch('https://example.org/').then(() => false, () => true)"
@@ -122,7 +122,7 @@ def test_everything_has_a_name_and_is_seen(dark: bool, page: Path, chromium: Bro
     chromium.value("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     found = chromium.value(CONTRAST)
     assert found["weak"] == []
-    assert {"TD", "TH", "BUTTON"} <= set(found["seen"])
+    assert {"TD", "BUTTON"} <= set(found["seen"])
     named = (
         "button",
         "link",
