@@ -30,6 +30,8 @@ DASH = "—"
 """A cell without a value."""
 WIDEST = 72
 """Letters of a column of text; a longer text takes several lines of it, in LaTeX too."""
+LONG = 40
+"""A text with more letters may take several lines of its cell on a page."""
 _MARKS = {
     "text": ("", "*", " [", "]"),
     "md": ("**", "**", "<sup>", "</sup>"),
@@ -232,7 +234,8 @@ def _aligned(cells: Sequence[str]) -> list[str]:
 
 
 def _html_row(cells: Sequence[str], left: Collection[int], tag: str) -> str:
-    sides = ["" if i in left else ' align="right"' for i in range(len(cells))]
+    long = [' class="long"' if len(cell) > LONG else "" for cell in cells]  # the others stay on one line
+    sides = [each if i in left else ' align="right"' for i, each in enumerate(long)]
     return f"<tr>{''.join(f'<{tag}{side}>{cell}</{tag}>' for side, cell in zip(sides, cells, strict=True))}</tr>"
 
 
