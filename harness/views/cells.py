@@ -6,18 +6,16 @@ Pure: the same results in any order give the same grid.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.analysis.schema import PLACE, placed
 from harness.planning.aggregation import (
     AVERAGE,
     RULES,
-    Groups,
     average,
     best_configurations,
     mean,
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Verdict = Literal["", "agrees", "higher", "lower", "incomplete", "not comparable"]
+Place = tuple[int, str, str]
+"""(size, row as printed, column)."""
 CONFIDENCE = 0.95
 REPLICATE = ["subset", "seed"]
 OTHER_TASKS = "the row is not run on this task"
@@ -52,14 +52,14 @@ class Cell:
 
     `value`: of the runs by the table's rule. `spread`: sd of the runs that the value is made of, with the table's ddof.
     `spread_between`: sd of the subsets' means (of the runs where there is one subset).
-    `without_collapsed`: `value` over the runs that did not collapse. `half_width`: of the interval of ours minus paper (`_judged`).
+    `without_collapsed`: `value` over the runs that did not collapse. `half_width`: of the interval of ours minus paper (`_verdict`).
     `selected`: the configurations whose runs count, where the row has several. `why`: reasons for no verdict.
     """
 
-    value: float | None
-    spread: float | None
-    done: int
-    expected: int
+    value: float | None = None
+    spread: float | None = None
+    done: int = 0
+    expected: int = 0
     paper: float | None = None
     paper_spread: float | None = None
     verdict: Verdict = ""
@@ -85,11 +85,11 @@ class Grid:
 
     resolved: ResolvedTable
     columns: tuple[str, ...]
-    cells: Mapping[tuple[int, str, str], Cell]
+    cells: Mapping[Place, Cell]
     results: pd.DataFrame
     hours: Mapping[str, float] = field(default_factory=dict)
     collapsed: bool = True
-    elsewhere: frozenset[tuple[int, str, str]] = frozenset()
+    elsewhere: frozenset[Place] = frozenset()
 
     @property
     def complete(self) -> bool:
@@ -129,50 +129,39 @@ def aggregate(
     results = placed(results, resolved.places)
     runs = own_scores(resolved, results)
     counted = _selected(resolved, runs[runs["done"]])
-    all_runs, all_counted = (
-        dict(iter(each.groupby(["size", "row", "column"], sort=False))) for each in (runs, counted)
-    )
-    cells: dict[tuple[int, str, str], Cell] = {}
+    runs_at, counted_at = (dict(iter(each.groupby(["size", "row", "column"], sort=False))) for each in (runs, counted))
+    averaged = [AVERAGE] if has_average(resolved) else []
+    cells: dict[Place, Cell] = {}
     for size in resolved.sizes:
         for title in resolved.printed_rows:
+            here: dict[str, Cell] = {}
             for column, spec in resolved.columns.items():
-                place = (size, title, column)
-                rows = resolved.configurations(title, spec.task)
-                cell = _unrun(resolved, rows, place, skipped or {})
-                if not cell.skip:
-                    kept = all_counted.get(place, counted[:0])
-                    cell = _filled(resolved, cell, len(rows) > 1, all_runs.get(place, runs[:0]), kept)
-                    reasons = _reasons(resolved, rows, column, test_rows or {}, not_comparable or {})
-                    cell = _judged(resolved, size, cell, kept, reasons)
-                cells[place] = cell
-            if has_average(resolved):
-                here = {column: cells[size, title, column] for column in resolved.columns}
+                place, rows = (size, title, column), resolved.configurations(title, spec.task)
+                methods = [(row.name, spec.task) for row in rows]
+                skip = next(filter(None, map((skipped or {}).get, methods)), "") if rows else OTHER_TASKS
+                if skip:
+                    here[column] = Cell(notes=(Note("skipped", skip),), skip=skip)
+                    continue
+                kept = counted_at.get(place, counted[:0])
+                cell = _cell_of_runs(resolved, size, rows, runs_at.get(place, runs[:0]), kept)
+                why = tuple(dict.fromkeys(_reasons(resolved, rows, column, test_rows or {}, not_comparable or {})))
+                here[column] = _verdict(resolved, place, cell, why, kept)
+            for column in averaged:
                 mine = [each[(each["size"] == size) & (each["row"] == title)] for each in (runs, counted)]
-                found = _average(resolved, size, here, *mine)
-                if not found.skip and resolved.has_whole_average:
-                    paper, paper_spread = resolved.paper_value(size, title, AVERAGE) or (None, None)
-                    why = [
-                        reason for column in [*itertools.chain(*resolved.average_over)] for reason in here[column].why
-                    ]
-                    found = replace(found, paper=paper, paper_spread=paper_spread)
-                    found = _judged(
-                        resolved,
-                        size,
-                        found,
-                        counted[:0],
-                        tuple(dict.fromkeys([*why, "an average of cells has no interval"])),
-                    )
-                cells[size, title, AVERAGE] = found
+                here[column] = _average(resolved, (size, title, column), here, *mine)
+            cells |= {(size, title, column): cell for column, cell in here.items()}
         for place in itertools.product([size], resolved.averages, resolved.columns):
             members = [(size, row, place[2]) for row in resolved.averages[place[1]]]
-            scores = [all_counted.get(each, counted[:0]) for each in members]
+            scores = [counted_at.get(each, counted[:0]) for each in members]
             cells[place] = _mean_of_rows(resolved, place, [cells[each] for each in members], scores)
-    columns = (*resolved.columns, *([AVERAGE] if has_average(resolved) else []))
-    return Grid(resolved, columns, cells, results)
+    return Grid(resolved, (*resolved.columns, *averaged), cells, results)
 
 
 def has_average(resolved: ResolvedTable) -> bool:
-    return resolved.aggregate.average != "none" and len([*itertools.chain(*resolved.average_over)]) > 1
+    return resolved.aggregate.average != "none" and sum(map(len, resolved.average_over)) > 1
+
+
+# --------------------------------------------------------------------------------------------------------------- runs
 
 
 def own_scores(resolved: ResolvedTable, results: pd.DataFrame) -> pd.DataFrame:
@@ -182,16 +171,21 @@ def own_scores(resolved: ResolvedTable, results: pd.DataFrame) -> pd.DataFrame:
 
     metrics = {name: column.metric for name, column in resolved.columns.items()}
     own = results[results["metric"] == results["column"].map(metrics)]
-    titles = resolved.titles
     if resolved.aggregate.scores == "dev":
         own = own.assign(test=own["dev"])
     done = (own["status"] == "done") & own["test"].notna()
-    own = own.assign(configuration=own["row"], row=own["row"].map(titles), done=done)
-    notes = [
-        _note(*run) for run in zip(*(own[name] for name in ("status", "reason", "done", "collapsed")), strict=True)
-    ]
-    own = own.assign(note=pd.Series(notes, own.index, dtype=object))
+    own = own.assign(configuration=own["row"], row=own["row"].map(resolved.titles), done=done)
+    noted = zip(own["status"], own["reason"], done, own["collapsed"], strict=True)
+    own = own.assign(note=pd.Series([_note(*run) for run in noted], own.index, dtype=object))
     return own[[*PLACE, "configuration", "task", "dev", "test", "done", "collapsed", "note", "hardware"]]
+
+
+def _note(status: str, reason: str | float, done: bool, collapsed: bool) -> Note | None:
+    if status != "done":
+        return Note(status, " ".join(reason.split()) if isinstance(reason, str) else "no reason recorded")
+    if not done:
+        return Note("failed", "the score is not a finite number")
+    return Note("collapsed", "one class only, or no answer, is predicted on dev") if collapsed else None
 
 
 def counted_scores(grid: Grid) -> pd.DataFrame:
@@ -205,73 +199,46 @@ def counted_scores(grid: Grid) -> pd.DataFrame:
 def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
     """The runs that count: of rows with several configurations those of the one that is best on dev, where the table selects, once all of them are done: the best of a
     part may be another one. A task's dev score is that of its first column, which selects checkpoints too."""
+    import pandas as pd
+
     aggregation = resolved.aggregate
     if aggregation.select == "none" or len(resolved.printed_rows) == len(resolved.rows) or done.empty:
         return done
-    tasks = zip(done["row"], done["task"], strict=True)
-    several: NDArray[np.bool_] = np.array([len(resolved.configurations(row, task)) > 1 for row, task in tasks])
-    first = {column.task: name for name, column in reversed([*resolved.columns.items()])}
     by = ["size", "row", "task", *(["subset"] if aggregation.select == "per_subset" else [])]
-    dev = done[several & (done["column"] == done["task"].map(first))]
-    ended = dev.groupby(by, sort=False).size()
-    counts = zip(ended.index.tolist(), ended.tolist(), strict=True)
-    whole = [place for place, count in counts if count == _num_selected_from(resolved, *place)]
-    dev = dev[dev.set_index(by).index.isin(whole)]
+    rows = zip(done["row"], done["task"], strict=True)
+    count = pd.Series([len(resolved.configurations(row, task)) for row, task in rows], done.index)
+    replicates = {
+        size: len(resolved.seeds if "subset" in by else resolved.replicates_at(size)) for size in resolved.sizes
+    }
+    first = {column.task: name for name, column in reversed([*resolved.columns.items()])}
+    dev = done[(count > 1) & (done["column"] == done["task"].map(first))]
+    dev = dev[dev.groupby(by)["dev"].transform("size") == (count * done["size"].map(replicates))[dev.index]]
     if dev.empty:
-        return done[~several]
+        return done[count == 1]
     best = best_configurations(dev, by, RULES[aggregation.select_by or aggregation.center], aggregation.k or 0)
-    chosen = done.merge(best.rename("chosen"), how="left", left_on=by, right_index=True)
-    chosen = chosen[~several | (chosen["configuration"] == chosen["chosen"])]
-    position = {place: i for i, place in enumerate(resolved.replicates)}
-    order = [position[place] for place in zip(chosen["subset"], chosen["seed"], strict=True)]
-    return chosen.assign(order=order).sort_values("order", kind="stable")
+    chosen = done.assign(count=count).merge(best.rename("chosen"), how="left", left_on=by, right_index=True)
+    chosen = chosen[(chosen["count"] == 1) | (chosen["configuration"] == chosen["chosen"])]
+    order = pd.Index(resolved.replicates).get_indexer(pd.MultiIndex.from_frame(chosen[REPLICATE]))
+    return chosen.iloc[np.argsort(order, kind="stable")]
 
 
-def _num_selected_from(resolved: ResolvedTable, size: int, row: str, task: str, subset: int | None = None) -> int:
-    """How many runs a selection is of."""
-    replicates = [pair for pair in resolved.replicates_at(size) if subset is None or pair[0] == subset]
-    return len(resolved.configurations(row, task)) * len(replicates)
+# -------------------------------------------------------------------------------------------------------------- cells
 
 
-def _note(status: str, reason: str | float, done: bool, collapsed: bool) -> Note | None:
-    if status != "done":
-        return Note(status, " ".join(reason.split()) if isinstance(reason, str) else "no reason recorded")
-    if not done:
-        return Note("failed", "the score is not a finite number")
-    return Note("collapsed", "one class only, or no answer, is predicted on dev") if collapsed else None
-
-
-def _unrun(
-    resolved: ResolvedTable,
-    rows: Sequence[ResolvedRow],
-    place: tuple[int, str, str],
-    skipped: Mapping[tuple[str, str], str],
+def _cell_of_runs(
+    resolved: ResolvedTable, size: int, rows: Sequence[ResolvedRow], runs: pd.DataFrame, counted: pd.DataFrame
 ) -> Cell:
-    """A cell without runs: what the paper prints there, or why it is not run."""
-    size, title, column = place
-    paper, paper_spread = resolved.paper_value(size, title, column) or (None, None)
-    if not rows:
-        return Cell(None, None, 0, 0, notes=(Note("skipped", OTHER_TASKS),), skip=OTHER_TASKS)
-    for row in rows:
-        if reason := skipped.get((row.name, resolved.columns[column].task)):
-            return Cell(None, None, 0, 0, notes=(Note("skipped", reason),), skip=reason)
-    return Cell(None, None, 0, len(rows) * len(resolved.replicates_at(size)), paper, paper_spread)
-
-
-def _filled(resolved: ResolvedTable, cell: Cell, several: bool, runs: pd.DataFrame, counted: pd.DataFrame) -> Cell:
-    cell = replace(cell, done=int(runs["done"].sum()))
+    cell = Cell(done=int(runs["done"].sum()), expected=len(rows) * len(resolved.replicates_at(size)))
     shown = counted if cell.complete else runs
     notes = sorted(set(shown["note"].dropna()))
     cell = replace(cell, notes=tuple(notes), collapsed=int(shown["collapsed"][shown["done"]].sum()))
-    if cell.complete and several and resolved.aggregate.select != "none":
+    if cell.complete and len(rows) > 1 and resolved.aggregate.select != "none":
         cell = replace(cell, selected=tuple(dict.fromkeys(counted["configuration"])))
-    return _summarised(resolved, cell, counted)
+    return _summarised(resolved, cell, counted) if cell.complete else cell
 
 
 def _summarised(resolved: ResolvedTable, cell: Cell, scores: pd.DataFrame) -> Cell:
     """A complete cell with its value and spreads, of `scores` with a row for each run that counts."""
-    if not cell.complete:
-        return cell
     rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
     found, sound = rule.summary(scores, k), scores[~scores["collapsed"]]
     return replace(
@@ -284,64 +251,60 @@ def _summarised(resolved: ResolvedTable, cell: Cell, scores: pd.DataFrame) -> Ce
 
 
 def _mean_of_rows(
-    resolved: ResolvedTable, place: tuple[int, str, str], cells: Sequence[Cell], counted: Sequence[pd.DataFrame]
+    resolved: ResolvedTable, place: Place, cells: Sequence[Cell], counted: Sequence[pd.DataFrame]
 ) -> Cell:
     """The mean of cells of several rows, complete where they are; its spread is that of all runs of which they are made."""
     if skipped := next((cell for cell in cells if cell.skip), None):
-        return Cell(None, None, 0, 0, notes=skipped.notes, skip=skipped.skip)
+        return skipped
     done, expected, collapsed = (
-        sum(getattr(cell, name) for cell in cells) for name in ("done", "expected", "collapsed")
+        sum(column) for column in zip(*((c.done, c.expected, c.collapsed) for c in cells), strict=True)
     )
-    paper, paper_spread = resolved.paper_value(*place) or (None, None)
-    why = dict.fromkeys(itertools.chain(*(cell.why for cell in cells), ["a mean of cells has no interval"]))
-    found = Cell(None, None, done, expected, paper, paper_spread, collapsed=collapsed)
-    found = _judged(resolved, place[0], found, counted[0], tuple(why))
-    values = [cell.value for cell in cells if cell.value is not None]
-    if len(values) < len(cells):
-        return found
-    rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
-    scores = [score for runs in counted for score in rule.summary(runs, k).scores]
-    sound = [cell.without_collapsed for cell in cells if cell.without_collapsed is not None]
-    without = mean(sound) if len(sound) == len(cells) else None
-    return replace(found, value=mean(values), spread=std(scores, resolved.aggregate.ddof), without_collapsed=without)
+    found = Cell(done=done, expected=expected, collapsed=collapsed)
+    if found.complete:
+        rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
+        scores = [score for runs in counted for score in rule.summary(runs, k).scores]
+        values, sound = ([getattr(c, name) for c in cells] for name in ("value", "without_collapsed"))
+        without = None if None in sound else mean(sound)
+        spread = std(scores, resolved.aggregate.ddof)
+        found = replace(found, value=mean(values), spread=spread, without_collapsed=without)
+    why = dict.fromkeys([*(reason for cell in cells for reason in cell.why), "a mean of cells has no interval"])
+    return _verdict(resolved, place, found, tuple(why))
 
 
 def _average(
-    resolved: ResolvedTable, size: int, here: Mapping[str, Cell], runs: pd.DataFrame, counted: pd.DataFrame
+    resolved: ResolvedTable, place: Place, here: Mapping[str, Cell], runs: pd.DataFrame, counted: pd.DataFrame
 ) -> Cell:
     """The cell of the column Avg, counted in replicates: one is done where all configurations of all its columns are.
 
     A row that skips a column of it has none: a mean over fewer columns is not comparable with the other rows'.
     """
-    groups = resolved.average_over
-    columns = [*itertools.chain(*groups)]
-    if skipped := [here[column] for column in columns if here[column].skip]:
+    groups, aggregation = resolved.average_over, resolved.aggregate
+    columns = {column: here[column] for column in itertools.chain(*groups)}
+    if skipped := [cell for cell in columns.values() if cell.skip]:
         notes = dict.fromkeys(note for cell in skipped for note in cell.notes)
-        return Cell(None, None, 0, 0, notes=tuple(notes), skip=skipped[0].skip)
-    replicates = len(resolved.replicates_at(size))
-    configurations = {column: here[column].expected // replicates for column in columns}  # grids differ by task
-    done = runs[runs["column"].isin(columns) & runs["done"]]
-    by_column = done.groupby(["column", *REPLICATE])["collapsed"].agg(["size", "any"]).reset_index()
-    whole = by_column[by_column["size"] == by_column["column"].map(configurations)]
-    found = whole.groupby(REPLICATE)["any"].agg(["size", "any"])
-    found = found[found["size"] == len(columns)]
-    cell = Cell(None, None, len(found), replicates, collapsed=int(found["any"].sum()))
-    if not cell.complete:
-        return cell
-    scores = counted[counted["column"].isin(columns)]
-    cell = replace(cell, collapsed=int(scores.groupby(REPLICATE)["collapsed"].any().sum()))
-    if resolved.aggregate.average == "per_replicate":
-        run = [*(["configuration"] if resolved.aggregate.select == "none" else []), *REPLICATE]
-        return _summarised(resolved, cell, replicate_averages(scores, run, groups))
-    values = {column: here[column].value for column in columns}
-    sound = {column: here[column].without_collapsed for column in columns}
-    return replace(cell, value=_of_cells(values, groups), without_collapsed=_of_cells(sound, groups))
+        return Cell(notes=tuple(notes), skip=skipped[0].skip)
+    replicates = len(resolved.replicates_at(place[0]))
+    done = runs[runs["column"].isin(columns) & runs["done"]].groupby(REPLICATE)["collapsed"].agg(["size", "any"])
+    done = done[done["size"] * replicates == sum(cell.expected for cell in columns.values())]
+    cell = Cell(done=len(done), expected=replicates, collapsed=int(done["any"].sum()))
+    if cell.complete:
+        scores = counted[counted["column"].isin(columns)]
+        cell = replace(cell, collapsed=int(scores.groupby(REPLICATE)["collapsed"].any().sum()))
+        if aggregation.average == "per_replicate":
+            run = [*(["configuration"] if aggregation.select == "none" else []), *REPLICATE]
+            cell = _summarised(resolved, cell, replicate_averages(scores, run, groups))
+        else:
+            values, sound = (
+                {column: getattr(each, name) for column, each in columns.items()}
+                for name in ("value", "without_collapsed")
+            )
+            without = None if None in sound.values() else average(sound, groups)
+            cell = replace(cell, value=average(values, groups), without_collapsed=without)
+    why = dict.fromkeys([*(w for each in columns.values() for w in each.why), "an average of cells has no interval"])
+    return _verdict(resolved, place, cell, tuple(why)) if resolved.has_whole_average else cell
 
 
-def _of_cells(values: Mapping[str, float | None], groups: Groups) -> float | None:
-    """The average of cells by column; None where one has no value."""
-    known = {column: value for column, value in values.items() if value is not None}
-    return average(known, groups) if len(known) == len(values) else None
+# ------------------------------------------------------------------------------------------------------------ verdicts
 
 
 def _reasons(
@@ -350,22 +313,23 @@ def _reasons(
     column: str,
     test_rows: Mapping[str, int],
     stated: Mapping[str, str],
-) -> tuple[str, ...]:
+) -> Iterator[str]:
     """Why a cell of this row and column is not comparable with the paper's, whatever its runs. `stated`: reasons of the data by column, and of
     all columns under ''."""
-    reasons = [*resolved.incomparable]
+    yield from resolved.incomparable
     if resolved.aggregate.center != "mean" or len(rows) > 1:
-        reasons.append("the interval of a verdict holds for the mean of all runs of one configuration")
-    reasons += itertools.chain(*map(resolved.row_incomparable, rows))
-    expected, actual = resolved.columns[column].test_rows, test_rows.get(column)
-    title = resolved.columns[column].title
+        yield "the interval of a verdict holds for the mean of all runs of one configuration"
+    for row in rows:
+        yield from resolved.row_incomparable(row)
+    spec, actual = resolved.columns[column], test_rows.get(column)
     if resolved.comparable and actual is None:
-        reasons.append(f"{title}: the number of test examples is not known")
-    elif resolved.comparable and expected is not None and actual != expected:
-        reasons.append(f"{title}: {actual} test examples instead of {expected}")
-    reasons += [stated[""]] if stated.get("") else []
-    reasons += [f"{title}: {stated[column]}"] if stated.get(column) else []
-    return tuple(dict.fromkeys(reasons))
+        yield f"{spec.title}: the number of test examples is not known"
+    elif resolved.comparable and spec.test_rows is not None and actual != spec.test_rows:
+        yield f"{spec.title}: {actual} test examples instead of {spec.test_rows}"
+    if stated.get(""):
+        yield stated[""]
+    if stated.get(column):
+        yield f"{spec.title}: {stated[column]}"
 
 
 def family(resolved: ResolvedTable) -> int:
@@ -379,28 +343,31 @@ def family(resolved: ResolvedTable) -> int:
     )
 
 
-def _judged(resolved: ResolvedTable, size: int, cell: Cell, counted: pd.DataFrame, reasons: tuple[str, ...]) -> Cell:
-    """The verdict on a published cell.
+def _verdict(
+    resolved: ResolvedTable, place: Place, cell: Cell, reasons: tuple[str, ...], counted: pd.DataFrame | None = None
+) -> Cell:
+    """With the paper's numbers and the verdict on them; `counted`: the cell's runs, of one without `reasons` for none.
 
     'agrees' when the interval of ours minus paper holds 0. It is over crossed subsets and seeds (`harness.statistics.crossed`) and simultaneous
     (Bonferroni): of a table that is reproduced exactly, the chance that any cell does not agree is 5 % at most. The paper's subsets and seeds
     are those of the table's file. The draw of the test set is not in it.
     """
-    if cell.paper is None:
+    paper, paper_spread = resolved.paper_value(*place) or (None, None)
+    if paper is None:
         return cell
+    cell = replace(cell, paper=paper, paper_spread=paper_spread)
     if reasons:
         return replace(cell, verdict="not comparable", why=reasons)
-    if not cell.complete or cell.value is None:
+    if cell.value is None or counted is None:
         return replace(cell, verdict="incomplete")
     if cell.done == 1:
         return replace(cell, verdict="not comparable", why=("one replicate has no spread",))
     scores = counted.pivot(index="subset", columns="seed", values="test").to_numpy()
     table = resolved.table
-    count = table.subsets if size and table.subsets > 1 else len(table.seeds)
-    level = 1 - (1 - CONFIDENCE) / family(resolved)
-    half = float(published_half_width(scores, cell.paper_spread, count, level))
+    count = table.subsets if place[0] and table.subsets > 1 else len(table.seeds)
+    half = float(published_half_width(scores, paper_spread, count, 1 - (1 - CONFIDENCE) / family(resolved)))
     if not half:
         return replace(cell, verdict="not comparable", why=("the runs have one score and no spread",))
-    difference = cell.value - cell.paper
+    difference = cell.value - paper
     verdict: Verdict = "agrees" if abs(difference) <= half else "higher" if difference > 0 else "lower"
     return replace(cell, verdict=verdict, half_width=half)
