@@ -27,9 +27,8 @@ from harness.planning.request import FIELDS, Request
 from harness.tracking import check_trackers
 from harness.views.caption import Caption
 from harness.views.cells import Grid
-from harness.views.document import Section
 from harness.views.examples import examples
-from harness.views.page import page
+from harness.views.page import Section, page
 from harness.views.results_page import Results, results_page
 from harness.views.view import View, latex_document
 from harness.wording import listed

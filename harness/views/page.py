@@ -10,6 +10,7 @@ import base64
 import hashlib
 import html
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -18,9 +19,45 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.views.document import Block, Commands, Lines, Picture, Section, Table
-from harness.views.view import View, shown
+from harness.views.view import Table, View, shown
 from harness.wording import escaped
+
+
+@dataclass(frozen=True)
+class Picture:
+    """`data`: what it shows, as a table."""
+
+    image: Markup
+    caption: str
+    data: Table
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Command lines."""
+
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Blocks that a reader opens."""
+
+    summary: str
+    blocks: Sequence[Block]
+
+
+Block = View | Table | list[str] | Picture | Commands | Folded
+"""A list has sentences."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """`name`: its anchor."""
+
+    name: str
+    title: str
+    blocks: Sequence[Block]
 
 
 def page(title: str, subtitle: str, sections: Sequence[Section], lead: str) -> str:
@@ -43,11 +80,11 @@ def _html(block: Block) -> str:
     """A block, all of it escaped."""
     if isinstance(block, View):
         return str(block.written("html"))
-    if isinstance(block, (Table, Lines)):
-        tables, lines = ([block.plain], ()) if isinstance(block, Table) else ([], block.lines)
+    if isinstance(block, (Table, list)):
+        tables, lines = ([block], ()) if isinstance(block, Table) else ((), block)
         return str(View("", pd.DataFrame(), tables, lines).written("html"))
     if isinstance(block, Picture):
-        data = f"<details><summary>Data of this figure</summary>{_html(block.data)}</details>" if block.data else ""
+        data = f"<details><summary>Data of this figure</summary>{_html(block.data)}</details>"
         return f"<figure>{block.image}<figcaption>{shown(block.caption, 'html')}</figcaption>{data}</figure>"
     if isinstance(block, Commands):
         return "".join(f'<pre tabindex="0"><code>{html.escape(line)}</code></pre>' for line in block.lines)

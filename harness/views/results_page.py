@@ -12,10 +12,9 @@ from harness.specs import Record, Run
 from harness.views.caption import Caption, title_lines
 from harness.views.cells import Grid
 from harness.views.classes import classes_view
-from harness.views.document import Commands, Lines, Section
 from harness.views.figures import curves
 from harness.views.figures.figure import figure_view
-from harness.views.page import page
+from harness.views.page import Commands, Section, page
 from harness.views.provenance import COST_LINES, cost_table, machine_lines, machines_of
 from harness.views.settings import settings_view
 from harness.views.table import notes_view, results_view
@@ -49,8 +48,8 @@ def results_page(results: Results) -> str:
     found = results.comparisons
     sections = [
         Section("results", "Results", [results_view(grid, caption)]),
-        Section("comparisons", "Comparisons", [Lines([found]) if isinstance(found, str) else found]),
-        Section("variance", "Variance", [results.variances if len(results.variances.frame) else Lines([NO_VARIANCE])]),
+        Section("comparisons", "Comparisons", [[found] if isinstance(found, str) else found]),
+        Section("variance", "Variance", [results.variances if len(results.variances.frame) else [NO_VARIANCE]]),
         *([Section("figure", "Figure", [figure_view(grid)])] if r.table.figure else []),
         Section("curves", "Learning curves", [curves.curves_view(grid, results.runs, results.curves)]),
     ]
@@ -62,7 +61,7 @@ def results_page(results: Results) -> str:
     costs = [cost_table(grid, results.runs, results.records)]
     sections += [
         Section("cost", "Cost", [View("cost", pd.DataFrame(), costs, [*COST_LINES, *machines])]),
-        Section("methods", "Methods", [Lines(methods)]),
+        Section("methods", "Methods", [methods]),
         Section("notes", "Notes", [notes_view(grid, caption)]),
         Section("settings", "Settings", [settings_view(r)]),
         Section("again", "How to make it again", [Commands(results.commands)]),

@@ -21,11 +21,10 @@ from harness.search.results import Measured, Study
 from harness.search.trials import Trial, best_trial
 from harness.specs import Record
 from harness.tasks.metrics import METRICS
-from harness.views.document import Block, Commands, Folded, Lines, Picture, Section, Table
 from harness.views.figures.panels import picture
-from harness.views.page import page
+from harness.views.page import Block, Commands, Folded, Picture, Section, page
 from harness.views.provenance import SHORT_KEY, machine_lines, machines_of
-from harness.views.view import DASH, View, best, noted
+from harness.views.view import DASH, Table, View, best, noted
 from harness.wording import counted, in_points, shortened, some_of
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def study_view(study: Study) -> View:
         "mode": space.mode,
     }
     about |= {"metric": study.points.metric, "sampler": space.sampler, "racing": space.racing, "seed": study.seed}
-    tables, lines = [table.plain for table in (points_table(study), *margins)], [*_lines(study), *known, *study.notes]
+    tables, lines = [points_table(study), *margins], [*_lines(study), *known, *study.notes]
     about |= {"best": getattr(study.best, "number", None), "default": getattr(study.default, "number", None)}
     about |= {"spent": study.spent(), "points": points}
     return View("trials", study.trials, tables, lines, about=about, notes=_footnotes(study))
@@ -399,17 +398,17 @@ def study_page(
 ) -> str:
     """`best_yaml`: its text, '' where no point is the best; `tested`: sentences of the final test; `notes`: why a picture is missing;
     `keys`: of the runs of each replicate, by trial; `records`: of these runs; `commands`: that make the study and run its best point."""
-    chosen: list[Block] = [Lines([NO_BEST])]
+    chosen: list[Block] = [[NO_BEST]]
     if study.best:
         values = ", ".join(f"{path} = {shown_value(study.best.point.get(path))}" for path in study.paths)
         score = f"{title_of(study)} {_shown(study.measured(study.best.values))}"
-        lines = Lines([f"Trial {study.best.number}: {values}; {score}.", *tested])
+        lines = [f"Trial {study.best.number}: {values}; {score}.", *tested]
         chosen = [lines, Folded("best.yaml", [Commands([without_folders(best_yaml.rstrip())])])]
     points = study_view(study)
     sections = [
         Section("best", "Best point", chosen),
         Section("points", "Points", [replace(points, lines=points.lines[2:])]),  # the others stand above
-        Section("plots", "Plots", [*pictures, Lines([*map(without_folders, notes)])]),
+        Section("plots", "Plots", [*pictures, [*map(without_folders, notes)]]),
         Section("runs", "Replicates, versions and hardware", _replicates(study, keys, records)),
         Section("again", "How to make it again", [Commands([*map(without_folders, commands)])]),
     ]
@@ -427,10 +426,10 @@ def _replicates(
         place = [str(each["trial"]), str(each["subset"]), str(each["seed"]), in_points(each["value"]), status]
         shown = ", ".join(key[:SHORT_KEY] for key in runs[index]) if index < len(runs) else ""
         rows.append([*place, f"{each['seconds'] / 3600:.3f}", f"{each['flops']:.3g}", shown])
-    about = Lines([*machine_lines(machines_of(records.values()))])
+    about = machine_lines(machines_of(records.values()))
     if not rows:
-        return [about, Lines(["No replicate has ended."])]
+        return [about, ["No replicate has ended."]]
     head = ["Trial", "Subset", "Seed", title_of(study), "Status", "Hours", "FLOPs", "Runs"]
     said = f"Runs: the first {SHORT_KEY} characters of their keys, which harness show takes."
     table = Table("Replicates", head, rows, frozenset({4, 7}))
-    return [about, Lines([said]), Folded(f"Replicates: {len(rows):,}", [table])]
+    return [about, [said], Folded(f"Replicates: {len(rows):,}", [table])]

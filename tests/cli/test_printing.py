@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from cli.command import Said
 from store.samples import record, stage
@@ -24,8 +25,8 @@ from harness.cli.terminal import (
     wrapped,
 )
 from harness.store import Owner, Store
-from harness.views.document import Document, Entry, Lines, Section, Table, fragment, written
-from harness.views.page import page
+from harness.views.page import Section, page
+from harness.views.view import Table, View, noted
 from harness.wording import escaped
 
 TABLE = """100 training examples
@@ -88,15 +89,15 @@ def test_a_tiny_terminal_is_left_alone() -> None:
 def test_nothing_steers_a_terminal_whatever_prints_it(text: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A sentence, a table, an error, a plain print and each format of a document; JSON still says the same."""
     assert escaped("Größe 3 × ½, 数据, 🙂") == "Größe 3 × ½, 数据, 🙂"
-    table = Table(text, [text, "x"], [[text, Entry("1", marks="a")]])
-    document = Document(text, [table], [text], [text], [text], [table])
+    table = Table(text, [text, "x"], [[text, noted("1", "a")]])
+    view = View(text, pd.DataFrame(), [table], [text], notes=[text])
     with standard_streams():
         print_lines([text])
         print_table(text, sys.stdout)
         print(json.dumps(text, ensure_ascii=False))
         for format in ("text", "md", "latex"):
-            sys.stdout.write_bytes(written(document, format).encode())  # type: ignore[attr-defined]
-        print(page(text, text, [Section("x", text, [table, Lines([text])])], text), fragment(document))
+            sys.stdout.write_bytes(str(view.written(format)).encode())  # type: ignore[attr-defined]
+        print(page(text, text, [Section("x", text, [table, [text]])], text), view._repr_html_())
     main(["show", text.encode(errors="replace").decode()])
     out, err = capfd.readouterr()
     assert (out + err).replace("\n", "").isprintable()

@@ -23,7 +23,6 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.table import table_names
 from harness.views.caption import Caption, note_lines
 from harness.views.cells import Grid, family
-from harness.views.document import FORMATS
 from harness.views.ranks import ranks_view
 
 CAPTION = Caption(num_runs=9, hardware=("CPU b", "CPU a"))
@@ -230,7 +229,7 @@ def messy(r: ResolvedTable) -> list[Result]:
     return runs
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ["text", "md", "latex", "csv", "json"])
 @pytest.mark.parametrize("preset", ["paper", "laptop"])
 def test_the_order_of_replicates_changes_no_byte(format: str, preset: str) -> None:
     r = resolved(preset, average=True)
