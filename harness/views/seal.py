@@ -150,6 +150,13 @@ def _is_planned(c: Difference, grid: Grid, runs: Sequence[Run], seal: StoredSeal
     if (scored := plan["columns"][column]) != _column(grid, column):
         return False
     titles, tasks = grid.resolved.titles, scored["tasks"]
-    sealed = {str(run[-1]) for run in plan["runs"] if run[0] in rows and run[3] == size and run[2] in tasks}
-    ours = {run.stage.key for run in runs if titles[run.row] in rows and run.size == size and run.task in tasks}
-    return sealed == ours and all(began.get(key, 0.0) >= seal.sealed_at for key in ours)
+    sealed = {tuple(run[1:6]): run[6] for run in plan["runs"] if run[0] in rows and run[3] == size and run[2] in tasks}
+    ours = {
+        (run.row, run.task, run.size, run.subset, run.seed): run.stage.key
+        for run in runs
+        if titles[run.row] in rows and run.size == size and run.task in tasks
+    }
+    # An early seal has '' for a run whose key was not known yet.
+    return sealed.keys() == ours.keys() and all(
+        sealed[name] in ("", key) and began.get(key, 0.0) >= seal.sealed_at for name, key in ours.items()
+    )
