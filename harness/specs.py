@@ -289,6 +289,12 @@ class Stage:
         return (*(self.parent.chain if self.parent else ()), self)
 
     @property
+    def settings(self) -> tuple[str, ...]:
+        """Digests of the stages of the chain without data and starts, this one's first: a seal has them of runs whose keys were not known."""
+        told = ({k: v for k, v in _hashed(stage).items() if k not in ("data", "init")} for stage in self.chain[::-1])
+        return tuple(digest_of({"loop": LOOP_VERSION, **values}) for values in told)
+
+    @property
     def evaluations(self) -> int:
         """How often it is evaluated on dev: every so many updates and at the end, once where there is no update."""
         return max(1, -(-self.optim.steps // self.selection.every)) if self.selection else 0

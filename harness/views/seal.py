@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.planning.aggregation import AVERAGE
-from harness.specs import Run
+from harness.specs import Run, Stage
 from harness.statistics.power import POWER
 from harness.store import StoredSeal
 from harness.views.cells import Grid
@@ -152,11 +152,15 @@ def _is_planned(c: Difference, grid: Grid, runs: Sequence[Run], seal: StoredSeal
     titles, tasks = grid.resolved.titles, scored["tasks"]
     sealed = {tuple(run[1:6]): run[6] for run in plan["runs"] if run[0] in rows and run[3] == size and run[2] in tasks}
     ours = {
-        (run.row, run.task, run.size, run.subset, run.seed): run.stage.key
+        (run.row, run.task, run.size, run.subset, run.seed): run.stage
         for run in runs
         if titles[run.row] in rows and run.size == size and run.task in tasks
     }
-    # An early seal has '' for a run whose key was not known yet.
     return sealed.keys() == ours.keys() and all(
-        sealed[name] in ("", key) and began.get(key, 0.0) >= seal.sealed_at for name, key in ours.items()
+        _fits(sealed[name], stage) and began.get(stage.key, 0.0) >= seal.sealed_at for name, stage in ours.items()
     )
+
+
+def _fits(sealed: str | list[str], stage: Stage) -> bool:
+    """By its key; in an earlier seal by the settings of its chain, or by name alone (''), where no key was known yet."""
+    return sealed in ("", stage.key) if isinstance(sealed, str) else tuple(sealed) == stage.settings[: len(sealed)]
