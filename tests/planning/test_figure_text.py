@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 
 from harness.planning.table import Figure
-from harness.views.figures.figure import Point, canvas_of
+from harness.views.figures.figure import POINT, canvas_of
 from harness.views.figures.panels import FORMATS, file_of
 
 CONTROL = "\x07\x1b[31m\x00\ufffe"
@@ -18,10 +19,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def curves(title: str) -> Any:
-    def point(x: float | None) -> Point:
-        return Point(title, title, title, 20, x, title, 50.0, 1.0, 3, 3, 51.0, title, 49.0, 53.0)
-
-    return canvas_of([point(1.0), point(2.0), point(None)], Figure(x="alpha", label=title))
+    points = [[title, title, title, 20, x, title, 50.0, 1.0, 3, 3, 51.0, title, 49.0, 53.0] for x in (1.0, 2.0, None)]
+    return canvas_of(pd.DataFrame(points, columns=POINT, dtype=object), Figure(x="alpha", label=title))
 
 
 @pytest.mark.parametrize("format", FORMATS)

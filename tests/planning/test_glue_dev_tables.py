@@ -21,7 +21,7 @@ from harness.planning.runs import Plan, make_plan
 from harness.planning.table import Table, load_table, table_names
 from harness.specs import Encoder
 from harness.views.caption import Caption
-from harness.views.figures.figure import drawn, points_of
+from harness.views.figures.figure import figure_view, points_of
 
 ENCODER = {
     "hidden_size": 8,
@@ -127,14 +127,14 @@ def test_a_figure_over_sizes_has_a_line_for_each_row_and_bars_from_the_lowest_ru
         if not (row == "w/o SCL" and size == 3927 and seed == 31)
     ]
     grid = filled(r, runs, rows_of(r))
-    points = [point for point in points_of(grid) if point.column == "MNLI"]
+    points = [point for point in points_of(grid).itertuples() if point.column == "MNLI"]
     assert {point.series for point in points} == {"COCO-LM", "w/o SCL"}
     for point in points:
         assert point.x == point.size
         missing = point.series == "w/o SCL" and point.x == 3927
         found = (point.value, point.low, point.high)
         assert found == ((None, None, None) if missing else (pytest.approx(70), pytest.approx(50), pytest.approx(90)))
-    assert drawn(grid, "png").startswith(b"\x89PNG")
+    assert figure_view(grid).written("png").startswith(b"\x89PNG")
 
 
 def test_a_figure_has_a_line_for_each_pre_training() -> None:
@@ -146,7 +146,7 @@ def test_a_figure_has_a_line_for_each_pre_training() -> None:
         for column in r.columns
         for seed in r.seeds
     ]
-    points = points_of(filled(r, runs, rows_of(r)))
+    points = [*points_of(filled(r, runs, rows_of(r))).itertuples()]
     assert {point.column for point in points} == {"RTE", "MRPC", "Avg"}
     for column in ("RTE", "Avg"):
         for series, first in (("MLM", 50.0), ("TACO", 60.0)):

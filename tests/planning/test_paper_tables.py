@@ -21,7 +21,7 @@ from harness.planning.task_reader import Translation
 from harness.tasks.sources import open_source
 from harness.tasks.task import TASKS
 from harness.views.caption import Caption, caption_lines, note_lines
-from harness.views.figures.figure import csv_of, drawn, points_of
+from harness.views.figures.figure import figure_view
 from harness.views.figures.panels import FAINT, INK, MUTED, SERIES
 
 LEAST = {"subsets": (0, 1, 2, 3), "tasks": ("sst2",)}
@@ -59,13 +59,14 @@ def test_the_points_of_a_figure_are_its_cells() -> None:
         for size, row, column, subset, seed in r.places
         if not (column == "cola" and row == "500" and subset == 4)
     ]
-    points = points_of(filled(r, runs, rows_of(r)))
+    view = figure_view(filled(r, runs, rows_of(r)))
+    points = [*view.frame.itertuples()]
     assert [(point.column, point.x) for point in points] == list(
         product(("CoLA", "SST-2"), (100, 500, 1000, 1500, 2000, 2500))
     )
     assert points[-1].value == pytest.approx(100 * (0.5 + 0.2))
     assert (points[1].value, points[1].done, points[1].expected) == (None, 12, 15)
-    read = list(csv.DictReader(io.StringIO(csv_of(points))))
+    read = list(csv.DictReader(io.StringIO(view.written("csv"))))
     assert [row["value"] == "" for row in read] == [point.value is None for point in points]
     assert {row["scores"] for row in read} == {"dev"}
     assert float(read[-1]["x"]) == 2500
@@ -76,9 +77,9 @@ def test_a_figure_is_the_same_file_each_time_and_has_the_colours_of_a_page(forma
     r = resolve_table("views", "paper")
     runs = [result(r, row, size, *rest, 0.1, dev=0.1 * rest[1]) for size, row, *rest in r.places]
     grid = filled(r, runs, rows_of(r))
-    file = drawn(grid, format)
+    file = figure_view(grid).written(format)
     assert file.startswith(begins)
-    assert file == drawn(grid, format)
+    assert file == figure_view(grid).written(format)
     if format == "svg":
         colours = set(re.findall(r"#[0-9a-f]{6}", file.decode()))
         assert colours & set(SERIES)

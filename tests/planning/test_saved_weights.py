@@ -22,7 +22,7 @@ from harness.planning.work import Item, work
 from harness.specs import Encoder, Parent, Stage, Status
 from harness.storage import weights_of
 from harness.views.cost import Cost, cost_before
-from harness.views.figures.figure import csv_of, drawn, points_of
+from harness.views.figures.figure import figure_view, points_of
 
 FULL = load_table("pretraining")
 SMALL: dict[str, Any] = {"tasks": ("cola",), "sizes": (100,), "subsets": (0,), "seeds": (31,)}
@@ -160,18 +160,25 @@ def test_a_row_without_pre_training_is_a_line_of_reference() -> None:
         if row != "COCO-LM-320"
     ]
     grid = filled(r, runs, rows_of(r))
-    first, *curves = points_of(grid)
+    first, *curves = points_of(grid).itertuples()
     assert (first.row, first.series, first.x) == ("No further pre-training", first.row, None)
     assert first.value == pytest.approx(70)
     updates = [20, 40, 80, 160, 320]
     for series in ("MLM", "TACO", "ELECTRA", "COCO-LM"):
         assert [point.x for point in curves if point.series == series] == updates
-    assert csv_of([first]).splitlines()[1].startswith("Movies,accuracy,test,1000,,No further pre-training,")
-    picture = drawn(grid, "svg").decode()
+    assert (
+        figure_view(grid)
+        .written("csv")
+        .splitlines()[1]
+        .startswith("Movies,accuracy,test,1000,,No further pre-training,")
+    )
+    picture = figure_view(grid).written("svg").decode()
     shown = [f"<!-- {words} -->" in picture for words in (first.row, "MLM", "TACO", "ELECTRA", "COCO-LM", *updates)]
     assert all(shown), "the legend's words and, on a logarithmic axis, a tick at each update"
     missing = filled(r, [run for run in runs if run.row != first.row], rows_of(r))
-    assert f"<!-- {first.row} -->" not in drawn(missing, "svg").decode(), "runs of the reference are not done"
+    assert f"<!-- {first.row} -->" not in figure_view(missing).written("svg").decode(), (
+        "runs of the reference are not done"
+    )
 
 
 def test_the_cost_before_a_row_is_that_of_the_updates_it_starts_after() -> None:
@@ -194,7 +201,7 @@ def test_points_over_hours_stand_where_the_records_say() -> None:
     r = resolve_table(table.model_copy(update={"figure": shown}), "laptop")
     runs = [result(r, row, size, column, s, seed, 0.7, dev=0.5) for size, row, column, s, seed in r.places]
     hours = {row.title: 0.25 * index for index, row in enumerate(r.rows) if index}
-    points = points_of(replace(filled(r, runs, rows_of(r)), hours=hours))
+    points = [*points_of(replace(filled(r, runs, rows_of(r)), hours=hours)).itertuples()]
     assert {point.row: point.x for point in points} == {row.title: hours.get(row.title) for row in r.rows}
     (reference,) = (point for point in points if point.x is None)
     assert reference.series == reference.row == "No further pre-training"
@@ -202,7 +209,7 @@ def test_points_over_hours_stand_where_the_records_say() -> None:
         line = [point.x for point in points if point.series == series]
         assert line == sorted(line)
         assert len(line) == 5
-    assert {point.x for point in points_of(filled(r, [], rows_of(r)))} == {None}
+    assert {*points_of(filled(r, [], rows_of(r)))["x"]} == {None}
 
 
 class TestLifecycle:
