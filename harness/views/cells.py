@@ -234,7 +234,7 @@ def _cell_of_runs(
     cell = replace(cell, notes=tuple(notes), collapsed=int(shown["collapsed"][shown["done"]].sum()))
     if cell.complete and len(rows) > 1 and resolved.aggregate.select != "none":
         cell = replace(cell, selected=tuple(dict.fromkeys(counted["configuration"])))
-    return _summarised(resolved, cell, counted) if cell.complete else cell
+    return _summarised(resolved, cell, counted) if cell.complete and len(counted) else cell
 
 
 def _summarised(resolved: ResolvedTable, cell: Cell, scores: pd.DataFrame) -> Cell:
@@ -260,7 +260,7 @@ def _mean_of_rows(
         sum(column) for column in zip(*((c.done, c.expected, c.collapsed) for c in cells), strict=True)
     )
     found = Cell(done=done, expected=expected, collapsed=collapsed)
-    if found.complete:
+    if all(cell.value is not None for cell in cells):
         rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
         scores = [score for runs in counted for score in rule.summary(runs, k).scores]
         values, sound = ([getattr(c, name) for c in cells] for name in ("value", "without_collapsed"))

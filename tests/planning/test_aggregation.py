@@ -364,3 +364,13 @@ def test_a_printed_row_is_named_as_a_row_is() -> None:
     body["rows"][-1]["configuration_of"] = "FT"
     with pytest.raises(ValueError, match="the row 'FT' is run itself; give the printed row another name"):
         Table.model_validate(body)
+
+
+def test_a_column_beside_one_that_lacks_a_score_has_no_value_yet() -> None:
+    """The configuration of a task is selected by its first column, once all of its scores are there."""
+    r = configured(Aggregation(select="per_task"))
+    runs = drawn(r, 1)
+    lacking = next(i for i, run in enumerate(runs) if run.column == "mnli" and run.row in POINTS)
+    runs[lacking] = replace(runs[lacking], test=float("nan"))
+    cells = filled(r, runs).cells
+    assert [cells[20, "TAPT", column].value is None for column in ("sst2", "mnli", "mnli_mm")] == [False, True, True]
