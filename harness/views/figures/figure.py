@@ -53,7 +53,7 @@ def points_of(grid: Grid) -> pd.DataFrame:
     columns = {name: (column.title, column.metric) for name, column in r.columns.items()}
     columns |= {AVERAGE: ("Avg", "average")} if has_average(r) else {}
     ends = counted_scores(grid).groupby(["size", "row", "column"])["test"].agg(["min", "max"]).T
-    found: list[list[Any]] = []
+    found: list[dict[str, Any]] = []
     for (name, titles), size, title in itertools.product(columns.items(), r.sizes, r.printed_rows):
         cell, row = grid.cells[size, title, name], r.printed_rows[title][0]
         x = grid.hours.get(title) if shown.x == HOURS else shown.x_of(row, size)
@@ -66,11 +66,11 @@ def points_of(grid: Grid) -> pd.DataFrame:
             None if v is None else 100 * v for v in (cell.value, cell.spread, cell.paper, low, high)
         )
         at = (*titles, r.aggregate.scores, size, x, title)
-        found.append([*at, value, spread, cell.done, cell.expected, paper, series, low, high])
+        point = (*at, value, spread, cell.done, cell.expected, paper, series, low, high)
+        found.append(dict(zip(POINT, point, strict=True)))
     order = [title for title, _ in columns.values()]
-    place = {name: index for index, name in enumerate(POINT)}
-    lines = [*dict.fromkeys(point[place["series"]] for point in found)]
-    found.sort(key=lambda p: (order.index(p[0]), p[place["size"]], lines.index(p[place["series"]]), p[place["x"]] or 0))
+    lines = [*dict.fromkeys(point["series"] for point in found)]
+    found.sort(key=lambda p: (order.index(p["column"]), p["size"], lines.index(p["series"]), p["x"] or 0))
     return pd.DataFrame(found, columns=POINT, dtype=object)
 
 
