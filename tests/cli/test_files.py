@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli.command import MOVIES, SST2, Said, TrainingStartedError, data_folder, sst2, write_csv
@@ -57,14 +58,19 @@ def test_a_hyperparameter_names_its_file(refused: Refused) -> None:
 
 @pytest.mark.usefixtures("workdir")
 def test_a_number_in_scientific_notation_is_a_number(harness: Harness) -> None:
+    def settings(words: str) -> dict[str, Any]:
+        body = json.loads(harness(f"report --view settings --format json {words}").out)
+        return {each["key"]: each["value"] for each in body["settings"]}
+
     own_table("lr: 1e-5", "lr: 3e-4")
-    said = harness("report --table mine.yaml --preset paper --tasks cola --methods ft --format json")
-    assert json.loads(said.out)["recipe"]["fine_tune"]["lr"] == 3e-4
+    assert settings("--table mine.yaml --preset paper --tasks cola --methods ft")["fine_tune.lr"] == "0.0003"
     Path("point.yaml").write_text("method: cmlm\nset: {alpha: 1e-3, fine_tune.lr: 7e-4}\n", encoding="utf-8")
-    said = harness(f"report {MOVIES.replace('ft', 'cmlm')} --with point.yaml --set post_train.lr=2e-3 --format json")
-    body = json.loads(said.out)
-    assert body["recipe"]["post_train"]["lr"] == 2e-3
-    assert body["rows"][0]["set"] == {"alpha": 1e-3, "fine_tune.lr": 7e-4}
+    shown = settings(f"{MOVIES.replace('ft', 'cmlm')} --with point.yaml --set post_train.lr=2e-3")
+    assert [shown[key] for key in ("post_train.lr", "CMLM:cmlm.alpha", "CMLM:fine_tune.lr")] == [
+        "0.002",
+        "0.001",
+        "0.0007",
+    ]
 
 
 @pytest.mark.parametrize(
