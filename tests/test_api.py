@@ -34,7 +34,6 @@ from views.runs import commit
 
 import harness
 from harness import api
-from harness.analysis.scores import results_of
 from harness.api.arguments import request_from
 from harness.api.caller import undisturbed
 from harness.api.data_frames import BenchResult
@@ -44,6 +43,7 @@ from harness.commands.prepare import prepare
 from harness.commands.stored import like_last
 from harness.errors import UserError
 from harness.planning.request import Override, Request, from_json, overrides_of, parse_override, to_json
+from harness.scores import results_of
 from harness.specs import RowSet, Stage
 from harness.store import DEFAULT_URL, Store
 from harness.tasks.rows import Rows

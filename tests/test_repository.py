@@ -66,7 +66,7 @@ ROOMS = [
     "views",
     "search",
     "tracking",
-    "analysis",
+    "scores",
     "planning",
     "contract",
     "running",
@@ -204,7 +204,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     [
         pytest.param(set(ROOMS) - {"cluster"} | PURE, {"ray"}, id="only cluster imports ray"),
         pytest.param(
-            {"planning", "analysis", "views"} | PURE,
+            {"planning", "scores", "views"} | PURE,
             {"torch", "ray", "transformers"},
             id="plans, results and reports are pure",
         ),
@@ -212,7 +212,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         pytest.param({"statistics"}, {"torch", "ray", "pandas", "harness.specs"}, id="statistics are numbers"),
         pytest.param(
             {"methods"},
-            {"harness.planning", "harness.analysis", "harness.views", "harness.tasks", "harness.store"},
+            {"harness.planning", "harness.scores", "harness.views", "harness.tasks", "harness.store"},
             id="a method is data",
         ),
         pytest.param({"running"}, {"sqlalchemy", "harness.store"}, id="running knows no database"),
@@ -248,7 +248,7 @@ def test_methods_import_no_torch_at_module_level() -> None:
 
 def test_planning_needs_neither_torch_nor_ray() -> None:
     """Every module that the import of a pure module loads, directly or not."""
-    pure = [path for path in MODULES if room_of(path) in LEAVES | {"planning", "analysis", "methods", "store"}]
+    pure = [path for path in MODULES if room_of(path) in LEAVES | {"planning", "scores", "methods", "store"}]
     names = [".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in pure]
     statement = "import " + ", ".join(name.removesuffix(".__init__") for name in names)
     heavy = {"torch", "ray", "transformers", "optuna"} & imported_by("-c", statement)

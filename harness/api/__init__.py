@@ -16,8 +16,6 @@ from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.analysis.schema import RESULT_DTYPES as RESULT_DTYPES
-from harness.analysis.scores import results_of
 from harness.api.arguments import (
     SEARCH,
     Files,
@@ -56,6 +54,8 @@ from harness.commands.trained import Embeddings, embeddings_of
 from harness.commands.views import VIEWS, WITH_TEXTS, differences_of
 from harness.errors import UserError, unknown
 from harness.planning.request import PLAIN, Request
+from harness.scores import RESULT_DTYPES as RESULT_DTYPES
+from harness.scores import results_of
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as merge_stores
 from harness.store.exchange import Merged

@@ -88,7 +88,7 @@ class Ledger:
     def records(self, metrics: dict[str, str]) -> dict[str, Record]:
         """As `counted_records` of the store."""
         # half of what a ledger would import, and a bench does not ask
-        from harness.analysis.scores import counted_records
+        from harness.scores import counted_records
 
         return counted_records(self._store, metrics)
 

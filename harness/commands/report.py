@@ -8,14 +8,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from harness.analysis.schema import joined_frames
-from harness.analysis.scores import examples, hardware, results_of
 from harness.commands.prepare import Prepared
 from harness.planning.aggregation import AVERAGE
 from harness.planning.request import encoder_names
 from harness.planning.row import on_encoder
 from harness.planning.runs import Plan
 from harness.planning.table import HOURS
+from harness.scores import examples, hardware, joined_frames, results_of
 from harness.specs import Stage
 from harness.views.caption import Caption
 from harness.views.cells import Grid, aggregate

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from harness.analysis.scores import results_of
 from harness.commands.bench import translated
 from harness.commands.execution import check_machine, deadline_of, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_masks, check_readings, prepare
@@ -27,6 +26,7 @@ from harness.planning.point import PointFile
 from harness.planning.recipe import Value
 from harness.planning.request import LABELLED, YAML, Text, Texts, from_json, read, rooted_path
 from harness.planning.resolve import resolve
+from harness.scores import results_of
 from harness.search.points import Points
 from harness.search.request import TuneRequest
 from harness.search.results import Study

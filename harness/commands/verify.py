@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.analysis.schema import PLACE, RESULT_DTYPES
-from harness.analysis.scores import results_of
 from harness.commands.prepare import Prepared, prepare_recorded
 from harness.commands.seal import began
 from harness.commands.stored import check_exists
 from harness.errors import UserError, first_line
 from harness.planning.request import from_json
+from harness.scores import PLACE, RESULT_DTYPES, results_of
 from harness.specs import Stage
 from harness.store import DEFAULT_URL, Store
 from harness.store.published import is_published

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from harness.analysis.scores import answers
 from harness.commands.prepare import Prepared
 from harness.commands.report import grid_of, known_costs
 from harness.commands.seal import runs_began
@@ -14,6 +13,7 @@ from harness.errors import UserError
 from harness.methods import METHODS
 from harness.planning.row import ResolvedRow
 from harness.planning.table import Column
+from harness.scores import answers
 from harness.tasks.metrics import METRICS
 from harness.views.caption import Caption
 from harness.views.cells import Grid, counted_scores

@@ -15,9 +15,9 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from harness.analysis.scores import counted_records
 from harness.errors import UserError
 from harness.planning.request import Override
+from harness.scores import counted_records
 from harness.search.points import Points
 from harness.search.space import ResolvedSpace
 from harness.search.trials import Point, ReplicateOutcome, State, Trial

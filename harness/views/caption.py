@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.analysis.scores import Examples
 from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE, RULES
 from harness.planning.recipe import LAST
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow
+from harness.scores import Examples
 from harness.views.cells import Cell, Grid, Note, family, has_average, own_scores
 from harness.views.classes import ClassReport
 from harness.views.ranks import BEST, sets_of_the_best

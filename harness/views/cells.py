@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from harness.analysis.schema import PLACE, placed
 from harness.planning.aggregation import (
     AVERAGE,
     RULES,
@@ -25,6 +24,7 @@ from harness.planning.aggregation import (
 )
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow
+from harness.scores import PLACE, placed
 from harness.statistics.difference import published_half_width
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.analysis.schema import with_records
 from harness.errors import UserError
 from harness.planning.runs import Plan
+from harness.scores import with_records
 from harness.specs import Record
 from harness.statistics.agreement import AGREED, doubted, flip_rates, votes
 from harness.statistics.design import full_grid

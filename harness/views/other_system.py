@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.analysis.schema import Result
 from harness.errors import UserError, unknown
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow, Row, resolved_row
+from harness.scores import Result
 from harness.tasks.reading import existing_file, whole_rows
 from harness.wording import listed
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
-from harness.analysis.schema import csv_text, parquet_bytes, records
 from harness.errors import UserError, unknown
+from harness.scores import csv_text, parquet_bytes, records
 from harness.wording import escaped
 
 if TYPE_CHECKING:

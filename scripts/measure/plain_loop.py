@@ -24,9 +24,9 @@ from tabulate import tabulate
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer, get_linear_schedule_with_warmup
 
-from harness.analysis.scores import results_of
 from harness.cli.request import read_words
 from harness.commands.prepare import prepare
+from harness.scores import results_of
 from harness.specs import Stage
 from harness.statistics.design import full_grid
 from harness.statistics.difference import difference

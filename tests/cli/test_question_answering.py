@@ -16,10 +16,10 @@ from cli.command import Said
 from cluster import in_process
 from questions import write_questions
 
-from harness.analysis.scores import answers
 from harness.commands.prepare import prepare
 from harness.commands.report import grid_of
 from harness.planning.request import from_json
+from harness.scores import answers
 from harness.store import Store
 from harness.tasks.metrics import score
 

@@ -19,11 +19,11 @@ import trained
 from cli.command import Said, command
 from cli.conftest import Benched
 
-from harness.analysis.schema import RESULT_DTYPES
 from harness.commands import rerun
 from harness.commands.verify import read_results
 from harness.errors import UserError
 from harness.kinds import Predictions
+from harness.scores import RESULT_DTYPES
 from harness.specs import Record
 from harness.store import Store
 from harness.store.rows import packed, unpacked

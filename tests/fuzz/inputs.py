@@ -221,10 +221,10 @@ def published(folder: Path) -> dict[str, bytes]:
     """The results of the bench that `record` recorded in the store of `folder`, by format."""
     from views.runs import render
 
-    from harness.analysis.schema import parquet_bytes
     from harness.commands.prepare import prepare as planned
     from harness.commands.report import grid_of
     from harness.planning.request import Request
+    from harness.scores import parquet_bytes
 
     with contextlib.chdir(folder):
         request = Request(table="small.yaml", methods=("FT", "SCL"), data="data", encoder="encoder")

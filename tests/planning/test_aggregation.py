@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from requested import resolve_table
 from views.runs import filled, render, results
 
-from harness.analysis.schema import Result
 from harness.errors import UserError
 from harness.planning.aggregation import (
     RULES,
@@ -31,6 +30,7 @@ from harness.planning.aggregation import (
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row, resolved_row
 from harness.planning.table import Table, load_table
+from harness.scores import Result
 from harness.views.caption import Caption, note_lines
 from harness.views.cells import AVERAGE
 

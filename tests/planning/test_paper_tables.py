@@ -12,12 +12,12 @@ import pytest
 from requested import UNREAD, resolve_table
 from views.runs import filled, result, rows_of
 
-from harness.analysis.schema import Result
 from harness.errors import UserError
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import make_plan
 from harness.planning.table import load_table
 from harness.planning.task_reader import Translation
+from harness.scores import Result
 from harness.tasks.sources import open_source
 from harness.tasks.task import TASKS
 from harness.views.caption import Caption, caption_lines, note_lines

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.analysis.schema import Result, frame_of
 from harness.kinds import Predictions
 from harness.planning.resolved import ResolvedTable
+from harness.scores import Result, frame_of
 from harness.specs import Record, Stage
 from harness.store import Owner, Store
 from harness.views.caption import Caption

@@ -10,9 +10,8 @@ import pytest
 from requested import resolve_table
 from views.runs import filled, render, results, rows_of
 
-from harness.analysis.schema import Result
-from harness.analysis.scores import Examples
 from harness.planning.resolved import ResolvedTable
+from harness.scores import Examples, Result
 from harness.tasks.task import TASKS, Task
 from harness.views.caption import Caption, caption_lines, footnotes, note_lines
 from harness.views.cells import AVERAGE, Grid

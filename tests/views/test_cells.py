@@ -17,10 +17,10 @@ from requested import resolve_table
 from scipy import stats
 from views.runs import filled, render, result, results, rows_of
 
-from harness.analysis.schema import Result
 from harness.planning.aggregation import Aggregation
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import table_names
+from harness.scores import Result
 from harness.views.caption import Caption, note_lines
 from harness.views.cells import Grid, family
 from harness.views.ranks import ranks_view

@@ -13,10 +13,10 @@ import pytest
 from requested import resolve_table
 from views.runs import filled, result, results
 
-from harness.analysis.schema import Result
 from harness.errors import UserError
 from harness.planning.aggregation import Aggregation, Select
 from harness.planning.resolved import ResolvedTable
+from harness.scores import Result
 from harness.statistics.crossed import mean_squares
 from harness.statistics.difference import difference
 from harness.statistics.sign_flip import holm

@@ -10,10 +10,10 @@ import pytest
 from requested import resolve_table
 from views.runs import OWNER
 
-from harness.analysis.scores import results_of
 from harness.encoders import HeadTraining, Located
 from harness.kinds import Predictions
 from harness.planning.runs import Plan, make_plan
+from harness.scores import results_of
 from harness.specs import Encoder, Record, Run
 from harness.store import Store
 from harness.tasks.metrics import METRICS

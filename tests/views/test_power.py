@@ -10,10 +10,10 @@ import pytest
 from requested import resolve_table
 from views.runs import filled, result
 
-from harness.analysis.schema import Result
 from harness.encoders import HeadTraining, Located
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import make_plan
+from harness.scores import Result
 from harness.specs import Encoder
 from harness.statistics.power import Components, detectable, precision
 from harness.views.power import DEFAULT, cost_of, detections, recorded_components, resolutions

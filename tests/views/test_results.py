@@ -17,12 +17,11 @@ from requested import resolve_table
 from views.runs import OWNER, commit
 
 import harness
-from harness.analysis import scores as results
-from harness.analysis.schema import PLACE, RESULT_DTYPES
-from harness.analysis.scores import dev_scores, examples, hardware, results_of
+from harness import scores as results
 from harness.encoders import HeadTraining, Located
 from harness.kinds import Predictions
 from harness.planning.runs import Plan, make_plan
+from harness.scores import PLACE, RESULT_DTYPES, dev_scores, examples, hardware, results_of
 from harness.specs import Encoder, Record, Stage, starts_elsewhere
 from harness.store import Store
 from harness.tasks.metrics import score
@@ -219,7 +218,7 @@ def test_where_scores_are_computed() -> None:
             if name == "score":
                 users.add(path.relative_to(package).as_posix())
     recorded = {"commands/rerun.py", "tracking.py"}
-    assert users == {"analysis/scores.py", "training/fit.py", "training/loop.py", *recorded}
+    assert users == {"scores.py", "training/fit.py", "training/loop.py", *recorded}
 
 
 # ------------------------------------------------------------------------------------------------------ hardware

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from views.runs import filled, result, results, rows_of
 
-from harness.analysis.schema import Result
 from harness.errors import UserError
 from harness.objectives import objective
 from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table
+from harness.scores import Result
 from harness.specs import Record
 from harness.views.caption import Caption
 from harness.views.differences import differences

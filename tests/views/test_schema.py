@@ -18,7 +18,7 @@ from requested import resolve_table
 from views.runs import filled, render, results
 
 import harness
-from harness.analysis.schema import PLACE, RESULT_DTYPES, Result, csv_text, frame_of, parquet_bytes, placed, records
+from harness.scores import PLACE, RESULT_DTYPES, Result, csv_text, frame_of, parquet_bytes, placed, records
 from harness.views.caption import Caption
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "results.md"
