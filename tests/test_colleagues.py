@@ -17,7 +17,7 @@ from cluster import in_process
 from ruamel.yaml import YAML
 
 import harness
-from harness.api import BenchResult, CompareResult, StageRecord
+from harness.api import StageRecord
 from harness.api.caller import in_notebook
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -70,7 +70,7 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(monkeypatch: pytest.M
     assert shell.lines[0] == "0 of 4 stages: FT/movies/n20/subset0/seed31 started"
     assert shell.lines[-1].startswith("4 of 4 stages: ")
     assert sum(hasattr(value, "_repr_html_") for value in values) == len(values) - 1
-    html = [balanced(value._repr_html_()) for value in values if isinstance(value, (BenchResult, CompareResult))]
+    html = [balanced(value._repr_html_()) for value in values if type(value).__name__ in ("BenchResult", "View")]
     assert len(html) == 2
     assert "<td" in html[0]
     assert ">FT<" in html[0]

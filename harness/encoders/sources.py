@@ -371,19 +371,22 @@ class _Ids:
     frames: bool
 
 
-@lru_cache(maxsize=32)
 def _ids_of(path: Path) -> _Ids:
     """Raises UserError for a file that is no tokenizer."""
+    return _ids_cached(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=32)
+def _ids_cached(path: Path, size: int, changed: int) -> _Ids:
     from tokenizers import Tokenizer
 
     try:
         found = Tokenizer.from_file(str(path))
     except Exception as error:  # of the library's own kind
         raise UserError(f"The encoder folder {path.parent} has no usable tokenizer: {first_line(error)}") from None
-    ids = found.get_vocab(with_added_tokens=True).values()
+    end = 1 + max(found.get_vocab(with_added_tokens=True).values(), default=-1)
     framed: Any = pretrained_tokenizer(path.parent) if found.post_processor is None else found  # else left to the class
-    frames = framed.num_special_tokens_to_add(False) > 0
-    return _Ids(found.get_vocab_size(with_added_tokens=True), 1 + max(ids, default=-1), frames)
+    return _Ids(found.get_vocab_size(with_added_tokens=True), end, framed.num_special_tokens_to_add(False) > 0)
 
 
 @lru_cache(maxsize=32)

@@ -123,7 +123,7 @@ def back_translated(
         missing = [text for text in texts if text not in known]
         for start in range(0, len(missing), CHUNK):
             chunk = missing[start : start + CHUNK]
-            keys = [_key(way, text) for text in chunk]
+            keys = [digest_of([way.digest, text]) for text in chunk]
             cache.keep_translations(dict(zip(keys, way.translate(chunk), strict=True)))
             # Read back what is kept now: had another process been first, its text is the one that everyone uses.
             kept = cache.translations(keys)
@@ -161,15 +161,11 @@ def _texts(rows: Rows) -> list[str]:
     return list(dict.fromkeys(text for row in rows.texts for text in row if text.strip()))
 
 
-def _key(way: Way, text: str) -> str:
-    return digest_of([way.digest, text])
-
-
 def _known(way: Way, texts: Sequence[str], cache: Cache) -> dict[str, str]:
     """Known translations by text."""
     if way.at_hand:
         return dict(zip(texts, way.translate(texts), strict=True))
-    keys = {text: _key(way, text) for text in texts}
+    keys = {text: digest_of([way.digest, text]) for text in texts}
     kept = cache.translations(list(keys.values()))
     return {text: kept[key] for text, key in keys.items() if key in kept}
 
