@@ -72,7 +72,6 @@ def costs(
     of_runs: RunCosts,
     search: Mapping[str, Cost],
     parameters: Mapping[str, float] = MappingProxyType({}),
-    more: Sequence[str] = (),
 ) -> View:
     """Every cell with a finished run. `search`: the cost of the searches that gave a row its point, by row as printed; `parameters`: of the encoder of
     a row, where it is said. A run in a column Avg costs what its runs on all columns' tasks cost."""
@@ -100,7 +99,7 @@ def costs(
         rows = [_row(grid, cell, first[cell["column"]], searched) for cell in here]
         tables.append(Table(size_name(size, grid.resolved.size_unit), head, rows, {0, 1}))
     frame = pd.DataFrame(cells, columns=[*COLUMNS, *(["parameters"] if sized else [])])
-    lines = [ABOUT, *([SEARCH] if searched else []), *more]
+    lines = [ABOUT, *([SEARCH] if searched else [])]
     return View("costs", frame, tables, lines, about={"table": grid.resolved.table.name})
 
 

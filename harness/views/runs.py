@@ -143,20 +143,6 @@ def _whole_replicates(resolved: ResolvedTable, scores: pd.DataFrame) -> pd.DataF
     return scores[there == [len(resolved.configurations(row, task)) for row, task in places]]
 
 
-def cell_intervals(grid: Grid) -> dict[Place, Interval]:
-    """The 95 % interval of each complete cell that is the mean of all its runs: crossed over subsets and seeds."""
-    found: dict[Place, Interval] = {}
-    if grid.resolved.aggregate.center != "mean":
-        return found
-    for place, runs in runs_of(grid).items():
-        scores, pairs = runs.grid()
-        cell = grid.cells.get(place)
-        whole = cell and cell.complete and len(runs.scores) == len(pairs) > 1 and cell.value is not None
-        if whole and (interval := score_interval(grid, place[2], scores)):
-            found[place] = interval
-    return found
-
-
 def score_interval(grid: Grid, column: str, scores: NDArray[np.float64]) -> Interval | None:
     """That of the mean of a cell's runs (subsets, seeds), cut at the ends of the scale; None for a single run, and where all have one score."""
     found = mean_interval(scores)

@@ -45,7 +45,7 @@ REACH = 3
 Source = dict[str, Any]
 
 
-def variance(grid: Grid, answers: Answers, more: tuple[str, ...] = ()) -> View:
+def variance(grid: Grid, answers: Answers) -> View:
     """Every cell with at least two runs, of its largest full grid of replicates."""
     import pandas as pd
 
@@ -78,7 +78,7 @@ def variance(grid: Grid, answers: Answers, more: tuple[str, ...] = ()) -> View:
     ]
     about = {"table": grid.resolved.table.name}
     picture = partial(_figure, grid, cells) if cells else None
-    return View("variance", frame, tables, [ABOUT, *_unknown(grid, cells), *more], picture, about)
+    return View("variance", frame, tables, [ABOUT, *_unknown(grid, cells)], picture, about)
 
 
 def _sources(scores: NDArray[np.float64], items: Items | None) -> list[Source]:

@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -85,21 +85,20 @@ class View:
     about: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
-    def written(self, format: str, width: int | None = None) -> str | bytes:
-        """In one of `FORMATS`; as text with sentences of at most `width` letters a line. Raises UserError for another format, and where there is nothing
-        to draw."""
+    def written(self, format: str) -> str | bytes:
+        """In one of `FORMATS`. Raises UserError for another format, and where there is nothing to draw."""
         if format == "csv":
             return csv_text(self.frame)
         if format == "parquet":
             return parquet_bytes(self.frame)
         if format == "json":
-            return json_text(
-                {"lines": [shown(line, "text") for line in self.lines], **self.about, self.name: records(self.frame)}
-            )
+            lines = [shown(line, "text") for line in self.lines]
+            body = {"lines": lines, **self.about, self.name: records(self.frame)}
+            return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         if format in PICTURES:
             return self._drawn(format)
         if format == "text":
-            return self._text(width)
+            return self._text()
         if format not in FORMATS:
             raise unknown("format", format, FORMATS)
         return {"md": self._markdown, "latex": self._latex, "html": self._html}[format]()
@@ -117,10 +116,8 @@ class View:
             raise UserError(f"{self.name}: there is nothing to draw; take another format than {format}.")
         return file_of(self.picture, format)
 
-    def _text(self, width: int | None = None) -> str:
+    def _text(self) -> str:
         lines = [shown(line, "text") for line in (*self.notes, *self.lines)]
-        if width:
-            lines = [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ", **_WORDS)]
         tables = [[*([shown(t.title, "text")] if t.title else []), *text_lines(t)] for t in self.tables]
         return "\n\n".join("\n".join(part) for part in [*tables, lines] if part) + "\n"
 
@@ -183,13 +180,7 @@ def shown(text: str, format: str) -> str:
     return text
 
 
-def json_text(body: Mapping[str, Any] | Iterable[Any], sort_keys: bool = False) -> str:
-    return json.dumps(body, indent=1, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 # -------------------------------------------------------------------------------------------------- text and Markdown
-
-_WORDS: Any = {"break_long_words": False, "break_on_hyphens": False}
 
 
 def text_lines(table: Table) -> list[str]:

@@ -24,7 +24,7 @@ from harness.views.cells import Grid, counted_scores
 from harness.views.differences import differences
 from harness.views.power import resolutions
 from harness.views.ranks import sets_of_the_best
-from harness.views.runs import Answers, cell_intervals, run_places, runs_of
+from harness.views.runs import Answers, run_places, runs_of, score_interval
 from harness.views.variance import SOURCES, variance
 from harness.views.view import FORMATS, View
 
@@ -139,7 +139,8 @@ def test_intervals_end_where_the_scale_does_and_beside_a_verdict_say_that_they_a
     found = differences(grid)
     frame = found.frame.set_index("column")[["low", "high"]].abs().max(axis=1)
     assert frame.groupby(level=0).max().to_dict() == {"sst2": 1.0, "cola": 2.0, "avg": 2.0}
-    assert all(-1 <= each.low <= each.high <= 1 for each in cell_intervals(grid).values())
+    cells = [score_interval(grid, column, runs.grid()[0]) for (*_, column), runs in runs_of(grid).items()]
+    assert all(-1 <= each.low <= each.high <= 1 for each in cells if each)
     assert sum("cut where the scale ends" in line for line in found.lines) == 1
     assert found.frame["sentence"].str.contains("unadjusted 95 % interval").all()
     assert all(text(found, format).count("Unadjusted 95") == 1 for format in ("text", "md", "latex"))

@@ -104,12 +104,6 @@ def test_what_cannot_be_written_is_said() -> None:
         view().written("xlsx")
 
 
-def test_sentences_are_wrapped_and_rows_are_not() -> None:
-    text = str(view("word " * 30).written("text", 60))
-    assert all(len(line) <= 60 for line in text.split("a: why")[1].splitlines())
-    assert "word " * 14 in text
-
-
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_pdflatex_compiles_it(tmp_path: Path) -> None:
     (tmp_path / "x.tex").write_text(latex_document(str(view(NASTY * 3).written("latex"))))
