@@ -174,7 +174,7 @@ def report(
     if view not in VIEWS:
         raise unknown("view", view, VIEWS, "view")
     prepared = _recorded("report", request_from(table, set, with_file, fields), texts=view in WITH_TEXTS)
-    return VIEWS[view](prepared, *grid_of(prepared))
+    return VIEWS[view](prepared, grid_of(prepared))
 
 
 @lists(*PLAIN)
@@ -204,7 +204,7 @@ def compare(
     if not isinstance(items, bool):
         raise UserError(f"items: should be true or false, not {items!r}.")
     prepared = _recorded("compare", request_from(table, set, with_file, fields), texts=items)
-    return differences_of(prepared, grid_of(prepared)[0], against, share("region", region), items)
+    return differences_of(prepared, grid_of(prepared), against, share("region", region), items)
 
 
 @lists(*SEARCH)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from harness.api.arguments import share
 from harness.commands.prepare import Prepared
-from harness.commands.report import grid_of
+from harness.commands.report import caption_of, grid_of
 from harness.commands.seal import seal
 from harness.commands.views import detections_of
 from harness.errors import UserError, naming_arguments
 from harness.planning.data import TableData
 from harness.planning.recipe import Value
-from harness.views.caption import Caption
 from harness.views.cells import Grid
 from harness.views.table import results_view
 from harness.views.view import View
@@ -126,22 +125,22 @@ class BenchResult:
     _prepared: Prepared
 
     @cached_property
-    def _read(self) -> tuple[Grid, Caption]:
+    def _grid(self) -> Grid:
         return grid_of(self._prepared)
 
     @cached_property
     def _view(self) -> View:
-        return results_view(*self._read)
+        return results_view(self._grid, caption_of(self._prepared, self._grid))
 
     @cached_property
     def results(self) -> pd.DataFrame:
         """As `harness.results`."""
-        return self._read[0].results.copy()
+        return self._grid.results.copy()
 
     @property
     def complete(self) -> bool:
         """Every cell that can be filled is."""
-        return self._read[0].complete
+        return self._grid.complete
 
     def table(self, format: str = "text") -> str:
         """The table in `format`: text, md, latex, csv, json or html."""

@@ -18,7 +18,7 @@ from harness.commands.bench import trackers_of
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
 from harness.commands.recorded import learning_curve
-from harness.commands.report import grid_of, with_other_system
+from harness.commands.report import caption_of, grid_of, with_other_system
 from harness.commands.stored import command
 from harness.commands.views import VIEWS, WITH_TEXTS, differences_of, variance_of
 from harness.errors import UserError
@@ -30,6 +30,7 @@ from harness.views.cells import Grid
 from harness.views.examples import examples
 from harness.views.page import Section, page
 from harness.views.results_page import Results, results_page
+from harness.views.table import results_view
 from harness.views.view import View, latex_document
 from harness.wording import listed
 
@@ -87,11 +88,14 @@ def _study(args: argparse.Namespace) -> int:
 def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:
     """Print a view of a table, its results unless another is asked for. Returns the exit status."""
     name = getattr(args, "view", None) or "results"
-    grid, caption = grid_of(prepared)
-    if args.format == "html" and name == "results":
+    grid = grid_of(prepared)
+    if name != "results":
+        return deliver(_written(VIEWS[name](prepared, grid), args), grid.complete, args)
+    caption = caption_of(prepared, grid)
+    if args.format == "html":
         return deliver(_page_of(prepared, grid, caption, args.store), grid.complete, args)
-    status = deliver(_written(VIEWS[name](prepared, grid, caption), args), grid.complete, args)
-    if name == "results" and args.format == "text":
+    status = deliver(_written(results_view(grid, caption), args), grid.complete, args)
+    if args.format == "text":
         more = ["notes", "settings", *(["classes"] if caption.class_reports else []), "ranks", "variance", "cost"]
         print_lines([f"More: harness report --view {' | '.join(more)}; differences between rows: harness compare."])
     return status
@@ -134,7 +138,7 @@ def compare(args: argparse.Namespace) -> int:
     """Print the differences between rows. 1 where a cell is incomplete."""
     settle_output(args, COMPARE_FORMATS)
     prepared = _recorded(recalled(args), args.other_system, args.items)
-    grid, _ = grid_of(prepared)
+    grid = grid_of(prepared)
     region = 1.0 if args.region is None else args.region
     view = differences_of(prepared, grid, args.against or "", region / 100, args.items, not args.without_collapsed)
     if not grid.complete:

@@ -166,7 +166,7 @@ def _results(recorded: StageRecord, prepared: Prepared, run: Run, task: Task | N
     """This model's score and its cell's, one a column."""
     if task is None:
         return
-    grid, resolved = grid_of(prepared)[0], prepared.resolved
+    grid, resolved = grid_of(prepared), prepared.resolved
     rows = grid.results[(grid.results["key"] == recorded.record.key) & (grid.results["row"] == run.row)]
     own = rows.dropna(subset="test").drop_duplicates("column").set_index("column")["test"].to_dict()
     place = run.size, resolved.titles[run.row]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.commands.prepare import Prepared, prepare
-from harness.commands.report import grid_of
+from harness.commands.report import caption_of, grid_of
 from harness.commands.stored import check_exists, command, last_bench
 from harness.commands.verify import RESULTS_FILE
 from harness.errors import UserError
@@ -59,7 +59,8 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
             f"publish: none of the {counted(len(plan.stages), 'stage')} of this table is recorded in {store.shown}."
         )
     _check_folder(folder, store, recorded)
-    grid, caption = grid_of(prepared)
+    grid = grid_of(prepared)
+    caption = caption_of(prepared, grid)
     request = replace(prepared.request, preset=prepared.resolved.preset, store=None)
     made = [f"Made by `{without_folders(command(request))}`."]
     made += [f"Plan sealed: {each.digest}, {time_of(each)}." for each in store.seals(table)]

@@ -14,7 +14,7 @@ from harness.planning.request import encoder_names
 from harness.planning.row import on_encoder
 from harness.planning.runs import Plan
 from harness.planning.table import HOURS
-from harness.scores import examples, hardware, joined_frames, results_of
+from harness.scores import examples, hardware, joined_frames, results_of, with_records
 from harness.specs import Stage
 from harness.views.caption import Caption
 from harness.views.cells import Grid, aggregate
@@ -29,36 +29,39 @@ if TYPE_CHECKING:
     from harness.store import Store
 
 
-def grid_of(prepared: Prepared) -> tuple[Grid, Caption]:
-    """The table's cells and caption from what the store holds now."""
+def grid_of(prepared: Prepared) -> Grid:
+    """The table's cells from what the store holds now."""
     plan, store, resolved = prepared.plan, prepared.store, prepared.resolved
-    counts = examples(plan)
-    test_rows = {name: of_column.test for name, of_column in counts.items()}
+    test_rows = {name: of_column.test for name, of_column in examples(plan).items()}
     not_comparable = {
         name: plan.tasks[column.task].note for name, column in resolved.columns.items() if plan.tasks[column.task].note
     }
     skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
-    results, notes = results_of(plan, store), plan_notes(plan, prepared.request.overrides)
-    reports = class_reports(plan, store, results)
+    results = results_of(plan, store)
     if others := prepared.others:
         resolved = others.joined(resolved)
         results = joined_frames(results, others.results)
     grid = aggregate(resolved, results, test_rows, not_comparable, skipped)
     if resolved.table.figure and resolved.table.figure.x == HOURS:
         grid = replace(grid, hours=hours_before(plan, store))
-    keys, records = {run.stage.key for run in plan.runs}, store.records(plan.stages)
-    notes += [f"{sentence}." for sentence in starts_elsewhere_sentences(plan, records)]
     seals = [each.plan for each in store.seals(prepared.resolved.table.name) if each.intact]
     elsewhere = _benched_places(prepared).union(*(_sealed_here(prepared, each) for each in seals))
-    grid = replace(grid, elsewhere=frozenset(elsewhere))
-    return grid, Caption(
-        len(keys),
+    return replace(grid, elsewhere=frozenset(elsewhere))
+
+
+def caption_of(prepared: Prepared, grid: Grid) -> Caption:
+    """What stands below these cells: it reads the texts of the plan and the predictions of the user's own tasks once more."""
+    plan, store = prepared.plan, prepared.store
+    records = store.records(plan.stages)
+    notes = plan_notes(plan, prepared.request.overrides)
+    return Caption(
+        len({run.stage.key for run in plan.runs}),
         plan.source,
-        counts,
+        examples(plan),
         hardware(records.values()),
-        tuple(notes),
-        reports,
-        (others.note,) if others else (),
+        (*notes, *(f"{sentence}." for sentence in starts_elsewhere_sentences(plan, records))),
+        class_reports(plan, store, with_records(grid.results)),
+        (prepared.others.note,) if prepared.others else (),
     )
 
 

@@ -28,7 +28,7 @@ def seal(
             f"plan --seal: {some_of(plan.unresolved, 3)} is not at hand, so that the runs have no keys to seal; name the data with --data, and "
             "run what comes before (back-translations, the runs that others start from)."
         )
-    planned = plan_of(grid_of(prepared)[0], plan.runs, against, region, items, wanted)
+    planned = plan_of(grid_of(prepared), plan.runs, against, region, items, wanted)
     store, keys = Store(prepared.request.store or DEFAULT_URL), {run.stage.key for run in plan.runs}
     if recorded := store.keep_seal(planned["table"], planned, keys):
         first, number = max(prepared.resolved.subsets) + 1, len(prepared.resolved.subsets)

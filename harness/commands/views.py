@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.commands.prepare import Prepared
-from harness.commands.report import grid_of, known_costs
+from harness.commands.report import caption_of, grid_of, known_costs
 from harness.commands.seal import runs_began
 from harness.encoders.flops import parameters
 from harness.errors import UserError
@@ -15,7 +15,6 @@ from harness.planning.row import ResolvedRow
 from harness.planning.table import Column
 from harness.scores import answers
 from harness.tasks.metrics import METRICS
-from harness.views.caption import Caption
 from harness.views.cells import Grid, counted_scores
 from harness.views.classes import classes_view
 from harness.views.cost import Cost, RunCost, cost_before, costs
@@ -106,7 +105,7 @@ def detections_of(prepared: Prepared, wanted: float, duration: Callable[[float],
         flops, stages = cost(subsets, seeds)
         return prepared.hours_of(flops, round(stages))
 
-    return detections(grid_of(prepared)[0], wanted, hours, duration)
+    return detections(grid_of(prepared), wanted, hours, duration)
 
 
 def variance_of(prepared: Prepared, grid: Grid) -> View:
@@ -155,17 +154,17 @@ def _set_by_request(prepared: Prepared, row: ResolvedRow) -> bool:
     return row.alone or any(name in row.parts or name not in METHODS for name in shared)
 
 
-VIEWS: Mapping[str, Callable[[Prepared, Grid, Caption], View]] = {
-    "results": lambda prepared, grid, caption: results_view(grid, caption),
-    "notes": lambda prepared, grid, caption: notes_view(grid, caption),
-    "settings": lambda prepared, grid, caption: settings_view(grid.resolved),
-    "classes": lambda prepared, grid, caption: classes_view(caption.class_reports, grid.resolved.size_unit),
-    "figure": lambda prepared, grid, caption: figure_view(grid),
-    "differences": lambda prepared, grid, caption: differences_of(prepared, grid),
-    "variance": lambda prepared, grid, caption: variance_of(prepared, grid),
-    "ranks": lambda prepared, grid, caption: ranks_view(grid),
-    "cost": lambda prepared, grid, caption: costs_of(prepared, grid),
-    "examples": lambda prepared, grid, caption: examples(prepared.plan, prepared.store, grid),
+VIEWS: Mapping[str, Callable[[Prepared, Grid], View]] = {
+    "results": lambda prepared, grid: results_view(grid, caption_of(prepared, grid)),
+    "notes": lambda prepared, grid: notes_view(grid, caption_of(prepared, grid)),
+    "settings": lambda prepared, grid: settings_view(grid.resolved),
+    "classes": lambda prepared, grid: classes_view(caption_of(prepared, grid).class_reports, grid.resolved.size_unit),
+    "figure": lambda prepared, grid: figure_view(grid),
+    "differences": differences_of,
+    "variance": variance_of,
+    "ranks": lambda prepared, grid: ranks_view(grid),
+    "cost": costs_of,
+    "examples": lambda prepared, grid: examples(prepared.plan, prepared.store, grid),
 }
 """By the name that `report --view` takes."""
 WITH_TEXTS = ("variance", "examples")

@@ -192,7 +192,7 @@ def test_points_of_a_grid_that_are_not_selected_are_search(tmp_path: Path) -> No
     for run in prepared.plan.runs:
         cost = flops["SCL"][run.stage.objective.params["lam"]] if run.method == "scl" else 3.0
         commit(prepared.store, run.stage, flops=cost, seconds=cost)
-    grid, _ = grid_of(prepared)
+    grid = grid_of(prepared)
     ft, scl = costs_of(prepared, grid).frame.to_dict("records")
     (selected,) = grid.cells[20, "SCL", "mine"].selected
     own, other = (7.0, 1000.0) if "0.1" in selected else (1000.0, 7.0)

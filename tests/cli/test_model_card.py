@@ -23,7 +23,7 @@ def shown(r: ResolvedTable, monkeypatch: pytest.MonkeyPatch) -> tuple[CardScore,
     runs = [replace(run, dev=1 - (run.test or 0)) for run in results(r)]
     first = next(run for run in runs if run.task == "sst2")
     grid = filled(r, runs)
-    monkeypatch.setattr(model_card, "grid_of", lambda prepared: (grid, None))
+    monkeypatch.setattr(model_card, "grid_of", lambda prepared: grid)
     recorded: Any = SimpleNamespace(record=SimpleNamespace(key=first.key))
     run: Any = SimpleNamespace(row=first.row, size=first.size, task="sst2")
     prepared: Any = SimpleNamespace(resolved=r)

@@ -154,7 +154,7 @@ def test_items_are_contexts(benched: Said, harness: Harness, bert: Path) -> None
     store = Store("sqlite:///.harness/harness.db", create=False)
     (stored,) = store.requests()
     prepared = prepare(from_json(stored.values), train=False)
-    results = grid_of(prepared)[0].results
+    results = grid_of(prepared).results
     ((_, values),) = answers(prepared.plan, store, results).items()
     ((_, data),) = prepared.plan.tasks.items()
     rows = prepared.plan.library[data.tests["test"].digest]

@@ -222,12 +222,12 @@ def published(folder: Path) -> dict[str, bytes]:
     from views.runs import render
 
     from harness.commands.prepare import prepare as planned
-    from harness.commands.report import grid_of
+    from harness.commands.report import caption_of, grid_of
     from harness.planning.request import Request
     from harness.scores import parquet_bytes
 
     with contextlib.chdir(folder):
         request = Request(table="small.yaml", methods=("FT", "SCL"), data="data", encoder="encoder")
-        grid, caption = grid_of(planned(request, train=False))
-    texts = {name: render(grid, caption, name).encode() for name in ("csv", "json")}
+        grid = grid_of(prepared := planned(request, train=False))
+        texts = {name: render(grid, caption_of(prepared, grid), name).encode() for name in ("csv", "json")}
     return texts | {"parquet": parquet_bytes(grid.results)}

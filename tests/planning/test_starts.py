@@ -83,7 +83,7 @@ def test_the_bench_of_the_other_table_comes_first() -> None:
     commit(store, last.stage)
     found = prepared()
     assert {run.row for run in found.plan.runs} == {"CE + SCL"}
-    (ce,) = (cell for (_, row, _), cell in grid_of(found)[0].cells.items() if row == "CE")
+    (ce,) = (cell for (_, row, _), cell in grid_of(found).cells.items() if row == "CE")
     assert "none of the 3 runs that it could start from was trained" in str(ce)
     assert "the loss is nan" in str(ce)
     assert [each.partition(" starts from ")[0] for each in start_sentences(found.plan)[1:]] == ["CE + SCL"]
