@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,11 @@ class Trackers:
     def __bool__(self) -> bool:
         return bool(self._written)
 
+    @cached_property
+    def _store(self) -> Store:
+        """Opened at the first stage, when there is one."""
+        return Store(self._url, create=False)
+
     def add(self, run: Run, group: str, labels: Mapping[str, Value], tests: TaskData | None = None) -> None:
         """`group`: of the runs that stand together; `tests`: of its task, where its test scores are shown."""
         own = {name: getattr(run, name) for name in ("row", "method", "task", "size", "subset", "seed")}
@@ -230,10 +236,10 @@ class Trackers:
 
     def write(self, keys: Sequence[str], warn: Callable[[str], None] = lambda sentence: None) -> None:
         """Write what is recorded of stages and is not written yet. `warn`: one sentence for a tracker that cannot be written."""
-        store = Store(self._url, create=False)
         for name, written in self._written.items():
             if name in self.errors:
                 continue
+            store = self._store
             try:
                 for key, record in store.each([key for key in keys if key not in written], predictions=True):
                     run, folder = self.tracked(key, record), store.artifacts.parent

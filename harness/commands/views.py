@@ -47,17 +47,17 @@ def differences_of(
             f"--items: the texts that say which examples of {listed(grouped)} go together are missing ({prepared.unread})."
         )
     more = [] if collapsed else [_left_out(grid)]
-    counted = replace(grid, collapsed=collapsed)
+    compared = replace(grid, collapsed=collapsed)
     runs, store = prepared.plan.runs, prepared.store
     seals = store.seals(prepared.resolved.table.name)
 
     def follow(found: Sequence[Difference], named: str) -> tuple[str, set[int], str]:
-        rule = rule_of(counted, named, region, items, collapsed)
-        seal, planned, line = followed(counted, found, rule, runs, seals, runs_began(store, runs) if seals else {})
+        rule = rule_of(compared, named, region, items, collapsed)
+        seal, planned, line = followed(compared, found, rule, runs, seals, runs_began(store, runs) if seals else {})
         return seal.digest if seal else "", planned, line
 
     return differences(
-        counted,
+        compared,
         against,
         region,
         answers(prepared.plan, store, grid.results) if items else None,
