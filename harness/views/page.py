@@ -15,11 +15,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.views.view import Table, View, shown
+from harness.views.view import Table, View, html_of, shown
 from harness.wording import escaped
 
 
@@ -80,9 +79,10 @@ def _html(block: Block) -> str:
     """A block, all of it escaped."""
     if isinstance(block, View):
         return str(block.written("html"))
-    if isinstance(block, (Table, list)):
-        tables, lines = ([block], ()) if isinstance(block, Table) else ((), block)
-        return str(View("", pd.DataFrame(), tables, lines).written("html"))
+    if isinstance(block, Table):
+        return html_of([block], ())
+    if isinstance(block, list):
+        return html_of((), block)
     if isinstance(block, Picture):
         data = f"<details><summary>Data of this figure</summary>{_html(block.data)}</details>"
         return f"<figure>{block.image}<figcaption>{shown(block.caption, 'html')}</figcaption>{data}</figure>"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from harness.methods import METHODS
 from harness.specs import Record, Run
 from harness.views.caption import Caption, title_lines
@@ -58,9 +56,8 @@ def results_page(results: Results) -> str:
     if caption.class_reports:
         sections.append(Section("classes", "Classes", [classes_view(caption.class_reports, r.size_unit)]))
     machines = machine_lines(machines_of(last)) or ["No run is recorded."]
-    costs = [cost_table(grid, results.runs, results.records)]
     sections += [
-        Section("cost", "Cost", [View("cost", pd.DataFrame(), costs, [*COST_LINES, *machines])]),
+        Section("cost", "Cost", [cost_table(grid, results.runs, results.records), [*COST_LINES, *machines]]),
         Section("methods", "Methods", [methods]),
         Section("notes", "Notes", [notes_view(grid, caption)]),
         Section("settings", "Settings", [settings_view(r)]),

@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -143,27 +143,26 @@ class View:
         return "\n".join([*beyond, *out]) + "\n"
 
     def _html(self) -> str:
-        tables = [
-            "".join(
-                [
-                    f'<div class="wide" role="group" aria-label="{html.escape(shown(table.title, "text"))}" tabindex="0"><table class="sortable">',
-                    f"<caption>{shown(table.title, 'html')}</caption>" if table.title else "",
-                    f"<thead>{_html_row(head, table.left, 'th')}</thead><tbody>",
-                    *(_html_row(row, table.left, "td") for row in rows),
-                    "</tbody></table></div>",
-                ]
-            )
-            for table in self.tables
-            for head, *rows in [table.shown("html")]
-        ]
-        lines = "".join(f"<li>{shown(line, 'html')}</li>" for line in (*self.notes, *self.lines))
         picture = ""
         if self.picture is not None:
             said = html.escape(shown(". ".join([self.name, *self.lines[:1]]), "text"))
-            picture = (
-                f'<img alt="{said}" src="data:image/svg+xml;base64,{base64.b64encode(self._drawn("svg")).decode()}">'
-            )
-        return "".join([picture and f"<figure>{picture}</figure>", *tables, f"<ul>{lines}</ul>" if lines else ""])
+            data = base64.b64encode(self._drawn("svg")).decode()
+            picture = f'<figure><img alt="{said}" src="data:image/svg+xml;base64,{data}"></figure>'
+        return picture + html_of(self.tables, (*self.notes, *self.lines))
+
+
+def html_of(tables: Iterable[Table], lines: Iterable[str]) -> str:
+    """Tables that scroll and sort, and a list of sentences."""
+    found = []
+    for table in tables:
+        head, *rows = table.shown("html")
+        label = html.escape(shown(table.title, "text"))
+        found += [f'<div class="wide" role="group" aria-label="{label}" tabindex="0"><table class="sortable">']
+        found += [f"<caption>{shown(table.title, 'html')}</caption>"] if table.title else []
+        found += [f"<thead>{_html_row(head, table.left, 'th')}</thead><tbody>"]
+        found += [*(_html_row(row, table.left, "td") for row in rows), "</tbody></table></div>"]
+    items = "".join(f"<li>{shown(line, 'html')}</li>" for line in lines)
+    return "".join([*found, f"<ul>{items}</ul>" if items else ""])
 
 
 def shown(text: str, format: str) -> str:
