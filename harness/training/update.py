@@ -81,19 +81,19 @@ class Placement:
 ON_CPU = Placement()
 
 
+@dataclass(eq=False)
 class Update:
     """Updates of one stage, one after another. `block`: batches are blocks, as a GPU takes them, but for the library's own layers (of other
     families), which may see how far a batch is padded."""
 
-    def __init__(
-        self,
-        objective: TrainingObjective,
-        trained: dict[str, torch.nn.Parameter],
-        optim: Optim,
-        seed: int,
-        placement: Placement,
-    ) -> None:
-        self._objective, self._trained, self._optim, self._seed = objective, trained, optim, seed
+    objective: TrainingObjective
+    trained: dict[str, torch.nn.Parameter]
+    optim: Optim
+    seed: int
+    placement: Placement
+
+    def __post_init__(self) -> None:
+        objective, trained, optim, placement = self.objective, self.trained, self.optim, self.placement
         self._device = device = placement.device
         self.block = placement.repeats and objective.encoder.family.packed
         # A captured update reads the rate from the device. A number is exact in double precision, which a CPU keeps.
@@ -112,7 +112,7 @@ class Update:
             placement.micro_batch,
             optim.precision,
             device,
-            seed,
+            self.seed,
             block=self.block,
         )
         self.scaler = self._forward_backward.scaler
@@ -137,8 +137,8 @@ class Update:
 
     def _apply(self) -> None:
         self.scaler.unscale_(self.optimizer)
-        if self._optim.clip > 0:
-            torch.nn.utils.clip_grad_norm_(list(self._trained.values()), self._optim.clip, foreach=True)
+        if self.optim.clip > 0:
+            torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.optim.clip, foreach=True)
         # Skipped where fp16's gradients overflowed, by all ranks alike: they have the same gradient. It is an update all the same: a
         # stage has a fixed number of them, and order and schedule follow from it.
         self.scaler.step(self.optimizer)
@@ -177,15 +177,8 @@ class CapturedUpdate(Update):
     """The first batch of a form is an update as any other; at the second its kernels are recorded, and repeated from then on. Both give the same
     bits. What cannot be recorded stays as it is, with a line in the log."""
 
-    def __init__(
-        self,
-        objective: TrainingObjective,
-        trained: dict[str, torch.nn.Parameter],
-        optim: Optim,
-        seed: int,
-        placement: Placement,
-    ) -> None:
-        super().__init__(objective, trained, optim, seed, placement)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         assert self._rate is not None
         self._key = self._identity()
         self._known = next((kept for key, kept in _KEPT if key == self._key), None)
@@ -195,7 +188,7 @@ class CapturedUpdate(Update):
             if free < memory / 2:  # graphs of other kinds must not take what this one needs
                 _KEPT.clear()
         tensors = {name: tensor.detach() for name, tensor in self._tensors().items()}
-        self._kept = self._known or Kept((placement.recorder or CudaGraphs)(), tensors, self._rate)
+        self._kept = self._known or Kept((self.placement.recorder or CudaGraphs)(), tensors, self._rate)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -220,10 +213,10 @@ class CapturedUpdate(Update):
         kept.seen.add(form)
         if program is None:
             terms = super().__call__(views, step, rate, host)
-            kept.state = kept.state or {name: self.optimizer.state[each] for name, each in self._trained.items()}
+            kept.state = kept.state or {name: self.optimizer.state[each] for name, each in self.trained.items()}
             return terms
         program.batch.fill(host)
-        seed_dropout(seed_of(self._seed, "dropout", step), self._device)
+        seed_dropout(seed_of(self.seed, "dropout", step), self._device)
         program.replay()
         return dict(zip(program.names, program.losses.clone().unbind(), strict=True))
 
@@ -232,9 +225,9 @@ class CapturedUpdate(Update):
         batch = host.to(self._device)
 
         def update() -> Tensor:
-            with autocast(self._device, self._optim.precision):
-                terms = self._objective(batch)
-            loss = self._objective.loss(terms)
+            with autocast(self._device, self.optim.precision):
+                terms = self.objective(batch)
+            loss = self.objective.loss(terms)
             loss.backward()  # type: ignore[no-untyped-call]
             self._apply()
             names[:] = ["loss", *terms]
@@ -256,22 +249,22 @@ class CapturedUpdate(Update):
             known.tensors[name].copy_(tensor)
             tensor.data = known.tensors[name]
         for name, state in known.state.items():
-            own = self.optimizer.state[self._trained[name]]
+            own = self.optimizer.state[self.trained[name]]
             for part, tensor in state.items():
                 tensor.copy_(own[part]) if part in own else tensor.zero_()
-            self.optimizer.state[self._trained[name]] = state
+            self.optimizer.state[self.trained[name]] = state
         self._rate, self._known = known.rate, None
 
     def _tensors(self) -> dict[str, Tensor]:
         """All that the objective computes with, by name."""
-        return {**dict(self._objective.named_parameters()), **dict(self._objective.named_buffers())}
+        return {**dict(self.objective.named_parameters()), **dict(self.objective.named_buffers())}
 
     def _identity(self) -> Any:
         """What is equal for two stages that the same captured updates serve."""
-        objective, optim = self._objective, self._optim
+        objective, optim = self.objective, self.optim
         numbers = (optim.precision, optim.dropout, optim.clip, optim.beta1, optim.beta2, optim.eps, optim.weight_decay)
         forms = tuple((name, tensor.shape, tensor.dtype) for name, tensor in self._tensors().items())
-        trained = (tuple(self._trained), optim.decay_biases_and_norms)
+        trained = (tuple(self.trained), optim.decay_biases_and_norms)
         kind = (objective.params.spec, repr(objective.kind), objective.vocabulary)
         shape = json.dumps(objective.encoder.shape, sort_keys=True, default=str)
         return (repr(kind), shape, numbers, trained, forms, self._device)
