@@ -212,12 +212,10 @@ OBJECTIVES: dict[str, Objective] = {
     "coco_lm": of_method("coco_lm", contrast_group=4),
     "coco_lm-no_lm": of_method("coco_lm", contrast_group=4, lm="none"),
     "coco_lm-softmax": of_method("coco_lm", contrast_group=4, lm="softmax"),
-    "coco_lm-weighted_ce": of_method("coco_lm", contrast_group=4, lm="weighted_ce"),
     "coco_lm-all_token": of_method("coco_lm", contrast_group=4, lm="all_token", rtd=False, stop_gradient=False),
     "coco_lm-no_contrast": of_method("coco_lm", contrast=False),
     "coco_lm-random": of_method("coco_lm", contrast_group=4, replacements="random"),
     "coco_lm-converged": of_method("coco_lm", contrast_group=4, replacements="converged"),
-    "coco_lm-projection": of_method("coco_lm", contrast_group=4, projection=True),
     "coco_lm-no_stop": of_method("coco_lm", contrast_group=4, stop_gradient=False),
     "auxiliary_mlm": of_method("coco_lm", stage=0, contrast_group=4, replacements="converged"),
 }

@@ -28,8 +28,8 @@ class CocoLm(Method):
         float, Field(gt=0, allow_inf_nan=False, description="weight of the binary loss (appendix B)")
     ] = 50.0
     lm: Annotated[
-        Literal["mixture", "weighted_ce", "softmax", "all_token", "none"],
-        Field(description="the printed mixture, the released form, without copying, over all tokens, or no LM loss"),
+        Literal["mixture", "softmax", "all_token", "none"],
+        Field(description="the printed mixture, without copying, over all tokens, or no LM loss"),
     ] = "mixture"
     stop_gradient: Annotated[bool, Field(description="of the copy probability in the LM loss")] = True
     contrast: Annotated[bool, Field(description="the sequence contrast (equation 3)")] = True
@@ -37,7 +37,6 @@ class CocoLm(Method):
     crop_ratio: Annotated[float, Field(gt=0, le=1, description="share of the tokens that a crop keeps; 1: no crop")] = (
         0.9
     )
-    projection: Annotated[bool, Field(description="dense, GELU and norm before the cosine (released)")] = False
     contrast_group: ContrastGroup = 0
     replacements: Annotated[
         Literal["auxiliary", "random", "converged"],
@@ -52,7 +51,7 @@ class CocoLm(Method):
     def _something_to_train(self) -> Self:
         if self.lm == "none" and not self.rtd and not self.contrast:
             raise ValueError("lm none with rtd false and contrast false leaves nothing to train; set one of them")
-        if self.lm in ("mixture", "weighted_ce", "all_token") and not self.rtd and self.stop_gradient:
+        if self.lm in ("mixture", "all_token") and not self.rtd and self.stop_gradient:
             raise ValueError(
                 f"lm {self.lm} with rtd false and stop_gradient true leaves the copy probability untrained; set "
                 "stop_gradient to false, or lm to softmax"
@@ -73,7 +72,7 @@ class CocoLm(Method):
         if self.contrast:
             params["contrast_group"] = group_of(self.contrast_group, batch_size, "coco_lm")
         else:
-            for name in ("temperature", "crop_ratio", "projection", "contrast_group"):
+            for name in ("temperature", "crop_ratio", "contrast_group"):
                 del params[name]
         return objective("coco_lm", **params)
 

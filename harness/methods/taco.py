@@ -6,9 +6,9 @@ Packed blocks (`harness/encoders/tokens/corpus_files.py`) cross documents, with 
 `token_prediction` it is the paper's MLM+TP.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, unlabelled_stage
 from harness.objectives import objective
@@ -27,24 +27,11 @@ class Taco(Method):
     ] = 1.0
     p_m: Annotated[float, Field(gt=0, le=1, description="masking probability")] = 0.15
     num_negatives: Annotated[int, Field(ge=1, description="K, negatives of each token (equation 6)")] = 50
-    window: Annotated[int, Field(ge=1, description="W, the span that a positive comes from")] = 5
-    window_reading: Annotated[
-        Literal["half", "less", "at_most"],
-        Field(description="|d| <= W/2, |d| < W, or |d| <= W"),
-    ] = "half"
+    window: Annotated[int, Field(ge=2, description="W, the span that a positive comes from")] = 5
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 7)")] = 0.07
     concentrated: Annotated[bool, Field(description="anchors are the masked positions alone")] = False
     token_prediction: Annotated[bool, Field(description="predict the tokens that are not masked as well")] = False
     contrast_group: ContrastGroup = 0
-
-    @model_validator(mode="after")
-    def _window_holds_a_neighbour(self) -> Self:
-        reach = {"half": self.window // 2, "less": self.window - 1, "at_most": self.window}
-        if reach[self.window_reading] < 1:
-            raise ValueError(
-                f"window {self.window} holds no neighbour under window_reading {self.window_reading}; set window to 3 or more"
-            )
-        return self
 
     def objective(self, batch_size: int) -> Objective:
         """Without weight nothing of the contrast has an effect, and what is left is MLM."""

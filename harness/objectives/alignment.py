@@ -34,7 +34,7 @@ class TokenAlignment(MaskedText):
         masked = self.views(tokens, self.maskable(tokens) if self.params.token_prediction else selected, ids)
         shape = (len(tokens), int(tokens.lengths.max()))
         num_negatives, uniforms = self.params.num_negatives, draw("positives").random(shape)
-        positives = sample_positives(tokens.lengths, self.params.window, uniforms, reading=self.params.window_reading)
+        positives = sample_positives(tokens.lengths, self.params.window, uniforms)
         negatives = sample_negatives(
             tokens.lengths,
             num_negatives,

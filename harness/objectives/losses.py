@@ -170,33 +170,27 @@ def corrective_lm(
     counted: Tensor | None = None,
     *,
     stop_gradient: bool = True,
-    mixture: str = "probability",
 ) -> Tensor:
     """Predicts the original ids at the masked positions: the LM term of COCO-LM's CLM loss (`replaced_token_detection` is the copy term).
 
     copy_logits [M] (p_copy(1) is their sigmoid), lm_logits [M, V], targets [M] the original ids, same [M] booleans: x_original =
     x_corrupted, counted [M] booleans (default: all) -> scalar, the mean over the positions that count, 0 if there is none, of
-    -log(1[same] p_copy(1) + p_copy(0) softmax(lm_logits)[target]) for mixture "probability", of
-    -p_copy(0) log softmax(lm_logits)[target] for "weighted_ce". With stop_gradient it gives copy_logits a gradient
-    of exactly 0. It is computed in log space, so that a probability too small for a float still has its finite loss
+    -log(1[same] p_copy(1) + p_copy(0) softmax(lm_logits)[target]). With stop_gradient it gives copy_logits a gradient of exactly 0. It is computed in log space, so that a probability too small for a float still has its finite loss
     (about the logits' gap) and gradient: nothing is clamped. One that is 0, of a word whose logit is -inf, has the
     largest finite number for its loss, and no gradient.
 
     Source: COCO-LM section 3.3, p_LM, p_copy and equation 2, with stop-gradient as in L_LM.
-    Elsewhere: the released code has "weighted_ce", without the p_copy(1) term at unreplaced positions, and the mean taken
-    here (docs/papers.md L1, L14).
+    Elsewhere: the released code has -p_copy(0) log softmax(lm_logits)[target], without the p_copy(1) term at unreplaced
+    positions, and the mean taken here (docs/papers.md L1, L14).
     """
     with _no_autocast(copy_logits):
         dtype = _dtype(copy_logits, lm_logits)
         z = copy_logits.to(dtype)
         log_q = lm_logits.to(dtype).log_softmax(dim=1).gather(1, targets.long()[:, None])[:, 0]
         gate = z.detach() if stop_gradient else z
-        if mixture == "weighted_ce":
-            terms = -gate.neg().sigmoid() * log_q
-        else:
-            # The lowest finite number, not -inf: where softmax is 0 too, the gradient of logaddexp would be NaN.
-            copied = logsigmoid(gate).masked_fill(~same, torch.finfo(dtype).min)
-            terms = -torch.logaddexp(copied, logsigmoid(-gate) + log_q)
+        # The lowest finite number, not -inf: where softmax is 0 too, the gradient of logaddexp would be NaN.
+        copied = logsigmoid(gate).masked_fill(~same, torch.finfo(dtype).min)
+        terms = -torch.logaddexp(copied, logsigmoid(-gate) + log_q)
         return _connected(_mean(terms, counted), z)
 
 

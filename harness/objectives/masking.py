@@ -96,21 +96,19 @@ def crop(lengths: NDArray[Any], ratio: float, uniforms: NDArray[Any]) -> tuple[N
     return indices, kept
 
 
-def sample_positives(lengths: NDArray[Any], window: int, uniforms: NDArray[Any], *, reading: str) -> NDArray[np.int64]:
+def sample_positives(lengths: NDArray[Any], window: int, uniforms: NDArray[Any]) -> NDArray[np.int64]:
     """Draws for each token another one near it in its sequence; returns positions [B, L].
 
-    lengths [B], uniforms [B, L]. -1 for padding, and where the sequence has no other token. By `reading` the offset d of the
-    window W satisfies: "half" 0 < |d| <= floor(W / 2), "less" 0 < |d| < W, "at_most" 0 < |d| <= W, and the draw is uniform
-    among the positions of the sequence that do.
+    lengths [B], uniforms [B, L]. -1 for padding, and where the sequence has no other token. The draw is uniform among
+    the positions of the sequence whose distance is at most floor(W / 2), W the window.
 
     Source: TACO section 3.1, "nearby tokens ... within a window span where W is the window size".
-    Elsewhere: the released sampler is "half" for odd W, with a draw over the whole sequence where the offset leaves it; its
-    README says "less"; the paper's W = 10 and 50 are even, which the sampler refuses (docs/papers.md T5, T6).
+    Elsewhere: the released sampler does so for odd W, with a draw over the whole sequence where the offset leaves it; its
+    README says |d| < W; the paper's W = 10 and 50 are even, which the sampler refuses (docs/papers.md T5, T6).
     """
-    reach = {"half": window // 2, "less": window - 1, "at_most": window}[reading]
     length, anchor = lengths[:, None], np.arange(int(lengths.max(initial=0)))[None, :]
-    lowest = np.maximum(anchor - reach, 0)
-    drawn = lowest + _drawn(uniforms, np.minimum(anchor + reach, length - 1) - lowest)
+    lowest = np.maximum(anchor - window // 2, 0)
+    drawn = lowest + _drawn(uniforms, np.minimum(anchor + window // 2, length - 1) - lowest)
     drawn = drawn + (drawn >= anchor)  # the anchor itself is stepped over
     return np.where((anchor < length) & (length > 1), drawn, -1)
 

@@ -244,13 +244,6 @@ class CorrectiveContrast(_Replaced):
             self.weights["lm"] = 1.0
         if self.params.contrast:
             self.weights["contrast"] = 1.0
-        if self.params.projection:
-            size = self.encoder.hidden_size
-            self.projection = nn.Sequential(
-                self.draw_linear(nn.Linear(size, size), "projection"),
-                nn.GELU(),
-                nn.LayerNorm(size, eps=self.encoder.norm_eps),
-            )
 
     def judge(self, seen: Corrupted) -> dict[str, Tensor]:
         logits = self.detector(seen.states)[:, 0]
@@ -281,7 +274,6 @@ class CorrectiveContrast(_Replaced):
                 seen.ids.index_select(0, where) == targets,
                 counted,
                 stop_gradient=bool(self.params.stop_gradient),
-                mixture="weighted_ce" if lm == "weighted_ce" else "probability",
             )
         return terms
 
@@ -291,8 +283,6 @@ class CorrectiveContrast(_Replaced):
 
     def contrast(self, seen: Corrupted) -> Tensor:
         corrupted, cropped = seen.first, seen.first_cropped
-        if self.params.projection:
-            corrupted, cropped = self.projection(corrupted), self.projection(cropped)
         if seen.batch.gather:
             corrupted, cropped = seen.batch.gather(torch.stack([corrupted, cropped], dim=1)).unbind(dim=1)
         parts = [

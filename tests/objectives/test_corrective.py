@@ -14,8 +14,6 @@ from torch import Tensor
 
 from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection
 
-MIXTURES = ("probability", "weighted_ce")
-
 
 class Case(NamedTuple):
     copy_logits: Tensor
@@ -58,7 +56,7 @@ def sigmoid(z: float) -> float:
     return 1.0 / (1.0 + math.exp(-z))
 
 
-def naive(case: Case, mixture: str = "probability") -> tuple[float, float]:
+def naive(case: Case) -> tuple[float, float]:
     copy = lm = 0.0
     num_real, row = 0, 0
     for b in range(case.real.shape[0]):
@@ -73,10 +71,7 @@ def naive(case: Case, mixture: str = "probability") -> tuple[float, float]:
                 logits = case.lm_logits[row].tolist()
                 row += 1
                 softmax = math.exp(logits[original]) / sum(math.exp(value) for value in logits)
-                if mixture == "probability":
-                    lm -= math.log(same * p_copy + (1 - p_copy) * softmax)
-                else:
-                    lm -= (1 - p_copy) * math.log(softmax)
+                lm -= math.log(same * p_copy + (1 - p_copy) * softmax)
     return copy / max(num_real, 1), lm / max(row, 1)
 
 
@@ -85,28 +80,24 @@ class TestFormula:
     @given(
         lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4),
         probability=st.sampled_from([0.0, 0.15, 0.7, 1.0]),
-        mixture=st.sampled_from(MIXTURES),
         stop_gradient=st.booleans(),
         seed=st.integers(0, 10_000),
     )
-    def test_equals_the_loop(
-        self, lengths: list[int], probability: float, mixture: str, stop_gradient: bool, seed: int
-    ) -> None:
+    def test_equals_the_loop(self, lengths: list[int], probability: float, stop_gradient: bool, seed: int) -> None:
         case = batch(*lengths, probability=probability, seed=seed)
-        made = case.loss(mixture=mixture, stop_gradient=stop_gradient), case.detection()
-        copy, lm = naive(case, mixture)
+        made = case.loss(stop_gradient=stop_gradient), case.detection()
+        copy, lm = naive(case)
         for loss, expected in zip(made, (lm, copy), strict=True):
             assert loss.shape == ()
             assert loss.dtype == torch.float64
             assert loss.item() == pytest.approx(expected, rel=1e-11, abs=1e-13)
 
-    @pytest.mark.parametrize("mixture", MIXTURES)
-    def test_gradient(self, mixture: str) -> None:
+    def test_gradient(self) -> None:
         case = batch(4, 2, 3)
 
         def loss(copy_logits: Tensor, lm_logits: Tensor) -> Tensor:
             moved = case._replace(copy_logits=copy_logits, lm_logits=lm_logits)
-            return moved.loss(mixture=mixture, stop_gradient=False)
+            return moved.loss(stop_gradient=False)
 
         assert torch.autograd.gradcheck(loss, (case.copy_logits, case.lm_logits))
 
@@ -136,12 +127,11 @@ class TestCopy:
 
 
 class TestMixture:
-    def test_without_copying_both_are_the_masked_lm(self) -> None:
+    def test_without_copying_it_is_the_masked_lm(self) -> None:
         case = batch(6, 2, 4)
         case = case._replace(copy_logits=torch.full_like(case.copy_logits, -50.0))
         expected = masked_lm(case.lm_logits, case.x_original[case.masked])
-        for mixture in MIXTURES:
-            torch.testing.assert_close(case.loss(mixture=mixture), expected)
+        torch.testing.assert_close(case.loss(), expected)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("same", [True, False])
@@ -156,8 +146,6 @@ class TestMixture:
             lm = case.loss(stop_gradient=stop_gradient)
             assert lm.item() == pytest.approx(-expected, rel=1e-6, abs=1e-30)
             assert_finite_gradients(lm, case.copy_logits, case.lm_logits)
-            weighted = case.loss(stop_gradient=stop_gradient, mixture="weighted_ce")
-            assert_finite_gradients(weighted, case.copy_logits, case.lm_logits)
 
     def test_gradient_where_the_probability_underflows(self) -> None:
         """-log(p_copy(0) softmax) is -log p_copy(0) - log softmax: the slopes stay 1."""
@@ -170,33 +158,30 @@ class TestMixture:
         """Rows follow the True entries in row-major order, whichever are asked for."""
         case = batch(6, 2, 4, probability=0.8)
         part = chance(0.4, *case.masked.shape, seed=9)
-        for mixture in MIXTURES:
-            whole = torch.zeros(())
-            for chosen in (part, ~part):
-                rows = case.lm_logits[chosen[case.masked]]
-                some = case._replace(masked=case.masked & chosen, lm_logits=rows).loss(mixture=mixture)
-                whole = whole + len(rows) * some
-            torch.testing.assert_close(whole / case.masked.sum(), case.loss(mixture=mixture), check_dtype=False)
+        whole = torch.zeros(())
+        for chosen in (part, ~part):
+            rows = case.lm_logits[chosen[case.masked]]
+            some = case._replace(masked=case.masked & chosen, lm_logits=rows).loss()
+            whole = whole + len(rows) * some
+        torch.testing.assert_close(whole / case.masked.sum(), case.loss(), check_dtype=False)
 
-    @pytest.mark.parametrize("mixture", MIXTURES)
-    def test_rows_that_do_not_count_reach_nothing(self, mixture: str) -> None:
+    def test_rows_that_do_not_count_reach_nothing(self) -> None:
         case = batch(6, 2, 4)
         more = case._replace(masked=case.real, lm_logits=leaf(normal(int(case.real.sum()), 7, seed=3)))
         inside = case.masked[case.real]
         with torch.no_grad():
             more.lm_logits[inside] = case.lm_logits
-        counted = more.loss(mixture=mixture, counted=inside, stop_gradient=False)
-        torch.testing.assert_close(counted, case.loss(mixture=mixture))
+        counted = more.loss(counted=inside, stop_gradient=False)
+        torch.testing.assert_close(counted, case.loss())
         copy, lm = torch.autograd.grad(counted, (more.copy_logits, more.lm_logits))
         assert not copy[~case.masked].any()
         assert not lm[~inside].any()
 
 
 class TestStopGradient:
-    @pytest.mark.parametrize("mixture", MIXTURES)
-    def test_lm_moves_copy_logits_only_where_it_is_not_stopped(self, mixture: str) -> None:
+    def test_lm_moves_copy_logits_only_where_it_is_not_stopped(self) -> None:
         case = batch(6, 2, 4)
-        stopped, whole = (case.loss(stop_gradient=stop, mixture=mixture) for stop in (True, False))
+        stopped, whole = (case.loss(stop_gradient=stop) for stop in (True, False))
         assert torch.equal(stopped, whole)
         (gradient,) = torch.autograd.grad(stopped, (case.copy_logits,), retain_graph=True)
         assert torch.equal(gradient, torch.zeros_like(gradient))
@@ -209,24 +194,22 @@ class TestStopGradient:
 
 class TestDegenerate:
     @pytest.mark.parametrize("stop_gradient", [True, False])
-    @pytest.mark.parametrize("mixture", MIXTURES)
-    def test_nothing_is_a_connected_zero(self, mixture: str, stop_gradient: bool) -> None:
+    def test_nothing_is_a_connected_zero(self, stop_gradient: bool) -> None:
         case = batch(4, 2)
         unmasked = case._replace(lm_logits=leaf(normal(0, 7)), masked=torch.zeros_like(case.masked))
         padding = unmasked._replace(real=torch.zeros_like(case.real))
-        options = {"mixture": mixture, "stop_gradient": stop_gradient}
+        options = {"stop_gradient": stop_gradient}
         for nothing in (unmasked, padding, Case(*(leaf(t[:0]) if t.is_floating_point() else t[:0] for t in unmasked))):
             assert_connected_zero(nothing.loss(**options), nothing.copy_logits, nothing.lm_logits)
         assert_connected_zero(padding.detection(), padding.copy_logits)
 
-    @pytest.mark.parametrize("mixture", MIXTURES)
-    def test_nan_is_not_hidden(self, mixture: str) -> None:
+    def test_nan_is_not_hidden(self) -> None:
         case = batch(6, 2, 4)
         for b, i in case.real.nonzero().tolist():
             spoilt = case.copy_logits.detach().clone()
             spoilt[b, i] = math.nan
-            assert case._replace(copy_logits=spoilt).loss(mixture=mixture).isnan() == case.masked[b, i]
+            assert case._replace(copy_logits=spoilt).loss().isnan() == case.masked[b, i]
             assert case._replace(copy_logits=spoilt).detection().isnan()
         spoilt = case.lm_logits.detach().clone()
         spoilt[1, 0] = math.nan
-        assert case._replace(lm_logits=spoilt).loss(mixture=mixture).isnan()
+        assert case._replace(lm_logits=spoilt).loss().isnan()

@@ -61,7 +61,6 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "token_alignment": token_alignment_of,
     "corrective_lm": corrective_lm_of,
     "corrective_lm, whole gradient": lambda a, b: corrective_lm_of(a, b, stop_gradient=False),
-    "corrective_lm, weighted": lambda a, b: corrective_lm_of(a, b, mixture="weighted_ce"),
     "replaced_token_detection": replaced_token_detection_of,
     "simsiam": lambda a, b: simsiam(a, b, a * 1.5, b + 1.0),
 }

@@ -6,15 +6,12 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from harness.objectives.masking import crop, sample_negatives, sample_positives, select_fixed
 from harness.streams import stream
-
-READINGS = ("half", "less", "at_most")
 
 Ints = NDArray[np.int64]
 BELOW_1 = np.nextafter(1.0, 0.0)
@@ -92,32 +89,25 @@ class TestCrop:
         assert (indices.reshape(size, 8)[:, 0] % 11 == 0).all()
 
 
-def reach_of(reading: str, window: int) -> int:
-    return {"half": window // 2, "less": window - 1, "at_most": window}[reading]
-
-
-def positives(lengths: Ints, window: int, reading: str, seed: int = 0) -> Ints:
+def positives(lengths: Ints, window: int, seed: int = 0) -> Ints:
     shape = (len(lengths), int(lengths.max(initial=0)))
-    return sample_positives(lengths, window, stream(seed, "u").random(shape), reading=reading)
+    return sample_positives(lengths, window, stream(seed, "u").random(shape))
 
 
 class TestSamplePositives:
     @settings(max_examples=80)
     @given(
         lengths=LENGTHS,
-        window=st.integers(1, 15),
-        reading=st.sampled_from(READINGS),
+        window=st.integers(2, 15),
         edge=st.sampled_from([None, 0.0, BELOW_1, np.nextafter(np.float32(1), np.float32(0))]),
         seed=st.integers(0, 999),
     )
-    def test_bounds(self, lengths: Ints, window: int, reading: str, edge: Any, seed: int) -> None:
-        window += 2 * (reach_of(reading, window) < 1)
+    def test_bounds(self, lengths: Ints, window: int, edge: Any, seed: int) -> None:
         if edge is None:
-            made = positives(lengths, window, reading, seed)
+            made = positives(lengths, window, seed)
         else:
             uniforms = np.full((len(lengths), int(lengths.max(initial=0))), edge)
-            made = sample_positives(lengths, window, uniforms, reading=reading)
-        reach = reach_of(reading, window)
+            made = sample_positives(lengths, window, uniforms)
         assert made.dtype == np.int64
         assert made.shape == (len(lengths), lengths.max(initial=0))
         for length, row in zip(lengths.tolist(), made.tolist(), strict=True):
@@ -126,15 +116,14 @@ class TestSamplePositives:
                     assert positive == -1
                     continue
                 assert 0 <= positive < length
-                assert 0 < abs(positive - j) <= reach
+                assert 0 < abs(positive - j) <= window // 2
 
-    @pytest.mark.parametrize(("reading", "reach"), [("half", 2), ("less", 4), ("at_most", 5)])
-    def test_uniform_among_the_neighbours_inside(self, reading: str, reach: int) -> None:
+    def test_uniform_among_the_neighbours_inside(self) -> None:
         lengths = np.full(6000, 9)
         lengths[0] = 11  # padding behind all others
-        made = positives(lengths, 5, reading)[1:]
+        made = positives(lengths, 5)[1:]
         for j in range(9):
-            assert_uniform(made[:, j], [i for i in range(9) if 0 < abs(i - j) <= reach])
+            assert_uniform(made[:, j], [i for i in range(9) if 0 < abs(i - j) <= 2])
         assert (made[:, 9:] == -1).all()
 
 

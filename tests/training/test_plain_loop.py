@@ -43,7 +43,6 @@ class Plain:
         self.auxiliary: Any = None
         self.training: Any = None
         self.word_ids: list[int] = []
-        self.eps = next(module.eps for module in self.model.modules() if isinstance(module, torch.nn.LayerNorm))
         if self.name in ("mlm_head", "frozen_head"):
             self.base.requires_grad_(False)
         if self.params.get("fixed_embeddings"):
@@ -284,7 +283,7 @@ class Plain:
             keep = copy_logits[asked].sigmoid()
             keep = keep.detach() if p.get("stop_gradient", True) else keep
             mixture = -(same[asked] * keep + (1 - keep) * q).log()
-            terms.append({"softmax": -q.log(), "weighted_ce": -(1 - keep) * q.log()}.get(p["lm"], mixture).mean())
+            terms.append((-q.log() if p["lm"] == "softmax" else mixture).mean())
         if p.get("contrast"):
             terms.append(self.contrast_crops(hidden[:, 0], tokens, step))
         return torch.stack(terms).sum()
@@ -301,9 +300,6 @@ class Plain:
             ids[b, : span + 1] = torch.tensor([begin, *rest[start : start + span]])
             real[b, : span + 1] = 1
         views = [first, self.states("encoder", ids, real)[:, 0]]
-        if self.params["projection"]:
-            layer = [self.heads[f"projection.{name}"] for name in ("0.weight", "0.bias", "2.weight", "2.bias")]
-            views = [F.layer_norm(F.gelu(F.linear(v, *layer[:2])), v.shape[1:], *layer[2:], self.eps) for v in views]
         losses = []
         for a, b in zip(views[0].split(4), views[1].split(4), strict=True):
             both, n = torch.cat([a, b]), len(a)

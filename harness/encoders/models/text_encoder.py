@@ -68,11 +68,6 @@ class TextEncoder(nn.Module):
         """The configuration as plain values."""
         return self.family.shape(self.config.to_dict())
 
-    @cached_property
-    def norm_eps(self) -> float:
-        """What its layer norms add to a variance; torch's default where it has none."""
-        return float(next((module.eps for module in self.model.modules() if isinstance(module, nn.LayerNorm)), 1e-5))
-
     @property
     def head_names(self) -> set[str]:
         """The names in `model` of what belongs to the MLM head: all that is not the base model's."""

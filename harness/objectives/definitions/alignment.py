@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from harness.encoders.flops import TRAIN
 from harness.objectives.definitions.base import Config, StepSize
@@ -17,12 +17,11 @@ class TacoDefinition(MaskedDefinition):
     name = "taco"
     version = 1
     module = "TokenAlignment"
-    retired: ClassVar = {"embedding": "layer", "detach_contrast": True}
+    retired: ClassVar = {"embedding": "layer", "detach_contrast": True, "window_reading": "half"}
 
     weight: float
     num_negatives: int
     window: int
-    window_reading: Literal["half", "less", "at_most"]
     temperature: float
     concentrated: bool
     token_prediction: bool

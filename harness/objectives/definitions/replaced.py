@@ -98,30 +98,29 @@ class ElectraDefinition(AuxiliaryDefinition):
 class CocoLmDefinition(AuxiliaryDefinition):
     """`replacements`: from the network that is trained along ('auxiliary'), from one that was trained before ('converged'), or uniformly
     from the vocabulary ('random', without a network). `lambda_copy`: weight of the binary loss `rtd`. `stop_gradient`: of a copy
-    probability in the `lm` loss. The last four are the sequence contrast's."""
+    probability in the `lm` loss. The last three are the sequence contrast's."""
 
     name = "coco_lm"
     version = 1
     module = "CorrectiveContrast"
+    retired: ClassVar = {"auxiliary_layers": 0, "projection": False}
     sampling_dropout: ClassVar = False
 
     auxiliary: Literal["shallow", "narrow", "none"] = "none"
     replacements: Literal["auxiliary", "random", "converged"]
     rtd: bool
     lambda_copy: float = 0.0
-    lm: Literal["mixture", "weighted_ce", "softmax", "all_token", "none"]
+    lm: Literal["mixture", "softmax", "all_token", "none"]
     stop_gradient: bool | None = None
     contrast: bool
     temperature: float = 0.0
     crop_ratio: float = 0.0
-    projection: bool | None = None
     contrast_group: int = 0
 
     @property
     def spec(self) -> Objective:
-        found = super().spec
-        kept = {name: value for name, value in found.params.items() if name not in self.retired}
-        return found if self.auxiliary != "none" else replace(found, params=kept)
+        found, of = super().spec, {"auxiliary_layers": self.auxiliary != "none", "projection": self.contrast}
+        return replace(found, params={name: value for name, value in found.params.items() if of.get(name, True)})
 
     def flops(self, config: Config, size: StepSize) -> float:
         """As ELECTRA's, with an auxiliary network that is trained unless it has converged, and the LM loss."""
