@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import re
 from dataclasses import replace
@@ -98,7 +99,7 @@ def test_what_the_code_cites_is_in_the_documents() -> None:
 def test_the_tables_of_results_are_those_of_their_files() -> None:
     module = result_tables()
     holding = [path for path in module.pages() if module.BLOCK.search(path.read_text(encoding="utf-8"))]
-    assert REPOSITORY / "README.md" in holding
+    assert REPOSITORY / "docs/findings.md" in holding
     for path in holding:
         text = path.read_text(encoding="utf-8")
         assert module.written(text) == text, f"{path}: run python scripts/result_tables.py"
@@ -149,10 +150,10 @@ def shown_rows(text: str) -> list[str]:
     return [line.split("|")[1].strip() for line in table if line.startswith("|")][2:]
 
 
-def test_the_command_under_readmes_result_makes_the_table_beside_it() -> None:
+def test_the_command_under_the_first_finding_makes_the_table_beside_it() -> None:
     """Its rows, subsets, seeds and size are those of the file, and those that the text counts."""
     text = (
-        (REPOSITORY / "README.md")
+        (REPOSITORY / "docs/findings.md")
         .read_text(encoding="utf-8")
         .partition("<!-- result -->")[2]
         .partition("<!-- /result -->")[0]
@@ -185,3 +186,13 @@ def test_the_command_under_a_finding_makes_its_table() -> None:
     assert resolved.sizes == (100,)
     stages = sum(len(resolved.replicates) * (1 if METHODS[row.method].supervised else 2) for row in resolved.rows)
     assert f"The {stages} stages of FT, TAPT and CMLM" in text
+
+
+def test_the_terminal_of_the_readme_shows_the_table_of_the_session() -> None:
+    """Both are of one run of `make demo`: scripts/terminal_picture.py, and the cells in docs/results.md."""
+    picture = html.unescape((REPOSITORY / "docs/pictures/demo.svg").read_text(encoding="utf-8"))
+    session = (REPOSITORY / "docs/results.md").read_text(encoding="utf-8").partition(">>> (100 * cells")[2]
+    cells = re.findall(r"([A-Z]+) +(\d+\.\d\d) +(\d+\.\d\d)$", session.partition(">>>")[0], re.MULTILINE)
+    drawn = re.findall(r"([A-Z]+)\s+(\d+\.\d\d)\s±\s(\d+\.\d\d)\s+(\d+\.\d\d)\s±\s(\d+\.\d\d)", picture)
+    assert cells == [(row, *rest[:2]) for row, *rest in drawn] + [(row, *rest[2:]) for row, *rest in drawn]
+    assert len(cells) == 8

@@ -19,7 +19,7 @@ from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError
 
 MOST_SUBSETS = 1000
-"""Subset k is a draw of its own for any k (docs/identity.md); a larger index is a misspelt seed or size."""
+"""Subset k is a draw of its own for any k (docs/reliability.md); a larger index is a misspelt seed or size."""
 
 
 def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Task] | None = None) -> ResolvedTable:
