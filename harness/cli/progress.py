@@ -19,7 +19,7 @@ from harness.commands.prepare import Prepared
 from harness.errors import UserError
 from harness.planning.estimate import Timed, remaining
 from harness.planning.work import Item
-from harness.search.trials import Trial, best_trial
+from harness.search.points import Trial, best_trial
 from harness.wording import in_points
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class TrialProgress(_Progress):
         parts += [f"{states[state]} {state}" for state in ("dropped", "failed") if states[state]]
         parts.append(f"{done}/{self._replicates} replicates")
         if best := best_trial(self._trials.values()):
-            parts.append(f"best {in_points(best.mean() or 0.0)} (trial {best.number})")
+            parts.append(f"best {in_points(best.mean())} (trial {best.number})")
         return ", ".join(parts)
 
 

@@ -12,8 +12,7 @@ from harness.errors import UserError
 from harness.paths import PYTHON
 from harness.planning.point import with_points
 from harness.planning.request import FIELDS, PLAIN, Request, flag_of, parse_override, with_default_table
-from harness.search.request import SEARCH_FLAGS, TuneRequest
-from harness.search.trials import Mode
+from harness.search.request import SEARCH_FLAGS, Mode, TuneRequest
 from harness.store import DEFAULT_URL, Store
 
 

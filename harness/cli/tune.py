@@ -20,11 +20,8 @@ from harness.commands.stored import tune_command
 from harness.commands.study import Opened, PreparedStudy, prepare_study, recalled_study, runs_recorded, searched
 from harness.errors import UserError, first_line, masked
 from harness.paths import replace_file
-from harness.search.results import best_yaml
-from harness.search.study import told
-from harness.views.figures.panels import file_of
 from harness.views.notes import overlap_sentences, weight_sentences
-from harness.views.study import STYLE, pictures, screen, study_page, study_view, test_lines
+from harness.views.study import best_yaml, pictures, screen, study_page, study_view, test_lines
 from harness.wording import counted
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
@@ -152,14 +149,13 @@ def _bench_command(opened: Opened, methods: str = "") -> str:
 def _write_page(opened: Opened, best: str) -> list[str]:
     """Write the pictures and the page. Returns why pictures are missing."""
     study = opened.found
-    drawn, notes = pictures(study, opened.optuna, told(opened.optuna, study.points.space))
-    for name, (make, _) in drawn.items():
-        replace_file(opened.folder / name, file_of(make, "png", **STYLE))
+    drawn, notes = pictures(study)
+    for view in drawn:
+        replace_file(opened.folder / f"{view.name}.png", view.written("png"))
     scored = [point for point in _scored_points(opened.home) if study.best and point["trial"] == study.best.number]
     tested = [line for point in scored for line in point.get("lines", [])]
     commands = [tune_command(opened.request), *([_bench_command(opened)] if study.best else [])]
-    shown = [picture for _, picture in drawn.values()]
-    replace_file(opened.folder / PAGE, study_page(study, best, tested, shown, notes, *runs_recorded(opened), commands))
+    replace_file(opened.folder / PAGE, study_page(study, best, tested, drawn, notes, *runs_recorded(opened), commands))
     return notes
 
 

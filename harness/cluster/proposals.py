@@ -15,10 +15,9 @@ from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
 from harness.errors import UserError
-from harness.search.points import Points
+from harness.search.points import Points, State, Trial, best_trial
 from harness.search.racing import paired, projected
 from harness.search.study import DIED, NOTES, REPEATS, asked, limit_of, notes_of, sampler_of, trials_of
-from harness.search.trials import State, Trial, best_trial
 from harness.store import Store
 from harness.store.studies import database_errors
 
@@ -121,7 +120,7 @@ class Proposals(Searcher, Stopper):
         outcomes = tuple(result.get("outcomes", ()))
         if len(outcomes) > len(self.trials[number].outcomes):
             self.trials[number] = replace(self.trials[number], outcomes=outcomes)
-            trial.report(self.trials[number].mean() or 0.0, len(outcomes))
+            trial.report(self.trials[number].mean(), len(outcomes))
             self._watch("replicate", self.trials[number])
         return self.trials[number]
 

@@ -33,8 +33,7 @@ from harness.methods import read_methods
 from harness.planning.lifecycle import WORKER_DEATHS
 from harness.planning.work import Item
 from harness.processes import end_with_parent
-from harness.search.points import Points
-from harness.search.trials import ReplicateOutcome, Trial
+from harness.search.points import Points, ReplicateOutcome, Trial
 from harness.specs import SHARED_PHASES, Parent, Record, Run
 from harness.storage import weights_of
 from harness.store import RENEW_SECONDS, Owner

@@ -27,19 +27,18 @@ from harness.planning.recipe import Value
 from harness.planning.request import LABELLED, YAML, Text, Texts, from_json, read, rooted_path
 from harness.planning.resolve import resolve
 from harness.scores import results_of
-from harness.search.points import Points
+from harness.search.points import Points, State, Trial
 from harness.search.request import TuneRequest
-from harness.search.results import Study
 from harness.search.space import check_metric, check_overrides, requested_space
 from harness.search.study import limit_of, remaining, study_name, summaries, trials_of, unfinished
 from harness.search.study import opened as opened_study
-from harness.search.trials import State, Trial
 from harness.specs import SHARED_PHASES, Record, Stage, trained_again
 from harness.storage import Storage, weights_of
 from harness.store import DEFAULT_URL, Owner, Store, StoredRequest
 from harness.store.studies import begun_study
 from harness.tracking import Trackers, check_trackers
 from harness.views.cells import own_scores
+from harness.views.study import Study
 
 if TYPE_CHECKING:
     import optuna

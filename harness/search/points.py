@@ -1,4 +1,4 @@
-"""A point to its runs: the very runs that a bench with the same values would give, replicate by replicate, and what they score on dev."""
+"""A point to its runs: the very runs that a bench with the same values would give, replicate by replicate, and what they score on dev. No optuna, no ray."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Literal
 
 from harness.errors import UserError
 from harness.planning.aggregation import mean
@@ -14,11 +15,58 @@ from harness.planning.data import TableData, runs_of
 from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
+from harness.search.request import Point
 from harness.search.space import ResolvedSpace
-from harness.search.trials import Point, ReplicateOutcome
-from harness.specs import SHARED_PHASES, Record, Run
+from harness.specs import SHARED_PHASES, Record, Run, Status
 from harness.tasks.metrics import METRICS
 from harness.tasks.task import Task
+
+State = Literal["running", "complete", "dropped", "failed"]
+
+
+@dataclass(frozen=True)
+class ReplicateOutcome:
+    """One replicate of a trial. `value`: always finite: a failed or diverged replicate has the metric's worst value. `flops`, `seconds`: recorded
+    cost of its `stages`, without those that many replicates share (an MLM head, pre-training)."""
+
+    value: float
+    status: Status = "done"
+    reason: str = ""
+    flops: float = 0.0
+    seconds: float = 0.0
+    stages: int = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point with its replicates so far, in the order that is the same for all trials. 'complete': all replicates ended; 'dropped': the racing
+    rule stopped it; 'failed': the point cannot be run."""
+
+    number: int
+    point: Point
+    outcomes: tuple[ReplicateOutcome, ...] = ()
+    state: State = "running"
+    reason: str = ""
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return tuple(outcome.value for outcome in self.outcomes)
+
+    def mean(self) -> float:
+        """The mean of the replicates so far, of which there is one at least."""
+        return mean(self.values)
+
+    @property
+    def eligible(self) -> bool:
+        """Every replicate is done. Only such a trial can be the best."""
+        ended = self.state == "complete" and bool(self.outcomes)
+        return ended and all(outcome.status == "done" for outcome in self.outcomes)
+
+
+def best_trial(trials: Iterable[Trial]) -> Trial | None:
+    """The eligible trial with the best mean; of equals the first one."""
+    eligible = (trial for trial in trials if trial.eligible)
+    return min(eligible, key=lambda trial: (-trial.mean(), trial.number), default=None)
 
 
 @dataclass(frozen=True)

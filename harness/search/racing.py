@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.planning.aggregation import mean
-from harness.search.trials import Replicates
 from harness.statistics.crossed import ROUNDING, half_width, mean_squares, t_inference
 
+Replicates = Sequence[tuple[int, int]]
+"""(subset, seed), all pairs of them, across subsets first: the order that is the same for all trials."""
 ERROR_RATE = 0.05
 """Probability, at most, that a point that is not worse than the incumbent is dropped, over all looks together."""
 MIN_CLUSTERS = 3

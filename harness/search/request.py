@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field, replace
+from typing import Literal
 
 from pydantic import NonNegativeInt, SkipValidation
 from pydantic.dataclasses import dataclass
 
 from harness.methods import known_methods
 from harness.paths import PYTHON
+from harness.planning.recipe import Value
 from harness.planning.request import Count, Request, Text
-from harness.search.trials import Mode
+
+Point = Mapping[str, Value]
+"""One hyperparameter point: values by path ('alpha', 'fine_tune.lr')."""
+Mode = Literal["grid", "search"]
 
 SEARCH_FLAGS = ("space", "preset", "trials", "sampler", "racing", "metric", "seed", "out")
 """The fields of a `TuneRequest` that are flags of their names."""

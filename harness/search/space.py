@@ -25,8 +25,7 @@ from harness.planning.recipe import EXCLUSIVE, PHASES, Count, Number, Phase, Sca
 from harness.planning.request import OWN_TABLE, YAML, Override, Request, is_own, overrides_of
 from harness.planning.row import Row
 from harness.planning.table import load_table
-from harness.search.request import TuneRequest
-from harness.search.trials import Mode, Point
+from harness.search.request import Mode, Point, TuneRequest
 from harness.tasks.metrics import METRICS
 from harness.yaml_files import (
     MisplacedError,

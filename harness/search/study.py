@@ -18,9 +18,9 @@ from optuna.trial import FrozenTrial, TrialState
 from harness.errors import UserError
 from harness.planning.request import Override
 from harness.scores import counted_records
-from harness.search.points import Points
+from harness.search.points import Points, ReplicateOutcome, State, Trial
+from harness.search.request import Point
 from harness.search.space import ResolvedSpace
-from harness.search.trials import Point, ReplicateOutcome, State, Trial
 from harness.specs import digest_of, trained_again
 from harness.store import Store
 from harness.store.studies import begun_study, database_errors, storage_of
@@ -130,16 +130,6 @@ def state_of(notes: dict[str, Any]) -> State:
     """How a trial ended, by its notes; an older harness excluded some points for their cost."""
     state: State = {"excluded": "failed"}.get(notes.get("state", ""), notes.get("state", "running"))
     return state
-
-
-def told(study: optuna.Study, space: ResolvedSpace) -> dict[int, int]:
-    """The trials whose mean or projected mean the sampler was told, by Optuna's number of the last time."""
-    last = {
-        int(notes.get("same as", each.number)): each.number
-        for each, notes, _ in asked(study, space)
-        if each.state == TrialState.COMPLETE and (notes.get("again") or "same as" not in notes)
-    }
-    return {number: first for first, number in last.items()}
 
 
 def outcomes_of(points: Points, store: Store, point: Point) -> tuple[ReplicateOutcome, ...]:

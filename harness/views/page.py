@@ -23,15 +23,6 @@ from harness.wording import escaped
 
 
 @dataclass(frozen=True)
-class Picture:
-    """`data`: what it shows, as a table."""
-
-    image: Markup
-    caption: str
-    data: Table
-
-
-@dataclass(frozen=True)
 class Commands:
     """Command lines."""
 
@@ -46,7 +37,7 @@ class Folded:
     blocks: Sequence[Block]
 
 
-Block = View | Table | list[str] | Picture | Commands | Folded
+Block = View | Table | list[str] | Commands | Folded
 """A list has sentences."""
 
 
@@ -83,9 +74,6 @@ def _html(block: Block) -> str:
         return html_of([block], ())
     if isinstance(block, list):
         return html_of((), block)
-    if isinstance(block, Picture):
-        data = f"<details><summary>Data of this figure</summary>{_html(block.data)}</details>"
-        return f"<figure>{block.image}<figcaption>{shown(block.caption, 'html')}</figcaption>{data}</figure>"
     if isinstance(block, Commands):
         return "".join(f'<pre tabindex="0"><code>{html.escape(line)}</code></pre>' for line in block.lines)
     inside = "".join(map(_html, block.blocks))

@@ -1,34 +1,35 @@
-"""What a study found: all points, the margins of a grid, Optuna's pictures, the final test in words, and one page of it all.
+"""What a study found: its numbers, all points, the margins of a grid, Optuna's pictures, the final test in words, and one page of it all.
 
 Pure: the same trials in any order give the same bytes.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from harness.paths import without_folders
-from harness.planning.aggregation import mean
+from harness.planning.aggregation import mean, subset_std
 from harness.planning.recipe import Value
-from harness.search.results import Measured, Study
-from harness.search.trials import Trial, best_trial
+from harness.search.points import Points, ReplicateOutcome, State, Trial, best_trial
 from harness.specs import Record
 from harness.tasks.metrics import METRICS
-from harness.views.figures.panels import picture
-from harness.views.page import Block, Commands, Folded, Picture, Section, page
+from harness.views.page import Block, Commands, Folded, Section, page
 from harness.views.provenance import SHORT_KEY, machine_lines, machines_of
-from harness.views.view import DASH, Table, View, best, noted
+from harness.views.view import DASH, Table, View, best, noted, with_spread
 from harness.wording import counted, in_points, shortened, some_of
+from harness.yaml_files import dumped
 
 if TYPE_CHECKING:
     import optuna
+    import pandas as pd
 
 WORST = "A failed or diverged replicate counts with the metric's worst value, and its point cannot be the best."
 NO_BEST = "There is no best point: no point has all its replicates done."
@@ -36,10 +37,151 @@ FEW = 20
 """With fewer points an importance is mostly chance."""
 SCREEN = 8
 """Points that a screen shows."""
-PICTURES = {"plot_param_importances": "importances.png", "plot_parallel_coordinate": "parallel_coordinate.png"}
-"""Functions of `optuna.visualization.matplotlib`, and the files that they draw."""
-STYLE = {"text.parse_math": True, "axes.grid": False}
+STYLE: Any = {"text.parse_math": True, "axes.grid": False}
 """Of matplotlib: Optuna's ticks of a logarithm are formulas, and its axes overlap."""
+STATES: tuple[State, ...] = ("complete", "dropped", "failed", "running")
+Measured = dict[str, Any]
+"""A `mean` over replicates and its `spread`: sd of the subsets' means, of the replicates where there is one subset."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """`found`: a trial for each point; `repeated`: those that repeat one of them; `seed`: of the sampler; `notes`: what each point was run as."""
+
+    name: str
+    points: Points
+    seed: int
+    found: tuple[Trial, ...]
+    repeated: tuple[Trial, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What varies, in the space's order."""
+        return tuple(self.points.space.parameters)
+
+    @property
+    def replicates(self) -> Sequence[tuple[int, int]]:
+        return self.points.replicates
+
+    @property
+    def row(self) -> str:
+        return self.points.base.rows[0].name
+
+    @property
+    def score(self) -> str:
+        """What a column of means is called."""
+        return f"dev {METRICS[self.points.metric].short}"
+
+    @cached_property
+    def ranked(self) -> list[Trial]:
+        """Best first: eligible trials by their mean, complete ones with a failed replicate, dropped ones by their
+        number of replicates, failed ones, running ones."""
+
+        def place(trial: Trial) -> tuple[int, int, float, int]:
+            further = not trial.eligible if trial.state == "complete" else -len(trial.outcomes)
+            return STATES.index(trial.state), further, -trial.mean() if trial.outcomes else -math.inf, trial.number
+
+        return sorted(self.found, key=place)
+
+    @cached_property
+    def best(self) -> Trial | None:
+        """The eligible trial with the best mean."""
+        return best_trial(self.found)
+
+    @property
+    def default(self) -> Trial | None:
+        """The trial of the point that is tried first, once it has begun."""
+        return next((trial for trial in self.ranked if trial.point == self.points.space.defaults), None)
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """One row a trial and replicate that has ended: trial, state, the values of its point, subset, seed, metric, value, status, reason, and
+        what it cost."""
+        import pandas as pd
+
+        rows = [
+            {"trial": trial.number, "state": trial.state}
+            | {path: trial.point.get(path) for path in self.paths}
+            | {"subset": subset, "seed": seed, "metric": self.points.metric}
+            | asdict(outcome)
+            for trial in sorted(self.found, key=lambda trial: trial.number)
+            for (subset, seed), outcome in zip(self.replicates, trial.outcomes, strict=False)
+        ]
+        outcome = [field.name for field in fields(ReplicateOutcome)]
+        columns = ["trial", "state", *self.paths, "subset", "seed", "metric", *outcome]
+        return pd.DataFrame(rows, columns=columns, dtype=object).infer_objects()
+
+    def spent(self) -> dict[str, Any]:
+        """Numbers of trials in all, complete, dropped and failed; replicates that ended, of `full` (all of every trial); their stages, and
+        FLOPs and seconds recorded with these, whoever trained them."""
+        outcomes = [outcome for trial in self.found for outcome in trial.outcomes]
+        states = Counter(trial.state for trial in self.found)
+        counts: dict[str, Any] = {"trials": len(self.found), **{state: states[state] for state in STATES[:3]}}
+        counts |= {"replicates": len(outcomes), "full": len(self.found) * len(self.replicates)}
+        counts |= {"stages": sum(outcome.stages for outcome in outcomes)}
+        return counts | {
+            name: math.fsum(getattr(outcome, name) for outcome in outcomes) for name in ("flops", "seconds")
+        }
+
+    def measured(self, values: Sequence[float], less: Iterable[float] | None = None) -> Measured:
+        """Of the `values` of the first replicates, each `less` another one on the same replicate."""
+        each = values if less is None else [a - b for a, b in zip(values, less, strict=True)]
+        return {"mean": mean(each), "spread": subset_std([subset for subset, _ in self.replicates[: len(each)]], each)}
+
+    def above_default(self) -> Measured | None:
+        """The best point minus the default one, replicate by replicate. None unless all replicates of both are done."""
+        if self.best is None or self.default is None or not self.default.eligible:
+            return None
+        return self.measured(self.best.values, self.default.values)
+
+    def chosen(self) -> dict[str, Any]:
+        """The mapping `chosen` of best.yaml: how the point was chosen, its dev score, and what the study cost.
+
+        Raises ValueError while no trial can be the best.
+        """
+        first, difference, spent, space = self.default, self.above_default(), self.spent(), self.points.space
+        if self.best is None:
+            raise ValueError(f"no trial of the study {self.name} has all its replicates done")
+        eligible = counted(sum(trial.eligible for trial in self.found), "point")
+        full = {"replicates": len(self.replicates)}
+        beside = self.measured(first.values) | full | {"difference": difference} if first and difference else None
+        return {
+            "study": self.name,
+            "trial": self.best.number,
+            "rule": f"the highest mean dev {self.points.metric} among the {eligible} of {len(self.found)} whose "
+            f"{counted(len(self.replicates), 'replicate')} are done",
+            "metric": self.points.metric,
+            "dev": self.measured(self.best.values) | full,
+            **({"default": beside} if beside else {}),
+            **{name: spent[name] for name in ("trials", *STATES[:3], "replicates", "flops")},
+            "hours": round(spent["seconds"] / 3600, 4),
+            **{"sampler": space.sampler, "racing": space.racing, "seed": self.seed},
+        }
+
+    def final_test(
+        self, test: Mapping[str, Sequence[float]], default: Mapping[str, Sequence[float]] | None, compares: bool
+    ) -> dict[str, Any]:
+        """The best point's test scores by column, and `default`, those of the default point where that is another one, all in the order of the
+        replicates. `difference`: dev minus test, None unless it `compares`: both are means of one metric over the same tasks."""
+        dev, full = self.best.values if self.best else (), len(self.replicates)
+        if not test or {len(values) for values in (dev, *test.values(), *(default or {}).values())} != {full}:
+            raise ValueError("a final test takes one dev score and one test score a column for each replicate")
+        average, first = ([mean(values) for values in zip(*(of or {}).values(), strict=True)] for of in (test, default))
+        return {
+            "replicates": full,
+            "dev": self.measured(dev),
+            "columns": {title: self.measured(values) for title, values in test.items()},
+            "test": self.measured(average),
+            "difference": self.measured(dev, average) if compares else None,
+            "default": self.measured(first) if first else None,
+            "above_default": self.measured(average, first) if first else None,
+        }
+
+
+def best_yaml(point: Mapping[str, Any]) -> str:
+    """A point as the YAML file that `harness bench --with` takes; every value reads back unchanged."""
+    return f"# harness bench --with THIS FILE\n{dumped(json.loads(json.dumps(point)), lists_in_a_line=False)}"
 
 
 # -------------------------------------------------------------------------------------------------------------- points
@@ -54,16 +196,11 @@ def study_view(study: Study) -> View:
         | (study.measured(trial.values) if trial.outcomes else {"mean": None, "spread": None})
         for trial in study.ranked
     ]
-    about: dict[str, Any] = {
-        "study": study.name,
-        "method": space.method,
-        "row": study.points.base.rows[0].name,
-        "mode": space.mode,
-    }
+    about: dict[str, Any] = {"study": study.name, "method": space.method, "row": study.row, "mode": space.mode}
     about |= {"metric": study.points.metric, "sampler": space.sampler, "racing": space.racing, "seed": study.seed}
-    tables, lines = [points_table(study), *margins], [*_lines(study), *known, *study.notes]
-    about |= {"best": getattr(study.best, "number", None), "default": getattr(study.default, "number", None)}
+    about |= {name: getattr(getattr(study, name), "number", None) for name in ("best", "default")}
     about |= {"spent": study.spent(), "points": points}
+    tables, lines = [_points_table(study), *margins], [*_lines(study), *known, *study.notes]
     return View("trials", study.trials, tables, lines, about=about, notes=_footnotes(study))
 
 
@@ -77,19 +214,11 @@ def screen(study: Study) -> View:
     if len(margins) == 1 and "across" in margins[0].title and len(study.found) > SCREEN:
         tables, ranks = margins, []  # which has every point
     left = len(study.found) - len(ranks)
-    lines = [line for line in view.lines if line not in study.notes]
-    return replace(
-        view,
-        tables=tables,
-        lines=[
-            *([f"And {counted(left, 'point')} more, in the table of points beside best.yaml."] if left else []),
-            *lines,
-        ],
-    )
+    more = [f"And {counted(left, 'point')} more, in the table of points beside best.yaml."] if left else []
+    return replace(view, tables=tables, lines=[*more, *(line for line in view.lines if line not in study.notes)])
 
 
-def points_table(study: Study) -> Table:
-    """All points, best first."""
+def _points_table(study: Study) -> Table:
     rows = []
     for trial in study.ranked:
         statuses = Counter(outcome.status for outcome in trial.outcomes if outcome.status != "done")
@@ -98,7 +227,7 @@ def points_table(study: Study) -> Table:
         values = [shown_value(trial.point.get(path)) for path in study.paths]
         done = f"{len(trial.outcomes)}/{len(study.replicates)}"
         rows.append([str(trial.number), *values, _score(study, trial, study.best), done, ", ".join(note)])
-    head = ["#", *study.paths, title_of(study), "replicates", "note"]
+    head = ["#", *study.paths, study.score, "replicates", "note"]
     return Table("", head, rows, frozenset({0, len(head) - 1}))
 
 
@@ -109,10 +238,6 @@ def _score(study: Study, trial: Trial, top: Trial | None = None) -> str:
     text = _shown(study.measured(trial.values))
     text = text if trial.state == "complete" else f"({text})"
     return best(text) if trial is top else text
-
-
-def title_of(study: Study) -> str:
-    return f"dev {METRICS[study.points.metric].short}"
 
 
 def shown_value(value: Value | None, exact: bool = False) -> str:
@@ -142,24 +267,24 @@ def _footnotes(study: Study) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------- sentences
 
 
-def subtitle(study: Study) -> str:
-    row, space = study.points.base.rows[0].name, study.points.space
-    method = f" ({space.method})" if space.method != row else ""
-    return f"{row}{method}, {space.mode} over {', '.join(study.paths)}; sampler {space.sampler}, racing {space.racing}, seed {study.seed}."
+def _subtitle(study: Study) -> str:
+    space = study.points.space
+    method = f" ({space.method})" if space.method != study.row else ""
+    return f"{study.row}{method}, {space.mode} over {', '.join(study.paths)}; sampler {space.sampler}, racing {space.racing}, seed {study.seed}."
 
 
 def _lines(study: Study) -> list[str]:
     """What is to be known of the points."""
-    lines = [f"Study {study.name}: {subtitle(study)}", conclusion(study)]
+    lines = [f"Study {study.name}: {_subtitle(study)}", _conclusion(study)]
     lines.append(
-        f"Values: dev {study.points.metric} in points (x100), {design(study)}. Test sets have no part in them."
+        f"Values: dev {study.points.metric} in points (x100), {_design(study)}. Test sets have no part in them."
     )
     if any(trial.outcomes and trial.state != "complete" for trial in study.found):
         lines.append("In parentheses: the mean so far of a point whose replicates are not all done.")
     if any(outcome.status != "done" for trial in study.found for outcome in trial.outcomes):
         lines.append(WORST)
     spent = study.spent()
-    states = {state: spent[state] for state in ("complete", "dropped", "failed")}
+    states: dict[str, int] = {state: spent[state] for state in STATES[:3]}
     states["not finished"] = spent["trials"] - sum(states.values())
     counts = ", ".join(f"{number} {state}" for state, number in states.items() if number)
     lines.append(
@@ -169,29 +294,28 @@ def _lines(study: Study) -> list[str]:
     return lines
 
 
-def conclusion(study: Study) -> str:
+def _conclusion(study: Study) -> str:
     """One sentence: the best point and how far it is from the default one."""
-    best, difference = study.best, study.above_default()
-    if best is None:
+    found, difference = study.best, study.above_default()
+    if found is None:
         return NO_BEST
-    if best is study.default:
-        return f"The best point is trial {best.number}, the default one: no point tried is better."
+    if found is study.default:
+        return f"The best point is trial {found.number}, the default one: no point tried is better."
     if difference is None:
-        return f"The best point is trial {best.number}."
+        return f"The best point is trial {found.number}."
     return (
-        f"The best point is trial {best.number}, {_distance(difference)} the default one on dev, where it was selected; only a test on other rows "
+        f"The best point is trial {found.number}, {_distance(difference)} the default one on dev, where it was selected; only a test on other rows "
         "says whether this holds."
     )
 
 
-def design(study: Study) -> str:
+def _design(study: Study) -> str:
     """What a mean and its ± are taken over, in words."""
-    replicates = study.replicates
-    subsets, seeds = {subset for subset, _ in replicates}, {seed for _, seed in replicates}
-    if len(replicates) == 1:
+    subsets, seeds = ({*each} for each in zip(*study.replicates, strict=True))
+    if len(study.replicates) == 1:
         return "one replicate, so no spread"
     if len(subsets) == 1:
-        return f"mean ± standard deviation (ddof 1) over {len(replicates)} replicates of one subset"
+        return f"mean ± standard deviation (ddof 1) over {len(study.replicates)} replicates of one subset"
     over = f"{len(subsets)} subsets x {counted(len(seeds), 'seed')}"
     return f"mean ± standard deviation of the subsets' means (ddof 1) over {over}"
 
@@ -210,7 +334,7 @@ def test_lines(study: Study, test: Mapping[str, Any], before: Sequence[int]) -> 
         points = "this point and the default one"
         above = _distance(test["above_default"])
         yield f"Test of the default point: {_shown(test['default'])}; the best point is {above} it."
-    yield f"Values are in points (x100): {design(study)}."
+    yield f"Values are in points (x100): {_design(study)}."
     if before:
         tried = ", ".join(map(str, before))
         yield (
@@ -222,70 +346,51 @@ def test_lines(study: Study, test: Mapping[str, Any], before: Sequence[int]) -> 
 
 
 def _distance(difference: Measured) -> str:
-    mean, spread = difference["mean"], difference["spread"]
-    return f"{_shown({'mean': abs(mean), 'spread': spread})} {'above' if mean >= 0 else 'below'}"
+    return f"{_shown(difference | {'mean': abs(difference['mean'])})} {'above' if difference['mean'] >= 0 else 'below'}"
 
 
 def _shown(cell: Measured) -> str:
-    return in_points(cell["mean"]) + (f" ± {in_points(cell['spread'])}" if cell["spread"] is not None else "")
+    return with_spread(in_points(cell["mean"]), "" if cell["spread"] is None else in_points(cell["spread"]))
 
 
 # ------------------------------------------------------------------------------------------------------------- margins
 
 
-def _grid(study: Study) -> dict[str, tuple[Value, ...]]:
-    """The values of a grid by path; {} for a search."""
-    space = study.points.space
-    return {path: drawn.choice or () for path, drawn in space.parameters.items()} if space.mode == "grid" else {}
-
-
-def _in_grid(study: Study) -> dict[tuple[Value, ...], Trial]:
-    """The grid's trials by their values at the paths that vary, each cell of the grid counting, also where two are one computation; of several at
-    one point the one with the most replicates."""
-    grid, found = _grid(study), dict[tuple[Value, ...], Trial]()
-    whole = sorted((*study.found, *study.repeated), key=lambda trial: trial.number)
-    for trial in sorted(whole, key=lambda t: (t.eligible, t.state == "complete", len(t.outcomes)), reverse=True):
-        if all(path in trial.point and trial.point[path] in values for path, values in grid.items()):
-            found.setdefault(tuple(trial.point[path] for path, values in grid.items() if len(values) > 1), trial)
-    return found
-
-
 def margin_tables(study: Study) -> tuple[list[Table], list[str]]:
     """Where two paths of a grid vary one table with the first down and the second across, else a table for each path; and what is to be known."""
-    grid, trials = (
-        {path: values for path, values in _grid(study).items() if len(values) > 1},
-        [*_in_grid(study).values()],
-    )
+    space = study.points.space
+    every = {path: drawn.choice or () for path, drawn in space.parameters.items()} if space.mode == "grid" else {}
+    grid = {path: values for path, values in every.items() if len(values) > 1}
     if not grid:
         return [], []
-    across = len(grid) == 2
-    tables = [_across(study, grid)] if across else [_by_path(study, grid, path) for path in grid]
-    lines = []
-    if sum(trial.state == "complete" for trial in trials) < math.prod(map(len, grid.values())):
-        lines.append(
-            f"r/{len(study.replicates)}: only r of its replicates are done; a row or column with such a point has no mean."
-            if across
-            else "A mean in parentheses is over other points than the rest of the table, since points are missing."
-        )
-    if any(outcome.status != "done" for trial in trials for outcome in trial.outcomes):
-        lines.append("x: such a point cannot be the best." if across else WORST)
-    return tables, lines
+    trials: dict[tuple[Value, ...], Trial] = {}  # of several at one point the one with the most replicates
+    for trial in sorted(
+        (*study.found, *study.repeated),
+        key=lambda t: (not t.eligible, t.state != "complete", -len(t.outcomes), t.number),
+    ):
+        if all(trial.point.get(path) in values for path, values in every.items()):
+            trials.setdefault(tuple(trial.point[path] for path in grid), trial)
+    table = _across if len(grid) == 2 else _by_path
+    return table(study, grid, trials)
 
 
-def _margin(study: Study, at: Mapping[str, Value]) -> tuple[list[float], Trial | None]:
-    """The means of the complete trials of a grid with these values, and the best one of them."""
-    here = [
-        trial for trial in _in_grid(study).values() if all(trial.point[path] == value for path, value in at.items())
-    ]
-    return [trial.mean() or 0.0 for trial in here if trial.state == "complete"], best_trial(here)
+def _margin(trials: Iterable[Trial], at: Mapping[str, Value]) -> tuple[list[float], Trial | None]:
+    """The means of the complete trials with these values, and the best one of them."""
+    here = [trial for trial in trials if at.items() <= trial.point.items()]
+    return [trial.mean() for trial in here if trial.state == "complete"], best_trial(here)
 
 
-def _across(study: Study, grid: Mapping[str, Sequence[Value]]) -> Table:
+Grid = Mapping[str, Sequence[Value]]
+Cells = Mapping[tuple[Value, ...], Trial]
+
+
+def _across(study: Study, grid: Grid, trials: Cells) -> tuple[list[Table], list[str]]:
     """The table of two paths, with the means of complete rows and columns."""
-    trials, (_, top), (down, right) = _in_grid(study), _margin(study, {}), grid
+    (down, right), top = grid, best_trial(trials.values())
+    wide, high = len(grid[right]), len(grid[down])
 
-    def margin(count: int, at: Mapping[str, Value]) -> str:
-        means, _ = _margin(study, at)
+    def margin(count: int, **at: Value) -> str:
+        means, _ = _margin(trials.values(), at)
         return in_points(mean(means)) if len(means) == count else DASH
 
     def cell(trial: Trial | None) -> str:
@@ -295,91 +400,101 @@ def _across(study: Study, grid: Mapping[str, Sequence[Value]]) -> Table:
             return f"{len(trial.outcomes)}/{len(study.replicates)}"
         return noted(_score(study, trial, top), "" if trial.eligible else "x")
 
-    wide, high = len(grid[right]), len(grid[down])
+    values = [shown_value(b, exact=True) for b in grid[right]]
     rows = [
-        [shown_value(a, exact=True), *(cell(trials.get((a, b))) for b in grid[right]), margin(wide, {down: a})]
+        [shown_value(a, exact=True), *(cell(trials.get((a, b))) for b in grid[right]), margin(wide, **{down: a})]
         for a in grid[down]
     ]
-    rows.append(["mean", *(margin(high, {right: b}) for b in grid[right]), margin(wide * high, {})])
-    head = [f"{down} \\ {right}", *(shown_value(b, exact=True) for b in grid[right]), "mean"]
-    return Table(f"{title_of(study)}, {down} down, {right} across", head, rows)
+    rows.append(["mean", *(margin(high, **{right: b}) for b in grid[right]), margin(wide * high)])
+    title, lines = f"{study.score}, {down} down, {right} across", list[str]()
+    if len(_margin(trials.values(), {})[0]) < wide * high:
+        lines.append(
+            f"r/{len(study.replicates)}: only r of its replicates are done; a row or column with such a point has no mean."
+        )
+    if _broken(trials):
+        lines.append("x: such a point cannot be the best.")
+    return [Table(title, [f"{down} \\ {right}", *values, "mean"], rows)], lines
 
 
-def _by_path(study: Study, grid: Mapping[str, Sequence[Value]], path: str) -> Table:
-    """The mean over complete points with each value, their number, and the best one."""
-    count = math.prod(len(values) for other, values in grid.items() if other != path)
-    margins = {value: _margin(study, {path: value}) for value in grid[path]}
-    complete = all(len(means) == count for means, _ in margins.values())
-    top = max((mean(means) for means, _ in margins.values()), default=0.0) if complete else None
-    rows = []
-    for value, (means, first) in margins.items():
-        shown = in_points(mean(means)) if means else DASH
-        shown = f"({shown})" if 0 < len(means) < count else best(shown) if means and mean(means) == top else shown
-        beside = [f"#{first.number}", _score(study, first)] if first else [DASH, DASH]
-        rows.append([shown_value(value, exact=True), shown, f"{len(means)}/{count}", *beside])
-    return Table(f"{title_of(study)} by {path}", [path, "mean", "points", "best", "its value"], rows)
+def _by_path(study: Study, grid: Grid, trials: Cells) -> tuple[list[Table], list[str]]:
+    """For each path the mean over complete points with each value, their number, and the best one."""
+    tables, points = [], math.prod(map(len, grid.values()))
+    for path, values in grid.items():
+        count, rows = points // len(values), []
+        margins = {value: _margin(trials.values(), {path: value}) for value in values}
+        whole = all(len(means) == count for means, _ in margins.values())
+        top = max(mean(means) for means, _ in margins.values()) if whole else None
+        for value, (means, first) in margins.items():
+            shown = in_points(mean(means)) if means else DASH
+            shown = f"({shown})" if 0 < len(means) < count else best(shown) if means and mean(means) == top else shown
+            beside = [f"#{first.number}", _score(study, first)] if first else [DASH, DASH]
+            rows.append([shown_value(value, exact=True), shown, f"{len(means)}/{count}", *beside])
+        tables.append(Table(f"{study.score} by {path}", [path, "mean", "points", "best", "its value"], rows))
+    partly = "A mean in parentheses is over other points than the rest of the table, since points are missing."
+    missing = len(_margin(trials.values(), {})[0]) < points
+    return tables, [*[partly] * missing, *[WORST] * _broken(trials)]
+
+
+def _broken(trials: Cells) -> bool:
+    return any(outcome.status != "done" for trial in trials.values() for outcome in trial.outcomes)
 
 
 # ------------------------------------------------------------------------------------------------------------ pictures
 
 
-def pictures(
-    study: Study, known: optuna.Study, told: Mapping[int, int]
-) -> tuple[dict[str, tuple[Callable[[], Any], Picture]], list[str]]:
-    """Optuna's pictures of the eligible trials by file name, as what makes a figure and as a page shows it, and a sentence for each that cannot be
-    drawn or rests on few points. `told`: see `harness.search.study.told`."""
+def pictures(study: Study) -> tuple[list[View], list[str]]:
+    """Optuna's pictures of the eligible trials, and a sentence for each that cannot be drawn or rests on few points."""
     import optuna
 
-    numbers = {trial.number for trial in study.found if trial.eligible}
-    trials = [trial for trial in known.get_trials(deepcopy=False) if told.get(trial.number) in numbers]
-    shown = [path for path in study.paths if len({t.params[path] for t in trials if path in t.params}) > 1]
+    trials = [trial for trial in study.found if trial.eligible]
+    shown = [path for path in study.paths if len({t.point[path] for t in trials if path in t.point}) > 1]
     why = "" if shown else "no parameter takes two values among the complete points"
-    if len({trial.values[0] for trial in trials}) < 2:
+    if len({trial.mean() for trial in trials}) < 2:
         why = "all complete points have one score" if len(trials) > 1 else "fewer than two points are complete"
     if why:
-        return {}, [f"No plot of importances or of points over their parameters: {why}."]
-    title, points = f"{title_of(study)} (x100)", counted(len(trials), "point")
+        return [], [f"No plot of importances or of points over their parameters: {why}."]
+    title, points, notes = f"{study.score} (x100)", counted(len(trials), "point"), list[str]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         counting = optuna.create_study(direction="maximize")
-        counting.add_trials(
-            optuna.trial.create_trial(params=t.params, distributions=t.distributions, value=100 * t.values[0])
-            for t in trials
-        )
+        for trial in trials:
+            counting.enqueue_trial(dict(trial.point))
+            study.points.space.define(made := counting.ask())
+            counting.tell(made, 100 * trial.mean())
+        draw = partial(_figure, counting, shown, title)
+        found = [
+            View(
+                "parallel_coordinate",
+                study.trials,
+                (),
+                [f"{points} as lines over their parameters"],
+                partial(draw, "plot_parallel_coordinate"),
+            )
+        ]
         try:
-            importances, failed = optuna.importance.get_param_importances(counting, params=shown), ""
+            optuna.importance.get_param_importances(counting, params=shown)
         except (ValueError, RuntimeError) as error:
-            importances, failed = {}, " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    notes = [f"No importances: {failed}."] if failed else []
-    notes += [f"Importances rest on {points}: with fewer than {FEW} they are mostly chance."] * (
-        len(trials) < FEW and not failed
-    )
-    rows: dict[str, tuple[str, list[str], list[list[str]]]] = {}
-    if importances:
-        shares = [[path, f"{share:.3f}"] for path, share in importances.items()]
-        rows["plot_param_importances"] = f"Importances for {title}, {points}", ["Parameter", "Importance"], shares
-    values = [
-        [str(told[t.number]), *(shown_value(t.params.get(path)) for path in shown), f"{100 * t.values[0]:.4g}"]
-        for t in trials
-    ]
-    rows["plot_parallel_coordinate"] = f"{points} as lines over their parameters", ["Trial", *shown, title], values
-    found: dict[str, tuple[Callable[[], Any], Picture]] = {}
-    for function, (caption, head, body) in rows.items():
-        make = partial(_figure, counting, function, shown, title)
-        image = picture(make, caption, title, **STYLE)
-        found[PICTURES[function]] = make, Picture(image, caption, Table(caption, head, body))
-    return found, notes
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            return found, [f"No importances: {reason}."]
+    if len(trials) < FEW:
+        notes = [f"Importances rest on {points}: with fewer than {FEW} they are mostly chance."]
+    caption = f"Importances for {title}, {points}"
+    first = View("importances", study.trials, (), [caption], partial(draw, "plot_param_importances"))
+    return [first, *found], notes
 
 
-def _figure(study: optuna.Study, function: str, paths: list[str], title: str) -> Any:
+def _figure(study: optuna.Study, paths: list[str], title: str, function: str) -> Any:
     """A picture of Optuna's, which is made by pyplot, without a trace in it."""
+    import matplotlib
     from matplotlib import pyplot
-    from optuna.visualization import matplotlib
+    from optuna.visualization import matplotlib as drawing
 
-    figure = getattr(matplotlib, function)(study, params=paths, target_name=title).figure
-    pyplot.close(figure)
-    figure.set_layout_engine("tight")
-    figure.set_size_inches(max(6.4, 1.5 * len(paths)), 4.0)
+    with matplotlib.rc_context(STYLE):
+        figure = getattr(drawing, function)(study, params=paths, target_name=title).figure
+        pyplot.close(figure)
+        figure.set_layout_engine("tight")
+        figure.set_size_inches(max(6.4, 1.5 * len(paths)), 4.0)
+        figure.draw_without_rendering()  # which makes the ticks
     return figure
 
 
@@ -390,7 +505,7 @@ def study_page(
     study: Study,
     best_yaml: str,
     tested: Sequence[str],
-    pictures: Sequence[Picture],
+    pictures: Sequence[View],
     notes: Sequence[str],
     keys: Mapping[int, Sequence[Sequence[str]]],
     records: Mapping[str, Record],
@@ -401,7 +516,7 @@ def study_page(
     chosen: list[Block] = [[NO_BEST]]
     if study.best:
         values = ", ".join(f"{path} = {shown_value(study.best.point.get(path))}" for path in study.paths)
-        score = f"{title_of(study)} {_shown(study.measured(study.best.values))}"
+        score = f"{study.score} {_shown(study.measured(study.best.values))}"
         lines = [f"Trial {study.best.number}: {values}; {score}.", *tested]
         chosen = [lines, Folded("best.yaml", [Commands([without_folders(best_yaml.rstrip())])])]
     points = study_view(study)
@@ -412,7 +527,7 @@ def study_page(
         Section("runs", "Replicates, versions and hardware", _replicates(study, keys, records)),
         Section("again", "How to make it again", [Commands([*map(without_folders, commands)])]),
     ]
-    return page(f"Study {study.name}", subtitle(study), sections, conclusion(study))
+    return page(f"Study {study.name}", _subtitle(study), sections, _conclusion(study))
 
 
 def _replicates(
@@ -420,16 +535,15 @@ def _replicates(
 ) -> list[Block]:
     rows = []
     for each in study.trials.to_dict("records"):
-        runs = keys.get(each["trial"], ())
-        index = study.replicates.index((each["subset"], each["seed"]))
+        runs = dict(zip(study.replicates, keys.get(each["trial"], ()), strict=False))
         status = each["status"] if each["status"] == "done" else f"{each['status']}: {_reason(each['reason'])}"
         place = [str(each["trial"]), str(each["subset"]), str(each["seed"]), in_points(each["value"]), status]
-        shown = ", ".join(key[:SHORT_KEY] for key in runs[index]) if index < len(runs) else ""
+        shown = ", ".join(key[:SHORT_KEY] for key in runs.get((each["subset"], each["seed"]), ()))
         rows.append([*place, f"{each['seconds'] / 3600:.3f}", f"{each['flops']:.3g}", shown])
     about = machine_lines(machines_of(records.values()))
     if not rows:
         return [about, ["No replicate has ended."]]
-    head = ["Trial", "Subset", "Seed", title_of(study), "Status", "Hours", "FLOPs", "Runs"]
+    head = ["Trial", "Subset", "Seed", study.score, "Status", "Hours", "FLOPs", "Runs"]
     said = f"Runs: the first {SHORT_KEY} characters of their keys, which harness show takes."
     table = Table("Replicates", head, rows, frozenset({4, 7}))
     return [about, [said], Folded(f"Replicates: {len(rows):,}", [table])]

@@ -18,8 +18,8 @@ from harness.cluster.worker import WorkerResult
 from harness.execution import WorkerSetup
 from harness.planning.lifecycle import WORKER_DEATHS
 from harness.planning.work import Item
-from harness.search.trials import ReplicateOutcome
-from harness.search.trials import Trial as StudyTrial
+from harness.search.points import ReplicateOutcome
+from harness.search.points import Trial as StudyTrial
 from harness.specs import Parent, Record, Run, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store

@@ -7,10 +7,10 @@ from typing import Any
 
 from harness.commands.study import Opened, _remember
 from harness.planning.request import Request
-from harness.search.request import TuneRequest
+from harness.search.points import ReplicateOutcome, Trial
+from harness.search.request import Point, TuneRequest
 from harness.search.space import ResolvedSpace, Space, load_space, resolve_space
 from harness.search.study import NOTES
-from harness.search.trials import Point, ReplicateOutcome, Trial
 from harness.specs import Record, Status
 
 SPACE = """

@@ -17,9 +17,8 @@ from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.runs import Plan
 from harness.planning.table import load_table
-from harness.search.points import Points
-from harness.search.request import TuneRequest
-from harness.search.trials import Mode, Point
+from harness.search.points import Points, ReplicateOutcome, Trial, best_trial
+from harness.search.request import Mode, Point, TuneRequest
 from harness.specs import SHARED_PHASES, Record, Run
 from harness.tasks.metrics import METRICS
 
@@ -122,6 +121,16 @@ def test_points_travel_small_and_without_texts(grid: Points) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- outcomes
+
+
+def test_the_best_is_the_first_of_those_whose_replicates_are_all_done() -> None:
+    def trial(number: int, *values: float, status: Any = "done", state: Any = "complete") -> Trial:
+        return Trial(number, {}, tuple(ReplicateOutcome(value, status) for value in values), state)
+
+    trials = [trial(0, 0.5, 0.6), trial(1, 0.5, 0.7), trial(2, 0.7, 0.5), trial(3), trial(4, 0.9, status="diverged")]
+    trials += [trial(5, 0.9, state=state) for state in ("running", "dropped", "failed")]
+    assert best_trial(trials) is best_trial(trials[::-1]) is trials[1]
+    assert best_trial(trials[3:]) is None
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,7 @@ from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import load_table
-from harness.search.points import Points
-from harness.search.trials import Trial
+from harness.search.points import Points, Trial
 from harness.store import Store
 from harness.tasks.metrics import score
 from harness.tracking import KEY, Tracked, Trackers, check_trackers

@@ -6,14 +6,11 @@ differ in marker and stroke too, never in colour alone.
 
 from __future__ import annotations
 
-import base64
 import io
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-
-from markupsafe import Markup
 
 FORMATS = ("png", "svg", "pdf")
 PANEL = (3.4, 2.6)
@@ -90,24 +87,16 @@ def handles_of(canvas: Any) -> dict[str, Any]:
     return {label: handle for handles, labels in found for handle, label in zip(handles, labels, strict=True)}
 
 
-def file_of(make: Callable[[], Any], format: str, **settings: Any) -> bytes:
-    """The figure of matplotlib that `make` returns, as a file: the same bytes each time. An SVG is well-formed whatever its texts hold.
-    `settings`: further ones of matplotlib."""
+def file_of(make: Callable[[], Any], format: str) -> bytes:
+    """The figure of matplotlib that `make` returns, as a file: the same bytes each time. An SVG is well-formed whatever its texts hold."""
     import matplotlib
 
     file = io.BytesIO()
     no_date: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    options: Any = {**SETTINGS, **settings}
-    with matplotlib.rc_context(options), warnings.catch_warnings():
+    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         make().savefig(file, format=format, metadata=no_date.get(format), dpi=200)
     return of_xml(file.getvalue().decode()).encode() if format == "svg" else file.getvalue()
-
-
-def picture(make: Callable[[], Any], title: str, description: str, **settings: Any) -> Markup:
-    """The figure that `make` returns, as an element of a page: an SVG in its address, whose text is text. `settings`: as of `file_of`."""
-    svg = base64.b64encode(file_of(make, "svg", **{"svg.fonttype": "none"}, **settings)).decode()
-    return Markup('<img alt="{}. {}" src="data:image/svg+xml;base64,{}">').format(title, description, svg)
 
 
 def of_xml(text: str) -> str:
