@@ -26,9 +26,9 @@ from harness.encoders.models.weights import checked_weights, save_weights
 from harness.encoders.tokens import Vocabulary
 from harness.errors import DivergedError, StoppedError, UserError, first_line
 from harness.execution import WorkerSetup
+from harness.methods.definition import HEAD, WORD_EMBEDDINGS
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
-from harness.objectives.definitions import HEAD, WORD_EMBEDDINGS
 from harness.objectives.fitted import Fitted
 from harness.specs import NO_ENCODER, Parent, Record, Stage
 from harness.storage import weights_of

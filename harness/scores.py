@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.objectives import definition_of
-from harness.objectives.definitions.fitted import MajorityDefinition
+from harness.methods import definition_of
+from harness.methods.reference import Majority
 from harness.paths import without_folders
 from harness.planning.row import Place, ResolvedRow
 from harness.planning.runs import Plan
@@ -163,7 +163,7 @@ def _of(plan: Plan, run: Run, row: ResolvedRow, record: Record) -> Iterator[Resu
             seed=run.seed,
             metric=column.metric,
             # One class only is what the most frequent class is, not how it fails.
-            collapsed=record.collapsed and not isinstance(definition_of(run.stage.objective), MajorityDefinition),
+            collapsed=record.collapsed and not isinstance(definition_of(run.stage.objective), Majority),
             status=record.status,
             reason="\n".join(record.reason.splitlines()) or None,  # a lone \r ends a row for readers of CSV
             key=record.key,

@@ -81,7 +81,7 @@ def _neutral(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
     """Methods and objectives that a test reads from files are that test's alone."""
-    names = (("harness.methods", "METHODS"), ("harness.methods", "_FILES"), ("harness.objectives", "DEFINITIONS"))
+    names = (("harness.methods", "METHODS"), ("harness.methods", "_FILES"), ("harness.methods", "DEFINITIONS"))
     tables = [getattr(sys.modules[module], name) for module, name in names if module in sys.modules]
     before = [dict(table) for table in tables]
     yield

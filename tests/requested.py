@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from harness.encoders import PACKAGED, Located
-from harness.objectives.definitions import HEAD
+from harness.methods.definition import HEAD
 from harness.planning.request import Request, parse_override
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable

@@ -184,7 +184,7 @@ def test_the_command_under_a_finding_makes_its_table() -> None:
     assert [row.name for row in resolved.rows] == list(dict.fromkeys(runs["row"]))
     assert (set(resolved.subsets), set(resolved.seeds)) == (set(runs["subset"]), set(runs["seed"]))
     assert resolved.sizes == (100,)
-    stages = sum(len(resolved.replicates) * (1 if METHODS[row.method].supervised else 2) for row in resolved.rows)
+    stages = sum(len(resolved.replicates) * (1 if METHODS[row.method].labelled else 2) for row in resolved.rows)
     assert f"The {stages} stages of FT, TAPT and CMLM" in text
 
 

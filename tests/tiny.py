@@ -32,8 +32,8 @@ from harness.encoders.sources import locate
 from harness.encoders.tokens import Cloze, Examples, Tokeniser, Tokens, Vocabulary
 from harness.execution import WorkerSetup
 from harness.kinds import kind_of_outputs
-from harness.methods import METHODS, RunContext, chain, hyperparameters
-from harness.objectives import DEFINITIONS, build, definition_of, objective
+from harness.methods import DEFINITIONS, METHODS, RunContext, chain, definition_of, hyperparameters, objective
+from harness.objectives import build
 from harness.prompts import Prompt
 from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
 from harness.storage import Storage
@@ -163,7 +163,7 @@ def of_method(name: str, *, stage: int = -1, **values: Any) -> Objective:
         "task", 0, 0, 1, rows, text, optim(), optim(), selection, Encoder("e"), translated=text, prompt=PROMPT
     )
     stages = chain([hyperparameters(method, values, "tiny")], context)
-    return (stages if method.supervised else stages[:-1])[stage].objective
+    return (stages if method.labelled else stages[:-1])[stage].objective
 
 
 _TOKENS: dict[str, Any] = {"contrast_group": 4, "num_negatives": 3, "window": 5, "weight": 0.7}

@@ -16,7 +16,7 @@ from harness.commands.execution import storage_of
 from harness.commands.recorded import class_names, learning_curve, recorded_runs, requests_needing
 from harness.commands.stored import command, find_key, of_run
 from harness.errors import UserError, unknown
-from harness.objectives import definition_of
+from harness.methods import definition_of
 from harness.planning.request import FILTERS, Request, from_json
 from harness.specs import Parent, Record, Stage
 from harness.storage import weights_of

@@ -108,8 +108,9 @@ def _of_folder(folder: Path) -> Classifier:
     from harness.encoders.models.pretrained_folder import read_answering, read_head
     from harness.encoders.models.text_encoder import load_encoder
     from harness.encoders.tokens import Tokeniser, reading_of
-    from harness.objectives import build, objective
-    from harness.objectives.definitions import HEAD
+    from harness.methods import objective
+    from harness.methods.definition import HEAD
+    from harness.objectives import build
 
     settings, tokenizer = _settings(folder / SETTINGS), _settings(folder / "tokenizer_config.json")
     located = locate(f"{folder}/", where="predict")

@@ -15,8 +15,7 @@ import numpy as np
 from harness.commands.prepare import Prepared, lacking, name_of_task, prepare, prepare_recorded
 from harness.commands.stored import check_exists, command, find_key, last_bench, like_last, of_cell, of_run
 from harness.errors import UserError, unknown
-from harness.methods import known_methods
-from harness.objectives import definition_of
+from harness.methods import definition_of, known_methods
 from harness.planning.request import Request, encoder_names, from_json
 from harness.planning.runs import Plan
 from harness.planning.starts import best_run

@@ -126,7 +126,7 @@ def _is_of(name: str, method: str) -> bool:
     """Whether a method may be what files in a name define: what stands beside them is the same, and no other method has their part."""
     parts, known = name.split("+"), method.split("+")
     return len(parts) == len(known) and all(
-        part == each or (part.endswith(PYTHON) and (each not in METHODS or METHODS[each].source))
+        part == each or (part.endswith(PYTHON) and (each not in METHODS or METHODS[each].file))
         for part, each in zip(parts, known, strict=True)
     )
 

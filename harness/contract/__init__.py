@@ -13,8 +13,7 @@ from pydantic import ValidationError
 
 from harness.contract.objectives import OF_OBJECTIVE, BrokenLawError, bert_config, made, require, unread, write_bert
 from harness.errors import UserError, first_line
-from harness.methods import Method, RunContext, chain
-from harness.objectives import definition_of
+from harness.methods import Method, RunContext, chain, definition_of
 from harness.prompts import Prompt
 from harness.specs import Data, Encoder, Objective, Optim, RowSet, Selection, Stage
 

@@ -21,9 +21,10 @@ from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Examples, Tokeniser, Tokens
 from harness.kinds import kind_of_outputs
-from harness.objectives import build, definition_of
+from harness.methods import definition_of
+from harness.methods.definition import Config, Definition, StepSize
+from harness.objectives import build
 from harness.objectives.base import Draw, TrainingObjective, Views
-from harness.objectives.definitions import Config, Definition, StepSize
 from harness.specs import Objective
 from harness.streams import stream
 from harness.training.forward_backward import ForwardBackward, autocast
@@ -373,8 +374,7 @@ def noting(definition: Definition, read: set[str]) -> Definition:
         def flops(self, config: Config, size: StepSize) -> float:
             return 1.0
 
-    noted: Definition = object.__new__(Noting)
-    vars(noted).update(vars(definition))
+    noted: Definition = Noting.model_construct(**dict(definition))
     read.clear()
     return noted
 
@@ -382,7 +382,7 @@ def noting(definition: Definition, read: set[str]) -> Definition:
 def unread(make: Make, spec: Objective) -> set[str]:
     """The parameters that building the objective, preparing a batch and its forward pass do not read: they would move keys and no number."""
     read: set[str] = set()
-    plain = objectives.definition_of
+    plain = definition_of
     objectives.definition_of = lambda spec: noting(plain(spec), read)
     try:
         subject = make()

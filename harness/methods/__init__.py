@@ -1,37 +1,87 @@
-"""The methods that can be compared. A method is a frozen model of its hyperparameters, with a citation, and the stages or the objective it makes."""
+"""The methods that can be compared, and the objectives that they train with: frozen models of their parameters. No torch."""
 
 from __future__ import annotations
 
 import shlex
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 
-from harness.errors import UserError, unknown
+from harness.errors import UserError, first_line, unknown
 from harness.methods.base import Method, RunContext, UnlabelledPhase, chain, hyperparameters, mlm_head_stage
-from harness.methods.outside import add_installed, method_in, methods_of
+from harness.methods.definition import DEFINITIONS, Definition, definition_of, objective, run_outside
+from harness.methods.outside import classes_in
 from harness.methods.reference import REFERENCE
 from harness.paths import PYTHON, named_path
+from harness.specs import digest_of
 
-_FOUND = [
-    method for module in iter_modules(__path__) for method in methods_of(import_module(f"{__name__}.{module.name}"))
-]
-METHODS: dict[str, type[Method]] = {m.name: m for m in sorted(_FOUND, key=lambda m: (not m.supervised, m.name))}
+GROUP = "harness.methods"
+"""Entry points of installed packages."""
+
+METHODS: dict[str, type[Method]] = {}
 """Every method that a module of this package defines, first those that fine-tune; then those of entry points, and of files that were read."""
+for _found in iter_modules(__path__):
+    _module = import_module(f"{__name__}.{_found.name}")
+    METHODS |= classes_in(_module, Method)
+    DEFINITIONS |= classes_in(_module, Definition)
+METHODS = {m.name: m for m in sorted(METHODS.values(), key=lambda m: (not m.labelled, m.name))}
 _FILES: dict[str, Path] = {}
 """Of each method from outside its file."""
 
 
 def read_method(path: Path) -> type[Method]:
-    """The method that a file defines, which `METHODS` has from now on. Raises UserError as `method_in` does."""
-    names = [name for name in METHODS if name not in _FILES or _FILES[name].resolve() != path.resolve()]
-    method = method_in(path, names)
+    """The method that a file defines, which `METHODS` has from now on; its objectives can be built.
+
+    Raises UserError for a file that cannot be read or run, without a method, with several, and for the name of a method or an objective that
+    there is already.
+    """
+    try:
+        code = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"methods: {path} cannot be read ({getattr(error, 'strerror', None) or error}); name a Python file that defines a method."
+        ) from None
+    module = run_outside(code, str(path))
+    own = list(classes_in(module, Method).values())
+    if len(own) != 1:
+        count = "no Method" if not own else f"{len(own)} methods ({', '.join(method.name for method in own)})"
+        raise UserError(f"{path}: defines {count}; a file defines one, a subclass of Method with a name.")
+    (method,) = own
+    if method.name in METHODS and _FILES.get(method.name, Path()).resolve() != path.resolve():
+        raise UserError(f"{path}: method '{method.name}' has the name of another one; give it a name of its own.")
+    if not method.name.isidentifier() or method.name != method.name.lower():
+        raise UserError(f"{path}: method '{method.name}' should be named in small letters, digits and '_'.")
+    definitions = classes_in(module, Definition)
+    for name in definitions:
+        if name in DEFINITIONS and not DEFINITIONS[name].source:
+            raise UserError(f"{path}: objective '{name}' has the name of another one; give it a name of its own.")
+    DEFINITIONS.update(definitions)
+    method.file = f"{path.name}, digest {digest_of(code)}"
     METHODS[method.name], _FILES[method.name] = method, path
     return method
 
 
-add_installed(read_method)
+def _add_installed() -> None:
+    """Reads the files of the modules that installed packages name as entry points. One that cannot be read is left out with a warning: other methods do
+    without it."""
+    for point in entry_points(group=GROUP):
+        try:
+            spec = find_spec(point.module)
+            if spec is None or not spec.origin:
+                raise UserError(f"there is no module {point.module}.")
+            read_method(Path(spec.origin))
+        except (Exception, SystemExit) as error:  # whatever the package raises as it is looked for
+            text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}."
+            warnings.warn(
+                f"entry point {point.name} of {GROUP} is left out: {text} Install its package again.", stacklevel=1
+            )
+
+
+_add_installed()
 
 
 def read_methods(name: str) -> str:
@@ -68,7 +118,7 @@ def methods_named(name: str, where: str = "") -> tuple[type[Method], ...]:
             raise unknown("method", part, METHODS, where)
         found.append(METHODS[part])
     place = f"{where}: " if where else ""
-    if any(method.supervised for method in found[:-1]):
+    if any(method.labelled for method in found[:-1]):
         raise UserError(f"{place}'{name}' trains after fine-tuning; only the last method may use labels.")
     if len(set(found)) < len(found):
         raise UserError(f"{place}'{name}' names a method twice; keep one of them.")
@@ -76,16 +126,19 @@ def methods_named(name: str, where: str = "") -> tuple[type[Method], ...]:
 
 
 __all__ = [
+    "DEFINITIONS",
     "METHODS",
     "REFERENCE",
     "Method",
     "RunContext",
     "UnlabelledPhase",
     "chain",
+    "definition_of",
     "hyperparameters",
     "known_methods",
     "methods_named",
     "mlm_head_stage",
+    "objective",
     "read_method",
     "read_methods",
 ]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import ValidationError
 
 from harness.errors import UserError, first_line
 from harness.kinds import Classes, Kind, Scores, Spans
-from harness.objectives import definition_of, objective
-from harness.objectives.definitions import HEAD
+from harness.methods.definition import HEAD, definition_of, objective
 from harness.prompts import Prompt
 from harness.specs import NO_ENCODER, Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
 from harness.yaml_files import Strict, describe_errors
@@ -60,10 +59,12 @@ class UnlabelledPhase:
 
 
 class Method(Strict):
-    """A paper's method: a frozen model of its hyperparameters. A subclass has a name and one of `train` and `classify`.
+    """A paper's method: a frozen model of its hyperparameters. One with a loss of its own is the `Definition` of that loss as well, and its
+    hyperparameters are the loss's parameters; another one says by `objective` which loss it takes.
 
-    `kinds`: of tasks that it can be run on. `translates`: its rows are back-translated views. `decisions`: the rows of docs/papers.md that say how it is
-    implemented where its paper leaves a question open. `full_name`: what the title stands for. `source`: of one from outside, its file and the digest of that.
+    `kinds`: of tasks that it can be run on. `labelled`: it fine-tunes; else it trains on unlabelled text. `translates`: its rows are
+    back-translated views. `decisions`: the rows of docs/papers.md that say how it is implemented where its paper leaves a question open.
+    `full_name`: what the title stands for. `file`: of one from outside, its file's name and digest.
     """
 
     name: ClassVar[str]
@@ -71,22 +72,26 @@ class Method(Strict):
     citation: ClassVar[str]
     full_name: ClassVar[str] = ""
     kinds: ClassVar[tuple[type[Kind], ...]] = (Classes, Scores, Spans)
+    labelled: ClassVar[bool] = False
     translates: ClassVar[bool] = False
     decisions: ClassVar[tuple[str, ...]] = ()
-    source: ClassVar[str] = ""
-    supervised: ClassVar[bool] = False
+    file: ClassVar[str] = ""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        cls.supervised = cls.classify is not Method.classify
+        cls.labelled = cls.labelled or cls.classify is not Method.classify
+
+    def objective(self, batch_size: int = 0) -> Objective:
+        """What it trains with, in batches of that size."""
+        raise NotImplementedError
 
     def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
         """Its stages on unlabelled text, of which each starts from the one before: as pre-training on a corpus, or as post-training on a task's own text."""
-        raise NotImplementedError
+        return (unlabelled_stage(self.objective(phase.optim.batch_size), phase),)
 
     def classify(self, context: RunContext) -> Objective:
         """The objective that it fine-tunes with, in the context that `adapt` makes."""
-        raise NotImplementedError
+        return self.objective(context.fine_tune.batch_size)
 
     def adapt(self, context: RunContext) -> RunContext:
         """With another reading of the rows, or another recipe."""
@@ -132,14 +137,14 @@ def chain(steps: Sequence[Method], context: RunContext, start: Encoder | Parent 
     stages: list[Stage] = []
     base: Encoder | Parent = start or context.encoder
     for method in steps:
-        if method.supervised:
+        if method.labelled:
             continue
         with _in_its_file(method):
             stages += method.train(_post_training(method, context, base))
         base = Parent(stages[-1])
     spec = objective("cross_entropy")
     for method in steps:
-        if method.supervised:
+        if method.labelled:
             with _in_its_file(method):
                 context = method.adapt(context)
                 spec = method.classify(context)
@@ -158,9 +163,9 @@ def _in_its_file(method: Method) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, UserError) or not method.source:
+        if isinstance(error, UserError) or not method.file:
             raise
-        file = method.source.partition(",")[0]
+        file = method.file.partition(",")[0]
         raise UserError(f"{file}: {type(error).__name__}: {first_line(error)}.") from None
 
 
@@ -200,41 +205,3 @@ def mlm_head_stage(
     data = Data(corpus, max_length=max_length)
     spec = objective("mlm_head" if frozen else "mlm", p_m=0.15)
     return Stage(spec, data, optim, seed, encoder, phase="mlm-head")
-
-
-# --------------------------------------------------------------------------------------------------- contrast groups
-
-
-def _group(value: int) -> int:
-    if value < 0 or value == 1:
-        raise ValueError("should be 2 or more, or 0 for the whole batch")
-    return value
-
-
-ContrastGroup = Annotated[
-    int, AfterValidator(_group), Field(description="sequences that are contrasted with one another; 0: the whole batch")
-]
-"""How many sequences of the global batch are contrasted with one another, so that neither the number of workers nor the
-size of a device's share changes the method (docs/papers.md D2)."""
-
-
-def contrast_params(h: Any, batch_size: int, method: str) -> dict[str, Any]:
-    """The hyperparameters of a method that contrasts views, as they are hashed: tau and the group have no effect under
-    SimSiam."""
-    params: dict[str, Any] = h.model_dump()
-    if h.contrast == "simsiam":
-        del params["temperature"], params["contrast_group"]
-        return params
-    return params | {"contrast_group": group_of(h.contrast_group, batch_size, method)}
-
-
-def group_of(contrast_group: int, batch_size: int, method: str) -> int:
-    """The group as it is hashed: 0 is the batch. Raises UserError when it is larger than the batch, or that is one row."""
-    if batch_size < 2:
-        raise UserError(f"method {method}: a batch of {batch_size} leaves nothing to contrast with; take 2 or more.")
-    if contrast_group > batch_size:
-        raise UserError(
-            f"method {method}: contrast_group {contrast_group} is larger than the batch of {batch_size}; set "
-            f"{method}.contrast_group to {batch_size} or less, or to 0 for the whole batch."
-        )
-    return contrast_group or batch_size

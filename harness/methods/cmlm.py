@@ -8,22 +8,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.methods.base import (
-    ContrastGroup,
-    Method,
-    UnlabelledPhase,
-    contrast_params,
-    unlabelled_stage,
-)
-from harness.objectives import objective
-from harness.specs import Objective, Stage
+from harness.methods.base import Method
+from harness.methods.definition import ContrastGroup, StepSize
+from harness.methods.mlm import Masked, MaskedLm
+from harness.specs import Objective
 
 
-class Cmlm(Method):
+class Cmlm(Masked, Method):
     name = "cmlm"
     title = "CMLM"
     full_name = "contrastive masked language modelling"
     citation = "Luo et al., Bi-Granularity Contrastive Learning, Findings of ACL 2021"
+    network = "masked:ContrastiveMaskedLM"
     decisions = ("C1", "C2", "C3", "C5", "C6", "C7", "C8", "C9", "C10", "D2")
 
     alpha: Annotated[
@@ -48,11 +44,17 @@ class Cmlm(Method):
             raise ValueError("alpha 0 with mlm false leaves nothing to train; set one of them")
         return self
 
-    def objective(self, batch_size: int) -> Objective:
-        """Parameters without effect are dropped: everything of the contrast when alpha is 0, which is TAPT."""
-        if self.alpha == 0:
-            return objective("mlm", p_m=self.p_m)
-        return objective("cmlm", **contrast_params(self, batch_size, "cmlm"))
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        return ("temperature", "contrast_group") if self.contrast == "simsiam" else ()
 
-    def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-        return (unlabelled_stage(self.objective(phase.optim.batch_size), phase),)
+    def objective(self, batch_size: int = 0) -> Objective:
+        """With alpha 0 nothing of the contrast has an effect: it is TAPT."""
+        return super().objective(batch_size) if self.alpha else MaskedLm(p_m=self.p_m).objective()
+
+    def expected(self, rows: float, length: float) -> StepSize:
+        return StepSize.of(rows, length, views=1 + self.num_views, predicted=self.p_m if self.mlm else 0.0)
+
+    @property
+    def mlm_head(self) -> bool:
+        return self.mlm

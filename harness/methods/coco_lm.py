@@ -6,23 +6,38 @@ trains for as many updates as the main network, with the same recipe; the paper 
 setting of the encoder that all rows of a table share. Table 3 as settings: benchmarks/coco_lm_ablation.yaml.
 """
 
-from typing import Annotated, Any, Literal, Self
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, unlabelled_stage
-from harness.objectives import objective
+from harness.encoders.flops import TRAIN, forward_flops
+from harness.methods.base import Method, UnlabelledPhase, unlabelled_stage
+from harness.methods.definition import Config, ContrastGroup, StepSize, narrow_embeddings
+from harness.methods.electra import Auxiliary, Electra
 from harness.specs import Objective, Parent, Stage
 
 
-class CocoLm(Method):
+class AuxiliaryMlm(Auxiliary):
+    """Trains the 'converged' auxiliary network before the encoder."""
+
+    name = "auxiliary_mlm"
+    network = "replaced:AuxiliaryMaskedLM"
+
+    def flops(self, config: Config, size: StepSize) -> float:
+        return self.auxiliary_flops(config, size, TRAIN)
+
+
+class CocoLm(Auxiliary, Method):
     name = "coco_lm"
     title = "COCO-LM"
     full_name = "correcting and contrasting text sequences"
     citation = "Meng et al., COCO-LM: Correcting and Contrasting Text Sequences, NeurIPS 2021"
+    network = "replaced:CorrectiveContrast"
+    retired: ClassVar = {"auxiliary_layers": 0, "projection": False}
+    sampling_dropout: ClassVar = False
     decisions = ("L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "L10", "L12", "L13", "L14", "L15")
 
-    p_m: Annotated[float, Field(gt=0, le=1, description="share of the tokens that is masked and filled")] = 0.15
     rtd: Annotated[bool, Field(description="the binary loss that trains the copy mechanism (equation 2)")] = True
     lambda_copy: Annotated[
         float, Field(gt=0, allow_inf_nan=False, description="weight of the binary loss (appendix B)")
@@ -42,10 +57,6 @@ class CocoLm(Method):
         Literal["auxiliary", "random", "converged"],
         Field(description="from the network trained along, from the vocabulary, or from one trained before"),
     ] = "auxiliary"
-    auxiliary: Annotated[
-        Literal["shallow", "narrow"],
-        Field(description="a third of the layers at full width, or all layers at a third of the width"),
-    ] = "shallow"
 
     @model_validator(mode="after")
     def _something_to_train(self) -> Self:
@@ -58,29 +69,60 @@ class CocoLm(Method):
             )
         return self
 
-    def objective(self, batch_size: int) -> Objective:
-        """Parameters without effect are dropped; with the binary loss alone it is ELECTRA."""
-        params: dict[str, Any] = self.model_dump()
-        if self.replacements == "random":
-            del params["auxiliary"]
-        elif self.replacements == "auxiliary" and self.lm == "none" and not self.contrast:
-            return objective("electra", lambda_rtd=self.lambda_copy, p_m=self.p_m, auxiliary=self.auxiliary)
-        if not self.rtd:
-            del params["lambda_copy"]
-        if self.lm in ("none", "softmax"):
-            del params["stop_gradient"]
-        if self.contrast:
-            params["contrast_group"] = group_of(self.contrast_group, batch_size, "coco_lm")
-        else:
-            for name in ("temperature", "crop_ratio", "contrast_group"):
-                del params[name]
-        return objective("coco_lm", **params)
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        return (
+            *(() if self.has_network else ("auxiliary", "auxiliary_layers")),
+            *(() if self.rtd else ("lambda_copy",)),
+            *(("stop_gradient",) if self.lm in ("none", "softmax") else ()),
+            *(() if self.contrast else ("temperature", "crop_ratio", "projection", "contrast_group")),
+        )
+
+    def objective(self, batch_size: int = 0) -> Objective:
+        """With the binary loss alone it is ELECTRA."""
+        if self.replacements == "auxiliary" and self.lm == "none" and not self.contrast:
+            return Electra(lambda_rtd=self.lambda_copy, p_m=self.p_m, auxiliary=self.auxiliary).objective()
+        return super().objective(batch_size)
 
     def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
         main = self.objective(phase.optim.batch_size)
         if self.replacements != "converged":
             return (unlabelled_stage(main, phase),)
-        alone = objective("auxiliary_mlm", p_m=self.p_m, auxiliary=self.auxiliary)
-        first = unlabelled_stage(alone, phase)
+        first = unlabelled_stage(AuxiliaryMlm(p_m=self.p_m, auxiliary=self.auxiliary).objective(), phase)
         after = UnlabelledPhase(phase.data, phase.optim, phase.seed, Parent(first), phase.name)
         return first, unlabelled_stage(main, after)
+
+    @property
+    def has_network(self) -> bool:
+        return self.replacements != "random"
+
+    @property
+    def crop(self) -> float:
+        """The share of the tokens that a crop keeps; 0 where none is contrasted."""
+        return self.crop_ratio if self.contrast else 0.0
+
+    def flops(self, config: Config, size: StepSize) -> float:
+        """As ELECTRA's, with an auxiliary network that is trained unless it has converged, and the LM loss."""
+        total = TRAIN * forward_flops(config, size.encoded, size.encoded_squares)
+        if self.has_network:
+            total += self.auxiliary_flops(config, size, 1.0 if self.replacements == "converged" else TRAIN + 1)
+        if self.lm != "none":
+            positions = size.tokens if self.lm == "all_token" else size.predicted
+            total += TRAIN * 2.0 * positions * config["hidden_size"] * config["vocab_size"]
+        return total
+
+    def expected(self, rows: float, length: float) -> StepSize:
+        """A corrupted view, and a crop of the text where it is contrasted."""
+        size, kept = super().expected(rows, length), self.crop
+        encoded, squares = size.tokens + kept * size.tokens, size.squares + kept * kept * size.squares
+        return replace(size, encoded=encoded, encoded_squares=squares)
+
+    def unmet(self, config: Config) -> str | None:
+        """The corrective LM head is the word embeddings themselves."""
+        narrow = narrow_embeddings(config) if self.lm != "none" else None
+        missing = narrow and f"{narrow}, so the LM head cannot be the embeddings themselves; set coco_lm.lm to none"
+        return super().unmet(config) or missing
+
+    @property
+    def inherits(self) -> tuple[str, ...]:
+        return ("auxiliary",) if self.replacements == "converged" else super().inherits

@@ -9,16 +9,28 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.methods.base import (
-    ContrastGroup,
-    Method,
-    RunContext,
-    UnlabelledPhase,
-    contrast_params,
-    unlabelled_stage,
-)
-from harness.objectives import objective
-from harness.specs import Objective, Stage
+from harness.methods.base import Method, RunContext, UnlabelledPhase, unlabelled_stage
+from harness.methods.definition import ContrastGroup, Definition, StepSize
+from harness.specs import Stage
+
+
+class TranslatedViews(Definition):
+    """The contrast between view 0 and views 1 to K = `num_views`, which the data hold side by side."""
+
+    name = "cssl"
+    network = "view_contrast:TranslatedContrast"
+
+    num_views: int
+    contrast: Literal["simclr", "simsiam"]
+    temperature: float = 0.0
+    contrast_group: int = 0
+
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        return ("temperature", "contrast_group") if self.contrast == "simsiam" else ()
+
+    def expected(self, rows: float, length: float) -> StepSize:
+        return StepSize.of(rows, length, views=1 + self.num_views)
 
 
 class Cssl(Method):
@@ -33,12 +45,9 @@ class Cssl(Method):
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau of CMLM's equation 7")] = 0.07
     contrast_group: ContrastGroup = 0
 
-    def objective(self, batch_size: int, num_views: int) -> Objective:
-        """`num_views`: K, the number of views without view 0, given by the translator."""
-        return objective("cssl", num_views=num_views, **contrast_params(self, batch_size, "cssl"))
-
     def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-        return (unlabelled_stage(self.objective(phase.optim.batch_size, phase.data.views - 1), phase),)
+        views = TranslatedViews(num_views=phase.data.views - 1, **self.model_dump())
+        return (unlabelled_stage(views.objective(phase.optim.batch_size), phase),)
 
     @classmethod
     def skip(cls, context: RunContext) -> str | None:

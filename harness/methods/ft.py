@@ -4,9 +4,17 @@ Deviations. The classification head is RoBERTa's (dropout, dense, tanh, dropout,
 encoder, so that encoders differ in their weights alone.
 """
 
-from harness.methods.base import Method, RunContext
-from harness.objectives import objective
+from harness.methods.base import Method
+from harness.methods.definition import Definition
 from harness.specs import Objective
+
+
+class CrossEntropy(Definition):
+    """Cross-entropy, or squared error for regression."""
+
+    name = "cross_entropy"
+    network = "classification:CrossEntropy"
+    labelled = True
 
 
 class FineTuning(Method):
@@ -14,7 +22,8 @@ class FineTuning(Method):
     title = "FT"
     full_name = "fine-tuning with cross-entropy"
     citation = "Liu et al., RoBERTa, 2019, as run in Luo et al., CMLM, 2021, section 4.4"
+    labelled = True
     decisions = ("D1",)
 
-    def classify(self, context: RunContext) -> Objective:
-        return objective("cross_entropy")
+    def objective(self, batch_size: int = 0) -> Objective:
+        return CrossEntropy().objective()

@@ -1,6 +1,7 @@
 """MLM: masked language modelling, the baseline that TACO and COCO-LM pre-train for comparison.
 
-As post-training on a task's texts it is TAPT, key included; as pre-training it reads a corpus.
+As post-training on a task's own texts it is TAPT (Gururangan et al., ACL 2020), key included, which is also CMLM with alpha = 0; as
+pre-training it reads a corpus.
 
 Deviations.
 - Every token is selected with probability p_m by a draw of its own, 80/10/10, special tokens never: TACO's released
@@ -12,16 +13,56 @@ Deviations.
 - `embeddings` fixes the word embeddings (TACO Figure 4): those that the encoder has, random ones of a new encoder, or those of an MLM run
   before, with as many updates and the same recipe; all else is the encoder as it is. The MLM head's output, which is tied to them, is
   fixed with them. Positions, token types and the normalisation are trained, since the paper says "embeddings" alone.
+- TAPT's settings are those of CMLM's comparison (learning rate, 200/50/5 epochs, batch 8), not Gururangan's (100 epochs, learning rate
+  1e-4, batch 256).
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
 from harness.methods.base import Method, UnlabelledPhase, unlabelled_stage
-from harness.objectives import objective
-from harness.objectives.definitions import WORD_EMBEDDINGS
-from harness.specs import Parent, Stage
+from harness.methods.definition import WORD_EMBEDDINGS, Config, Definition, StepSize
+from harness.specs import Objective, Parent, Stage
+
+Share = Annotated[float, Field(gt=0, le=1, description="masking probability")]
+
+
+class Masked(Definition):
+    """What predicts masked tokens. `token_prediction`: those that are not masked as well."""
+
+    p_m: Share = 0.15
+
+    def expected(self, rows: float, length: float) -> StepSize:
+        return StepSize.of(rows, length, predicted=1.0 if getattr(self, "token_prediction", False) else self.p_m)
+
+    @property
+    def mlm_head(self) -> bool:
+        return True
+
+
+class MaskedLm(Masked):
+    """`mask_special_tokens`: all special tokens but the first of a sequence may be masked; `fixed_embeddings`: the word embeddings are not trained."""
+
+    name = "mlm"
+    network = "masked:MaskedLM"
+    neutral: ClassVar = {"token_prediction": False, "mask_special_tokens": False, "fixed_embeddings": False}
+
+    token_prediction: bool = False
+    mask_special_tokens: bool = False
+    fixed_embeddings: bool = False
+
+
+class MlmHead(MaskedLm):
+    """The encoder is frozen: one forward pass."""
+
+    name = "mlm_head"
+    network = "masked:MaskedLMHead"
+
+    def flops(self, config: Config, size: StepSize) -> float:
+        encoder = forward_flops(config, size.encoded, size.encoded_squares)
+        return encoder + TRAIN * mlm_head_flops(config, size.predicted)
 
 
 class Mlm(Method):
@@ -31,7 +72,7 @@ class Mlm(Method):
     citation = "Devlin et al., BERT, 2019, as pre-trained in Fu et al., TACO, 2022"
     decisions = ("C7", "C8", "C10", "T14")
 
-    p_m: Annotated[float, Field(gt=0, le=1, description="masking probability")] = 0.15
+    p_m: Share = 0.15
     token_prediction: Annotated[bool, Field(description="predict the tokens that are not masked as well (MLM+TP)")] = (
         False
     )
@@ -44,11 +85,24 @@ class Mlm(Method):
     ] = "trained"
 
     def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-        params = self.model_dump(exclude={"embeddings"})
-        main = objective("mlm", **params, fixed_embeddings=self.embeddings != "trained")
+        plain = MaskedLm(**self.model_dump(exclude={"embeddings"}))
+        main = plain.model_copy(update={"fixed_embeddings": self.embeddings != "trained"}).objective()
         if self.embeddings != "pretrained":
             return (unlabelled_stage(main, phase),)
-        first = unlabelled_stage(objective("mlm", **params), phase)
+        first = unlabelled_stage(plain.objective(), phase)
         return first, Stage(
             main, phase.data, phase.optim, phase.seed, Parent(first, parts=(WORD_EMBEDDINGS,)), phase=phase.name
         )
+
+
+class Tapt(Method):
+    name = "tapt"
+    title = "TAPT"
+    full_name = "task-adaptive pre-training"
+    citation = "Gururangan et al., Don't Stop Pretraining, ACL 2020"
+    decisions = ("C7", "C8", "C10", "C13")
+
+    p_m: Share = 0.15
+
+    def objective(self, batch_size: int = 0) -> Objective:
+        return MaskedLm(p_m=self.p_m).objective()

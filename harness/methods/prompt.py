@@ -6,14 +6,37 @@ Deviations. The rows of docs/papers.md that `decisions` names say them. Automati
 """
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from harness.kinds import Classes, Scores
 from harness.methods.base import Method, RunContext
-from harness.objectives import objective
+from harness.methods.definition import Config, Definition, StepSize, narrow_embeddings
 from harness.specs import Objective
+
+
+class LabelWords(Definition):
+    """Cross-entropy over the label words at the mask of a cloze. `head`: what predicts words, the encoder's MLM head, or the 'embeddings'
+    that COCO-LM ties its own to."""
+
+    name = "prompt"
+    network = "classification:LabelWords"
+    labelled = True
+    neutral: ClassVar = {"head": "mlm"}
+
+    head: Literal["mlm", "embeddings"] = "mlm"
+
+    def expected(self, rows: float, length: float) -> StepSize:
+        return StepSize.of(rows, length, predicted=1 / length)
+
+    @property
+    def mlm_head(self) -> bool:
+        return self.head == "mlm"
+
+    def unmet(self, config: Config) -> str | None:
+        reason = narrow_embeddings(config) if self.head == "embeddings" else None
+        return reason and f"{reason}, so its word embeddings predict no words; set prompt.head to mlm"
 
 
 class PromptMethod(Method):
@@ -21,6 +44,7 @@ class PromptMethod(Method):
     title = "Prompt"
     full_name = "prompt-based fine-tuning"
     citation = "Gao, Fisch and Chen, Making Pre-trained Language Models Better Few-shot Learners, ACL 2021"
+    labelled = True
     kinds = (Classes, Scores)
     decisions = ("P1", "P2", "P3", "P4", "P5", "P6")
 
@@ -42,8 +66,8 @@ class PromptMethod(Method):
         fine_tune = replace(context.fine_tune, steps=0) if self.zero_shot else context.fine_tune
         return replace(context, data=replace(context.data, prompt=prompt, standardised=()), fine_tune=fine_tune)
 
-    def classify(self, context: RunContext) -> Objective:
-        return objective("prompt", head=self.head)
+    def objective(self, batch_size: int = 0) -> Objective:
+        return LabelWords(head=self.head).objective()
 
     @classmethod
     def skip(cls, context: RunContext) -> str | None:

@@ -9,16 +9,19 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from harness.kinds import Classes
-from harness.methods.base import ContrastGroup, Method, RunContext, group_of
-from harness.objectives import objective
+from harness.methods.base import Method
+from harness.methods.definition import ContrastGroup, Definition
+from harness.methods.ft import CrossEntropy
 from harness.specs import Objective
 
 
-class Scl(Method):
+class Scl(Definition, Method):
     name = "scl"
     title = "SCL"
     full_name = "supervised contrastive learning"
     citation = "Gunel et al., Supervised Contrastive Learning, ICLR 2021"
+    network = "classification:SupervisedContrast"
+    labelled = True
     kinds = (Classes,)
     decisions = ("S1", "S2", "S3", "S4", "S6", "D2")
 
@@ -32,13 +35,10 @@ class Scl(Method):
         Field(description="over the anchors: of all, of those with a positive, or their sum (equation 3 as printed)"),
     ] = "mean"
     representation: Annotated[
-        Literal["first_token", "pooled"], Field(description="raw first token, or after dense and tanh")
+        Literal["first_token", "pooled"], Field(description="raw first token with its dropout, or after dense and tanh")
     ] = "first_token"
     contrast_group: ContrastGroup = 0
 
-    def classify(self, context: RunContext) -> Objective:
+    def objective(self, batch_size: int = 0) -> Objective:
         """lambda = 0 is FT: the other parameters then have no effect."""
-        if self.lam == 0:
-            return objective("cross_entropy")
-        group = group_of(self.contrast_group, context.fine_tune.batch_size, "scl")
-        return objective("scl", **self.model_dump() | {"contrast_group": group})
+        return super().objective(batch_size) if self.lam else CrossEntropy().objective()

@@ -14,26 +14,28 @@ Deviations.
 - The paper's optional MLM term is left out.
 """
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, unlabelled_stage
-from harness.objectives import objective
-from harness.specs import Stage
+from harness.methods.base import Method
+from harness.methods.definition import ContrastGroup, Definition, StepSize
 
 
-class SimCse(Method):
+class SimCse(Definition, Method):
     name = "simcse"
     title = "SimCSE"
     full_name = "simple contrastive learning of sentence embeddings"
     citation = "Gao et al., SimCSE: Simple Contrastive Learning of Sentence Embeddings, EMNLP 2021"
+    network = "view_contrast:DropoutContrast"
+    retired: ClassVar = {"num_views": 1, "contrast": "simclr"}
+    num_views: ClassVar = 1
+    contrast: ClassVar = "simclr"
     decisions = ("D2",)
 
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 4)")] = 0.05
     projection: Annotated[bool, Field(description="dense and tanh on the first token, while training alone")] = True
     contrast_group: ContrastGroup = 0
 
-    def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-        params = self.model_dump() | {"contrast_group": group_of(self.contrast_group, phase.optim.batch_size, "simcse")}
-        return (unlabelled_stage(objective("simcse", num_views=1, contrast="simclr", **params), phase),)
+    def expected(self, rows: float, length: float) -> StepSize:
+        return StepSize.of(rows, length, views=2)

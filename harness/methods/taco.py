@@ -6,20 +6,24 @@ Packed blocks (`harness/encoders/tokens/corpus_files.py`) cross documents, with 
 `token_prediction` it is the paper's MLM+TP.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from harness.methods.base import ContrastGroup, Method, UnlabelledPhase, group_of, unlabelled_stage
-from harness.objectives import objective
-from harness.specs import Objective, Stage
+from harness.encoders.flops import TRAIN
+from harness.methods.base import Method
+from harness.methods.definition import Config, ContrastGroup, StepSize
+from harness.methods.mlm import Masked, MaskedLm
+from harness.specs import Objective
 
 
-class Taco(Method):
+class Taco(Masked, Method):
     name = "taco"
     title = "TACO"
     full_name = "token-alignment contrastive objective"
     citation = "Fu et al., Contextual Representation Learning beyond Masked Language Modeling, ACL 2022"
+    network = "alignment:TokenAlignment"
+    retired: ClassVar = {"embedding": "layer", "detach_contrast": True, "window_reading": "half"}
     decisions = ("T1", "T2", "T3", "T5", "T6", "T7", "T8", "T9", "T14", "C10")
 
     weight: Annotated[
@@ -33,12 +37,13 @@ class Taco(Method):
     token_prediction: Annotated[bool, Field(description="predict the tokens that are not masked as well")] = False
     contrast_group: ContrastGroup = 0
 
-    def objective(self, batch_size: int) -> Objective:
+    def objective(self, batch_size: int = 0) -> Objective:
         """Without weight nothing of the contrast has an effect, and what is left is MLM."""
-        if self.weight == 0:
-            return objective("mlm", p_m=self.p_m, token_prediction=self.token_prediction)
-        params: dict[str, Any] = self.model_dump()
-        return objective("taco", **params | {"contrast_group": group_of(self.contrast_group, batch_size, "taco")})
+        if self.weight:
+            return super().objective(batch_size)
+        return MaskedLm(p_m=self.p_m, token_prediction=self.token_prediction).objective()
 
-    def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-        return (unlabelled_stage(self.objective(phase.optim.batch_size), phase),)
+    def flops(self, config: Config, size: StepSize) -> float:
+        """Each token has cosines with a positive and K negatives."""
+        cosines = 2.0 * size.tokens * (self.num_negatives + 1) * int(config["hidden_size"])
+        return super().flops(config, size) + TRAIN * cosines

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples
+from harness.methods.taco import Taco
 from harness.objectives.base import Draw, Measures, Views
-from harness.objectives.definitions.alignment import TacoDefinition
 from harness.objectives.losses import token_alignment
 from harness.objectives.masked import MaskedText
 from harness.objectives.masking import sample_negatives, sample_positives
@@ -23,7 +23,7 @@ from harness.objectives.measures import embedding_std
 class TokenAlignment(MaskedText):
     """masked LM + weight x token-alignment contrast (TACO equations 3, 6-8 and 11)."""
 
-    params: TacoDefinition
+    params: Taco
 
     def build(self) -> None:
         self.weights = {"masked_lm": 1.0, "contrast": self.params.weight}

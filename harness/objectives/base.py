@@ -17,7 +17,7 @@ from harness.encoders.models.batch import Batch, Gather, slots_of
 from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.tokens import Examples, Tokens, Vocabulary
 from harness.kinds import Kind
-from harness.objectives.definitions import Definition, StepSize
+from harness.methods.definition import Definition, StepSize
 from harness.streams import seed_of
 
 Measures = dict[str, Tensor]

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import ClozeExamples, Examples, Tokens, by_length
+from harness.methods.definition import HEAD
+from harness.methods.prompt import LabelWords as Prompted
+from harness.methods.scl import Scl
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views, at_least_single, in_groups
-from harness.objectives.definitions import HEAD
-from harness.objectives.definitions.classification import PromptDefinition, SclDefinition
 from harness.objectives.heads import Head, HeadOutputs, RowHead, TokenHead, WordHead
 from harness.objectives.losses import supervised_contrastive
 from harness.objectives.measures import embedding_std
@@ -181,7 +182,7 @@ class LabelWords(CrossEntropy):
     each time an example is evaluated. Of a regression between two words the Kullback-Leibler divergence from their shares in the gold score
     (LM-BFF's prompt-based regression); the released code passes the shares where its loss expects their logarithms."""
 
-    params: PromptDefinition
+    params: Prompted
     has_classifier = False
 
     def build(self) -> None:
@@ -226,7 +227,7 @@ class LabelWords(CrossEntropy):
 class SupervisedContrast(CrossEntropy):
     """(1 - lambda) cross-entropy + lambda supervised contrastive loss (SCL, equations 1-3)."""
 
-    params: SclDefinition
+    params: Scl
     contrasted = "supervised_contrastive"
     measured = True
 

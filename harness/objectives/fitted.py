@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, TextExamples, by_length
 from harness.kinds import Array, Arrays
+from harness.methods.reference import STRENGTHS
+from harness.methods.reference import Fitted as FittedMethod
 from harness.objectives.base import TrainingObjective
-from harness.objectives.definitions.fitted import STRENGTHS, FittedDefinition
 
 LEAST_SHARE = 1e-30
 """Probabilities below it count as it: a class that no training row has would have the logit -inf."""
@@ -26,7 +27,7 @@ class Fitted(TrainingObjective):
     """Base of what scikit-learn fits. There are no updates: `harness.training.fit` fits every candidate on the training set and selects one on dev."""
 
     predicts = True
-    params: FittedDefinition
+    params: FittedMethod
 
     def build(self) -> None:
         """It has no head of torch's."""

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import TextEncoder
 from harness.kinds import Kind
+from harness.methods.definition import HEAD
 from harness.objectives.base import draw_linear
-from harness.objectives.definitions import HEAD
 
 
 class HeadOutputs(NamedTuple):

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, Tokens
+from harness.methods.cmlm import Cmlm
+from harness.methods.mlm import Masked
+from harness.methods.mlm import MaskedLm as Mlm
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views
-from harness.objectives.definitions.masked import CmlmDefinition, MaskedDefinition, MlmDefinition
 from harness.objectives.losses import masked_lm
 from harness.objectives.masking import corrupt, select
 from harness.objectives.measures import accuracy
@@ -36,7 +38,7 @@ class MaskedText(TrainingObjective):
     80/10/10; special tokens never.
     """
 
-    params: MaskedDefinition
+    params: Masked
     uses_mlm_head = True
 
     def mask(
@@ -88,7 +90,7 @@ class MaskedLM(MaskedText):
     """Masked language modelling, token mean. With `mask_special_tokens` special tokens are masked too, except the first (COCO-LM,
     appendix D, of RoBERTa)."""
 
-    params: MlmDefinition
+    params: Mlm
 
     def build(self) -> None:
         self.weights = {"masked_lm": 1.0}
@@ -127,7 +129,7 @@ class MaskedLMHead(MaskedLM):
 class ContrastiveMaskedLM(MaskedText):
     """CMLM (equations 1-12): MLM on view 0 + alpha x contrast between view 0 and K complementary views."""
 
-    params: CmlmDefinition
+    params: Cmlm
 
     def build(self) -> None:
         self.weights = {"contrast": self.params.alpha}

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from harness.encoders.models.auxiliary import Auxiliary
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, Tokens, joined
+from harness.methods.coco_lm import CocoLm
+from harness.methods.electra import Auxiliary as AuxiliaryMethod
+from harness.methods.electra import Electra
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views, in_groups
-from harness.objectives.definitions.replaced import AuxiliaryDefinition, CocoLmDefinition, ElectraDefinition
 from harness.objectives.losses import (
     corrective_lm,
     masked_lm,
@@ -35,7 +37,7 @@ class AuxiliaryMaskedLM(TrainingObjective):
     A fixed count of tokens is masked, special ones too except the first, always by the mask (COCO-LM, appendix D).
     """
 
-    params: AuxiliaryDefinition
+    params: AuxiliaryMethod
     auxiliary: Auxiliary | None
 
     def build(self) -> None:
@@ -114,7 +116,7 @@ class _Replaced(AuxiliaryMaskedLM):
     Terms come from `judge`.
     """
 
-    params: ElectraDefinition | CocoLmDefinition
+    params: Electra | CocoLm
 
     def build(self) -> None:
         replacements = self.params.replacements
@@ -135,7 +137,7 @@ class _Replaced(AuxiliaryMaskedLM):
         return {}  # the auxiliary network is discarded after training (section 3.1)
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
-        return self.replaced_views(examples.tokens, draw, self.params.crop_ratio)
+        return self.replaced_views(examples.tokens, draw, self.params.crop)
 
     def replaced_views(self, tokens: Tokens, draw: Draw, crop_ratio: float) -> Views:
         """The masked view, whose main sequences are the texts, followed by their crops where the ratio is above 0. The ids at the masked positions are
@@ -220,7 +222,7 @@ SAMPLED_AT_ONCE = 512
 class ReplacedTokenDetection(_Replaced):
     """ELECTRA: the auxiliary network's MLM + lambda_rtd x binary loss over real tokens."""
 
-    params: ElectraDefinition
+    params: Electra
 
     def build(self) -> None:
         super().build()
@@ -234,7 +236,7 @@ class ReplacedTokenDetection(_Replaced):
 class CorrectiveContrast(_Replaced):
     """COCO-LM (equation 4): the auxiliary network's MLM + corrective LM + sequence contrast."""
 
-    params: CocoLmDefinition
+    params: CocoLm
 
     def build(self) -> None:
         super().build()

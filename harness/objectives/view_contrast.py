@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.tokens import Examples
+from harness.methods.cmlm import Cmlm
+from harness.methods.cssl import TranslatedViews
+from harness.methods.simcse import SimCse
 from harness.objectives.base import Draw, Measures, TrainingObjective, Views, draw_linear, in_groups
-from harness.objectives.definitions.view_contrast import CsslDefinition, SimcseDefinition, ViewContrastDefinition
 from harness.objectives.losses import simclr, simsiam
 from harness.objectives.measures import embedding_std
 
@@ -21,7 +23,7 @@ from harness.objectives.measures import embedding_std
 class ViewContrast(nn.Module):
     """The contrast between view 0 and views 1 to K, with SimSiam's predictor where it is SimSiam."""
 
-    def __init__(self, encoder: TextEncoder, params: ViewContrastDefinition, seed: int) -> None:
+    def __init__(self, encoder: TextEncoder, params: Cmlm | TranslatedViews | SimCse, seed: int) -> None:
         super().__init__()
         self.params = params
         if self.params.contrast == "simsiam":
@@ -56,7 +58,7 @@ class TranslatedContrast(TrainingObjective):
     """CMLM equations 13 and 14: the contrast of equations 7 to 11 between the views of a text, which are the sequences of an
     example, without a token loss. The encoder reads the B sequences of view 0, then those of view 1, and so on to view K."""
 
-    params: CsslDefinition | SimcseDefinition
+    params: TranslatedViews | SimCse
 
     def build(self) -> None:
         self.weights = {"contrast": 1.0}
@@ -81,7 +83,7 @@ class TranslatedContrast(TrainingObjective):
 class DropoutContrast(TranslatedContrast):
     """Unsupervised SimCSE (equation 4): the views are passes of the same text, which differ by their dropout alone."""
 
-    params: SimcseDefinition
+    params: SimCse
 
     def build(self) -> None:
         super().build()

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from harness.encoders import Located, adapted
 from harness.encoders.families import family_of
 from harness.errors import UserError
-from harness.methods import Method, RunContext, UnlabelledPhase, chain, hyperparameters, methods_named
-from harness.objectives import definition_of
-from harness.objectives.definitions import HEAD
+from harness.methods import Method, RunContext, UnlabelledPhase, chain, definition_of, hyperparameters, methods_named
+from harness.methods.definition import HEAD
 from harness.planning.recipe import Augment, EncoderSettings
 from harness.planning.resolved import ResolvedTable, UnderEncoder
 from harness.planning.row import ENCODER, ResolvedRow, Row
@@ -108,7 +107,7 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
         if row in resolved.continued:
             later = Encoder(f"{UNRESOLVED}start of {row.name}", f"{SELECTED}{row.name}")
             start = table_data.starts.get(row.name, later)
-        if start is None and resolved.mlm_head.shared and any(not method.supervised for method in steps):
+        if start is None and resolved.mlm_head.shared and any(not method.labelled for method in steps):
             start = table_data.mlm_heads.get(row.encoder)
         prepared.append((row, steps, start))
     for name in resolved.tasks:
@@ -185,7 +184,7 @@ def _steps(resolved: ResolvedTable, row: ResolvedRow) -> tuple[list[Method], lis
         return steps
 
     before, steps = named(row.pre_train), named(row.method)
-    wrong = next((method.name for method in before if method.supervised or method.translates), None)
+    wrong = next((method.name for method in before if method.labelled or method.translates), None)
     if wrong:
         raise UserError(f"{place}: {wrong} cannot pre-train on a corpus; pre_train takes methods without labels.")
     return before, steps

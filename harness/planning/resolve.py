@@ -232,7 +232,7 @@ def _columns(
 def _check_starts(resolved: ResolvedTable) -> None:
     """Raises UserError where a row that starts from a selected run does more than fine-tune."""
     for row in resolved.continued:
-        if row.pre_train or any(not METHODS[part].supervised for part in row.parts if part in METHODS):
+        if row.pre_train or any(not METHODS[part].labelled for part in row.parts if part in METHODS):
             raise UserError(
                 f"table {resolved.table.name}, key starts_from: row {row.name} trains on unlabelled texts; rows of a table that starts from "
                 "selected runs are fine-tuned only."

@@ -220,6 +220,6 @@ def phases_of(rows: Iterable[Row]) -> tuple[str, ...]:
     """The training phases of rows, fine-tuning first."""
     rows = list(rows)
     parts = {part for row in rows for part in row.method.split("+")}
-    found = {"fine_tune": True, "post_train": any(not METHODS[part].supervised for part in parts if part in METHODS)}
+    found = {"fine_tune": True, "post_train": any(not METHODS[part].labelled for part in parts if part in METHODS)}
     found["pre_train"] = any(row.pre_train for row in rows)
     return tuple(phase for phase in PHASES if found[phase])

@@ -12,8 +12,7 @@ from harness.encoders import Located
 from harness.encoders.flops import forward_flops
 from harness.encoders.packaged import HEAD_TRAINING
 from harness.errors import UserError
-from harness.methods import mlm_head_stage
-from harness.objectives import definition_of
+from harness.methods import definition_of, mlm_head_stage
 from harness.planning.data import TableData, TaskData, TrainingSet, runs_of
 from harness.planning.recipe import Augment
 from harness.planning.resolved import Part, ResolvedTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from harness.objectives.definitions import HEAD
+from harness.methods.definition import HEAD
 from harness.planning.request import encoder_names
 from harness.planning.resolved import ResolvedTable
 from harness.specs import Parent, Record, Run

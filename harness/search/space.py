@@ -577,7 +577,7 @@ def _check_effect(tunable: Tunable, before: Mapping[str, Distribution], row: Row
     parts = (row.method if row else shown.method).split("+")
     trains = {
         "fine_tune": True,
-        "post_train": any(not METHODS[part].supervised for part in parts if part in METHODS),
+        "post_train": any(not METHODS[part].labelled for part in parts if part in METHODS),
         "pre_train": bool(row and row.pre_train),
     }
     if not trains[owner]:

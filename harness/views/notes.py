@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.encoders import Located
-from harness.objectives import definition_of
+from harness.methods import definition_of
 from harness.planning.overrides import unreached
 from harness.planning.request import Override
 from harness.planning.row import phases_of

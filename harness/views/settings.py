@@ -92,7 +92,7 @@ def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[Setti
         yield from _of_row(row)
     parts = dict.fromkeys(part for row in resolved.trained_rows for part in row.parts)
     for part in parts:
-        values = {**resolved.settings.get(part, {}), **({"source": source} if (source := METHODS[part].source) else {})}
+        values = {**resolved.settings.get(part, {}), **({"source": source} if (source := METHODS[part].file) else {})}
         yield from (Setting(f"{part}.{name}", value_text(value), "S" * letters) for name, value in values.items())
     if letters:
         if extra := [task for task in resolved.tasks if task not in resolved.table.tasks]:

@@ -10,7 +10,7 @@ import pytest
 
 from harness.cluster import worker
 from harness.cluster.worker import TokenCache
-from harness.objectives import objective
+from harness.methods import objective
 from harness.specs import Data, Encoder, Optim, RowSet, Selection, Stage
 
 SEEDS = range(20)

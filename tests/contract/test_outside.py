@@ -26,9 +26,8 @@ from search.small import ran
 from harness.commands.prepare import prepare
 from harness.commands.study import open_study, prepare_study
 from harness.errors import UserError
-from harness.methods import METHODS, read_method, read_methods
-from harness.objectives import DEFINITIONS, definition_of
-from harness.objectives.definitions.outside import PREFIX
+from harness.methods import DEFINITIONS, METHODS, definition_of, read_method, read_methods
+from harness.methods.outside import PREFIX
 from harness.planning.point import with_points
 from harness.planning.request import Request
 from harness.planning.resolve import resolve
@@ -70,8 +69,11 @@ BREAKS = [
     ("surprise).mean()", "(surprise / 0)).mean()", "is not finite"),
     ("surprise).mean()", "surprise).detach().mean()", "RuntimeError"),
     ("        surprise =", "        raise SystemExit(0)\n        surprise =", "SystemExit: 0"),
-    ('objective("focal", gamma=self.gamma)', 'objective("focal", gamam=self.gamma)', "argument 'gamam'"),
-    ("gamma=self.gamma)", "gamma=self.gamam)", "no attribute 'gamam'"),
+    (
+        "= 2.0\n",
+        "= 2.0\n\n    def objective(self, batch_size: int = 0) -> object:\n        return self.gamam\n",
+        "no attribute 'gamam'",
+    ),
 ]
 
 
@@ -103,7 +105,7 @@ def test_the_source_is_part_of_the_key_and_of_nothing_else(focal: Path, workdir:
     again = chain(read_method(moved))
     assert again[-1].key != leaf.key
     assert chain(METHODS["tapt"])[0].key == chain(METHODS["tapt"], CONTEXT)[0].key
-    assert method.source == f"focal.py, digest {digest_of(EXAMPLE)}"
+    assert method.file == f"focal.py, digest {digest_of(EXAMPLE)}"
 
 
 def test_a_stage_brings_its_source_to_another_process(focal: Path, bert: Path, workdir: Path) -> None:
@@ -112,7 +114,7 @@ def test_a_stage_brings_its_source_to_another_process(focal: Path, bert: Path, w
     (workdir / "stage").write_bytes(pickle.dumps(stage))
     focal.unlink()
     code = (
-        "import pickle, sys; from harness.objectives import definition_of; stage = pickle.load(open('stage', 'rb')); "
+        "import pickle, sys; from harness.methods import definition_of; stage = pickle.load(open('stage', 'rb')); "
         "print(stage.key, type(definition_of(stage.objective)).__module__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -174,16 +176,16 @@ def test_a_bench_trains_and_records_it_and_a_report_reads_it_again(
         ("\nimport nowhere_at_all\n", "focal.py, line 2: ModuleNotFoundError: No module named 'nowhere_at_all'"),
         ("\nraise SystemExit(0)\n", "focal.py, line 2: SystemExit: 0"),
         (
-            EXAMPLE.replace('    name = "focal"\n    title', '    name = "scl"\n    title'),
+            EXAMPLE.replace('    name = "focal"\n', '    name = "scl"\n'),
             "focal.py: method 'scl' has the name of another one; give",
         ),
         (
-            EXAMPLE.replace('    name = "focal"\n    title', '    name = "My Loss"\n    title'),
+            EXAMPLE.replace('    name = "focal"\n', '    name = "My Loss"\n'),
             "focal.py: method 'My Loss' should be named in small",
         ),
         (
-            EXAMPLE.replace('name = "focal"\n    version', 'name = "cmlm"\n    version'),
-            "focal.py: objective 'cmlm' has the name of another one",
+            EXAMPLE + '\nclass Other(Definition):\n    name = "cross_entropy"\n',
+            "focal.py: objective 'cross_entropy' has the name of another one",
         ),
         (
             EXAMPLE + "\nclass A(Method):\n    name = 'a'\n",

@@ -23,7 +23,7 @@ from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser
 from harness.errors import UserError
-from harness.objectives import DEFINITIONS, definition_of
+from harness.methods import DEFINITIONS, definition_of
 from harness.training.forward_backward import autocast
 from harness.training.loop import Scoring, train
 

@@ -33,7 +33,8 @@ from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser, Windows
 from harness.errors import UserError
 from harness.kinds import Spans
-from harness.objectives import build, objective
+from harness.methods import objective
+from harness.objectives import build
 
 KINDS = (*tiny.KINDS, *tiny.MORE)
 CLASSIFIER = {"bert", "roberta", "mpnet", "distilbert", "deberta-v2", "albert"}

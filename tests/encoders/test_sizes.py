@@ -15,7 +15,7 @@ from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.models.weights import weights_digest
-from harness.objectives.definitions.replaced import AuxiliaryMlmDefinition
+from harness.methods.coco_lm import AuxiliaryMlm
 
 CPU = torch.device("cpu")
 
@@ -35,7 +35,7 @@ def parameters(name: str) -> tuple[int, int]:
 @pytest.mark.parametrize(("name", "layers"), [("coco-lm-base", 4), ("coco-lm-base++", 4), ("coco-lm-large++", 6)])
 def test_the_auxiliary_network_of_a_size(name: str, layers: int) -> None:
     """COCO-LM section 4: four layers of twelve, six of twenty-four, as wide as the encoder."""
-    size, definition = SIZES[name], AuxiliaryMlmDefinition(p_m=0.15, auxiliary="shallow")
+    size, definition = SIZES[name], AuxiliaryMlm(p_m=0.15, auxiliary="shallow")
     config = size.config(size.vocabulary)
     assert definition.auxiliary_shape(config) == (layers, size.hidden)
     made = AutoConfig.for_model(config.pop("model_type"), **config)

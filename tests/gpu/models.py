@@ -20,10 +20,9 @@ from harness.encoders.packaged import Size
 from harness.encoders.tokens import ClozeExamples, Examples, Tokens, Vocabulary
 from harness.encoders.tokens.tokeniser import Frame
 from harness.kinds import kind_of_outputs
-from harness.methods import METHODS, RunContext, chain, hyperparameters
-from harness.objectives import build, objective
+from harness.methods import DEFINITIONS, METHODS, RunContext, chain, hyperparameters, objective
+from harness.objectives import build
 from harness.objectives.base import TrainingObjective
-from harness.objectives.definitions import DEFINITIONS
 from harness.prompts import Prompt
 from harness.specs import Data, Encoder, Objective, Optim, RowSet, Selection
 from harness.training.loop import Inputs
@@ -69,7 +68,7 @@ def of_method(name: str, stage: int = -1, **values: Any) -> Objective:
         "task", 0, 0, SEED, rows, text, optim, optim, selection, encoder, translated=text, prompt=prompt
     )
     stages = chain([hyperparameters(method, values, name)], context)
-    return (stages if method.supervised else stages[:-1])[stage].objective
+    return (stages if method.labelled else stages[:-1])[stage].objective
 
 
 @cache

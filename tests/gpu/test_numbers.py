@@ -13,7 +13,7 @@ from gpu import numerics
 from gpu.models import Setting, too_large, trained
 
 from harness.encoders.families import FAMILIES
-from harness.objectives.definitions import DEFINITIONS
+from harness.methods import DEFINITIONS
 
 Measured = Callable[..., None]
 

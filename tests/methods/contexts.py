@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from harness.methods import METHODS, Method, RunContext, hyperparameters, mlm_head_stage
+from harness.methods import METHODS, Method, RunContext, definition_of, hyperparameters, mlm_head_stage
 from harness.methods import chain as chained
-from harness.objectives import definition_of
 from harness.prompts import Prompt
 from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection, Stage
 

@@ -28,9 +28,9 @@ from methods.contexts import (
 )
 
 from harness.errors import UserError
-from harness.methods import METHODS, Method, hyperparameters, mlm_head_stage
+from harness.methods import DEFINITIONS, METHODS, Method, definition_of, hyperparameters, mlm_head_stage, objective
 from harness.methods import chain as chained
-from harness.objectives import DEFINITIONS, build, definition_of, objective
+from harness.objectives import build
 from harness.specs import Data, Encoder, Optim, Parent, RowSet, Selection
 
 SUPERVISED = {name for name, definition in DEFINITIONS.items() if definition.labelled}

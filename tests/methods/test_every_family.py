@@ -14,8 +14,7 @@ import harness
 from harness.api.arguments import request_from
 from harness.commands.prepare import prepare
 from harness.errors import UserError
-from harness.methods import METHODS
-from harness.objectives import definition_of
+from harness.methods import METHODS, definition_of
 from harness.specs import Stage
 
 UPDATES = 20

@@ -138,7 +138,7 @@ def test_a_converged_auxiliary_network_is_carried_over_and_the_encoder_is_not_tr
 def test_the_whole_batch_is_a_group_of_its_size(name: str) -> None:
     """0 is the batch, key included; more than the batch is refused in one sentence."""
     method = METHODS[name]
-    size = CONTEXT.fine_tune.batch_size if method.supervised else CONTEXT.post_train.batch_size
+    size = CONTEXT.fine_tune.batch_size if method.labelled else CONTEXT.post_train.batch_size
     assert keys(method, contrast_group=0) == keys(method, contrast_group=size) != keys(method, contrast_group=4)
     with pytest.raises(UserError) as caught:
         keys(method, contrast_group=size + 1)
@@ -344,6 +344,6 @@ def test_cssl_skips_without_a_translation_and_says_why() -> None:
 
 def test_scl_skips_regression_and_methods_without_labels_do_not() -> None:
     regression = replace(CONTEXT, data=replace(CONTEXT.data, num_labels=1))
-    assert not [name for name, method in METHODS.items() if not method.supervised and method.unfit(regression)]
+    assert not [name for name, method in METHODS.items() if not method.labelled and method.unfit(regression)]
     assert METHODS["ft"].unfit(regression) is None
     assert "regression" in (SCL.unfit(regression) or "")

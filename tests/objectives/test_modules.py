@@ -17,8 +17,8 @@ from objectives.formulas import normal
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, Tokeniser, Tokens
 from harness.kinds import Scores, kind_of_outputs
-from harness.methods import METHODS, RunContext, chain, hyperparameters
-from harness.objectives import DEFINITIONS, build
+from harness.methods import DEFINITIONS, METHODS, RunContext, chain, hyperparameters
+from harness.objectives import build
 from harness.objectives.base import TrainingObjective, Views
 from harness.objectives.classification import CRITERIA
 from harness.objectives.losses import simclr, supervised_contrastive

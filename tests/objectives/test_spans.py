@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples
 from harness.kinds import Spans
-from harness.objectives import build, objective
+from harness.methods import objective
+from harness.objectives import build
 from harness.objectives.classification import CRITERIA
 from harness.objectives.heads import TokenHead
 from harness.specs import Data, Encoder, RowSet, Selection, Stage

@@ -13,7 +13,7 @@ import pytest
 from requested import first_starts, located, request, resolve_table
 from views.runs import filled
 
-from harness.objectives import definition_of
+from harness.methods import definition_of
 from harness.planning.recipe import updates_between
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row

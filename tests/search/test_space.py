@@ -57,7 +57,7 @@ def runnable(space: ResolvedSpace, point: dict[str, Any]) -> None:
     for part, values in row.settings.items():
         read = hyperparameters(METHODS[part], values, part)
         batch = table.optim("pre_train") if row.pre_train and part != "ft" else table.optim("post_train", 100, 100)
-        assert getattr(read, "contrast_group", 0) <= batch.batch_size or METHODS[part].supervised
+        assert getattr(read, "contrast_group", 0) <= batch.batch_size or METHODS[part].labelled
     for size in table.sizes:
         optim = table.optim("fine_tune", size, size or 2490)
         for path, value in point.items():

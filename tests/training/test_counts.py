@@ -22,7 +22,7 @@ from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.models.weights import weights_digest
 from harness.encoders.tokens import EVALUATION_TOKENS, by_length
-from harness.objectives import DEFINITIONS
+from harness.methods import DEFINITIONS
 from harness.objectives.base import Views
 from harness.streams import seed_of
 from harness.training import loop

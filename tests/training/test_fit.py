@@ -19,8 +19,8 @@ from sklearn.preprocessing import StandardScaler
 
 from harness.encoders.models.weights import checked_weights
 from harness.encoders.tokens import reading_of
-from harness.objectives import objective
-from harness.objectives.definitions.fitted import STRENGTHS
+from harness.methods import objective
+from harness.methods.reference import STRENGTHS
 from harness.running import run_stage
 from harness.specs import Data, Optim, Record, RowSet, Selection, Stage
 from harness.tasks.metrics import score

@@ -19,7 +19,8 @@ from harness.encoders.models.weights import weights_digest
 from harness.encoders.tokens import Examples
 from harness.errors import DivergedError
 from harness.kinds import Predictions
-from harness.objectives import DEFINITIONS, build
+from harness.methods import DEFINITIONS
+from harness.objectives import build
 from harness.objectives.base import TrainingObjective
 from harness.specs import Objective, Stage
 from harness.training import forward_backward, loop

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from harness.objectives import DEFINITIONS
+from harness.methods import DEFINITIONS
 from harness.training.forward_backward import ForwardBackward
 from harness.training.process_group import SINGLE_PROCESS
 

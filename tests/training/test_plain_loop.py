@@ -20,7 +20,7 @@ from transformers import AutoModel
 from harness.encoders.families import family_of
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Tokens, Vocabulary
-from harness.objectives import DEFINITIONS
+from harness.methods import DEFINITIONS
 from harness.specs import Stage
 from harness.streams import stream
 from harness.training import loop

@@ -16,7 +16,7 @@ import torch
 
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.weights import checked_weights, weights_digest
-from harness.objectives import definition_of
+from harness.methods import definition_of
 from harness.objectives.classification import CrossEntropy
 from harness.objectives.masked import MaskedText
 from harness.running import run_stage

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.kinds import Predictions
-from harness.objectives import objective
+from harness.methods import objective
 from harness.specs import Data, Encoder, Optim, Record, RowSet, Selection, Stage
 from harness.views.calibration import BOUNDS, temperature_of, tempered
 

@@ -16,7 +16,7 @@ import pytest
 from views.runs import filled, result, results, rows_of
 
 from harness.errors import UserError
-from harness.objectives import objective
+from harness.methods import objective
 from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable

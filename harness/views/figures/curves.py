@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from harness.objectives import definition_of
+from harness.methods import definition_of
 from harness.specs import Run
 from harness.tasks.metrics import METRICS
 from harness.views.cells import Grid, counted_scores
