@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from tabulate import tabulate
 
 from harness.statistics.design import full_grid
 from harness.statistics.difference import Difference, difference
@@ -110,9 +109,8 @@ def table(words: list[str]) -> str:
         headers, lines = difference_rows(frame, str(frame["row"].iloc[0]), shown, int(options.get("family", 0)))
     else:
         raise SystemExit(f"{kind}: no kind of table; write scores or differences.")
-    return tabulate(
-        lines, headers, tablefmt="pipe", disable_numparse=True, colalign=["left", *["right"] * (len(headers) - 1)]
-    )
+    rule = [":--", *["--:"] * (len(headers) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (headers, rule, *lines))
 
 
 def written(text: str) -> str:
