@@ -34,10 +34,10 @@ from harness.specs import NO_ENCODER, Parent, Record, Stage
 from harness.storage import weights_of
 from harness.training.checkpoint import Checkpoints, SavedWeights
 from harness.training.fit import fit
+from harness.training.forward_backward import Placement
 from harness.training.loop import Inputs, Report, Scoring, train
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import Speed, TrainingResult, provenance_of
-from harness.training.update import Placement
 
 Launch = Callable[[Callable[[], TrainingResult]], TrainingResult]
 

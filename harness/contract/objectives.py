@@ -25,10 +25,9 @@ from harness.methods import definition_of
 from harness.methods.definition import Config, Definition, StepSize
 from harness.objectives import build
 from harness.objectives.base import Draw, TrainingObjective, Views
-from harness.specs import Objective
+from harness.specs import Objective, Optim
 from harness.streams import stream
-from harness.training.forward_backward import ForwardBackward, autocast
-from harness.training.process_group import SINGLE_PROCESS
+from harness.training.forward_backward import ForwardBackward, Placement, autocast
 from harness.training.update import repeatable, trainable
 
 
@@ -141,7 +140,8 @@ class Subject:
 
     def terms(self, views: Views | None = None, measures: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         views = views or self.views()
-        terms: dict[str, Tensor] = self.module(views.on(CPU), measures)
+        self.module.measures = measures
+        terms: dict[str, Tensor] = self.module(views.on(CPU))
         return terms
 
     def loss(self, views: Views | None = None) -> Tensor:
@@ -291,7 +291,7 @@ def a_batch_in_parts_is_the_batch(make: Make) -> None:
     for micro_batch in (0, 1, 3, 4, 5):
         subject = make(rows=texts(8, seed=4)[0])
         module = subject.module.double()
-        step = ForwardBackward(module, SINGLE_PROCESS, micro_batch, "fp32", CPU, 1)
+        step = ForwardBackward(module, Optim(1e-3, 8, 1), 1, Placement(micro_batch=micro_batch))
         parts, added = step.run(subject.views(), 1), gradients(module)
         whole, terms = (whole, terms) if micro_batch else (added, parts)
         for name, term in terms.items():

@@ -13,11 +13,10 @@ from torch import Tensor
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples
 from harness.methods.taco import Taco
-from harness.objectives.base import Draw, Measures, Views
+from harness.objectives.base import Draw, Views, embedding_std
 from harness.objectives.losses import token_alignment
 from harness.objectives.masked import MaskedText
 from harness.objectives.masking import sample_negatives, sample_positives
-from harness.objectives.measures import embedding_std
 
 
 class TokenAlignment(MaskedText):
@@ -51,7 +50,7 @@ class TokenAlignment(MaskedText):
         negatives[..., 0] = np.where(missing, 0, negatives[..., 0] - np.arange(len(tokens))[:, None, None])
         return replace(masked, placed=placed | {"anchors": anchors})
 
-    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
         hidden, embedded = self.encoder.forward_with_embeddings(batch)
         around, states = batch.whole or batch, hidden
         if batch.gather:
@@ -61,19 +60,11 @@ class TokenAlignment(MaskedText):
         own = torch.arange(len(negatives), device=negatives.device)[:, None, None, None]
         negatives = torch.cat([negatives[..., :1] + own, negatives[..., 1:]], dim=3)
         h, e, real = packed.padded(states), packed.padded(embedded), packed.real
-        contrast = token_alignment(
-            h,
-            e,
-            positives,
-            negatives,
-            real,
-            temperature=self.params.temperature,
-            anchors=anchors,
-        )
-        if measures is not None:
-            measures["embedding_std"] = embedding_std(states.index_select(0, packed.first))
+        temperature = self.params.temperature
+        contrast = token_alignment(h, e, positives, negatives, real, temperature=temperature, anchors=anchors)
+        self.measure("embedding_std", lambda: embedding_std(states.index_select(0, packed.first)))
         predicted = hidden.index_select(0, batch["where"])
-        return {"masked_lm": self.token_term(predicted, batch, measures), "contrast": contrast}
+        return {"masked_lm": self.token_term(predicted, batch), "contrast": contrast}
 
     def counts(self, views: Views) -> dict[str, float]:
         return {**super().counts(views), "contrast": int(views.placed["anchors"].sum())}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.tokens import Examples, Tokens, Vocabulary
 from harness.kinds import Kind
 from harness.methods.definition import Definition, StepSize
+from harness.objectives.losses import _dtype, _no_autocast, _unit, masked_lm
 from harness.streams import seed_of
 
 Measures = dict[str, Tensor]
@@ -123,7 +125,7 @@ class TrainingObjective(nn.Module):
 
     `predicts`: `predict` gives outputs for labels; `has_classifier`: by a head that is not the encoder's. `uses_mlm_head`: the encoder's own MLM head is
     trained; `embeddings_predict`: words are predicted by the word embeddings without it. `contrasted`: the term that is taken over contrast groups, where there is one. `measured`: it has
-    something to measure beside the loss.
+    something to measure beside the loss; `measures` is filled where the loop asks for it (scalars, NaN where one is undefined).
     """
 
     predicts = False
@@ -132,6 +134,7 @@ class TrainingObjective(nn.Module):
     embeddings_predict = False
     contrasted = "contrast"
     measured = True
+    measures: Measures | None = None
     params: Any
 
     def __init__(
@@ -169,10 +172,18 @@ class TrainingObjective(nn.Module):
         """The views of a batch of B examples."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
-        """Named terms, each a scalar, of the batch that the views of `prepare` are on the device. Fills `measures` where it is given
-        (scalars, NaN where one is undefined)."""
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Named terms, each a scalar, of the batch that the views of `prepare` are on the device."""
         raise NotImplementedError
+
+    def measure(self, name: str, measure: Callable[..., Tensor], *of: Any) -> None:
+        if self.measures is not None:
+            self.measures[name] = measure(*of)
+
+    def masked_term(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The MLM loss of the predicted tokens [M, V]."""
+        self.measure("mlm_accuracy", accuracy, logits, batch)
+        return masked_lm(logits, batch["targets"], batch.counted)
 
     def counts(self, views: Views) -> dict[str, float]:
         """The number of things that each term is a mean over in these views: the weight of a micro-batch."""
@@ -227,13 +238,32 @@ def draw_linear(layer: nn.Linear, spread: float, seed: int, purpose: str) -> nn.
     return layer
 
 
+@torch.no_grad()
+def embedding_std(features: Tensor) -> Tensor:
+    """A measure of collapse, the spread of directions: [B, d] -> scalar, 0 at one point and about 1 for directions spread over the sphere.
+
+    The mean over the dimensions of the standard deviation over the batch of the l2-normalised rows, times sqrt(d). The
+    deviation is the population's (divided by B); NaN if B = 0. Zero vectors are rows of zeros.
+
+    Source: SimSiam (Chen and He, 2021), section 4.1, which compares the same deviation with 1 / sqrt(d).
+    """
+    with _no_autocast(features):
+        unit = _unit(features.to(_dtype(features)))
+        return (unit - unit.mean(dim=0)).square().mean(dim=0).sqrt().mean() * math.sqrt(features.shape[1])
+
+
+def accuracy(logits: Tensor, batch: Batch) -> Tensor:
+    """The share of the predicted tokens [M, V] that are right."""
+    right = (logits.detach().argmax(dim=1) == batch["targets"]).float()
+    return right.mean() if batch.counted is None else (right * batch.counted).sum() / batch.counted.sum()
+
+
 def at_least_single(values: Tensor) -> Tensor:
     """Half precision becomes single, double stays."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
-def in_groups(size: int, group: int) -> Iterator[tuple[slice, float]]:
-    """The contrast groups of a batch as slices, each with its share of the batch; the last one may be smaller."""
-    for start in range(0, size, group):
-        stop = min(start + group, size)
-        yield slice(start, stop), (stop - start) / size
+def mean_over_groups(size: int, group: int, loss: Callable[[slice], Tensor], *, summed: bool = False) -> Tensor:
+    """The mean of a loss over the contrast groups of a batch, the last of which may be smaller, by their sizes; or, `summed`, its sum."""
+    groups = [slice(start, min(start + group, size)) for start in range(0, size, group)]
+    return torch.stack([loss(rows) * (1.0 if summed else (rows.stop - rows.start) / size) for rows in groups]).sum()

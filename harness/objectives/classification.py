@@ -17,10 +17,9 @@ from harness.encoders.tokens import ClozeExamples, Examples, Tokens, by_length
 from harness.methods.definition import HEAD
 from harness.methods.prompt import LabelWords as Prompted
 from harness.methods.scl import Scl
-from harness.objectives.base import Draw, Measures, TrainingObjective, Views, at_least_single, in_groups
+from harness.objectives.base import Draw, TrainingObjective, Views, at_least_single, embedding_std, mean_over_groups
 from harness.objectives.heads import Head, HeadOutputs, RowHead, TokenHead, WordHead
 from harness.objectives.losses import supervised_contrastive
-from harness.objectives.measures import embedding_std
 from harness.streams import stream
 
 
@@ -89,18 +88,20 @@ class CrossEntropy(TrainingObjective):
         assert self.kind is not None
         return self.kind.targets(labels, tokens)
 
+    def outputs(self, batch: Batch) -> HeadOutputs:
+        found: HeadOutputs = self.head(self.encoder, batch)
+        return found
+
     def predict(self, batch: Batch) -> Tensor:
-        outputs: HeadOutputs = self.head(self.encoder, batch)
-        return self.head.packed(outputs.logits, batch)
+        return self.head.packed(self.outputs(batch).logits, batch)
 
     def classify(self, logits: Tensor, labels: Tensor) -> Tensor:
         assert self.kind is not None
         loss = CRITERIA[self.kind.loss](at_least_single(logits), labels)
         return (loss / self.kind.trained_in[1] ** 2).float() if self.kind.trained_in else loss
 
-    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
-        outputs: HeadOutputs = self.head(self.encoder, batch)
-        return {"cross_entropy": self.classify(outputs.logits, batch["labels"])}
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        return {"cross_entropy": self.classify(self.outputs(batch).logits, batch["labels"])}
 
     def counts(self, views: Views) -> dict[str, float]:
         return {"cross_entropy": len(views.tokens)}
@@ -132,14 +133,20 @@ class FrozenHead(CrossEntropy):
         rows = np.array([self._rows[key] for key in _keys(views.tokens)])
         return replace(views, sequences={**views.sequences, "rows": rows})
 
-    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
-        if self._training is None:
-            return super().forward(batch, measures)
-        if self._states is None:
-            self._states = self._encode(self._training, batch.ids.device)
-        states = self._states[batch["rows"]]
-        outputs: HeadOutputs = self.head(lambda *_: states, batch)
-        return {"cross_entropy": self.classify(outputs.logits, batch["labels"])}
+    def outputs(self, batch: Batch) -> HeadOutputs:
+        if self._training is None:  # it only predicts: of any number of rows
+            return super().outputs(batch)
+        if "rows" in batch.arrays:
+            if self._states is None:
+                self._states = self._encode(self._training, batch.ids.device)
+            states = self._states[batch["rows"]]
+        else:
+            if self._at == len(self._evaluated):
+                self._evaluated.append(self.encoder(batch, batch.packing.first))
+            states = self._evaluated[self._at]
+            self._at += 1
+        found: HeadOutputs = self.head(lambda *_: states, batch)
+        return found
 
     def evaluated(self, examples: Examples) -> Examples:
         """The states of one evaluation set are kept, by batch: dev's, from one evaluation to the next."""
@@ -147,16 +154,6 @@ class FrozenHead(CrossEntropy):
             self._seen, self._evaluated = examples, []
         self._at = 0
         return examples
-
-    def predict(self, batch: Batch) -> Tensor:
-        if self._training is None:  # it only predicts: of any number of rows
-            return super().predict(batch)
-        if self._at == len(self._evaluated):
-            self._evaluated.append(self.encoder(batch, batch.packing.first))
-        states = self._evaluated[self._at]
-        self._at += 1
-        outputs: HeadOutputs = self.head(lambda *_: states, batch)
-        return outputs.logits
 
     def _encode(self, tokens: Tokens, device: torch.device) -> Tensor:
         """The states of the first tokens of the training set."""
@@ -241,23 +238,18 @@ class SupervisedContrast(CrossEntropy):
         # A sum over anchors has the same weight in each micro-batch as in the batch.
         return {"cross_entropy": rows, "supervised_contrastive": 1 if self.params.reduction == "sum" else rows}
 
-    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
-        outputs: HeadOutputs = self.head(self.encoder, batch)
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        outputs = self.outputs(batch)
         own = labels = batch["labels"]
         features = outputs.state if self.params.representation == "first_token" else outputs.pooled
         if batch.gather and batch.whole:
             features, labels = batch.gather(features), batch.whole["labels"]
-        reduction = self.params.reduction
-        parts = [
-            supervised_contrastive(
-                features[rows], labels[rows], temperature=self.params.temperature, reduction=reduction
-            )
-            * (1.0 if reduction == "sum" else share)
-            for rows, share in in_groups(len(labels), self.params.contrast_group)
-        ]
-        if measures is not None:
-            measures["embedding_std"] = embedding_std(features)
-        return {
-            "cross_entropy": self.classify(outputs.logits, own),
-            "supervised_contrastive": torch.stack(parts).sum(),
-        }
+        options: dict[str, Any] = {"temperature": self.params.temperature, "reduction": self.params.reduction}
+        contrast = mean_over_groups(
+            len(labels),
+            self.params.contrast_group,
+            lambda rows: supervised_contrastive(features[rows], labels[rows], **options),
+            summed=self.params.reduction == "sum",
+        )
+        self.measure("embedding_std", embedding_std, features)
+        return {"cross_entropy": self.classify(outputs.logits, own), "supervised_contrastive": contrast}

@@ -17,10 +17,8 @@ from harness.encoders.tokens import Examples, Tokens
 from harness.methods.cmlm import Cmlm
 from harness.methods.mlm import Masked
 from harness.methods.mlm import MaskedLm as Mlm
-from harness.objectives.base import Draw, Measures, TrainingObjective, Views
-from harness.objectives.losses import masked_lm
+from harness.objectives.base import Draw, TrainingObjective, Views, embedding_std
 from harness.objectives.masking import corrupt, select
-from harness.objectives.measures import accuracy
 from harness.objectives.view_contrast import ViewContrast
 
 
@@ -73,12 +71,9 @@ class MaskedText(TrainingObjective):
     def counts(self, views: Views) -> dict[str, float]:
         return {"masked_lm": len(views.predicted["where"])}
 
-    def token_term(self, hidden: Tensor, batch: Batch, measures: Measures | None) -> Tensor:
+    def token_term(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Of the states [M, d] of the predicted tokens."""
-        logits = self.encoder.mlm_logits(hidden)
-        if measures is not None:
-            measures["mlm_accuracy"] = accuracy(logits, batch)
-        return masked_lm(logits, batch["targets"], batch.counted)
+        return self.masked_term(self.encoder.mlm_logits(hidden), batch)
 
 
 def predicted_at(tokens: Tokens, where: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
@@ -105,8 +100,8 @@ class MaskedLM(MaskedText):
         selected, ids = self.mask(tokens, self.params.p_m, draw, 0)
         return self.views(tokens, self.maskable(tokens) if self.params.token_prediction else selected, ids)
 
-    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
-        return {"masked_lm": self.token_term(self.encoder(batch, batch["where"]), batch, measures)}
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        return {"masked_lm": self.token_term(self.encoder(batch, batch["where"]), batch)}
 
 
 class MaskedLMHead(MaskedLM):
@@ -120,10 +115,10 @@ class MaskedLMHead(MaskedLM):
         for parameter in self.encoder.base.parameters():
             parameter.requires_grad_(False)
 
-    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
             hidden = self.encoder(batch, batch["where"])
-        return {"masked_lm": self.token_term(hidden, batch, measures)}
+        return {"masked_lm": self.token_term(hidden, batch)}
 
 
 class ContrastiveMaskedLM(MaskedText):
@@ -150,14 +145,16 @@ class ContrastiveMaskedLM(MaskedText):
             selected = np.zeros_like(selected)
         return self.views(tokens, selected, np.concatenate(ids), num_views + 1)
 
-    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
-        first = batch.packing.first
-        if not self.params.mlm:
-            return {"contrast": self.contrast(self.encoder(batch, first), batch, measures)}
-        where = batch["where"]
-        predicted, seen = self.encoder(batch, torch.cat([where, first])).split([len(where), len(first)])
-        masked_lm = self.token_term(predicted, batch, measures)
-        return {"masked_lm": masked_lm, "contrast": self.contrast(seen, batch, measures)}
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        first, terms = batch.packing.first, {}
+        if self.params.mlm:
+            where = batch["where"]
+            predicted, seen = self.encoder(batch, torch.cat([where, first])).split([len(where), len(first)])
+            terms["masked_lm"] = self.token_term(predicted, batch)
+        else:
+            seen = self.encoder(batch, first)
+        self.measure("embedding_std", embedding_std, seen[: len(seen) // (self.params.num_views + 1)])
+        return {**terms, "contrast": self.contrast(seen, batch)}
 
     def counts(self, views: Views) -> dict[str, float]:
         return {**super().counts(views), "contrast": views.size}

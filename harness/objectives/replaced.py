@@ -18,7 +18,7 @@ from harness.encoders.tokens import Examples, Tokens, joined
 from harness.methods.coco_lm import CocoLm
 from harness.methods.electra import Auxiliary as AuxiliaryMethod
 from harness.methods.electra import Electra
-from harness.objectives.base import Draw, Measures, TrainingObjective, Views, in_groups
+from harness.objectives.base import Draw, TrainingObjective, Views, embedding_std, mean_over_groups
 from harness.objectives.losses import (
     corrective_lm,
     masked_lm,
@@ -27,7 +27,6 @@ from harness.objectives.losses import (
 )
 from harness.objectives.masked import all_but_first, predicted_at
 from harness.objectives.masking import crop, select_fixed
-from harness.objectives.measures import accuracy, embedding_std
 
 
 class AuxiliaryMaskedLM(TrainingObjective):
@@ -80,8 +79,8 @@ class AuxiliaryMaskedLM(TrainingObjective):
         flops = self.step_flops(tokens, predicted=len(where))
         return Views(tokens, np.arange(len(tokens)), ids, flops, predicted=predicted_at(tokens, where))
 
-    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
-        return {"auxiliary_mlm": self.auxiliary_term(self.auxiliary_logits(batch), batch, measures)}
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        return {"auxiliary_mlm": self.masked_term(self.auxiliary_logits(batch), batch)}
 
     def counts(self, views: Views) -> dict[str, float]:
         return {"auxiliary_mlm": len(views.predicted["where"])}
@@ -90,11 +89,6 @@ class AuxiliaryMaskedLM(TrainingObjective):
         """[M, V]: the auxiliary network's at the masked positions, with dropout while it trains."""
         assert self.auxiliary is not None
         return self.auxiliary.logits(self.auxiliary(batch, batch["where"]))
-
-    def auxiliary_term(self, logits: Tensor, batch: Batch, measures: Measures | None) -> Tensor:
-        if measures is not None:
-            measures["mlm_accuracy"] = accuracy(logits, batch)
-        return masked_lm(logits, batch["targets"], batch.counted)
 
 
 @dataclass(frozen=True)
@@ -157,18 +151,17 @@ class _Replaced(AuxiliaryMaskedLM):
         flops = self.step_flops(tokens, predicted=len(where), encoded=main)
         return Views(tokens, np.arange(len(tokens)), ids, flops, predicted=predicted, main=main)
 
-    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = {}
         logits = None
         if "auxiliary_mlm" in self.weights:
             logits = self.auxiliary_logits(batch)
-            terms["auxiliary_mlm"] = self.auxiliary_term(logits, batch, measures)
+            terms["auxiliary_mlm"] = self.masked_term(logits, batch)
         main, original = self.replace(batch, logits if self.params.sampling_dropout else None)
         corrupted, size = main.ids[: len(original)], len(original)
         hidden = self.encoder(main)
         first, rows = hidden.index_select(0, main.packing.first), batch.shape[0]
-        if measures is not None:
-            measures["embedding_std"] = embedding_std(first[:rows])
+        self.measure("embedding_std", embedding_std, first[:rows])
         return terms | self.judge(Corrupted(hidden[:size], original, corrupted, first[:rows], first[rows:], batch))
 
     def counts(self, views: Views) -> dict[str, float]:
@@ -287,8 +280,9 @@ class CorrectiveContrast(_Replaced):
         corrupted, cropped = seen.first, seen.first_cropped
         if seen.batch.gather:
             corrupted, cropped = seen.batch.gather(torch.stack([corrupted, cropped], dim=1)).unbind(dim=1)
-        parts = [
-            sequence_contrastive(corrupted[rows], cropped[rows], temperature=self.params.temperature) * share
-            for rows, share in in_groups(len(corrupted), self.params.contrast_group)
-        ]
-        return torch.stack(parts).sum()
+        temperature = self.params.temperature
+        return mean_over_groups(
+            len(corrupted),
+            self.params.contrast_group,
+            lambda rows: sequence_contrastive(corrupted[rows], cropped[rows], temperature=temperature),
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -15,9 +14,8 @@ from harness.encoders.tokens import Examples
 from harness.methods.cmlm import Cmlm
 from harness.methods.cssl import TranslatedViews
 from harness.methods.simcse import SimCse
-from harness.objectives.base import Draw, Measures, TrainingObjective, Views, draw_linear, in_groups
+from harness.objectives.base import Draw, TrainingObjective, Views, draw_linear, embedding_std, mean_over_groups
 from harness.objectives.losses import simclr, simsiam
-from harness.objectives.measures import embedding_std
 
 
 class ViewContrast(nn.Module):
@@ -36,22 +34,19 @@ class ViewContrast(nn.Module):
         """z = W2 gelu(W1 h), equation 10."""
         return self.outer(nn.functional.gelu(self.inner(first)))  # type: ignore[no-any-return]
 
-    def forward(self, first: Tensor, batch: Batch, measures: Measures | None = None) -> Tensor:
+    def forward(self, first: Tensor, batch: Batch) -> Tensor:
         """First tokens [(K + 1) B, d], view after view -> the contrast, a scalar."""
         by_view = first.view(self.params.num_views + 1, -1, first.shape[-1])
         if batch.gather:
             by_view = batch.gather(by_view.transpose(0, 1)).transpose(0, 1)
         h0, hk = by_view[0], by_view[1:]
-        if measures is not None:
-            measures["embedding_std"] = embedding_std(h0)
         if self.params.contrast == "simsiam":
             z = self.predict_view(by_view)
             return simsiam(h0, hk, z[0], z[1:])
-        parts = [
-            simclr(h0[rows], hk[:, rows], temperature=self.params.temperature) * share
-            for rows, share in in_groups(h0.shape[0], self.params.contrast_group)
-        ]
-        return torch.stack(parts).sum()
+        temperature = self.params.temperature
+        return mean_over_groups(
+            len(h0), self.params.contrast_group, lambda rows: simclr(h0[rows], hk[:, rows], temperature=temperature)
+        )
 
 
 class TranslatedContrast(TrainingObjective):
@@ -68,8 +63,10 @@ class TranslatedContrast(TrainingObjective):
         tokens, owner = examples.side_by_side()
         return Views(tokens, owner, tokens.ids, self.step_flops(tokens))
 
-    def forward(self, batch: Batch, measures: Measures | None = None) -> dict[str, Tensor]:
-        return {"contrast": self.contrast(self.represent(batch), batch, measures)}
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        seen = self.represent(batch)
+        self.measure("embedding_std", embedding_std, seen[: len(seen) // (self.params.num_views + 1)])
+        return {"contrast": self.contrast(seen, batch)}
 
     def represent(self, batch: Batch) -> Tensor:
         """What is contrasted of each sequence: its first token, [(K + 1) B, d]."""

@@ -16,12 +16,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
-from torch.amp import GradScaler
 
 from harness.encoders.models.weights import checked_weights, save_weights
 from harness.kinds import Predictions
 from harness.storage import Storage, checkpoint_of, weights_of
 from harness.training.result import TrainingProgress, TrainingResult
+from harness.training.update import Update
 
 
 @dataclass(frozen=True)
@@ -78,26 +78,20 @@ class Checkpoints:
     def due(self) -> bool:
         return time.monotonic() - self._at >= self._seconds
 
-    def keep(
-        self,
-        progress: TrainingProgress,
-        weights: Mapping[str, Tensor],
-        optimizer: torch.optim.Optimizer,
-        scaler: GradScaler,
-    ) -> None:
+    def keep(self, progress: TrainingProgress, updates: Update) -> None:
         """Write the progress."""
         result = progress.result
         seconds = self.seconds_before + time.monotonic() - self._began
         found: dict[str, Any] = {"step": progress.step, "best_score": progress.best_score, "seconds": seconds}
         found |= asdict(replace(result, predictions={}))
         found |= {"since": progress.since} if progress.since else {}
-        found |= {"scaler": scale} if (scale := scaler.state_dict()) else {}  # fp16 alone has one
+        found |= {"scaler": scale} if (scale := updates.scaler.state_dict()) else {}  # fp16 alone has one
         tensors = {"progress": torch.tensor(list(json.dumps(found).encode()), dtype=torch.uint8)}
-        tensors |= {f"weights/{name}": tensor for name, tensor in weights.items()}
+        tensors |= {f"weights/{name}": tensor for name, tensor in updates.trained.items()}
         tensors |= {f"best/{name}": tensor for name, tensor in progress.best.items()}
         for digest, predicted in result.predictions.items():
             tensors |= {f"{name}/{digest}": torch.from_numpy(array) for name, array in predicted.arrays.items()}
-        for index, state in optimizer.state_dict()["state"].items():
+        for index, state in updates.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{index}/{name}": tensor for name, tensor in state.items()}
         try:
             self._storage.write(self._name, save({n: t.detach().cpu().contiguous() for n, t in tensors.items()}))
@@ -107,18 +101,14 @@ class Checkpoints:
         self._at = time.monotonic()
 
     def found(
-        self,
-        weights: Mapping[str, Tensor],
-        optimizer: torch.optim.Optimizer,
-        scaler: GradScaler,
-        gold: Mapping[str, Any],
-        usable: Callable[[int], bool] = lambda step: True,
+        self, updates: Update, gold: Mapping[str, Any], usable: Callable[[int], bool] = lambda step: True
     ) -> TrainingProgress | None:
         """Put weights, optimizer and scaler in the state that was kept; None where there is none, none that can be read, one of
         other weights (a harness that named them otherwise wrote it), or one of a step that is not `usable`.
 
         `gold`: labels of the evaluation sets by digest.
         """
+        weights, optimizer = updates.trained, updates.optimizer
         try:
             tensors = load(self._storage.read(self._name))
         except (FileNotFoundError, SafetensorError):
@@ -140,7 +130,7 @@ class Checkpoints:
             index, rest = name.split("/", 1)
             states.setdefault(int(index), {})[rest] = tensor
         optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
-        scaler.load_state_dict(body.pop("scaler", {}))
+        updates.scaler.load_state_dict(body.pop("scaler", {}))
         since = body.pop("since", {})
         step, best_score = body.pop("step"), body.pop("best_score")
         arrays: dict[str, dict[str, Any]] = {}

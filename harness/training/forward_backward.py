@@ -7,9 +7,10 @@ of the batch; only its own rows carry a gradient. Every micro-batch does so, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -18,96 +19,106 @@ from torch.nn.parallel import DistributedDataParallel
 
 from harness.encoders.models.batch import Batch, Gather
 from harness.objectives.base import TrainingObjective, Views
+from harness.specs import Optim
 from harness.streams import seed_of
 from harness.training.numerics import DTYPES, grad_scaler
-from harness.training.process_group import ProcessGroup
+from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
+
+CPU = torch.device("cpu")
 
 
 class _GatheredError(Exception):
     """Ends a forward pass that runs only for the rows that it would gather."""
 
 
+@dataclass(frozen=True)
+class Placement:
+    """How a stage is trained. At most `micro_batch` sequences of a batch go through the encoder at once (0: a rank's whole
+    share). `dev_points`: how often dev is scored for the learning curve alone. `recorder`: makes what captures updates in place of CUDA's graphs."""
+
+    device: torch.device = CPU
+    process_group: ProcessGroup = SINGLE_PROCESS
+    micro_batch: int = 0
+    dev_points: int = 0
+    recorder: Callable[[], Any] | None = None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether something records updates and repeats them."""
+        return self.recorder is not None or self.device.type == "cuda"
+
+
+ON_CPU = Placement()
+
+
+@dataclass(eq=False)
 class ForwardBackward:
     """Runs `objective` on batches. Every rank ends with the gradient of the whole batch, times the scale of `scaler`. Each
-    micro-batch draws its own dropout, so only the dropout depends on the split."""
+    micro-batch draws its own dropout, so only the dropout depends on the split. `block`: batches are blocks, as a GPU takes them, but for
+    the library's own layers (of other families), which may see how far a batch is padded."""
 
-    def __init__(
-        self,
-        objective: TrainingObjective,
-        process_group: ProcessGroup,
-        micro_batch: int,
-        precision: str,
-        device: torch.device,
-        seed: int,
-        *,
-        block: bool = False,
-    ) -> None:
-        self._objective, self._process_group, self._micro_batch = objective, process_group, micro_batch
-        self._precision, self._device, self._seed, self._block = precision, device, seed, block
-        self.scaler = grad_scaler(device, precision)
-        self._model: Any = objective
-        if process_group.size > 1:
+    objective: TrainingObjective
+    optim: Optim
+    seed: int
+    placement: Placement = ON_CPU
+
+    def __post_init__(self) -> None:
+        self.block = self.placement.repeats and self.objective.encoder.family.packed
+        self.scaler = grad_scaler(self.placement.device, self.optim.precision)
+        self._model: Any = self.objective
+        if self.placement.process_group.size > 1:
             # An option may leave a head unused; the buffers are tables that all ranks have.
-            self._model = DistributedDataParallel(objective, find_unused_parameters=True, forward_sync_buffers=False)
+            self._model = DistributedDataParallel(
+                self.objective, find_unused_parameters=True, forward_sync_buffers=False
+            )
 
     def run(self, views: Views, step: int, host: Batch | None = None) -> dict[str, Tensor]:
         """Backward pass of a batch, which `host` is where it is made already. Returns this rank's summands of the loss and the terms, without
         gradient."""
-        split = split_batch(views.size, self._objective.contrast_group, self._process_group.size, self._micro_batch)
+        group, objective = self.placement.process_group, self.objective
+        split = split_batch(views.size, objective.contrast_group, group.size, self.placement.micro_batch)
         if split.num_micro_batches == 1:
-            terms = self._forward(self._model, views, seed_of(self._seed, "dropout", step), host)
-            loss = self._objective.loss(terms)
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            return {"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}}
-        shard = split.shards[self._process_group.rank]
+            terms = self._forward(self._model, host or views.batch(block=self.block), step)
+            return self._backward(terms, 1)
         summands: list[dict[str, Tensor]] = []
-        counts = self._objective.counts(views)
-        for rows, gather in self._micro_batches(views, step, split):
-            micro_batch = views.micro_batch(_at_least_one(rows, views.size), gather)
-            terms = self._forward(self._model, micro_batch, seed_of(self._seed, "dropout", step, rows.start))
-            weights = self._weights(micro_batch, counts, split, empty=rows.start == rows.stop)
+        counts, shard = objective.counts(views), split.shards[group.rank]
+        for rows, gather in zip(shard, self._gathers(views, step, split), strict=True):
+            part = _part(views, rows, gather)
+            own, empty = objective.counts(part), rows.start == rows.stop
+            weights = {name: 0.0 if empty or not count else own[name] / count for name, count in counts.items()}
+            if not split.whole_groups:  # the contrasted term is the whole batch's in each micro-batch
+                weights[objective.contrasted] = 1 / split.num_micro_batches
+            terms = self._forward(self._model, part.batch(block=self.block), step, rows.start)
             terms = {name: term * weights[name] for name, term in terms.items()}
-            loss = self._objective.loss(terms)
-            with nullcontext() if rows == shard[-1] else self._no_sync():
+            with nullcontext() if group.size == 1 or rows == shard[-1] else self._model.no_sync():
                 # DistributedDataParallel divides the sum over the ranks by their number.
-                self.scaler.scale(loss * self._process_group.size).backward()  # type: ignore[no-untyped-call]
-            summands.append({"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}})
+                summands.append(self._backward(terms, group.size))
         return {name: torch.stack([each[name] for each in summands]).sum(dim=0) for name in summands[0]}
 
-    def _forward(self, model: Any, views: Views, dropout_seed: int, host: Batch | None = None) -> dict[str, Tensor]:
-        seed_dropout(dropout_seed, self._device)
-        with autocast(self._device, self._precision):
-            terms: dict[str, Tensor] = model((host or views.batch(block=self._block)).to(self._device))
+    def _forward(self, model: Any, batch: Batch, step: int, *start: int) -> dict[str, Tensor]:
+        seed_dropout(seed_of(self.seed, "dropout", step, *start), self.placement.device)
+        with autocast(self.placement.device, self.optim.precision):
+            terms: dict[str, Tensor] = model(batch.to(self.placement.device))
         return terms
 
-    def _no_sync(self) -> AbstractContextManager[Any]:
-        return self._model.no_sync() if self._process_group.size > 1 else nullcontext()
+    def _backward(self, terms: dict[str, Tensor], factor: int) -> dict[str, Tensor]:
+        loss = self.objective.loss(terms)
+        self.scaler.scale(loss * factor if factor > 1 else loss).backward()  # type: ignore[no-untyped-call]
+        return {"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}}
 
-    def _weights(
-        self, micro_batch: Views, counts: dict[str, float], split: BatchSplit, *, empty: bool
-    ) -> dict[str, float]:
-        """The weight of each term of a micro-batch, given the whole batch's `counts`. Where the split cuts contrast groups, the
-        contrasted term is the whole batch's in each micro-batch."""
-        own = self._objective.counts(micro_batch)
-        weights = {name: 0.0 if empty or not count else own[name] / count for name, count in counts.items()}
-        if not split.whole_groups:
-            weights[self._objective.contrasted] = 1 / split.num_micro_batches
-        return weights
-
-    def _micro_batches(self, views: Views, step: int, split: BatchSplit) -> Iterator[tuple[slice, Gather | None]]:
-        """Each micro-batch of this rank, with the function that gathers the rows of the others for it."""
-        shard, total = split.shards[self._process_group.rank], split.num_micro_batches
+    def _gathers(self, views: Views, step: int, split: BatchSplit) -> list[Gather | None]:
+        """For each micro-batch of this rank the function that gathers the rows of the others."""
+        group, total = self.placement.process_group, split.num_micro_batches
+        shard = split.shards[group.rank]
         if split.whole_groups:
-            yield from ((rows, None) for rows in shard)
-            return
+            return [None] * len(shard)
         if all(len(each) == 1 for each in split.shards):
 
             def all_gather(rows: Tensor) -> Tensor:
                 rows = rows[: 0 if shard[0].start == shard[0].stop else len(rows)]
-                return _with_gradient(rows, *self._process_group.all_gather_rows(rows), total)
+                return _with_gradient(rows, *group.all_gather_rows(rows), total)
 
-            yield shard[0], all_gather
-            return
+            return [all_gather]
         # Several micro-batches one after another: all run once without gradient for the rows that they would gather, and
         # again with the same dropout.
         cached: list[Tensor] = []
@@ -117,19 +128,22 @@ class ForwardBackward:
             raise _GatheredError
 
         for rows in shard:
-            micro_batch = views.micro_batch(_at_least_one(rows, views.size), keep)
             with torch.no_grad(), suppress(_GatheredError):
-                self._forward(self._objective, micro_batch, seed_of(self._seed, "dropout", step, rows.start))
+                self._forward(self.objective, _part(views, rows, keep).batch(block=self.block), step, rows.start)
             if rows.start == rows.stop:
                 cached[-1] = cached[-1][:0]
-        whole, at = self._process_group.all_gather_rows(torch.cat(cached))
-        for rows, kept in zip(shard, cached, strict=True):
+        whole, at = group.all_gather_rows(torch.cat(cached))
 
-            def replace_own(again: Tensor, at: int = at, count: int = len(kept)) -> Tensor:
-                return _with_gradient(again[:count], whole, at, total)
+        def replace_own(at: int, count: int) -> Gather:
+            return lambda again: _with_gradient(again[:count], whole, at, total)
 
-            yield rows, replace_own
-            at += len(kept)
+        starts = accumulate(map(len, cached), initial=at)
+        return [replace_own(start, len(kept)) for start, kept in zip(starts, cached, strict=False)]
+
+
+def _part(views: Views, rows: slice, gather: Gather | None) -> Views:
+    """A micro-batch. A rank without rows runs the batch's last one with weight zero, because the others wait for its gradient."""
+    return views.micro_batch(rows if rows.start < rows.stop else slice(views.size - 1, views.size), gather)
 
 
 def _with_gradient(rows: Tensor, whole: Tensor, at: int, num_micro_batches: int) -> Tensor:
@@ -139,11 +153,6 @@ def _with_gradient(rows: Tensor, whole: Tensor, at: int, num_micro_batches: int)
         rows = rows.view_as(rows)
         rows.register_hook(lambda gradient: gradient * num_micro_batches)  # type: ignore[no-untyped-call]
     return torch.cat([whole[:at], rows, whole[at + len(rows) :]])
-
-
-def _at_least_one(rows: slice, size: int) -> slice:
-    """A rank without rows runs the batch's last one with weight zero, because the others wait for its gradient."""
-    return rows if rows.start < rows.stop else slice(size - 1, size)
 
 
 def seed_dropout(seed: int, device: torch.device) -> None:

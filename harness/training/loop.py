@@ -21,16 +21,16 @@ from harness.encoders.models.compact_embedding import compact
 from harness.encoders.tokens import CUDA_EVALUATION_TOKENS, EVALUATION_TOKENS, Examples, by_length
 from harness.errors import DivergedError, StoppedError
 from harness.kinds import Predictions
-from harness.objectives.base import Draw, Measures, TrainingObjective, at_least_single
+from harness.objectives.base import Draw, TrainingObjective, at_least_single
 from harness.specs import Optim, Selection, Stage
 from harness.streams import stream
 from harness.tasks.metrics import score
 from harness.training.checkpoint import Checkpoints, SavedWeights
-from harness.training.forward_backward import autocast
+from harness.training.forward_backward import ON_CPU, Placement, autocast
 from harness.training.numerics import loss_scale, repeatable_kernels
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import Speed, Stopwatch, TrainingProgress, TrainingResult
-from harness.training.update import ON_CPU, CapturedUpdate, Placement, Update, capturable, trainable
+from harness.training.update import CapturedUpdate, Update, capturable
 
 LOG_EVERY = 100
 CURVE_POINTS = 50
@@ -99,7 +99,7 @@ def train(
     """
     with repeatable_kernels(placement.device):
         run = _TrainingRun(objective, inputs, optim, seed, scoring, placement)
-        with run.active():
+        with run.updates.active():
             run.resume(checkpoints, saved)
             every = scoring.selection.every if scoring else log_every or LOG_EVERY
             if not optim.steps:
@@ -147,13 +147,10 @@ class _TrainingRun:
         if reads_words_only and optim.weight_decay == 0 and objective.encoder.family.packed:
             ids = torch.from_numpy(inputs.train.tokens.ids.astype(np.int64)).to(self.device)
             self._restore = compact(objective.encoder.base, ids)
-        self.trained = trainable(objective)
+        kind = CapturedUpdate if capturable(objective, optim, placement) else Update
+        self.updates = kind(objective, optim, seed, placement)
         self.progress = TrainingProgress(TrainingResult(selected_step=optim.steps))
         self._order = self._batches_from(0)
-        kind = CapturedUpdate if capturable(objective, optim, placement) else Update
-        self._update = kind(objective, self.trained, optim, seed, placement)
-        self.active, self.optimizer, self.scaler = self._update.active, self._update.optimizer, self._update.scaler
-        self.block = self._update.block
         self._pending: list[tuple[int, dict[str, Tensor]]] = []
         self._dev_curve: list[list[float]] = []
         self.stopwatch = Stopwatch(optim.steps)
@@ -174,8 +171,7 @@ class _TrainingRun:
         if checkpoints:
             gold = {digest: labels for digest, (_, labels) in self.inputs.evaluations.items()}
             usable = saved.complete if saved else lambda step: True
-            found = checkpoints.found(self.trained, self.optimizer, self.scaler, gold, usable)
-            self.progress = found or self.progress
+            self.progress = checkpoints.found(self.updates, gold, usable) or self.progress
         if len(set(steps := self.process_group.all_gather_object(self.progress.step))) > 1:
             raise RuntimeError(f"the workers read checkpoints of different steps: {steps}")
         self._order = self._batches_from(self.progress.step)
@@ -186,13 +182,11 @@ class _TrainingRun:
     def _take_since(self, ranks: list[dict[str, Any]], dtype: str, curve: list[list[float]]) -> None:
         """What the ranks had measured since the last evaluation: the sums of the losses are shared by as many ranks as there are now."""
         own = ranks[self.process_group.rank :: self.process_group.size]
+        like = torch.zeros((), dtype=getattr(torch, dtype), device=self.device)
         for at, (step, terms) in enumerate(ranks[0]["terms"]):
             sums = {name: sum(rank["terms"][at][1][name] for rank in own) for name in terms}
-            self._pending.append((step, {n: self._scalar(value, getattr(torch, dtype)) for n, value in sums.items()}))
+            self._pending.append((step, {name: like.new_tensor(value) for name, value in sums.items()}))
         self._dev_curve = curve
-
-    def _scalar(self, value: float, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.tensor(value, dtype=dtype, device=self.device)
 
     def keep(self, step: int, checkpoints: Checkpoints | None, stopping: Callable[[], bool]) -> None:
         """Write a checkpoint after this update, also between two evaluations, where one is due or training is to stop: on all ranks, or on
@@ -220,7 +214,7 @@ class _TrainingRun:
         self.progress.since = {"ranks": ranks, "dtype": dtype.removeprefix("torch."), "curve": self._dev_curve}
         self.progress.step = step
         if checkpoints and self.process_group.rank == 0:
-            checkpoints.keep(self.progress, self.trained, self.optimizer, self.scaler)
+            checkpoints.keep(self.progress, self.updates)
         self.progress.since = {}
 
     def _draw(self, step: int) -> Draw:
@@ -233,7 +227,7 @@ class _TrainingRun:
         labels = None if self.inputs.labels is None else self.inputs.labels[self._rows]
         batch = self.inputs.train.take(self._rows)
         views = self.objective.prepare(batch, labels, self._draw(step))
-        terms = self._update(views, step, self.optim.lr * schedule(self.optim, step - 1))
+        terms = self.updates(views, step, self.optim.lr * schedule(self.optim, step - 1))
         self.result.flops += views.flops
         self.stopwatch.count(len(batch.tokens.ids), views.flops)
         self._pending.append((step, terms))
@@ -244,7 +238,7 @@ class _TrainingRun:
         self.stopwatch.stop()  # the device has computed the losses
         entry: dict[str, Any] = {"step": step, **means}
         measures = self._measures(step)
-        measures |= loss_scale(self.scaler, self.optimizer, step, self.optim.steps)
+        measures |= loss_scale(self.updates.scaler, self.updates.optimizer, step, self.optim.steps)
         entry |= {"measures": measures} if measures else {}
         curve = {"loss": losses, "dev": self._dev_curve}
         entry |= {"curve": found} if (found := {name: points for name, points in curve.items() if points}) else {}
@@ -262,11 +256,11 @@ class _TrainingRun:
         rows = self._rows[:MEASURED]
         labels = None if self.inputs.labels is None else self.inputs.labels[rows]
         views = self.objective.prepare(self.inputs.train.take(rows), labels, self._draw(step))
-        found: Measures = {}
+        found = self.objective.measures = {}
         self.objective.eval()
         with torch.no_grad(), autocast(self.device, self.optim.precision):
-            self.objective(views.on(self.device, block=self.block), found)
-        self.objective.train()
+            self.objective(views.on(self.device, block=self.updates.block))
+        self.objective.train().measures = None
         values = torch.stack([value.float() for value in found.values()]).tolist() if found else []
         return {name: value for name, value in zip(found, values, strict=True) if math.isfinite(value)}
 
@@ -281,16 +275,13 @@ class _TrainingRun:
         if not points or not self.scoring or step % -(-self.optim.steps // points):
             return
         self.stopwatch.stop()
-        evaluation, metric = self.inputs.evaluations[self.scoring.dev], self.scoring.selection.metric
-        found, _ = predict(
-            self.objective, evaluation, self.optim.precision, self.device, self.process_group, block=self.block
-        )
+        found, _ = self._predict(self.scoring.dev)
         self.objective.train()
-        self._dev_curve.append([step, score(metric, found)])
+        self._dev_curve.append([step, score(self.scoring.selection.metric, found)])
 
     def _score(self, step: int, scoring: Scoring) -> dict[str, float]:
         """Scores on dev; a state that beats the best one so far is kept."""
-        predictions = self._predict(scoring.dev, "dev", step)
+        predictions = self._counted(scoring.dev, "dev", step)
         scores = {name: score(name, predictions) for name in scoring.metrics}
         result, chosen = self.result, scores[scoring.selection.metric]
         result.tied = result.tied + 1 if chosen == self.progress.best_score else result.tied
@@ -298,15 +289,16 @@ class _TrainingRun:
             self.progress.best_score, result.tied = chosen, 1
             result.selected_step, result.dev_scores = step, scores
             result.predictions[scoring.dev] = predictions
-            self.progress.best = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+            self.progress.best = {name: parameter.detach().clone() for name, parameter in self.updates.trained.items()}
         self.objective.train()
         return scores
 
-    def _predict(self, digest: str, name: str, step: int) -> Predictions:
-        evaluation = self.inputs.evaluations[digest]
-        predictions, flops = predict(
-            self.objective, evaluation, self.optim.precision, self.device, self.process_group, block=self.block
-        )
+    def _predict(self, digest: str) -> tuple[Predictions, float]:
+        evaluation, precision = self.inputs.evaluations[digest], self.optim.precision
+        return predict(self.objective, evaluation, precision, self.device, self.process_group, block=self.updates.block)
+
+    def _counted(self, digest: str, name: str, step: int) -> Predictions:
+        predictions, flops = self._predict(digest)
         self.result.flops += flops
         if problem := predictions.problem:
             raise DivergedError(f"the {name} predictions {problem} at step {step}")
@@ -316,11 +308,11 @@ class _TrainingRun:
         """The result, with predictions of the test sets by the best state."""
         if self.scoring:
             with torch.no_grad():
-                for name, parameter in self.trained.items():
+                for name, parameter in self.updates.trained.items():
                     parameter.copy_(self.progress.best[name])
             for digest in self.inputs.evaluations:
                 if digest != self.scoring.dev:
-                    self.result.predictions[digest] = self._predict(digest, "test", self.result.selected_step)
+                    self.result.predictions[digest] = self._counted(digest, "test", self.result.selected_step)
         else:
             self.check_weights(self.optim.steps)
         if self.objective.params.encodes_once:
@@ -331,7 +323,7 @@ class _TrainingRun:
 
     def check_weights(self, step: int) -> None:
         """Raises DivergedError for weights that are not finite."""
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.trained.values()):
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.updates.trained.values()):
             raise DivergedError(f"the weights are not finite after step {step}")
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +17,7 @@ from harness.errors import first_line
 from harness.objectives.base import TrainingObjective, Views, at_least_single
 from harness.specs import Optim
 from harness.streams import seed_of
-from harness.training.forward_backward import ForwardBackward, autocast, seed_dropout
-from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
+from harness.training.forward_backward import ForwardBackward, Placement, autocast, seed_dropout
 
 MOST_TOKENS = 16_384
 """Of a captured update, padding included. A larger one keeps the device busy by itself."""
@@ -26,27 +25,16 @@ MOST_KEPT = 4
 """Kinds of stages whose captured updates a process keeps."""
 
 
-CPU = torch.device("cpu")
-
-
-class Recorder(Protocol):
-    """Records what a function computes on a device."""
-
-    def record(self, function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
-        """(its result, which is not computed yet, and what computes it, each time from what is in the same tensors then)."""
-
-    def active(self) -> Any:
-        """A context in which a stage runs whose updates are recorded."""
-
-
 class CudaGraphs:
-    """CUDA graphs with a memory pool of their own. A stream of their own too: those of one stream share the workspace of cuBLAS."""
+    """CUDA graphs with a memory pool of their own. A stream of their own too: those of one stream share the workspace of cuBLAS. A recorder
+    has these two methods."""
 
     def __init__(self) -> None:
         self._stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, function: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+        """(its result, which is not computed yet, and what computes it, each time from what is in the same tensors then)."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             result = function()
@@ -54,6 +42,7 @@ class CudaGraphs:
 
     @contextmanager
     def active(self) -> Iterator[None]:
+        """In which a stage runs whose updates are recorded."""
         around = torch.cuda.current_stream()
         self._stream.wait_stream(around)
         with torch.cuda.stream(self._stream):
@@ -61,66 +50,29 @@ class CudaGraphs:
         around.wait_stream(self._stream)
 
 
-@dataclass(frozen=True)
-class Placement:
-    """How a stage is trained. At most `micro_batch` sequences of a batch go through the encoder at once (0: a rank's whole
-    share). `dev_points`: how often dev is scored for the learning curve alone. `recorder`: what captures updates in place of CUDA's graphs."""
-
-    device: torch.device = CPU
-    process_group: ProcessGroup = SINGLE_PROCESS
-    micro_batch: int = 0
-    dev_points: int = 0
-    recorder: Callable[[], Recorder] | None = None
-
-    @property
-    def repeats(self) -> bool:
-        """Whether something records updates and repeats them."""
-        return self.recorder is not None or self.device.type == "cuda"
-
-
-ON_CPU = Placement()
-
-
 @dataclass(eq=False)
-class Update:
-    """Updates of one stage, one after another. `block`: batches are blocks, as a GPU takes them, but for the library's own layers (of other
-    families), which may see how far a batch is padded."""
-
-    objective: TrainingObjective
-    trained: dict[str, torch.nn.Parameter]
-    optim: Optim
-    seed: int
-    placement: Placement
+class Update(ForwardBackward):
+    """Updates of one stage, one after another."""
 
     def __post_init__(self) -> None:
-        objective, trained, optim, placement = self.objective, self.trained, self.optim, self.placement
-        self._device = device = placement.device
-        self.block = placement.repeats and objective.encoder.family.packed
+        super().__post_init__()
+        optim, device = self.optim, self.placement.device
+        self.trained = trainable(self.objective)
         # A captured update reads the rate from the device. A number is exact in double precision, which a CPU keeps.
         self._rate = torch.tensor(optim.lr, device=device) if self.block else None
         self.optimizer = torch.optim.AdamW(
-            decay_groups(trained, optim),
+            decay_groups(self.trained, optim),
             lr=optim.lr if self._rate is None else self._rate,
             betas=(optim.beta1, optim.beta2),
             eps=optim.eps,
             fused=True,
             capturable=device.type == "cuda",
         )
-        self._forward_backward = ForwardBackward(
-            objective,
-            placement.process_group,
-            placement.micro_batch,
-            optim.precision,
-            device,
-            self.seed,
-            block=self.block,
-        )
-        self.scaler = self._forward_backward.scaler
 
     def __call__(self, views: Views, step: int, rate: float, host: Batch | None = None) -> dict[str, Tensor]:
         """Returns this rank's summands of the loss and the terms, without gradient. `host`: the batch of the views, where it is made already."""
         self._set_rate(rate)
-        terms = self._forward_backward.run(views, step, host)
+        terms = self.run(views, step, host)
         self._apply()
         return terms
 
@@ -161,7 +113,7 @@ class Kept:
     """What captured updates of one kind of stage share, from one stage to the next: the tensors at whose places they read and write. `programs` by
     the form of a batch, None for what cannot be captured; `seen`: the forms of which there was a batch."""
 
-    recorder: Recorder
+    recorder: Any
     tensors: dict[str, Tensor]
     rate: Tensor
     state: dict[str, dict[str, Tensor]] = field(default_factory=dict)
@@ -183,8 +135,8 @@ class CapturedUpdate(Update):
         self._key = self._identity()
         self._known = next((kept for key, kept in _KEPT if key == self._key), None)
         _KEPT[:] = [pair for pair in _KEPT if pair[1] is not self._known]  # no two stages have it at once
-        if self._known is None and self._device.type == "cuda":
-            free, memory = torch.cuda.mem_get_info(self._device)
+        if self._known is None and self.placement.device.type == "cuda":
+            free, memory = torch.cuda.mem_get_info(self.placement.device)
             if free < memory / 2:  # graphs of other kinds must not take what this one needs
                 _KEPT.clear()
         tensors = {name: tensor.detach() for name, tensor in self._tensors().items()}
@@ -216,16 +168,16 @@ class CapturedUpdate(Update):
             kept.state = kept.state or {name: self.optimizer.state[each] for name, each in self.trained.items()}
             return terms
         program.batch.fill(host)
-        seed_dropout(seed_of(self.seed, "dropout", step), self._device)
+        seed_dropout(seed_of(self.seed, "dropout", step), self.placement.device)
         program.replay()
         return dict(zip(program.names, program.losses.clone().unbind(), strict=True))
 
     def _captured(self, host: Batch) -> Program | None:
         names: list[str] = []
-        batch = host.to(self._device)
+        batch = host.to(self.placement.device)
 
         def update() -> Tensor:
-            with autocast(self._device, self.optim.precision):
+            with autocast(self.placement.device, self.optim.precision):
                 terms = self.objective(batch)
             loss = self.objective.loss(terms)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -267,7 +219,7 @@ class CapturedUpdate(Update):
         trained = (tuple(self.trained), optim.decay_biases_and_norms)
         kind = (objective.params.spec, repr(objective.kind), objective.vocabulary)
         shape = json.dumps(objective.encoder.shape, sort_keys=True, default=str)
-        return (repr(kind), shape, numbers, trained, forms, self._device)
+        return (repr(kind), shape, numbers, trained, forms, self.placement.device)
 
 
 def capturable(objective: TrainingObjective, optim: Optim, placement: Placement) -> bool:

@@ -44,10 +44,9 @@ from harness.encoders.tokens import Tokens
 from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
 from harness.streams import seed_of, stream
-from harness.training.forward_backward import autocast, seed_dropout
+from harness.training.forward_backward import Placement, autocast, seed_dropout
 from harness.training.loop import train
 from harness.training.process_group import ProcessGroup
-from harness.training.update import Placement
 
 LR = 1e-3
 COMPARED = ("ft", "mlm", "cmlm", "taco", "coco_lm")
@@ -296,7 +295,7 @@ def _apart(setting: Setting, name: str) -> float:
         labels = None if inputs.labels is None else inputs.labels[rows]
         views = objective.prepare(inputs.train.take(rows), labels, lambda p, *m: stream(SEED, p, 1, *m))
         seed_dropout(seed_of(SEED, "dropout", 1), setting.device)
-        terms = model(views.on(setting.device), None)
+        terms = model(views.on(setting.device))
         objective.loss(terms).backward()
         gradients.append({n: p.grad for n, p in objective.named_parameters() if p.grad is not None})
     plain, through = gradients

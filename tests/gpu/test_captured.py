@@ -23,6 +23,7 @@ from harness.specs import Optim
 from harness.storage import Storage
 from harness.training import update
 from harness.training.checkpoint import Checkpoints
+from harness.training.forward_backward import Placement
 from harness.training.loop import Inputs, predict, train
 
 CONFIG = SHAPES["tiny"] | {"initializer_range": 0.1}
@@ -70,7 +71,7 @@ def trained_by(
     optim = Optim(1e-3, BATCH, steps, dropout=0.1, precision=precision)
     objective, inputs = built(what, setting.config, optim.dropout), inputs_of(what, setting.config, rows=3 * BATCH + 3)
     recorder = update.CudaGraphs if setting.cuda else Replay
-    placement = update.Placement(setting.device, recorder=lambda: Counted(recorder(), eager))
+    placement = Placement(setting.device, recorder=lambda: Counted(recorder(), eager))
     rows = Inputs(inputs.train, inputs.labels)
     result = train(objective, rows, optim, seed, placement=placement, log_every=steps // 2, **named)
     weights = [each.detach().clone() for _, each in sorted(objective.named_parameters())]

@@ -25,8 +25,8 @@ from gpu.numerics import LR, differences
 
 from harness.specs import Data, Encoder, Optim, Record, RowSet, Selection, Stage
 from harness.storage import Storage
+from harness.training.forward_backward import Placement
 from harness.training.loop import Scoring, train
-from harness.training.update import Placement
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SAME = 1e-4

@@ -35,9 +35,10 @@ from gpu.plain import plain
 from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
 from harness.streams import stream
+from harness.training.forward_backward import Placement
 from harness.training.loop import _TrainingRun as TrainingRun
 from harness.training.numerics import repeatable_kernels
-from harness.training.update import CudaGraphs, Placement
+from harness.training.update import CudaGraphs
 
 ROWS = 64
 """Sequences that the batches are drawn from, as in few-shot training."""
@@ -64,10 +65,8 @@ BLOCKS = Timed(trained()["mlm"], 32, Lengths(512, 512), against=False)
 Measured = Callable[..., None]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", TIMED)
-def test_an_update_on_a_cpu(name: str, precision: str, cpu: Setting, measured: Measured) -> None:
-    values = update(cpu, TIMED[name], "tiny", precision)
+def test_an_update_on_a_cpu(cpu: Setting, measured: Measured) -> None:
+    values = update(cpu, TIMED["cmlm"], "tiny", "bf16")
     measured(values)
     assert values["milliseconds"] > 0
     assert values["flops"] > 0
@@ -87,18 +86,18 @@ def test_an_update_of_long_blocks(precision: str, cuda: Setting, measured: Measu
     measured(update(cuda, BLOCKS, "roberta-base", precision))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", TIMED)
-def test_what_equal_bits_cost(name: str, setting: Setting, measured: Measured) -> None:
+def test_what_equal_bits_cost(name: str, cuda: Setting, measured: Measured) -> None:
     """Milliseconds per update with kernels that give the same bits, and with those that torch would choose."""
-    case, shape = TIMED[name], "minilm" if setting.cuda else "tiny"
+    case, shape = TIMED[name], "minilm"
     of = {"repeatable": repeatable_kernels, "own_choice": lambda device: nullcontext()}
     times: dict[str, list[float]] = {title: [] for title in of}
     for _ in range(2):
         for title, kernels in of.items():
-            seconds, _ = _ours(setting, case, built(case.what, SHAPES[shape], 0.1), shape, "fp32", kernels)
+            seconds, _ = _ours(cuda, case, built(case.what, SHAPES[shape], 0.1), shape, "fp32", kernels)
             times[title].append(seconds)
     measured({f"{title}_milliseconds": 1000 * min(found) for title, found in times.items()})
-    assert all(min(found) > 0 for found in times.values())
 
 
 def update(setting: Setting, case: Timed, shape: str, precision: str) -> dict[str, Any]:
@@ -138,7 +137,7 @@ def _ours(
     inputs = inputs_of(case.what, SHAPES[shape], max(ROWS, 2 * case.batch), case.lengths)
     placement = Placement(setting.device, recorder=_Eager if eager and setting.cuda else None)
     run = TrainingRun(objective, inputs, _optim(setting, case, precision), SEED, None, placement)
-    with kernels(setting.device), run.active():
+    with kernels(setting.device), run.updates.active():
         for step in range(1, setting.warm + 1):
             run.update(step)
         before, started = run.result.flops, now(setting)

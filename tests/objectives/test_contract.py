@@ -15,8 +15,7 @@ import torch
 from harness.contract.objectives import OF_OBJECTIVE, Subject, seen
 from harness.encoders.tokens import ClozeExamples
 from harness.methods import definition_of
-from harness.objectives.base import Views
-from harness.objectives.measures import embedding_std
+from harness.objectives.base import Views, embedding_std
 from harness.training.forward_backward import autocast
 from harness.training.update import trainable
 

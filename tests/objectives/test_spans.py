@@ -22,7 +22,7 @@ from harness.objectives.classification import CRITERIA
 from harness.objectives.heads import TokenHead
 from harness.specs import Data, Encoder, RowSet, Selection, Stage
 from harness.tasks.metrics import score
-from harness.training.forward_backward import ForwardBackward
+from harness.training.forward_backward import ForwardBackward, Placement
 from harness.training.loop import Inputs, Scoring, predict, train
 from harness.training.process_group import ProcessGroup
 
@@ -132,7 +132,7 @@ def test_a_batch_split_over_ranks_and_micro_batches_is_the_batch(
         module, loss = built(bert), 0.0
         module.no_sync = nullcontext
         for rank in range(size):
-            run = ForwardBackward(module, ProcessGroup(rank, size), at_once, "fp32", CPU, 1)
+            run = ForwardBackward(module, tiny.optim(), 1, Placement(CPU, ProcessGroup(rank, size), at_once))
             loss += float(run.run(module.prepare(examples, labels, tiny.draw_of()), 1)["loss"])
         parameters = dict(module.named_parameters())
         found.append((loss, {name: p.grad / size for name, p in parameters.items() if p.grad is not None}))

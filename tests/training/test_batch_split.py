@@ -17,10 +17,8 @@ from torch import Tensor, nn
 from harness.encoders.kernels import cpu
 from harness.encoders.kernels.cpu import Dropout
 from harness.training import forward_backward
-from harness.training.forward_backward import ForwardBackward, split_batch
-from harness.training.process_group import SINGLE_PROCESS
+from harness.training.forward_backward import ForwardBackward, Placement, split_batch
 
-CPU = torch.device("cpu")
 ROWS = 8
 """Of a batch: two groups of 4, or half a group of SCL's 16."""
 
@@ -84,8 +82,8 @@ def gradients(
     module = tiny.built(folder, spec).double()
     rows = np.arange(3, 3 + ROWS)
     labels = None if inputs.labels is None else inputs.labels[rows]
-    views = module.prepare(inputs.train.take(rows), labels, tiny.draw_of())
-    terms = ForwardBackward(module, SINGLE_PROCESS, micro_batch, precision, CPU, 1).run(views, 1)
+    views, optim = module.prepare(inputs.train.take(rows), labels, tiny.draw_of()), tiny.optim(precision=precision)
+    terms = ForwardBackward(module, optim, 1, Placement(micro_batch=micro_batch)).run(views, 1)
     return terms, {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
 
 

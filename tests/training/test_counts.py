@@ -28,6 +28,7 @@ from harness.streams import seed_of
 from harness.training import loop
 from harness.training.forward_backward import seed_dropout
 from harness.training.loop import predict, train
+from harness.training.update import trainable
 
 CPU = torch.device("cpu")
 CASES = (
@@ -158,7 +159,7 @@ def test_the_optimizer_holds_the_rows_that_occur(
     stage, inputs = tiny.fine_tuning(folders[kind], steps=1)
     objective = tiny.built(folders[kind], stage.objective)
     words = objective.encoder.model.get_input_embeddings().weight
-    every = sum(parameter.numel() for parameter in loop.trainable(objective).values())
+    every = sum(parameter.numel() for parameter in trainable(objective).values())
     held: list[int] = []
     step = torch.optim.AdamW.step
 

@@ -24,6 +24,7 @@ from harness.objectives import build
 from harness.objectives.base import TrainingObjective
 from harness.specs import Objective, Stage
 from harness.training import forward_backward, loop
+from harness.training.forward_backward import Placement
 from harness.training.loop import (
     Inputs,
     Scoring,
@@ -32,10 +33,9 @@ from harness.training.loop import (
     predict,
     schedule,
     train,
-    trainable,
 )
 from harness.training.result import TrainingResult
-from harness.training.update import Placement
+from harness.training.update import trainable
 
 CPU = torch.device("cpu")
 

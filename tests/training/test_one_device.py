@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from harness.methods import DEFINITIONS
-from harness.training.forward_backward import ForwardBackward
-from harness.training.process_group import SINGLE_PROCESS
+from harness.training.forward_backward import ForwardBackward, Placement
 
 META = torch.device("meta")
 TRANSFERS = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
@@ -46,7 +45,7 @@ def test_a_step_of_every_objective(name: str, relative: tuple[int, int], micro_b
     objective = tiny.built(bert, spec, dropout=0.1, relative=relative).to(META)
     labels = None if inputs.labels is None else inputs.labels[rows]
     views = objective.prepare(inputs.train.take(rows), labels, tiny.draw_of())
-    batches = ForwardBackward(objective, SINGLE_PROCESS, micro_batch, "fp32", META, 1)
+    batches = ForwardBackward(objective, tiny.optim(), 1, Placement(META, micro_batch=micro_batch))
     with OneDevice():
         terms = batches.run(views, 1)
     assert {term.device for term in terms.values()} == {META}

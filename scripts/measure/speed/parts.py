@@ -25,7 +25,6 @@ from harness.specs import Stage
 from harness.streams import stream
 from harness.training.forward_backward import ForwardBackward
 from harness.training.loop import predict
-from harness.training.process_group import SINGLE_PROCESS
 from harness.training.update import decay_groups, trainable
 
 CPU = torch.device("cpu")
@@ -56,7 +55,7 @@ def our_step(opened: Opened, stage: Stage) -> Part:
         compact(objective.encoder.base, torch.from_numpy(inputs.train.tokens.ids.astype(np.int64)))
     trained = trainable(objective)
     optimizer = torch.optim.AdamW(decay_groups(trained, stage.optim), lr=stage.optim.lr, fused=True)
-    batches = ForwardBackward(objective, SINGLE_PROCESS, 0, stage.optim.precision, CPU, 0)
+    batches = ForwardBackward(objective, stage.optim, 0)
     objective.train()
 
     def run() -> None:
