@@ -91,8 +91,8 @@ class Prepared:
     @cached_property
     def calibrations(self) -> tuple[Calibration, ...]:
         """By encoder. Made when asked for: commands that only show records need neither the last stages nor the device."""
-        speeds, device = self.store.speeds(), device_here(self.request.gpus_per_run)
-        return tuple(calibrate(speeds, each.encoder.digest, device) for each in self.plan.encoders)
+        ended, device = self.store.newest(200), device_here(self.request.gpus_per_run)
+        return tuple(calibrate(ended, each.encoder.digest, device) for each in self.plan.encoders)
 
     @property
     def hours(self) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.devices import cores
-from harness.store import Speed
+from harness.specs import Record
 
 PROBE_SHARE = 0.5
 """Share of a matrix product's speed that a training step reaches; used until a stage has been timed on this machine."""
@@ -28,10 +28,10 @@ class Calibration:
     known_by: str
 
 
-def calibrate(speeds: Iterable[Speed], encoder: str, device: str) -> Calibration:
+def calibrate(ended: Iterable[Record], encoder: str, device: str) -> Calibration:
     """From the last finished stages of this encoder on a device of this name, the newest first, else from a matrix product."""
-    here = [s for s in speeds if s.device == device and s.flops > 0 and s.seconds > 0.5]
-    same = [s for s in here if s.encoder == encoder][:WINDOW]
+    of, long = {"device": device, "encoder": encoder}, [s for s in ended if s.flops > 0 and s.seconds > 0.5]
+    same = [s for s in long if of.items() <= s.provenance.items()][:WINDOW]
     if not same:
         return Calibration(_probe() * PROBE_SHARE, "guessed from the speed of a matrix product")
     # A ratio of sums: the fixed cost of a stage of a few steps should not count as slowness.

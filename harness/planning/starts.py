@@ -49,13 +49,13 @@ def starts_of(resolved: ResolvedTable, store: Store, digests: Mapping[str, str])
             for label in sorted(store.labels_of(keys), key=lambda each: (each["subset"], each["seed"]))
             if (label["table"], label["row"], label["task"], label["size"]) == place
         }
-        records, stages = store.records(labels), {key: store.stage(key) for key in labels}
+        records, stages = store.records(labels), store.stages(labels)
         runs = [
             Run(stage, label["row"], row.method, start.task, start.size, label["subset"], label["seed"])
             for key, label in labels.items()
-            if (stage := stages[key]) and stage.encoder.digest == digests[row.encoder]
+            if (stage := stages.get(key)) and stage.encoder.digest == digests[row.encoder]
         ]
-        if not runs or None in stages.values():
+        if not runs or len(stages) < len(labels):
             continue
         if best := best_run(runs, records):
             found[row.name] = Parent(best.stage, "selected", ("encoder", HEAD) if start.head else ("encoder",))

@@ -2,8 +2,15 @@
 
 from harness.store.database import DEFAULT_URL, SCHEMA_VERSION
 from harness.store.exchange import merge
-from harness.store.kept import StoredRequest, StoredSeal
-from harness.store.records import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner, Speed, Store
+from harness.store.records import (
+    LEASE_SECONDS,
+    RENEW_SECONDS,
+    Grant,
+    Owner,
+    Store,
+    StoredRequest,
+    StoredSeal,
+)
 
 __all__ = [
     "DEFAULT_URL",
@@ -12,7 +19,6 @@ __all__ = [
     "SCHEMA_VERSION",
     "Grant",
     "Owner",
-    "Speed",
     "Store",
     "StoredRequest",
     "StoredSeal",

@@ -21,7 +21,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from harness.errors import KEPT, UserError, first_line, masked, quoted
-from harness.retry import TransientError
+from harness.retry import TransientError, retried
 from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, check_schema, connected, is_published, unpacked
 from harness.store.tables import META, metadata
 
@@ -48,25 +48,22 @@ class Database:
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, create: bool = True) -> None:
-        self._published = is_published(url)
+        self._published, self._written = is_published(url), False
+        folder = Path(url).expanduser() if self._published else Path()
         if not self._published and is_published(url, UNLABELLED_FILE):
             raise UserError(
                 f"{url}: was published without labels; complete it from its data in a store of yours with 'harness merge {shlex.quote(url)} --data DATA'."
             )
-        self._parsed = parsed(sqlite_url(unpacked(Path(url).expanduser() / RECORDS_FILE)) if self._published else url)
-        self.shown = url if self._published else shown(self._parsed)
+        place = parsed(sqlite_url(unpacked(folder / RECORDS_FILE)) if self._published else url)
+        self.path = Path(place.database or "") if place.get_backend_name() == "sqlite" else None
+        self.url = place.render_as_string(hide_password=False)
+        """With the password: never show it."""
+        self.shown = url if self._published else sqlite_url(self.path) if self.path else masked(str(place))
         if create:
             self.check_writable()
-        self.path: Path | None = None
-        self._written = False
-        self.url = self._parsed.render_as_string(hide_password=False)
-        """With the password: never show it."""
-        if self._parsed.get_backend_name() == "sqlite":
-            self.path = Path(self._parsed.database or "")
+        if self.path:
             # The ledger's process on a cluster has another current folder.
-            self.url = sqlite_url(self.path.resolve())
-            if self._published:
-                self.url = str(Path(url).expanduser().resolve())
+            self.url = str(folder.resolve()) if self._published else sqlite_url(self.path.resolve())
             try:
                 self.exists = self.path.exists()
                 if create and not self.exists:
@@ -77,7 +74,7 @@ class Database:
             if not self.exists and not create:
                 return
         try:
-            self._engine = _engine(self._parsed, "ro" if self._published else "rw")
+            self._engine = _engine(place, "ro" if self._published else "rw")
         except ModuleNotFoundError as error:
             raise UserError(
                 f"store '{self.shown}' needs the Python package '{error.name}': pip install 'glue-harness[postgresql]'."
@@ -138,6 +135,7 @@ class Database:
 
     _read = partialmethod(_transaction, harness_read=True)
 
+    @retried
     def _select(
         self, query: sa.Select[Any], column: sa.Column[str] | None = None, keys: Iterable[str] = ()
     ) -> list[sa.RowMapping]:
@@ -148,13 +146,12 @@ class Database:
         queries = [query] if column is None else [query.where(column.in_(part)) for part in parts(keys)]
         with self._read() as connection:
             rows = [row for each in queries for row in connection.execute(each).mappings()]
-        for name, kind, nullable in (
-            (c.name, c.type.python_type, c.nullable) for c in query.selected_columns if isinstance(c, sa.Column)
-        ):
-            for value in (row[name] for row in rows):
-                if not (isinstance(value, kind) or (nullable and value is None)) or value in (math.inf, -math.inf):
+        for each in (each for each in query.selected_columns if isinstance(each, sa.Column)):
+            for value in (row[each.name] for row in rows):
+                known = isinstance(value, each.type.python_type) or (each.nullable and value is None)
+                if not known or value in (math.inf, -math.inf):
                     raise UserError(
-                        f"The store {self.shown} holds {quoted(value)} as the {name} of a row; restore a copy of it, or name another store."
+                        f"The store {self.shown} holds {quoted(value)} as the {each.name} of a row; restore a copy of it, or name another store."
                     )
         return rows
 
@@ -239,13 +236,6 @@ def parsed(url: str) -> sa.engine.URL:
 def sqlite_url(path: Path) -> str:
     """The URL of a file, as `parsed` reads it."""
     return "sqlite:///" + str(path).replace("%", "%25").replace("?", "%3F")
-
-
-def shown(url: sa.engine.URL) -> str:
-    """A parsed URL for people, without its password."""
-    if url.get_backend_name() == "sqlite":
-        return sqlite_url(Path(url.database or ""))
-    return masked(url.render_as_string(hide_password=True))
 
 
 def _engine(url: sa.engine.URL, mode: str = "rw") -> Engine:

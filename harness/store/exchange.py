@@ -19,9 +19,8 @@ from harness.kinds import Predictions
 from harness.paths import named_alone
 from harness.specs import Record
 from harness.store.database import parts, sqlite_url
-from harness.store.kept import StoredRequest
 from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, write_packed
-from harness.store.records import Store
+from harness.store.records import Store, StoredRequest
 from harness.store.rows import anonymous, packed, record_of, unpacked
 from harness.store.studies import take_studies
 from harness.store.tables import (
@@ -37,8 +36,6 @@ from harness.store.tables import (
 CHUNK = 100
 """Records, with their predictions, of one transaction."""
 
-Columns = Mapping[Any, Any]
-"""A row of `records`, by the names of its columns."""
 Labels = Callable[[str], NDArray[Any]]
 """The gold labels [n] of a row set, in its canonical order, by its digest."""
 
@@ -69,6 +66,23 @@ class Merged:
     def agrees(self) -> bool:
         return not (self.conflicts or self.studies)
 
+    def take(self, connection: Connection, row: Mapping[Any, Any]) -> None:
+        """A record of the other store, where none or a failed one is here."""
+        of_key = RECORDS.c.key == row["key"]
+        old = connection.execute(sa.select(RECORDS).where(of_key)).mappings().first()
+        if old and (old["status"] == "done" or row["status"] != "done"):
+            here, there = record_of(old), record_of(row)
+            if old["status"] == "done" == row["status"] and not same_outcome(here, there):
+                self.conflicts.append(Conflict(row["key"], here, there))
+            else:
+                self.known += 1
+                self.other_weights += row["status"] == "done" and here.weights_digest != there.weights_digest
+            return
+        self.added += old is None
+        self.replaced += old is not None
+        connection.execute(sa.delete(RECORDS).where(of_key))
+        connection.execute(sa.insert(RECORDS).values(**row))
+
 
 def merge(target: Store, source: Store, gold: Labels | None = None) -> Merged:
     """Take over every record, label, request, seal, back-translation and study of `source` that `target` lacks. Merging again changes nothing.
@@ -78,9 +92,10 @@ def merge(target: Store, source: Store, gold: Labels | None = None) -> Merged:
     if here := target.requests():  # the last bench of a store is one that was run on it
         before = math.nextafter(here[0].asked_at, 0.0)
         requests = [row | {"asked_at": min(row["asked_at"], before)} for row in requests]
-    take_rows(target, REQUESTS, requests)
-    for table in (RUNS, REQUEST_STAGES, SNAPSHOTS, TRANSLATIONS, SEALS):
-        take_rows(target, table, source._select(sa.select(table)))
+    others = {
+        table: source._select(sa.select(table)) for table in (RUNS, REQUEST_STAGES, SNAPSHOTS, TRANSLATIONS, SEALS)
+    }
+    _take_rows(target, {REQUESTS: requests, **others})
     merged.studies = take_studies(target, source)
     return merged
 
@@ -91,39 +106,15 @@ def take_records(target: Store, source: Store, keys: Collection[str], gold: Labe
     what takes the place of their gold labels."""
     merged = Merged()
     for part in parts(keys, CHUNK):
-        rows = source._select(sa.select(RECORDS).order_by(RECORDS.c.key), RECORDS.c.key, part)
+        rows = [*map(anonymous, source._select(sa.select(RECORDS).order_by(RECORDS.c.key), RECORDS.c.key, part))]
+        for row in rows:
+            if gold and row["predictions"]:
+                kept = unpacked(row["predictions"])
+                row["predictions"] = packed({name: Predictions(each.arrays, gold(name)) for name, each in kept.items()})
         with target._write() as connection:
             for row in rows:
-                taken = anonymous(row)
-                _take_record(connection, _labelled(taken, gold) if gold else taken, merged)
+                merged.take(connection, row)
     return merged
-
-
-def _labelled(row: Columns, gold: Labels) -> Columns:
-    """A row whose predictions have these labels."""
-    if not row["predictions"]:
-        return row
-    kept = unpacked(row["predictions"])
-    blob = packed({digest: Predictions(predicted.arrays, gold(digest)) for digest, predicted in kept.items()})
-    return {**row, "predictions": blob}
-
-
-def _take_record(connection: Connection, row: Columns, merged: Merged) -> None:
-    of_key = RECORDS.c.key == row["key"]
-    old = connection.execute(sa.select(RECORDS).where(of_key)).mappings().first()
-    if old and (old["status"] == "done" or row["status"] != "done"):
-        here, there = record_of(old), record_of(row)
-        if old["status"] == "done" == row["status"] and not same_outcome(here, there):
-            merged.conflicts.append(Conflict(row["key"], here, there))
-        else:
-            merged.known += 1
-            merged.other_weights += row["status"] == "done" and here.weights_digest != there.weights_digest
-        return
-    if old:
-        connection.execute(sa.delete(RECORDS).where(of_key))
-    merged.added += old is None
-    merged.replaced += old is not None
-    connection.execute(sa.insert(RECORDS).values(**row))
 
 
 def same_outcome(one: Record, other: Record) -> bool:
@@ -136,13 +127,11 @@ def same_outcome(one: Record, other: Record) -> bool:
     )
 
 
-def take_rows(target: Store, table: sa.Table, rows: Iterable[Mapping[Any, Any]]) -> None:
-    """Insert those rows whose primary key is not there."""
+def _take_rows(target: Store, rows: Mapping[sa.Table, Iterable[Mapping[Any, Any]]]) -> None:
+    """Insert those rows of tables whose primary key is not there."""
     with target._write() as connection:
-        target._insert(connection, table, [*map(dict, rows)])
-
-
-# ---------------------------------------------------------------- one table, published
+        for table, of_table in rows.items():
+            target._insert(connection, table, [*map(dict, of_table)])
 
 
 def publish_records(
@@ -163,22 +152,20 @@ def publish_records(
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "records.db"
         made = Store(sqlite_url(path))
-        count = take_records(made, store, sorted(keys), None if gold else _no_labels).added
+        count = take_records(made, store, sorted(keys), None if gold else lambda _: np.empty(0, np.int64)).added
         labels = [label for label in store.labels_of(sorted(keys)) if label["table"] == table]
-        take_rows(made, RUNS, sorted(labels, key=lambda label: [str(value) for value in label.values()]))
         last = made._select(sa.select(sa.func.max(RECORDS.c.committed_at).label("at")))[0]["at"]
         request = StoredRequest(table, values, asked_at=last or 0.0)
-        take_rows(made, REQUESTS, [request.row])
-        take_rows(made, REQUEST_STAGES, [{"key": key, "digest": request.digest} for key in sorted(keys)])
         body = named_alone(json.dumps(snapshot))
-        take_rows(made, SNAPSHOTS, [{"digest": request.digest, "body": body}] if snapshot else [])
-        seals = sa.select(SEALS).where(SEALS.c.table == table).order_by(*SEALS.primary_key)
-        take_rows(made, SEALS, store._select(seals))
+        rows: dict[sa.Table, Iterable[Mapping[Any, Any]]] = {
+            RUNS: sorted(labels, key=lambda label: [str(value) for value in label.values()]),
+            REQUESTS: [request.row],
+            REQUEST_STAGES: [{"key": key, "digest": request.digest} for key in sorted(keys)],
+            SNAPSHOTS: [{"digest": request.digest, "body": body}] if snapshot else [],
+            SEALS: store._select(sa.select(SEALS).where(SEALS.c.table == table).order_by(*SEALS.primary_key)),
+        }
+        _take_rows(made, rows)
         name, other = (RECORDS_FILE, UNLABELLED_FILE) if gold else (UNLABELLED_FILE, RECORDS_FILE)
         write_packed(path, folder / name)
         (folder / other).unlink(missing_ok=True)
     return count
-
-
-def _no_labels(_: str) -> NDArray[Any]:
-    return np.empty(0, np.int64)

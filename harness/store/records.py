@@ -1,4 +1,4 @@
-"""The store: records and run labels, guarded by leases, and the default folder of artifacts (weights and checkpoints).
+"""The store: records and run labels, guarded by leases; requests, sealed plans and back-translations; and the default folder of artifacts.
 
 Laws: at most one record per key is committed; only the holder of a live lease commits; a `done` record is never overwritten; a failed one never
 counts as done. A live lease is exclusive. It ends with its process, on another host after LEASE_SECONDS.
@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,13 +19,23 @@ from typing import Any, Literal
 import psutil
 import sqlalchemy as sa
 
+from harness.errors import UserError
 from harness.processes import started_at
 from harness.retry import TransientError, retried
-from harness.specs import Record, Run, Stage, Status
-from harness.store.database import parts
-from harness.store.kept import Kept
+from harness.specs import Record, Run, Stage, Status, digest_of
+from harness.store.database import Database, parts
 from harness.store.rows import packed, record_of, stage_of, written
-from harness.store.tables import LEASES, RECORDS, REQUEST_STAGES, RUNS
+from harness.store.tables import (
+    LEASES,
+    RECORDS,
+    REQUEST_STAGES,
+    REQUESTS,
+    RUNS,
+    SEALS,
+    SNAPSHOTS,
+    STUDIES,
+    TRANSLATIONS,
+)
 
 LEASE_SECONDS = 180.0
 """A lease of another host that was not renewed for this long is dead; one of this host dies with its process. It is longer than a
@@ -34,7 +44,7 @@ RENEW_SECONDS = 10.0
 
 Grant = Literal["granted", "held", "settled"]
 
-C = RECORDS.c
+C, S = RECORDS.c, REQUEST_STAGES.c
 # Made once: SQLAlchemy takes as long to make and look up a statement as SQLite to execute it.
 PLAIN = sa.select(C.key, C.record)
 WHOLE = PLAIN.add_columns(C.predictions)
@@ -77,17 +87,40 @@ def _host() -> str:
 
 
 @dataclass(frozen=True)
-class Speed:
-    """How fast one recorded stage was: the name of its device, from which encoder (digest), its FLOPs and its
-    seconds."""
+class StoredRequest:
+    """`table`: the table's own name; `study`: '' for a bench; `values`: by the flag's name, JSON; `asked_at`: Unix time."""
 
-    device: str
-    encoder: str
-    flops: float
-    seconds: float
+    table: str
+    values: Mapping[str, Any]
+    study: str = ""
+    asked_at: float = 0.0
+
+    @property
+    def digest(self) -> str:
+        return digest_of([self.table, self.study, dict(self.values)])
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """As the store keeps it."""
+        own = {"digest": self.digest, "table": self.table, "study": self.study}
+        return own | {"body": json.dumps(dict(self.values)), "asked_at": self.asked_at}
 
 
-class Store(Kept):
+@dataclass(frozen=True)
+class StoredSeal:
+    """A plan that was sealed. `digest`: of the plan alone, so that whoever has the data gets the same from the same command; `plan`: JSON; `sealed_at`:
+    Unix time, by the clock of the machine that sealed it."""
+
+    digest: str
+    plan: Mapping[str, Any]
+    sealed_at: float
+
+    @property
+    def intact(self) -> bool:
+        return digest_of(dict(self.plan)) == self.digest
+
+
+class Store(Database):
     """One open store. Its errors are those of `Database`."""
 
     @property
@@ -95,27 +128,24 @@ class Store(Kept):
         """The default folder of weights and checkpoints, beside the database."""
         return (self.path.parent if self.path else Path(".harness")) / "products"
 
-    @retried
+    # ---------------------------------------------------------------- records, by key
+
     def statuses(self, keys: Iterable[str]) -> dict[str, tuple[Status, int]]:
         """Status and attempt number of every key that has a record."""
         rows = self._select(sa.select(C.key, C.status, C.attempt), C.key, keys)
         return {row["key"]: (row["status"], row["attempt"]) for row in rows}
 
-    @retried
     def keys(self) -> set[str]:
         """All recorded keys."""
-        return {str(row["key"]) for row in self._select(sa.select(RECORDS.c.key))}
+        return {row["key"] for row in self._select(sa.select(C.key))}
 
-    @retried
     def settled(self) -> set[str]:
         """The keys of stages that ended and belong to no request with a stage left to train."""
-        joined = sa.select(REQUEST_STAGES.c.digest).outerjoin(RECORDS, C.key == REQUEST_STAGES.c.key)
+        joined = sa.select(S.digest).outerjoin(RECORDS, C.key == S.key)
         left = joined.where(sa.func.coalesce(C.status, "failed") == "failed")
-        needed = sa.select(REQUEST_STAGES.c.key).where(REQUEST_STAGES.c.digest.in_(left))
-        query = sa.select(C.key).where(C.status != "failed", C.key.not_in(needed))
-        return {str(row["key"]) for row in self._select(query)}
+        needed = sa.select(S.key).where(S.digest.in_(left))
+        return {row["key"] for row in self._select(sa.select(C.key).where(C.status != "failed", C.key.not_in(needed)))}
 
-    @retried
     def records(self, keys: Iterable[str], *, predictions: bool = False) -> dict[str, Record]:
         """Records by key."""
         return {row["key"]: record_of(row) for row in self._select(WHOLE if predictions else PLAIN, C.key, keys)}
@@ -125,29 +155,26 @@ class Store(Kept):
         for part in parts(keys, 100):
             yield from self.records(part, predictions=predictions).items()
 
-    @retried
-    def stage(self, key: str) -> Stage | None:
-        """The stage of a record."""
-        found = self._select(sa.select(C.key, C.stage).where(C.key == key))
-        return stage_of(found[0]) if found else None
+    def newest(self, count: int) -> list[Record]:
+        """The finished stages that were recorded last, the newest first."""
+        query = PLAIN.where(C.status == "done").order_by(C.committed_at.desc()).limit(count)
+        return [record_of(row) for row in self._select(query)]
 
-    @retried
+    def stages(self, keys: Iterable[str]) -> dict[str, Stage]:
+        """The stages of records by key."""
+        return {row["key"]: stage_of(row) for row in self._select(sa.select(C.key, C.stage), C.key, keys)}
+
+    def stage(self, key: str) -> Stage | None:
+        return self.stages([key]).get(key)
+
     def keys_like(self, prefix: str) -> list[str]:
         """Recorded keys that start with `prefix`, at most 20."""
-        query = sa.select(RECORDS.c.key).where(RECORDS.c.key.startswith(prefix, autoescape=True)).limit(20)
-        return sorted(str(row["key"]) for row in self._select(query))
+        query = sa.select(C.key).where(C.key.startswith(prefix, autoescape=True)).limit(20)
+        return sorted(row["key"] for row in self._select(query))
 
-    @retried
     def committed_at(self, keys: Iterable[str]) -> dict[str, float]:
         """When the records of these keys were committed (Unix time)."""
         return {row["key"]: row["committed_at"] for row in self._select(sa.select(C.key, C.committed_at), C.key, keys)}
-
-    @retried
-    def speeds(self) -> list[Speed]:
-        """The newest 200 finished stages, which calibrate a plan's estimate."""
-        newest = PLAIN.where(C.status == "done").order_by(C.committed_at.desc()).limit(200)
-        recorded = [(each, each.provenance) for each in map(record_of, self._select(newest))]
-        return [Speed(p.get("device", ""), p.get("encoder", ""), r.flops, r.seconds) for r, p in recorded]
 
     def commit(self, stage: Stage, record: Record, owner: Owner) -> bool:
         """Write a record if `owner` holds the lease of its key, and release that. False: another process has the stage now."""
@@ -205,9 +232,8 @@ class Store(Kept):
     @retried
     def renew(self, owner: Owner) -> None:
         with self._write() as connection:
-            connection.execute(
-                sa.update(LEASES).where(LEASES.c.owner == owner.token).values(renewed_at=self._now(connection))
-            )
+            mine = sa.update(LEASES).where(LEASES.c.owner == owner.token)
+            connection.execute(mine.values(renewed_at=self._now(connection)))
 
     def release(self, owner: Owner, key: str | None = None) -> None:
         """Release one lease, or all of an owner and of the processes that work for it. Not retried: they expire at the owner's end anyway."""
@@ -230,9 +256,9 @@ class Store(Kept):
     def label(self, table: str, runs: Iterable[Run]) -> None:
         """Keep the labels of runs with their keys; existing labels stay."""
         rows = [
-            {"key": r.stage.key, "table": table, "row": r.row, "method": r.method, "task": r.task}
-            | {"size": r.size, "subset": r.subset, "seed": r.seed}
-            for r in runs
+            {"key": run.stage.key, "table": table}
+            | {name: getattr(run, name) for name in ("row", "method", "task", "size", "subset", "seed")}
+            for run in runs
         ]
         with self._write() as connection:
             self._insert(connection, RUNS, rows)
@@ -240,26 +266,134 @@ class Store(Kept):
     def labels(self, key: str) -> list[dict[str, Any]]:
         return self.labels_of([key])
 
-    @retried
     def labels_of(self, keys: Iterable[str]) -> list[dict[str, Any]]:
         """The labels of the runs with any of these keys."""
         return [dict(row) for row in self._select(sa.select(RUNS), RUNS.c.key, keys)]
 
-    @retried
     def recorded_runs(self) -> list[dict[str, Any]]:
         """The label of every run whose last stage is recorded, with `committed_at` (Unix time); the newest first."""
-        when = RECORDS.c.committed_at
-        query = sa.select(RUNS, when).join(RECORDS, RUNS.c.key == RECORDS.c.key)
-        order = (when.desc(), RUNS.c.table, RUNS.c.row, RUNS.c.task, RUNS.c.size, RUNS.c.subset, RUNS.c.seed)
-        return [dict(row) for row in self._select(query.order_by(*order))]
+        order = (C.committed_at.desc(), *(RUNS.c[name] for name in ("table", "row", "task", "size", "subset", "seed")))
+        query = sa.select(RUNS, C.committed_at).join(RECORDS, RUNS.c.key == C.key).order_by(*order)
+        return [dict(row) for row in self._select(query)]
+
+    # ---------------------------------------------------------------- requests of benches and studies, with their stages
+
+    def keep_request(self, request: StoredRequest, keys: Iterable[str], snapshot: Any = None) -> None:
+        """Keep a request with the keys of its stages and, as JSON, what its plan read; a known one gets the time, its new stages and that. If it is
+        the last request and has nothing new, nothing is written."""
+        digest, keys = request.digest, tuple(keys)
+        last = self._select(sa.select(REQUESTS.c.digest).order_by(REQUESTS.c.asked_at.desc()).limit(1))
+        read = [] if snapshot is None else [{"digest": digest, "body": json.dumps(snapshot)}]
+        known = [row["digest"] for row in last] == [digest] and set(keys) <= set(self.stages_of(request))
+        query = sa.select(SNAPSHOTS).where(SNAPSHOTS.c.digest == digest)
+        if not known or (read and [*map(dict, self._select(query))] != read):
+            self._keep_request(request.row, [{"key": key, "digest": digest} for key in keys], read)
+
+    @retried
+    def _keep_request(self, row: dict[str, Any], stages: list[dict[str, Any]], read: list[dict[str, Any]]) -> None:
+        with self._write() as connection:
+            row |= {"asked_at": self._now(connection)}
+            self._insert(connection, REQUESTS, [row], replacing=["asked_at"])
+            self._insert(connection, REQUEST_STAGES, stages)
+            self._insert(connection, SNAPSHOTS, read, replacing=["body"])
+
+    def requests(self, key: str | None = None) -> list[StoredRequest]:
+        """All requests, or those that need the stage `key`; the last one first."""
+        query = sa.select(REQUESTS).order_by(REQUESTS.c.asked_at.desc(), REQUESTS.c.digest)
+        if key is not None:
+            query = query.where(REQUESTS.c.digest.in_(sa.select(S.digest).where(S.key == key)))
+        return [
+            StoredRequest(row["table"], self._object(row["body"], "a request"), row["study"], row["asked_at"])
+            for row in self._select(query)
+        ]
+
+    def requests_for(self, keys: Iterable[str]) -> list[tuple[StoredRequest, frozenset[str], int]]:
+        """The requests that need any of these stages, the last one first: each with those that it needs and with the number of all
+        its stages."""
+        needed: dict[str, set[str]] = {}
+        for row in self._select(sa.select(REQUEST_STAGES), S.key, keys):
+            needed.setdefault(row["digest"], set()).add(row["key"])
+        count = sa.select(S.digest, sa.func.count().label("count")).group_by(S.digest)
+        counts = {row["digest"]: row["count"] for row in self._select(count)}
+        known = ((request, request.digest) for request in self.requests())
+        return [(request, frozenset(needed[digest]), counts[digest]) for request, digest in known if digest in needed]
+
+    def stages_of(self, request: StoredRequest) -> list[str]:
+        """The keys of the stages that a kept request needs."""
+        return [row["key"] for row in self._select(sa.select(S.key).where(S.digest == request.digest))]
+
+    def snapshot_of(self, request: StoredRequest) -> Any:
+        """What the plan of a kept request read, as `keep_request` got it; None where that is not known."""
+        rows = self._select(sa.select(SNAPSHOTS.c.body).where(SNAPSHOTS.c.digest == request.digest))
+        return self._object(rows[0]["body"], "a snapshot") if rows else None
+
+    def _object(self, text: str, what: str) -> dict[str, Any]:
+        """An object in JSON. Raises UserError for anything else."""
+        with suppress(ValueError, TypeError, RecursionError):
+            found = json.loads(text)
+            digest_of(found)  # which takes what JSON knows alone
+            if isinstance(found, dict):
+                return found
+        raise UserError(
+            f"The store {self.shown} holds {what} that is no object in JSON; restore a copy of it, or name another store."
+        )
+
+    # ---------------------------------------------------------------- sealed plans, by their digest
+
+    @retried
+    def keep_seal(self, table: str, plan: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+        """Keep a plan with the time; one that is sealed already stays as it is. Where any of its `keys` has a record nothing is kept: these are
+        returned. Both in one transaction, so that in this store no record of a sealed plan is older than its seal, whatever the clock says."""
+        digest = digest_of(dict(plan))
+        row: dict[str, Any] = {"digest": digest, "table": table, "body": json.dumps(dict(plan))}
+        with self._write() as connection:
+            row["sealed_at"] = self._now(connection)
+            if connection.execute(sa.select(SEALS.c.digest).where(SEALS.c.digest == digest)).first():
+                return []
+            asked = [sa.select(C.key).where(C.key.in_(part)) for part in parts(keys)]
+            recorded = [str(key) for query in asked for key in connection.execute(query).scalars()]
+            self._insert(connection, SEALS, [] if recorded else [row])
+        return recorded
+
+    def seals(self, table: str) -> list[StoredSeal]:
+        """The sealed plans of a table, the first one first, each plan once; a damaged one is not `intact`."""
+        query = sa.select(SEALS).where(SEALS.c.table == table).order_by(SEALS.c.sealed_at, SEALS.c.digest)
+        found: dict[str, StoredSeal] = {}
+        for row in self._select(query):
+            plan: dict[str, Any] = {}
+            with suppress(ValueError, TypeError):
+                plan = dict(json.loads(row["body"]))
+            found.setdefault(row["digest"], StoredSeal(row["digest"], plan, row["sealed_at"]))
+        return [*found.values()]
+
+    # ---------------------------------------------------------------- back-translations and studies
+
+    def translations(self, keys: Sequence[str]) -> dict[str, str]:
+        """The back-translated texts, by the digest of text and translator, of those keys that have one."""
+        rows = self._select(sa.select(TRANSLATIONS), TRANSLATIONS.c.digest, keys)
+        return {row["digest"]: row["text"] for row in rows}
+
+    @retried
+    def keep_translations(self, texts: Mapping[str, str]) -> None:
+        """Keep texts by key, all or none; a key that has a text keeps it."""
+        if texts:
+            with self._write() as connection:
+                self._insert(connection, TRANSLATIONS, [{"digest": key, "text": text} for key, text in texts.items()])
+
+    @retried
+    def studies(self) -> list[str]:
+        """The names of Optuna's studies, in its own table."""
+        if not self.exists:
+            return []
+        with self._read() as connection:
+            there = sa.inspect(connection).has_table(STUDIES.name)
+            return [*connection.execute(sa.select(STUDIES.c.study_name)).scalars()] if there else []
 
 
 def _alive(lease: Mapping[Any, Any], now: float) -> bool:
     if lease["host"] == _host():
-        try:
-            process = psutil.Process(
-                lease["pid"]
-            )  # pids are reused, and a killed process is a zombie until its parent reads its exit status
+        try:  # pids are reused, and a killed process is a zombie until its parent reads its exit status
+            process = psutil.Process(lease["pid"])
             same = abs(started_at(process) - lease["started"]) < 1.0
             return same and bool(process.status() != psutil.STATUS_ZOMBIE)
         except psutil.Error:

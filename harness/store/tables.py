@@ -24,74 +24,40 @@ class _AnyText(sa.types.TypeDecorator[str]):
 
 
 metadata = sa.MetaData()
-META = sa.Table("meta", metadata, sa.Column("name", sa.String(64), primary_key=True), sa.Column("value", sa.Text))
-RECORDS = sa.Table(
-    "records",
-    metadata,
-    sa.Column("key", sa.String(64), primary_key=True),
-    sa.Column("status", sa.String(16), nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("stage", sa.Text, nullable=False),
-    sa.Column("record", sa.Text, nullable=False),
-    sa.Column("predictions", sa.LargeBinary),
-    sa.Column("committed_at", sa.Float, nullable=False),
+KEY, TEXT, NUMBER, TIME = sa.String(64), sa.Text, sa.BigInteger, sa.Float  # names have any length
+
+
+def _table(name: str, keys: str, /, **columns: Any) -> sa.Table:
+    """`keys`: the columns of its primary key."""
+    primary = keys.split()
+    made = [
+        sa.Column(each, kind, primary_key=each in primary, nullable=kind is sa.LargeBinary)
+        for each, kind in columns.items()
+    ]
+    return sa.Table(name, metadata, *made)
+
+
+META = _table("meta", "name", name=KEY, value=TEXT)
+RECORDS = _table(
+    *("records", "key"),
+    **{"key": KEY, "status": sa.String(16), "attempt": sa.Integer, "stage": TEXT, "record": TEXT},
+    **{"predictions": sa.LargeBinary, "committed_at": TIME},
 )
-RUNS = sa.Table(
-    "runs",
-    metadata,
-    sa.Column("key", sa.String(64), primary_key=True),
-    sa.Column("table", sa.Text, primary_key=True),  # names have any length
-    sa.Column("row", sa.Text, primary_key=True),
-    sa.Column("method", sa.Text, nullable=False),
-    sa.Column("task", sa.Text, primary_key=True),
-    sa.Column("size", sa.BigInteger, primary_key=True),
-    sa.Column("subset", sa.BigInteger, primary_key=True),
-    sa.Column("seed", sa.BigInteger, primary_key=True),
+RUNS = _table(
+    *("runs", "key table row task size subset seed"),
+    **{"key": KEY, "table": TEXT, "row": TEXT, "method": TEXT, "task": TEXT},
+    **dict.fromkeys(("size", "subset", "seed"), NUMBER),
 )
-LEASES = sa.Table(
-    "leases",
-    metadata,
-    sa.Column("key", sa.String(64), primary_key=True),
-    sa.Column("owner", sa.String(64), nullable=False),
-    sa.Column("host", sa.String(255), nullable=False),
-    sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("started", sa.Float, nullable=False),
-    sa.Column("renewed_at", sa.Float, nullable=False),
+LEASES = _table(
+    *("leases", "key"),
+    **{"key": KEY, "owner": KEY, "host": sa.String(255), "pid": sa.Integer, "started": TIME, "renewed_at": TIME},
 )
-TRANSLATIONS = sa.Table(
-    "translations",
-    metadata,
-    sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("text", _AnyText, nullable=False),
-)
-REQUESTS = sa.Table(
-    "requests",
-    metadata,
-    sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("table", sa.Text, nullable=False),
-    sa.Column("study", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("asked_at", sa.Float, nullable=False),
-)
-REQUEST_STAGES = sa.Table(
-    "request_stages",
-    metadata,
-    sa.Column("key", sa.String(64), primary_key=True),
-    sa.Column("digest", sa.String(64), primary_key=True),
-)
-SNAPSHOTS = sa.Table(
-    "snapshots",  # what the plan of a request read
-    metadata,
-    sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("body", sa.Text, nullable=False),
-)
-SEALS = sa.Table(
-    "seals",  # plans that were sealed before their first run
-    metadata,
-    sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("sealed_at", sa.Float, primary_key=True),
-    sa.Column("table", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-)
+TRANSLATIONS = _table("translations", "digest", digest=KEY, text=_AnyText)
+REQUESTS = _table("requests", "digest", digest=KEY, table=TEXT, study=TEXT, body=TEXT, asked_at=TIME)
+REQUEST_STAGES = _table("request_stages", "key digest", key=KEY, digest=KEY)
+SNAPSHOTS = _table("snapshots", "digest", digest=KEY, body=TEXT)
+"""What the plan of a request read."""
+SEALS = _table("seals", "digest sealed_at", digest=KEY, sealed_at=TIME, table=TEXT, body=TEXT)
+"""Plans that were sealed before their first run."""
 STUDIES = sa.table("studies", sa.column("study_name"))
 """Optuna's, in the same database."""

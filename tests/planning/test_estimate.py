@@ -21,7 +21,7 @@ from harness.planning.estimate import (
     hours,
     remaining,
 )
-from harness.store import Speed
+from harness.specs import Record
 
 Took = Callable[[Timed, float], float]
 """Seconds of a stage that begins at a moment."""
@@ -101,20 +101,25 @@ def test_nothing_is_said_before_a_stage_ended_or_when_all_have() -> None:
 # ------------------------------------------------------------------------------------------------- before it runs
 
 
+def ended(device: str, encoder: str, flops: float, seconds: float) -> Record:
+    provenance = {"device": device, "encoder": encoder, "threads": 1}
+    return Record("", "done", flops=flops, seconds=seconds, provenance=provenance)
+
+
 def test_calibration_is_of_this_device_and_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     here = "a processor"
     speeds = [
-        Speed(here, "a", 4e10, 2.0),
-        Speed(here, "a", 2e10, 1.0),
-        Speed(here, "b", 9e10, 1.0),
-        Speed("another", "a", 9e12, 1.0),
-        Speed(here, "a", 9e12, 0.1),  # too short to be a measurement
-        Speed(here, "a", 0.0, 5.0),
+        ended(here, "a", 4e10, 2.0),
+        ended(here, "a", 2e10, 1.0),
+        ended(here, "b", 9e10, 1.0),
+        ended("another", "a", 9e12, 1.0),
+        ended(here, "a", 9e12, 0.1),  # too short to be a measurement
+        ended(here, "a", 0.0, 5.0),
     ]
     found = calibrate(speeds, "a", here)
     assert found.flops == pytest.approx(2e10)
     monkeypatch.setattr(estimate, "_probe", lambda: 1e11)
-    for none in ([], speeds[3:], [Speed("another", "c", 1e12, 5.0)]):
+    for none in ([], speeds[3:], [ended("another", "c", 1e12, 5.0)]):
         guess = calibrate(none, "c", here)
         assert guess.flops == pytest.approx(5e10)
         assert "guessed" in guess.known_by
@@ -129,13 +134,13 @@ def test_records_of_a_gpu_say_nothing_of_a_machine_without_one(tmp_path: Path, m
         monkeypatch.setattr(torch.cuda, "is_available", lambda of_use=of_use: of_use)
         assert device_here(None) == device_here(0.5) == expected
         assert device_here(0.0) == cpu
-    assert calibrate([Speed(gpu, "a", 4e13, 2.0), Speed(cpu, "a", 4e10, 2.0)], "a", cpu).flops == pytest.approx(2e10)
+    assert calibrate([ended(gpu, "a", 4e13, 2.0), ended(cpu, "a", 4e10, 2.0)], "a", cpu).flops == pytest.approx(2e10)
 
 
 def test_the_last_stages_count_most() -> None:
     """Fifty slow ones of last week weigh less than ten fast ones of today."""
     here = "a processor"
-    today, before = [Speed(here, "a", 1e12, 10.0)] * 10, [Speed(here, "a", 1e12, 80.0)] * 50
+    today, before = [ended(here, "a", 1e12, 10.0)] * 10, [ended(here, "a", 1e12, 80.0)] * 50
     assert calibrate(today + before, "a", here).flops > calibrate(before + today, "a", here).flops
 
 

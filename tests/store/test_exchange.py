@@ -125,7 +125,7 @@ def test_a_merge_that_stopped_is_finished_by_the_next(
     for seed in range(5):
         committed(other, stage(seed))
     monkeypatch.setattr(exchange, "CHUNK", 2)
-    take, count = exchange._take_record, 0
+    take, count = exchange.Merged.take, 0
 
     def stops(*arguments: object) -> None:
         nonlocal count
@@ -135,7 +135,7 @@ def test_a_merge_that_stopped_is_finished_by_the_next(
         take(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(exchange, "_take_record", stops)
+        patched.setattr(exchange.Merged, "take", stops)
         with pytest.raises(KeyboardInterrupt):
             merge(store, other)
     assert len(rows(store)) == 2, "whole transactions"

@@ -93,7 +93,12 @@ def test_nothing_is_made_by_whoever_only_reads(empty_databases: Iterator[str]) -
     url = next(empty_databases)
     store = Store(url, create=False)
     assert not store.exists
-    assert (store.statuses([OF.key]), store.translations([OF.key]), store.studies(), store.speeds()) == ({}, {}, [], [])
+    assert (store.statuses([OF.key]), store.translations([OF.key]), store.studies(), store.newest(9)) == (
+        {},
+        {},
+        [],
+        [],
+    )
     assert sa.inspect(store._engine).get_table_names() == []
     committed(Store(url.replace("postgresql+psycopg", "postgresql")), OF)
     assert Store(url, create=False).statuses([OF.key]) == {OF.key: ("done", 1)}

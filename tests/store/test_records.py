@@ -97,12 +97,12 @@ def test_keys_by_prefix_take_no_wildcards(store: Store) -> None:
     assert len(store.keys_like("")) == 20
 
 
-def test_speeds_are_those_of_finished_stages(store: Store) -> None:
+def test_the_newest_are_finished_stages(store: Store) -> None:
     committed(store, stage(1), mark=1)
     committed(store, stage(2), "failed", 2)
     committed(store, stage(3), mark=3)
-    assert [s.flops for s in store.speeds()] == [1e12 + 3, 1e12 + 1]
-    assert {(s.device, s.encoder, s.seconds) for s in store.speeds()} == {("a processor", "e" * 32, 2.5)}
+    assert [found.key for found in store.newest(9)] == [stage(3).key, stage(1).key]
+    assert [found.key for found in store.newest(1)] == [stage(3).key]
 
 
 def test_labels_are_kept_once_and_beside_the_key(store: Store) -> None:
@@ -141,7 +141,7 @@ def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(tmp_path:
     store = Store(f"sqlite:///{tmp_path / 'folder' / 'harness.db'}", create=False)
     assert not store.exists
     assert (store.statuses(["a"]), store.records(["a"]), store.labels("a")) == ({}, {}, [])
-    assert (store.keys_like(""), store.speeds(), store.stage("a")) == ([], [], None)
+    assert (store.keys_like(""), store.newest(9), store.stage("a")) == ([], [], None)
     assert list(tmp_path.iterdir()) == []
 
 
