@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
-from store.samples import committed, record, run, same, stage
+from store.samples import committed, stage
 
-from harness import retry
 from harness.cli import doctor
 from harness.errors import UserError
+from harness.retry import TransientError
 from harness.store import Owner, Store
 
 
@@ -30,31 +25,6 @@ def error_of(act: Callable[[], object]) -> str:
     assert "\n" not in text
     assert "Traceback" not in text
     return text
-
-
-@contextmanager
-def nobody() -> Iterator[None]:
-    """As a user who may not write everywhere, where the tests run as root."""
-    if os.geteuid():
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-@pytest.fixture
-def open_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder that another user can reach; pytest's own is closed to them."""
-    closed = [p for p in (tmp_path, *tmp_path.parents) if not p.stat().st_mode & 0o001]
-    modes = [p.stat().st_mode for p in closed]
-    for path in closed:
-        path.chmod(0o755)
-    yield tmp_path
-    for path, mode in zip(closed, modes, strict=True):
-        path.chmod(mode)
 
 
 @pytest.mark.parametrize("text", ["harness.db", "results/harness.db", "://", "c:\\x.db"])
@@ -134,78 +104,45 @@ def test_a_newer_schema_is_not_touched(file_store: Store, file_url: str) -> None
     assert Path(file_url.removeprefix("sqlite:///")).read_bytes() == before
 
 
-def test_read_only(open_folder: Path) -> None:
-    """A file that may be read: reading goes on, each write is refused in a sentence."""
-    of, path = stage(), open_folder / "harness.db"
-    committed(Store(f"sqlite:///{path}"), of)
-    for mode, folder_mode in ((0o444, 0o555), (0o666, 0o555)):
-        path.chmod(mode)
-        open_folder.chmod(folder_mode)
-        try:
-            with nobody():
-                store = Store(f"sqlite:///{path}")
-                assert store.statuses([of.key]) == {of.key: ("done", 1)}
-                for act in (partial(store.lease, "a" * 32, Owner.current()), partial(store.label, "t", [run(of)])):
-                    assert "may be written" in error_of(act)
-        finally:
-            open_folder.chmod(0o755)
-    assert same(Store(f"sqlite:///{path}").records([of.key], predictions=True)[of.key], record(of))
+def test_a_place_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = error_of(lambda: Store(f"sqlite:///{tmp_path}/file/harness.db"))
+    assert "cannot be opened or made: Not a directory" in found or "cannot be opened or made: File exists" in found
 
 
-def test_a_folder_that_may_not_be_written(open_folder: Path) -> None:
-    open_folder.chmod(0o555)
-    try:
-        with nobody():
-            for name in ("harness.db", "new/harness.db"):
-                found = error_of(lambda: Store(f"sqlite:///{open_folder / name}"))  # noqa: B023
-                assert "cannot be opened or made: Permission denied" in found
-    finally:
-        open_folder.chmod(0o755)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_locked_by_another_program(file_store: Store, file_url: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "written", "passes"),
+    [
+        ("SQLITE_FULL", False, True),
+        ("SQLITE_IOERR_READ", False, True),
+        ("SQLITE_READONLY", False, False),
+        ("SQLITE_READONLY", True, True),
+        ("SQLITE_CANTOPEN", True, True),
+        ("SQLITE_BUSY", True, False),
+    ],
+)
+def test_an_error_of_the_database_is_a_sentence_and_may_pass(
+    file_store: Store, name: str, written: bool, passes: bool
+) -> None:
+    """A full disk may; a file that is closed to writers where this process wrote to it before."""
     of, owner = stage(), Owner.current()
-    file_store.lease(of.key, owner)
-    other = sqlite3.connect(file_url.removeprefix("sqlite:///"), isolation_level=None)
-    other.execute("BEGIN EXCLUSIVE")
-    for act in (
-        lambda: Store(file_url),
-        lambda: file_store.statuses([of.key]),
-        lambda: file_store.commit(of, record(of), owner),
-        lambda: file_store.lease("b" * 32, owner),
-    ):
-        found = error_of(act)
-        assert "database is locked" in found
-        assert "the same command resumes" in found
-    other.execute("ROLLBACK")
-    other.close()
-    assert file_store.commit(of, record(of), owner), "nothing is lost once it is free again"
+    store = Store(file_store.url)
+    if written:
+        assert store.lease(of.key, owner) == "granted"
+    error = sqlite3.OperationalError("it broke")
+    error.sqlite_errorname = name
 
+    def fail() -> None:
+        with store.as_user_error():
+            raise sa.exc.OperationalError("", {}, error)
 
-def fill_until_full(store: Store) -> tuple[int, str]:
-    """Commit until the disk is full: how many were committed, and what was said."""
-    for seed in range(1, 1000):
-        owner = Owner.current()
-        try:
-            store.lease(stage(seed).key, owner)
-            assert store.commit(stage(seed), record(stage(seed)), owner)
-        except UserError as error:
-            return seed - 1, str(error)
-    raise AssertionError("the disk was never full")
-
-
-@pytest.mark.usefixtures("impatient")
-def test_full_disk_by_a_database_that_may_not_grow(file_store: Store, file_url: str) -> None:
-    file_store._engine.dispose()
-    pages = os.path.getsize(file_url.removeprefix("sqlite:///")) // 4096 + 20
-    sa.event.listen(file_store._engine, "connect", lambda c, _: c.execute(f"PRAGMA max_page_count = {pages}"))
-    count, said = fill_until_full(file_store)
-    assert count > 1
-    assert "database or disk is full" in said
-    assert "recorded stages are kept" in said
-    assert len(Store(file_url).statuses([stage(seed).key for seed in range(1, 1000)])) == count
-    assert Store(file_url).integrity() == "ok"
+    said = error_of(fail)
+    assert "failed (it broke); check that it is there, may be written and has room" in said
+    assert "recorded stages are kept, and the same command resumes" in said
+    with pytest.raises(TransientError if passes else UserError) as caught:
+        fail()
+    assert isinstance(caught.value, TransientError) == passes
+    assert store.lease(of.key, owner) == "granted", "it goes on"
 
 
 ODD = ["a%20b", "a?b", "50%", "a#b", "a b", "ä日", "a:b@c", "a&b=c;d"]
@@ -224,37 +161,3 @@ def test_a_store_lies_where_the_folder_is(tmp_path: Path, name: str, monkeypatch
     assert Store(store.url, create=False).statuses([stage().key])
     assert sa.inspect(sa.create_engine(store.url)).has_table("records")
     assert {each.name for each in tmp_path.iterdir()} == {name}
-
-
-def test_a_file_that_is_closed_to_writers_in_the_middle_is_waited_for(
-    open_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that this process could never write is refused at once."""
-    path, owner, waited = open_folder / "harness.db", Owner.current(), list[float]()
-
-    def set_modes(folder: int, file: int) -> None:
-        path.chmod(file)
-        open_folder.chmod(folder)
-
-    def reopen(seconds: float) -> None:
-        waited.append(seconds)
-        mine = os.geteuid()
-        os.seteuid(os.getuid())  # of the folder
-        set_modes(0o777, 0o666)
-        os.seteuid(mine)
-
-    monkeypatch.setattr(
-        retry, "time", SimpleNamespace(sleep=reopen, monotonic=time.monotonic)
-    )  # not that of other threads
-    open_folder.chmod(0o777)
-    with nobody():
-        store, other = (Store(f"sqlite:///{path}") for _ in range(2))
-        assert store.lease(stage().key, owner) == "granted"
-    for each in (store, other):
-        each._engine.dispose()
-    set_modes(0o555, 0o444)
-    with nobody():
-        assert "may be written" in error_of(partial(other.lease, "b" * 32, owner))
-        assert waited == []
-        assert store.commit(stage(), record(stage()), owner)
-    assert waited == [retry.WAITS[0]]

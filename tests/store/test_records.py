@@ -148,3 +148,21 @@ def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(tmp_path:
 def test_artifacts_lie_beside_the_database(file_store: Store, tmp_path: Path) -> None:
     assert file_store.artifacts == tmp_path / "folder" / "products"
     assert DEV.digest not in str(file_store.artifacts)
+
+
+TEXTS = {"a": "one", "b": "", "c": "zwei\nZeilen 日本 😀 \u2028 'quoted' % ?", "d": "x" * 100_000, "e": "a\x00b"}
+
+
+def test_translations_come_back(store: Store, url: str) -> None:
+    assert store.translations(list(TEXTS)) == {}
+    store.keep_translations(TEXTS)
+    store.keep_translations({})
+    assert Store(url).translations(["a", "nowhere", "e", "d", "c", "b", "a"]) == TEXTS
+    assert store.translations([]) == {}
+
+
+def test_what_was_kept_first_stays(store: Store) -> None:
+    store.keep_translations({"a": "one"})
+    store.keep_translations({"a": "another", "b": "two"})
+    store.keep_translations({"a": "a third", "b": "another"})
+    assert store.translations(["a", "b"]) == {"a": "one", "b": "two"}
