@@ -33,55 +33,54 @@ def neutral(value: Any) -> Any:
     return field(default=value, metadata={"neutral": value})
 
 
+def _label(default: Any = "") -> Any:
+    return field(default=default, metadata={"label": True}, compare=False)
+
+
 @cache
-def _fields_of(kind: type[Any]) -> tuple[tuple[str, Any, type | None], ...]:
-    """(name, neutral value or MISSING, float or int where the field is one) of the hashed fields of a dataclass, by name."""
-    numbers = {"float": float, float: float, "int": int, int: int}
+def _fields_of(kind: type[Any]) -> tuple[tuple[str, Any, str], ...]:
+    """(name, neutral value or MISSING, declared type) of the hashed fields of a dataclass, by name."""
     hashed = [f for f in fields(kind) if not f.metadata.get("label")]
-    return tuple(sorted((f.name, f.metadata.get("neutral", MISSING), numbers.get(f.type)) for f in hashed))
+    return tuple(sorted((f.name, f.metadata.get("neutral", MISSING), str(f.type)) for f in hashed))
 
 
 _encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+_quoted = lru_cache(4096)(_encoded)
 
 
 def _hashed(value: Any) -> dict[str, Any]:
     """A dataclass's hashed fields, without labels and neutral values; `1` in a float field is 1.0, and so on."""
     found: dict[str, Any] = {}
-    for name, left_out, number in _fields_of(value.__class__):
+    for name, left_out, declared in _fields_of(type(value)):
         each = getattr(value, name)
         if left_out is not MISSING and each == left_out:
             continue
-        if number is float and isinstance(each, (int, np.integer)):
+        if declared == "float" and isinstance(each, (int, np.integer)):
             each = float(each)
-        elif number is int and isinstance(each, (float, np.floating)) and float(each).is_integer():
+        elif declared == "int" and isinstance(each, (float, np.floating)) and float(each).is_integer():
             each = int(each)
         found[name] = each
     return found
 
 
 def _text(value: Any) -> str:
-    """JSON that is equal for equal computations: floats to 12 significant digits, mappings sorted, no NaN. That of a dataclass is kept with it:
-    those that are hashed are frozen, and shared by thousands of stages.
-
-    Raises ValueError for a value that has no canonical form (NaN, infinity, an unknown type).
-    """
-    kind = type(value)
-    if kind is str:
+    """JSON that is equal for equal computations: floats to 12 significant digits, mappings sorted, no NaN. A frozen dataclass keeps its own,
+    since thousands of stages share it. Raises ValueError for a value that has no canonical form (NaN, an unknown type)."""
+    if isinstance(value, str):
         return _quoted(value)
-    kept = getattr(value, "__dict__", None)
-    if kept is not None and "_text" in kept:
-        found: str = kept["_text"]
-        return found
     if isinstance(value, Stage):
         return f'"{value.key}"'
-    if is_dataclass(kind) and kept is not None:
-        kept["_text"] = text = _object(_hashed(value))
-        return text
+    if is_dataclass(value) and not isinstance(value, type):
+        kept = value.__dict__
+        if "_text" not in kept:
+            kept["_text"] = _text(_hashed(value))
+        return str(kept["_text"])
     if isinstance(value, Mapping):
-        return _object({str(k): v for k, v in sorted(value.items())})
+        values = {str(name): each for name, each in value.items()}
+        return "{" + ",".join(f"{_quoted(name)}:{_text(values[name])}" for name in sorted(values)) + "}"
     if isinstance(value, (tuple, list)):
         return f"[{','.join(map(_text, value))}]"
-    if value is None or isinstance(value, (bool, str)):
+    if value is None or isinstance(value, bool):
         return _encoded(value)
     if isinstance(value, (int, np.integer)):
         return str(int(value))
@@ -90,22 +89,9 @@ def _text(value: Any) -> str:
     raise ValueError(f"{value!r:.60} has no canonical form")
 
 
-def _object(values: Mapping[str, Any]) -> str:
-    return "{" + ",".join(f"{_quoted(k)}:{_text(values[k])}" for k in sorted(values)) + "}"
-
-
-@lru_cache(4096)
-def _quoted(text: str) -> str:
-    return _encoded(text)
-
-
 def digest_of(value: Any) -> str:
     """Hex digest of a canonical value."""
     return hashlib.sha256(_text(value).encode()).hexdigest()[:KEY_LENGTH]
-
-
-def _label(default: Any = "") -> Any:
-    return field(default=default, metadata={"label": True}, compare=False)
 
 
 @dataclass(frozen=True)
@@ -141,12 +127,10 @@ class RowSet:
 class Data:
     """The data of a stage. `num_labels`: 0 without labels, 1 for regression, else the number of classes.
 
-    `views`: a training row holds that many views of one text side by side (back-translations). `blocks`: 'text' makes a
-    sequence of each text, 'packed' cuts the texts end to end into blocks of `max_length` tokens, 'whole' leaves them as they are, without tokens. `spans`: rows are questions with their
-    contexts, read so, and answers are looked for in them; 2 outputs a token.
-    `prompt`: rows are read as clozes. `standardised`: mean and standard deviation of the training scores, by which a head is trained; () where
-    it is trained on the scores themselves. Labels: `classes`, the classes' names
-    in the order of their codes.
+    `views`: back-translations of one text that a row holds side by side. `blocks`: 'text' makes a sequence of each text, 'packed' cuts the
+    texts end to end into blocks of `max_length` tokens, 'whole' leaves them without tokens. `spans`: answers are looked for in contexts, 2
+    outputs a token. `prompt`: rows are read as clozes. `standardised`: mean and standard deviation of the training scores, by which a head is
+    trained. Labels: `classes` by name, in the order of their codes.
     """
 
     train: RowSet
@@ -157,7 +141,7 @@ class Data:
     views: int = neutral(1)
     blocks: Literal["text", "packed", "whole"] = neutral("text")
     spans: SpanReading | None = neutral(None)  # noqa: RUF009 - a field, as the others
-    prompt: Prompt | None = field(default=None, metadata={"neutral": None})
+    prompt: Prompt | None = neutral(None)  # noqa: RUF009
     standardised: tuple[float, ...] = neutral(())
     classes: tuple[str, ...] = _label(())
 

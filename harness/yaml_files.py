@@ -38,12 +38,11 @@ class Strict(BaseModel):
             return handler(values)
         except ValidationError as error:
             details: list[Any] = error.errors(include_url=False)
+            known = sorted(cls.model_fields)
             for item in details:
                 if item["type"] == "extra_forbidden" and len(item["loc"]) == 1:
-                    known = sorted(cls.model_fields)
-                    sentence = (
-                        f"unknown key.{hint(str(item['loc'][0]), known)} Known here: {', '.join(known) or 'none'}."
-                    )
+                    meant = hint(str(item["loc"][0]), known)
+                    sentence = f"unknown key.{meant} Known here: {', '.join(known) or 'none'}."
                     item |= {"type": "value_error", "ctx": {"error": ValueError(sentence)}}
             raise ValidationError.from_exception_data(cls.__name__, details) from None
 
@@ -85,21 +84,20 @@ M = TypeVar("M", bound=BaseModel)
 def load_yaml(path: Path, model: type[M]) -> M:
     """The YAML file at `path` as a validated `model`; `~` is expanded.
 
-    Raises UserError when the file is missing, empty, not UTF-8, not YAML, or does not fit the model; for the
-    latter the first three errors, each as 'FILE, line N, key a.b.c: what is wrong and what is allowed.'
+    Raises UserError for a file that cannot be read, and as `parse_yaml` does.
     """
     return parse_yaml(_read(path), model, str(path))
 
 
 def _read(path: Path) -> str:
+    raw = b""
     try:
         raw = named_path(str(path)).read_bytes()
+        return raw.decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file.") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
-    try:
-        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}, line {line}: the file is not UTF-8 text; save it as UTF-8.") from None
@@ -119,32 +117,20 @@ class Places:
 
 def packaged_files(folder: str) -> dict[str, Path]:
     """The YAML files that come with the harness, by name: `folder` of a checkout, then its copy inside the installed package."""
-    files: dict[str, Path] = {}
-    for place in _folders(folder):
-        for path in sorted(place.glob("*.yaml")):
-            files.setdefault(path.stem, path)
-    return files
-
-
-def _folders(folder: str) -> tuple[Path, ...]:
     package = Path(harness.__file__).parent
-    return (package.parent / folder, package / f"_{folder}")
+    copies, checkout = (sorted(each.glob("*.yaml")) for each in (package / f"_{folder}", package.parent / folder))
+    return {path.stem: path for path in (*copies, *checkout)}
 
 
 def load_named(name_or_path: str | Path, model: type[M], folder: str, kind: str, where: str = "") -> M:
-    """A packaged file by name, or a user's own by path (it ends in .yaml or .yml, or holds a slash).
-
-    `kind`: what it is; `where`: how errors name who asked for it. Raises UserError for an unknown name (with the closest
-    one), and for a file that does not fit as `load_yaml` does.
-    """
+    """A packaged file by name, or a user's own by path (it ends in .yaml or .yml, or holds a slash). `kind`: what it is; `where`: how errors
+    name who asked for it. Raises UserError for an unknown name (with the closest one), and as `load_yaml` does."""
     text = str(name_or_path)
     files, path = packaged_files(folder), Path(name_or_path)
     if path.parent == Path(folder) and path.suffix == ".yaml" and path.stem in files and not path.exists():
         text = path.stem  # as a checkout has it, typed elsewhere
     elif isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text:
         return load_yaml(path, model)
-    if not files:
-        raise UserError(f"no {kind}s found in {' or '.join(map(str, _folders(folder)))}; give a path to a YAML file.")
     if text not in files:
         raise unknown(kind, text, files, where or kind)
     return typing.cast(M, _load_packaged(files[text], model))
@@ -157,7 +143,8 @@ def _load_packaged(path: Path, model: type[BaseModel]) -> BaseModel:
 
 
 def parse_yaml(text: str, model: type[M], where: str) -> M:
-    """YAML text as a validated `model`; `where` names the text in errors. Raises UserError as `load_yaml` does."""
+    """YAML text as a validated `model`; `where` names the text in errors. Raises UserError for what is empty, no YAML or does not fit: the first
+    three errors, each as 'FILE, line N, key a.b.c: what is wrong and what is allowed.'"""
     values = _values(text, where)
     if values is None:
         keys = ", ".join(name for name, field in model.model_fields.items() if field.is_required())
@@ -177,10 +164,7 @@ def validated(model: type[M], values: Mapping[str, Any], where: str) -> M:
 
 
 def parse_value(text: str) -> Any:
-    """One value as typed on a command line, read as YAML 1.2: `1e-5` a float, `true` a bool, `[1, 2]` a list.
-
-    Text that is not YAML comes back as it is.
-    """
+    """One value as typed on a command line, read as YAML 1.2: `1e-5` a float, `true` a bool, `[1, 2]` a list; what is no YAML as it is."""
     try:
         return _values(text, "value")
     except UserError:
@@ -212,16 +196,10 @@ def _shortest(value: float) -> str:
 
 
 def describe_errors(
-    error: ValidationError,
-    where: str,
-    tree: Any = None,
-    origins: Mapping[str, str] | None = None,
+    error: ValidationError, where: str, tree: Any = None, origins: Mapping[str, str] | None = None
 ) -> str:
-    """The first three errors of a ValidationError, a sentence each and a line each.
-
-    `tree`: what the model was validated from; a ruamel tree adds line numbers. `where` names the file or flag; `origins`: what
-    names a top-level key instead of `where`.
-    """
+    """The first three errors, a sentence and a line each. `tree`: what was validated; one of ruamel adds line numbers. `where` names the file
+    or flag; `origins`: what names a top-level key instead."""
     found = []
     for item in error.errors(include_url=False):
         cause = item.get("ctx", {}).get("error")
@@ -278,19 +256,16 @@ def _parse(text: str, where: str, kind: Literal["rt", "safe"] = "rt") -> Any:
 
 
 def _values(text: str, where: str) -> Any:
-    """Plain values. Raises UserError, which names `where`, for what is not YAML, for keys that are none, for characters that no file may hold,
-    and for a value that contains itself."""
+    """Plain values. Raises UserError, which names `where`, for what is not YAML or no JSON: keys that are none, characters that no file may hold,
+    and a value that contains itself."""
     values = _parse(text, where, "safe")
     try:
-        written = json.dumps(values, default=str, ensure_ascii=False)
-        written.encode()
-    except TypeError:
-        raise UserError(f"{where}: a key is a list or a mapping; write a plain key such as 'name:'.") from None
-    except UnicodeEncodeError:
-        raise UserError(f"{where}: a text holds half a character; write it without.") from None
-    except (ValueError, RecursionError):
-        raise UserError(f"{where}: a value contains itself through an alias; write it out.") from None
-    if "\\u0000" in written.replace(r"\\", ""):
+        written = json.dumps(values, default=str, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        wrong = {TypeError: "a key is a list or a mapping", UnicodeEncodeError: "a text holds half a character"}
+        problem = wrong.get(type(error), "a value contains itself through an alias")
+        raise UserError(f"{where}: {problem}; write plain keys and values.") from None
+    if rb"\u0000" in written.replace(rb"\\", b""):
         raise UserError(f"{where}: a text holds a null; write it without.")
     return values
 
