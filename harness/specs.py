@@ -51,7 +51,7 @@ _quoted = lru_cache(4096)(_encoded)
 def _hashed(value: Any) -> dict[str, Any]:
     """A dataclass's hashed fields, without labels and neutral values; `1` in a float field is 1.0, and so on."""
     found: dict[str, Any] = {}
-    for name, left_out, declared in _fields_of(type(value)):
+    for name, left_out, declared in _fields_of(value.__class__):
         each = getattr(value, name)
         if left_out is not MISSING and each == left_out:
             continue

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from harness.encoders import PACKAGED, Located
 from harness.methods.definition import HEAD
+from harness.planning.aggregation import Aggregation
 from harness.planning.request import Request, parse_override
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
@@ -55,6 +57,12 @@ def resolve_table(
     return resolve(found, request(preset, **fields), known)
 
 
+def aggregated(resolved: ResolvedTable, aggregate: Aggregation | None = None, **values: Any) -> ResolvedTable:
+    """The table with another aggregation, its own."""
+    table = resolved.table.model_copy(update={"aggregate": aggregate or Aggregation(**values)})
+    return replace(resolved, table=table)
+
+
 def first_starts(
     resolved: ResolvedTable, request: Request, source: TextSource | None, encoder: Located
 ) -> dict[str, Parent | str]:
@@ -87,6 +95,6 @@ def resolve_start(resolved: ResolvedTable, request: Request) -> ResolvedTable:
 def by_letter(resolved: ResolvedTable) -> dict[str, dict[str, Any]]:
     """The values in use under the first encoder, by the letter of their origin and by path."""
     found: dict[str, dict[str, Any]] = {}
-    for use in resolved.encoders[0].uses:
+    for use in resolved.uses[resolved.encoders[0].name]:
         found.setdefault(use.letter, {})[use.path] = use.value
     return found

@@ -12,8 +12,8 @@ from harness.errors import UserError
 from harness.methods import Method, RunContext, UnlabelledPhase, chain, definition_of, hyperparameters, methods_named
 from harness.methods.definition import HEAD
 from harness.planning.recipe import Augment, EncoderSettings
-from harness.planning.resolved import ResolvedTable, UnderEncoder
-from harness.planning.row import ENCODER, ResolvedRow, Row
+from harness.planning.resolved import ResolvedTable
+from harness.planning.row import ENCODER, ResolvedRow, Row, UnderEncoder
 from harness.planning.starts import SELECTED
 from harness.specs import UNRESOLVED, Data, Encoder, Parent, RowSet, Run, Selection, Stage
 from harness.tasks.protocols import protocol_named
@@ -122,7 +122,7 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
                 )
                 continue
             _check_head(resolved, row, start, table_data.tasks[name].task)
-            like = (row.encoder, f"{row.recipe_settings}{row.tuned}", row.unlabelled, row.augment)
+            like = (row.encoder, f"{row.recipe.values}{row.tuned}", row.unlabelled, row.augment)
             if like not in contexts_of:
                 contexts_of[like] = list(_contexts(resolved, row, table_data, name))
             contexts = contexts_of[like]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import UserError, hint, unknown
 from harness.methods import METHODS
-from harness.planning.recipe import PHASES, EncoderSettings, Length, MlmHead, Phase, PreTrain, Recipe, Value
+from harness.planning.recipe import PHASES, EncoderSettings, Length, MlmHead, Phase, PreTrain, Recipe, Value, replaced
 from harness.planning.request import Override, value_of
-from harness.planning.row import ENCODER, ResolvedRow, Row, phases_of, rows_named
+from harness.planning.row import ENCODER, ResolvedRow, Row, UnderEncoder, phases_of, rows_named
 from harness.wording import listed
 from harness.yaml_files import Strict, validated
 
@@ -21,75 +20,68 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Strict)
 
 
-@dataclass
-class Applied:
-    """What overrides come to, the later one of a pair wins. `patches` of the recipe, in order; `pre_train`, `mlm_head`, `encoder` and
-    `max_length`: what the table has, with what they change; `hyperparameters` by method and name."""
-
-    methods: tuple[str, ...]
-    pre_train: PreTrain | None
-    mlm_head: MlmHead
-    encoder: EncoderSettings
-    max_length: int
-    patches: list[Recipe] = field(default_factory=list)
-    hyperparameters: dict[str, dict[str, Value]] = field(default_factory=dict)
-
-    def add(self, override: Override) -> None:
-        """Raises UserError for a key that is not known and for a value that does not fit it."""
-        group, name, value = override.path[0], ".".join(override.path[1:]), override.value
-        if override.key == "max_length":
-            self.max_length = value_of(Length, value, override.place)
+def applied(
+    table: Table, preset: Preset, rows: Iterable[Row], name: str, title: str, overrides: Iterable[Override]
+) -> UnderEncoder:
+    """What a table has under a preset for an encoder, with all overrides in their order; the later one of a pair wins. Raises UserError for a key
+    that is not known and for a value that does not fit it."""
+    methods = sorted({part for row in (*table.rows, *rows) for part in row.parts})
+    length, patch = preset.max_length or table.max_length, Recipe()
+    text, head = preset.pre_train or table.pre_train, preset.mlm_head or MlmHead()
+    encoder = EncoderSettings(**table.encoder_under(preset, name))
+    hyperparameters: dict[str, dict[str, Value]] = {}
+    for each in overrides:
+        group, field, value = each.path[0], ".".join(each.path[1:]), each.value
+        if each.key == "max_length":
+            length = value_of(Length, value, each.place)
         elif group == "mlm_head":
-            self.mlm_head = _changed(self.mlm_head, override, name)
+            head = _changed(head, each, field)
         elif group == "encoder":
-            self.encoder = _changed(self.encoder, override, name)
-        elif group == "pre_train" and name in PreTrain.model_fields:
-            if self.pre_train is None:
-                raise UserError(f"{override.place}: this table has no row that is pre-trained.")
-            self.pre_train = _changed(self.pre_train, override, name)
-        elif group in ("optim", *PHASES) and name:
-            patch = _changed(Phase(), override, name, PreTrain.model_fields if group == "pre_train" else ())
-            self.patches += [Recipe(**{phase: patch}) for phase in (PHASES[:2] if group == "optim" else (group,))]
-        elif group in self.methods and name:
+            encoder = _changed(encoder, each, field)
+        elif group == "pre_train" and field in PreTrain.model_fields:
+            if text is None:
+                raise UserError(f"{each.place}: this table has no row that is pre-trained.")
+            text = _changed(text, each, field)
+        elif group in ("optim", *PHASES) and field:
+            changed = _changed(Phase(), each, field, PreTrain.model_fields if group == "pre_train" else ())
+            patch = patch.patched(Recipe(**dict.fromkeys(PHASES[:2] if group == "optim" else (group,), changed)))
+        elif group in methods and field:
             if not isinstance(value, (bool, int, float, str)):
-                raise UserError(f"{override.place}: should be a number, a word, true or false, not {value!r}.")
-            self.hyperparameters.setdefault(group, {})[name] = value
-        elif group in (*self.methods, "optim", *PHASES):
-            example = "lr=1e-5" if group in ("optim", *PHASES) else "HYPERPARAMETER=VALUE"
-            raise UserError(f"{override.place}: '{group}' needs a field, for example {group}.{example}.")
+                raise UserError(f"{each.place}: should be a number, a word, true or false, not {value!r}.")
+            hyperparameters.setdefault(group, {})[field] = value
         else:
-            raise self._unknown(override, name)
-
-    def over(self, recipe: Recipe) -> Recipe:
-        """The recipe with the patches."""
-        for patch in self.patches:
-            recipe = recipe.patched(patch)
-        return recipe
-
-    def _unknown(self, override: Override, name: str) -> UserError:
-        models: dict[str, type[Strict]] = {"mlm_head": MlmHead, "encoder": EncoderSettings}
-        models |= dict.fromkeys(("optim", *PHASES), Phase)
-        known = [f"{group}.{field}" for group, model in models.items() for field in model.model_fields]
-        known += [f"{method}.{name or 'HYPERPARAMETER'}" for method in self.methods]
-        groups = ["max_length", *(f"{group}.*" for group in (*models, *self.methods))]
-        return UserError(
-            f"{override.place}: unknown key '{override.key}'.{hint(override.key, ['max_length', *known])} "
-            f"Known: {', '.join(groups)}."
-        )
-
-
-def applied(table: Table, preset: Preset, encoder: str, rows: Iterable[Row], overrides: Iterable[Override]) -> Applied:
-    """All overrides in their order, over what a table has under a preset for an encoder. Raises UserError as `Applied.add` does."""
-    settings = Applied(
-        methods=tuple(sorted({part for row in (*table.rows, *rows) for part in row.parts})),
-        pre_train=preset.pre_train or table.pre_train,
-        mlm_head=preset.mlm_head or MlmHead(),
-        encoder=EncoderSettings(**table.encoder_under(preset, encoder)),
-        max_length=preset.max_length or table.max_length,
+            raise _unknown(each, methods)
+    own = table.recipe_for(name)
+    recipes = {
+        task: own.patched(spec).patched(preset.recipe).patched(patch)
+        for spec in table.task_recipes
+        for task in spec.tasks
+    }
+    return UnderEncoder(
+        name,
+        title,
+        own.patched(preset.recipe).patched(patch),
+        recipes,
+        encoder.model_dump(exclude_none=True),
+        length,
+        head,
+        text,
+        hyperparameters,
     )
-    for override in overrides:
-        settings.add(override)
-    return settings
+
+
+def _unknown(override: Override, methods: Sequence[str]) -> UserError:
+    group, _, name = override.key.partition(".")
+    phases = ("optim", *PHASES)
+    if group in (*methods, *phases):
+        example = "lr=1e-5" if group in phases else "HYPERPARAMETER=VALUE"
+        return UserError(f"{override.place}: '{group}' needs a field, for example {group}.{example}.")
+    models: dict[str, Any] = {"mlm_head": MlmHead, "encoder": EncoderSettings, **dict.fromkeys(phases, Phase)}
+    known = [f"{group}.{field}" for group, model in models.items() for field in model.model_fields]
+    known += ["max_length", *(f"{method}.{name or 'HYPERPARAMETER'}" for method in methods)]
+    groups = ["max_length", *(f"{group}.*" for group in (*models, *methods))]
+    meant = hint(override.key, known)
+    return UserError(f"{override.place}: unknown key '{override.key}'.{meant} Known: {', '.join(groups)}.")
 
 
 def _changed(model: M, override: Override, name: str, others: Iterable[str] = ()) -> M:
@@ -171,16 +163,13 @@ def _own(override: Override, row: ResolvedRow) -> dict[str, bool]:
     """Whether a row keeps a value of its own, by the override's key in full; nothing where it does not read the value."""
     group, name, value = override.path[0], ".".join(override.path[1:]), override.value
     if table_wide(override.path):
-        own = row.encoder_settings.get(name, value) != value if f"{group}." == ENCODER else False
-        own = row.pre_train_fraction not in (None, value) if override.key == "pre_train.fraction" else own
-        return {override.key: own} if group != "pre_train" or row.pre_train else {}
+        own = {f"{ENCODER}{key}": set_here for key, set_here in row.encoder_settings.items()}
+        kept = row.pre_train_fraction if override.key == "pre_train.fraction" else own.get(override.key)
+        return {override.key: kept not in (None, value)} if group != "pre_train" or row.pre_train else {}
     if group in ("optim", *PHASES):
         phases = [phase for phase in phases_of((row,)) if phase == group or (group == "optim" and phase != "pre_train")]
-        given = Phase.model_validate({name: value})
-        return {
-            f"{phase}.{name}": getattr(given.patched(getattr(row.recipe, phase)), name) != getattr(given, name)
-            for phase in phases
-        }
+        keys, set_here = [f"{phase}.{name}" for phase in phases], replaced(row.recipe.values)
+        return {key: key in set_here and row.recipe.values.get(key) != value for key in keys}
     if group not in row.parts:
         return {}
-    return {override.key: row.settings[group][name] not in (value, row.overridden[group][name])}
+    return {override.key: row.settings[group][name] not in (value, row.overridden[override.key])}

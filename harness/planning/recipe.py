@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -21,9 +22,8 @@ Value = bool | int | float | str
 
 def _scalar(value: object) -> object:
     if not isinstance(value, (bool, int, float, str)):
-        raise ValueError(
-            f"should be a number, a word, true or false, not {'nothing' if value is None else repr(value)}"
-        )
+        shown = "nothing" if value is None else repr(value)
+        raise ValueError(f"should be a number, a word, true or false, not {shown}")
     return value
 
 
@@ -43,27 +43,24 @@ def _not_tiny(value: float) -> float:
     return value
 
 
-def _kind(value: object) -> str:
-    return "sizes" if isinstance(value, Mapping) else "number"
-
-
-Number = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
-Positive = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, allow_inf_nan=False)]
-Rate = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1), AfterValidator(_not_tiny)]
+Whole = Annotated[int, BeforeValidator(_not_bool)]
+Real = Annotated[float, BeforeValidator(_not_bool)]
+Number = Annotated[Real, Field(allow_inf_nan=False)]
+Positive = Annotated[Real, Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[Real, Field(gt=0, le=1), AfterValidator(_not_tiny)]
 """A learning rate, or AdamW's eps: a smaller or larger one is a typing error."""
-Share = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=1)]
-Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**9)]
-Batch = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**6)]
-Few = Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=1000)]
-Size = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=10**9)]
-Seed = Annotated[int, BeforeValidator(_not_bool), Field(ge=0, lt=2**32)]
-Length = Annotated[int, BeforeValidator(_not_bool), Field(ge=8, le=8192)]
+Share = Annotated[Real, Field(gt=0, le=1)]
+Count = Annotated[Whole, Field(ge=1, le=10**9)]
+Batch = Annotated[Whole, Field(ge=1, le=10**6)]
+Few = Annotated[Whole, Field(ge=1, le=1000)]
+Size = Annotated[Whole, Field(ge=0, le=10**9)]
+Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
+Length = Annotated[Whole, Field(ge=8, le=8192)]
 """Tokens of a sequence, at most; the encoder's positions are a limit too."""
-Passes = Annotated[float, BeforeValidator(_not_bool), Field(gt=0, le=10**5)]
-Epochs = Annotated[Annotated[Passes, Tag("number")] | Annotated[dict[Size, Passes], Tag("sizes")], Discriminator(_kind)]
-Steps = Annotated[Annotated[Count, Tag("number")] | Annotated[dict[Size, Count], Tag("sizes")], Discriminator(_kind)]
-
-
+Passes = Annotated[Real, Field(gt=0, le=10**5)]
+BY_SIZE = Discriminator(lambda value: "sizes" if isinstance(value, Mapping) else "number")
+Epochs = Annotated[Annotated[Passes, Tag("number")] | Annotated[dict[Size, Passes], Tag("sizes")], BY_SIZE]
+Steps = Annotated[Annotated[Count, Tag("number")] | Annotated[dict[Size, Count], Tag("sizes")], BY_SIZE]
 Origin = Annotated[str, Field(pattern=r"^([PRC]( .+)?|D .+, .+)$")]
 """P (the paper), R (read in released code) or C (chosen here, where the paper is silent), then a section or a reason; D (departs
 from the paper), then the paper's value, a comma and a section."""
@@ -72,10 +69,9 @@ from the paper), then the paper's value, a comma and a section."""
 class Phase(Strict):
     """One training phase's recipe. Unset fields are taken from the level below: table, then `specs.Optim`.
 
-    `lr`: peak learning rate. `batch_size`: rows per update. `epochs` or `steps` (updates): a number, or one by size. `min_steps`: at
-    least so many updates, where epochs of a small training set are fewer.
-    `warmup`: fraction of the steps; `warmup_steps`: the same in updates, at most all. `decay_biases_and_norms`: weight decay
-    moves them too; without decay it has no effect. `clip`: global gradient norm, 0 for none. `dropout`: probability.
+    `lr`: peak learning rate. `batch_size`: rows per update. `epochs` or `steps` (updates): a number, or one by size. `min_steps`: at least so
+    many updates, where epochs are fewer. `warmup`: fraction of the steps; `warmup_steps`: in updates, at most all. `decay_biases_and_norms`:
+    weight decay moves them too. `clip`: global gradient norm, 0 for none. `dropout`: probability.
     """
 
     lr: Rate | None = None
@@ -102,17 +98,14 @@ class Phase(Strict):
                 raise MisplacedError([second], f"{first} and {second} are both given; keep one")
         return self
 
-    def patched(self, patch: Phase) -> Phase:
-        """This phase with the fields that `patch` sets; `steps` there replaces `epochs` here, and the reverse, as for
-        `warmup_steps` and `warmup`."""
-        old, new = self.model_dump(exclude_none=True), patch.model_dump(exclude_none=True)
-        for pair in EXCLUSIVE:
-            if any(name in new for name in pair):
-                for name in pair:
-                    old.pop(name, None)
-        if "steps" in new:
-            old.pop("min_steps", None)
-        return Phase.model_validate({**old, **new})
+
+def replaced(keys: Iterable[str]) -> set[str]:
+    """The keys of a recipe ('fine_tune.steps') in whose place these stand: `steps` replaces `epochs`, and so on."""
+    found = {*keys}
+    for phase, _, name in (key.partition(".") for key in keys):
+        found |= {f"{phase}.{other}" for pair in EXCLUSIVE if name in pair for other in pair}
+        found |= {f"{phase}.min_steps"} if name == "steps" else set()
+    return found
 
 
 class Recipe(Strict):
@@ -122,14 +115,38 @@ class Recipe(Strict):
     post_train: Phase = Phase()
     pre_train: Phase = Phase()
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Recipe:
+        """From values by key ('fine_tune.lr')."""
+        nested: dict[str, dict[str, Any]] = {}
+        for phase, _, name in (key.partition(".") for key in values):
+            nested.setdefault(phase, {})[name] = values[f"{phase}.{name}"]
+        return Recipe.model_validate(nested)
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """What it says, by key, in the order of the fields."""
+        dumped = self.model_dump(include={*PHASES}, exclude_none=True)
+        return {f"{phase}.{name}": value for phase, fields in dumped.items() for name, value in fields.items()}
+
     def patched(self, patch: Recipe) -> Recipe:
-        return Recipe(**{name: getattr(self, name).patched(getattr(patch, name)) for name in PHASES})
+        """The recipe with what `patch` says."""
+        gone = replaced(patch.values)
+        return Recipe.of({key: value for key, value in self.values.items() if key not in gone} | patch.values)
+
+    def under(self, phase: str) -> dict[str, Any]:
+        """What it says of a phase, by name."""
+        return getattr(self, phase).model_dump(exclude_none=True)  # type: ignore[no-any-return]
 
 
 class TaskRecipe(Recipe):
     """What the recipe is for some tasks, over that of all."""
 
     tasks: tuple[str, ...] = Field(min_length=1)
+
+
+LAST = "last"
+EPOCHS_APART = re.compile(r"(\d*\.?\d+) epochs?")
 
 
 def _every(value: object) -> object:
@@ -140,8 +157,6 @@ def _every(value: object) -> object:
     raise ValueError(f"should be a number of updates, 'last' or '0.5 epochs', not {value!r}")
 
 
-LAST = "last"
-EPOCHS_APART = re.compile(r"(\d*\.?\d+) epochs?")
 Every = Annotated[int | str, BeforeValidator(_every)]
 """When dev is evaluated: every so many updates and at the end, after the last update alone, or so many epochs apart."""
 
@@ -192,8 +207,8 @@ class Augment(Strict):
     `temperature`: the table's translator is sampled at it, `copies` times a text; left out: a copy by each of its pivots.
     """
 
-    copies: Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=20)]
-    temperature: Annotated[float, BeforeValidator(_not_bool), Field(ge=0.01, le=10)] | None = None
+    copies: Annotated[Whole, Field(ge=1, le=20)]
+    temperature: Annotated[Real, Field(ge=0.01, le=10)] | None = None
 
     def translator(self, name: str) -> str:
         """The translator `name` at this temperature."""
@@ -207,8 +222,8 @@ class EncoderSettings(Strict):
     `relative_distance`: from which all distances share a bucket.
     """
 
-    relative_buckets: Annotated[int, BeforeValidator(_not_bool), Field(ge=0, le=10**4)] | None = None
-    relative_distance: Annotated[int, BeforeValidator(_not_bool), Field(ge=1, le=10**4)] | None = None
+    relative_buckets: Annotated[Whole, Field(ge=0, le=10**4)] | None = None
+    relative_distance: Annotated[Whole, Field(ge=1, le=10**4)] | None = None
 
 
 class OfEncoder(Strict):

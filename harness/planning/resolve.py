@@ -3,17 +3,17 @@ that the planner reads."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.errors import UserError, unknown, unknown_names
 from harness.methods import METHODS, REFERENCE, known_methods, methods_named
-from harness.planning.overrides import Applied, applied, check_effect, of_rows
+from harness.planning.overrides import applied, check_effect, of_rows
 from harness.planning.request import OWN_DATA, YAML, Request, encoder_names
-from harness.planning.resolved import ResolvedTable, UnderEncoder, encoder_titles
+from harness.planning.resolved import ResolvedTable, encoder_titles
 from harness.planning.row import Row, drawn, phases_of, resolved_row, rows_named
 from harness.planning.table import Column, Preset, Table
-from harness.planning.values import uses
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError
@@ -29,15 +29,17 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     first metric); None means `harness.tasks.task.TASKS`, without a check of the table's own tasks.
     Raises UserError for an unknown name, a number out of range, or a wrong override.
     """
-    request = _read(request or Request())
+    request = request or Request()
+    if request.methods is not None:  # those in files, which were read, by their names
+        methods = tuple(known_methods(name, request.methods) for name in request.methods)
+        request = replace(request, methods=methods)
     name = request.preset or table.preset_for(request.encoder)
     if name not in table.presets:
         raise unknown("preset", name, table.presets, f"{request.origin('preset')} of table {table.name}")
     preset = table.presets[name]
     encoders = request.encoders or encoder_names(preset.encoder)
-    titles, several = encoder_titles(encoders), len(encoders) > 1
-    rows = _rows(table, name, request)
-    sizes, subsets, seeds = _design(table, name, request)
+    rows = _rows(table, preset, request)
+    sizes, subsets, seeds = _design(table, preset, request)
     chosen_tasks = tuple(dict.fromkeys((preset.tasks or table.tasks) if request.tasks is None else request.tasks))
     if not chosen_tasks:
         raise UserError(
@@ -46,33 +48,25 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         )
     columns = _columns(table, name, request, chosen_tasks, tasks)
     shared = tuple(override for override in request.overrides if not override.row)
-    of_all = [applied(table, preset, encoder, rows, shared) for encoder in encoders]
-    settings = of_all[0]
+    under = [applied(table, preset, rows, *each, shared) for each in encoder_titles(encoders).items()]
+    first = under[0]
+    text = first.pre_train
     if request.corpus is not None:
-        if settings.pre_train is None:
+        if text is None:
             place = f"{request.origin('corpus')} {request.corpus}"
             raise UserError(f"{place}: table {table.name} has no row that is pre-trained.")
-        settings.pre_train = settings.pre_train.model_copy(update={"corpus": request.corpus})
+        text = text.model_copy(update={"corpus": request.corpus})
+    reach, resolved_rows, named = of_rows(table, rows, request.overrides), [], len(under) > 1
+    for each, row in itertools.product(under, rows):
+        own, overrides = each, reach.get(row.name, shared)
+        if row.name in reach:
+            own = applied(table, preset, rows, each.name, each.title, overrides)
+        phases = phases_of(rows)
+        tuned = {key: v for key, v in own.recipe.values.items() if each.recipe.values.get(key) != v}
+        tuned = {key: v for key, v in tuned.items() if key.partition(".")[0] in phases}
+        resolved_rows.append(resolved_row(row, own, named, overrides=overrides, tuned=tuned))
     translator = table.translator if preset.translator is None else preset.translator
     own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
-    under = [_under(table, preset, *each) for each in zip(encoders, titles, of_all, strict=True)]
-    reach, phases = of_rows(table, rows, request.overrides), phases_of(rows)
-    resolved_rows = []
-    for each in under:
-        for row in rows:
-            here, overridden, tuned = each, settings.hyperparameters, {}
-            if row.name in reach:
-                own = applied(table, preset, each.name, rows, reach[row.name])
-                here, overridden = _under(table, preset, each.name, each.title, own), own.hyperparameters
-                tuned = {
-                    f"{phase}.{field}": value
-                    for phase in phases
-                    for field, value in getattr(here.recipe, phase).model_dump(exclude_none=True).items()
-                    if value != getattr(getattr(each.recipe, phase), field)
-                }
-            carried = {"encoder": each.name, "base": here.recipe, "task_recipes": here.task_recipes, "tuned": tuned}
-            carried |= {"overrides": reach.get(row.name, shared), "overridden": overridden}
-            resolved_rows.append(resolved_row(row, each.title if several else "", **carried))
     result = ResolvedTable(
         table=table,
         preset=name,
@@ -84,13 +78,11 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         sizes=sizes,
         subsets=subsets,
         seeds=seeds,
-        max_length=settings.max_length,
+        max_length=first.max_length,
         selection_every=preset.selection_every or table.selection_every,
-        mlm_head=settings.mlm_head,
-        aggregate=table.aggregate,
-        pre_train=settings.pre_train if any(row.pre_train for row in rows) else None,
+        mlm_head=first.mlm_head,
+        pre_train=text if any(row.pre_train for row in rows) else None,
         translator=translator if request.translator is None else request.translator,
-        settings=settings.hyperparameters,
         num_workers=request.num_workers or 1,
         file=request.table if request.table.endswith(YAML) else "",
         protocol=request.protocol or table.protocol,
@@ -99,49 +91,20 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     _check_starts(result)
     check_effect(result, request.overrides)
     _check_k(result)
-    used = tuple(replace(each, uses=uses(result, each)) for each in under)
-    incomparable = result.changes(used[0], departing=False)
-    if several:
-        incomparable = ("no paper has rows of several encoders beside one another; name one alone",)
-    elif table.source is None:
-        incomparable = ("no paper prints this table",)
-    elif not preset.comparable:
-        incomparable = (f"preset {name} is not the paper's setting",)
-    return replace(result, encoders=used, incomparable=incomparable)
-
-
-def _under(table: Table, preset: Preset, name: str, title: str, settings: Applied) -> UnderEncoder:
-    own = table.recipe_for(name)
-    recipes = {
-        task: settings.over(own.patched(spec).patched(preset.recipe))
-        for spec in table.task_recipes
-        for task in spec.tasks
-    }
-    values = settings.encoder.model_dump(exclude_none=True)
-    return UnderEncoder(name, title, settings.over(own.patched(preset.recipe)), recipes, values)
+    return result
 
 
 # --------------------------------------------------------------------------------------------------------- filters
 
 
-def _read(request: Request) -> Request:
-    """The request with the names of the methods of the files that it names, which were read."""
-    named = request.methods
-    return request if named is None else replace(request, methods=tuple(known_methods(name, named) for name in named))
-
-
-def _rows(table: Table, preset: str, request: Request) -> tuple[Row, ...]:
-    base = table.presets[preset]
-    rows = _drawn(table.rows, base.draws) if base.draws else table.rows
+def _rows(table: Table, preset: Preset, request: Request) -> tuple[Row, ...]:
+    rows = _drawn(table.rows, preset.draws) if preset.draws else table.rows
+    chosen = rows
     if request.methods is not None:
         chosen = _pick_rows(rows, request.methods, request.origin("methods"))
-    elif base.methods is None:
-        chosen = rows
-    else:
-        chosen = tuple(row for name in base.methods for row in rows if row.title == name)
-    if not request.reference:
-        return chosen
-    further = _pick_rows(rows, REFERENCE, request.origin("reference"))
+    elif preset.methods is not None:
+        chosen = tuple(row for name in preset.methods for row in rows if row.title == name)
+    further = _pick_rows(rows, REFERENCE, request.origin("reference")) if request.reference else ()
     return (*chosen, *(row for row in further if row not in chosen))
 
 
@@ -155,20 +118,19 @@ def _drawn(rows: Sequence[Row], draws: int) -> tuple[Row, ...]:
     return tuple(row for row in rows if not row.configuration_of or row.name in kept)
 
 
-def _design(table: Table, preset: str, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def _design(table: Table, preset: Preset, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Sizes, subsets and seeds. Raises UserError for one that the table does not have."""
-    base = table.presets[preset]
-    sizes = base.sizes if base.sizes is not None else table.sizes
+    sizes = preset.sizes if preset.sizes is not None else table.sizes
     if request.sizes is not None:
         for size in request.sizes if table.sizes else ():
             if size not in table.sizes:
                 raise unknown("size", str(size), map(str, table.sizes), request.origin("sizes"))
         sizes = request.sizes
     fixed = protocol_named(request.protocol or table.protocol).num_subsets
-    subsets: Sequence[int] = range(fixed or base.subsets or table.subsets)
+    subsets: Sequence[int] = range(fixed or preset.subsets or table.subsets)
     if request.subsets is not None:
         subsets = _in_range(request.subsets, fixed or MOST_SUBSETS, request.origin("subsets"))
-    seeds = base.seeds or table.seeds
+    seeds = preset.seeds or table.seeds
     if request.seeds is not None:
         seeds = _in_range(request.seeds, 2**32, request.origin("seeds"))
     return tuple(dict.fromkeys(sizes)) or (0,), tuple(dict.fromkeys(subsets)), tuple(dict.fromkeys(seeds))

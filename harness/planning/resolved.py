@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -17,88 +17,27 @@ from harness.planning.recipe import (
     Augment,
     MlmHead,
     PreTrain,
-    Recipe,
     StartsFrom,
     Value,
     fraction_of,
+    replaced,
     scaled,
     updates_between,
 )
-from harness.planning.row import ENCODER, Place, ResolvedRow, Row, on_encoder, phases_of
+from harness.planning.row import ENCODER, Place, ResolvedRow, Row, UnderEncoder, on_encoder, phases_of
 from harness.planning.table import Column, Table
+from harness.planning.values import TASK_RECIPES, Use, changed, flag_for, flat, origin_of
 from harness.tasks.protocols import protocol_named
 from harness.wording import value_text
-from harness.yaml_files import parse_value
-
-
-@dataclass(frozen=True)
-class Use:
-    """A value in use, by its `path`. `tasks`: of a recipe's value those on which a row takes it. `changed`: our value and the table's as texts,
-    where they differ; `origin`: what the table says of where its own comes from, and `flag` what sets the paper's value."""
-
-    path: str
-    value: Any
-    tasks: tuple[str, ...]
-    changed: tuple[str, str] | None
-    origin: str
-    flag: str
-
-    @property
-    def paper(self) -> str:
-        """Of a value that departs in the table the paper's."""
-        return self.origin[2:].rpartition(", ")[0]
-
-    @property
-    def where(self) -> str:
-        """The place in the paper that has this value."""
-        return self.origin[2:].rpartition(", ")[2]
-
-    @property
-    def letter(self) -> str:
-        """Of its origin, '' where the table names none or the value is not the table's own. Where the table departs from the paper, D, or P
-        where the value in use is the paper's."""
-        if self.origin[:1] == "D":
-            return "P" if parse_value(self.paper) == self.value else "D"
-        return "" if self.changed else self.origin[:1]
-
-    @property
-    def reason(self) -> str:
-        """Why a cell that depends on it cannot be held against the paper's, where it departs."""
-        return f"{self.path.removeprefix('recipe.')} {value_text(self.value)} instead of the paper's {self.paper}"
-
-    def concerns(self, row: Row) -> bool:
-        """Whether a row reads the value."""
-        if self.path == "translator":
-            return bool(row.augment) or any(METHODS[part].translates for part in row.parts if part in METHODS)
-        return bool(row.pre_train) or not self.path.startswith(("pre_train.", "recipe.pre_train."))
-
 
 Part = tuple[float, float]
 """Where a part of a corpus begins and ends in [0, 1); see `harness.tasks.corpora.Corpus.part`."""
 
 
-@dataclass(frozen=True)
-class UnderEncoder:
-    """What a table has for all rows under one encoder. `title`: what names of rows call it; `settings`: what the table, the preset or an override
-    says of it; `uses`: the values that the chosen rows use, and no more."""
-
-    name: str
-    title: str
-    recipe: Recipe
-    task_recipes: Mapping[str, Recipe]
-    settings: Mapping[str, int]
-    uses: tuple[Use, ...] = ()
-
-    @property
-    def departures(self) -> tuple[Use, ...]:
-        """The values for which the paper names another, the table's own or one that is set over it."""
-        return tuple(use for use in self.uses if use.letter == "D")
-
-
-def encoder_titles(names: Sequence[str]) -> tuple[str, ...]:
+def encoder_titles(names: Sequence[str]) -> dict[str, str]:
     """What rows call their encoders: the last part of a folder or a hub id, where that names one alone."""
-    short = tuple(name if name.startswith(NEW) else name.rstrip("/").rpartition("/")[2] for name in names)
-    return short if len(set(short)) == len(short) else tuple(names)
+    short = [name if name.startswith(NEW) else name.rstrip("/").rpartition("/")[2] for name in names]
+    return dict(zip(names, short if len(set(short)) == len(short) else names, strict=True))
 
 
 @dataclass(frozen=True)
@@ -107,8 +46,7 @@ class ResolvedTable:
 
     `encoders`: one or several, with what the table has under each; `rows`: those of the first encoder, then of the next.
     `columns` by id, in order; `subsets` indices; `sizes` total labelled examples, 0 the full training set; `mlm_head`:
-    the MLM stage for an encoder without a usable MLM head; `incomparable`: why no cell here can be held against the paper's (empty: it can);
-    `settings`: hyperparameters by method that are overridden for all rows; `num_workers` train one stage together, which is no part of what
+    the MLM stage for an encoder without a usable MLM head; `num_workers` train one stage together, which is no part of what
     is computed; `file`: the table's, '' where it is packaged; `protocol`: the table's, or another that the request names; `starts_from`: what
     all runs start from.
     """
@@ -126,11 +64,8 @@ class ResolvedTable:
     max_length: int
     selection_every: int | str
     mlm_head: MlmHead
-    aggregate: Aggregation
     pre_train: PreTrain | None = None
     translator: str = ""
-    incomparable: tuple[str, ...] = ()
-    settings: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     num_workers: int = 1
     file: str = ""
     protocol: str = ""
@@ -146,43 +81,122 @@ class ResolvedTable:
         """What the names of rows call their encoders; none where there is one."""
         return tuple(each.title for each in self.encoders) if len(self.encoders) > 1 else ()
 
-    def under(self, row: ResolvedRow) -> UnderEncoder:
-        """What the table has under the encoder of a row."""
-        return next((each for each in self.encoders if each.name == row.encoder), self.encoders[0])
+    @property
+    def aggregate(self) -> Aggregation:
+        return self.table.aggregate
 
     def rows_under(self, encoder: UnderEncoder) -> tuple[ResolvedRow, ...]:
         return tuple(row for row in self.rows if row.encoder == encoder.name)
 
+    # ----------------------------------------------------------------------------------------- beside the paper's
+
+    @cached_property
+    def uses(self) -> dict[str, tuple[Use, ...]]:
+        """The values that the chosen rows use under each encoder, and no more."""
+        return {each.name: self._uses(each) for each in self.encoders}
+
+    def _uses(self, under: UnderEncoder) -> tuple[Use, ...]:
+        reached, preset = self._reach(under), self.table.presets[self.preset]
+        found = flat(
+            under.name,
+            under.settings,
+            {path: value for path, (value, _) in reached.items()},
+            grids=any(row.configuration_of for row in self.rows_under(under)),
+            translator=self.translator if self.translates else None,
+            text=self.pre_train,
+            start=self.starts_from,
+            data=self.data,
+            aggregate=self.aggregate,
+            **{name: getattr(self, name) for name in ("max_length", "selection_every", "sizes", "seeds")},
+            subsets=len(self.subsets),
+            **({"draws": preset.draws} if preset.draws else {}),
+        )
+        # The table's own under the preset, where that is the paper's setting, else under its reference.
+        theirs = self.table.stated(preset if preset.comparable else None, under.name)
+        origins = self.table.origin_for(under.name)
+        made = []
+        for path, value in found.items():
+            tasks, origin = reached[path][1] if path in reached else self.tasks, origin_of(origins, path)
+            flag = flag_for(path, origin[2:].rpartition(", ")[0], under.name)
+            made.append(Use(path, value, tasks, changed(path, value, theirs, self.subsets), origin, flag))
+        return tuple(made)
+
+    def _reach(self, under: UnderEncoder) -> dict[str, tuple[Any, tuple[str, ...]]]:
+        """The values of recipes by path, each with the chosen tasks on which a row takes it: on the others all rows set their own."""
+        found: dict[str, tuple[Any, tuple[str, ...]]] = {}
+        rows = [(row, replaced((*row.recipe.values, *row.tuned))) for row in self.rows_under(under)]
+        specs = {task: spec for spec in self.table.task_recipes for task in spec.tasks}
+        for phase in self.phases:
+            trained = [(row, own) for row, own in rows if phase in phases_of((row,))]
+            for task in self.tasks:
+                of_rows = [own for row, own in trained if self.takes(row, task)]
+                if not of_rows:
+                    continue
+                own, spec, recipe = (
+                    set.intersection(*of_rows),
+                    specs.get(task),
+                    under.task_recipes.get(task, under.recipe),
+                )
+                for name, value in recipe.under(phase).items():
+                    key = f"{phase}.{name}"
+                    if key not in own and (name != "decay_biases_and_norms" or getattr(recipe, phase).weight_decay):
+                        place = f"{TASK_RECIPES}.{'+'.join(spec.tasks)}" if spec and key in spec.values else "recipe"
+                        found[f"{place}.{key}"] = value, (*found.get(f"{place}.{key}", (value, ()))[1], task)
+        return found
+
+    def departures(self, encoder: str) -> tuple[Use, ...]:
+        """The values for which the paper names another, the table's own or one that is set over it."""
+        return tuple(use for use in self.uses.get(encoder, ()) if use.letter == "D")
+
     @property
     def deviations(self) -> tuple[str, ...]:
-        """Every value that differs from the table's own."""
-        return tuple(dict.fromkeys(each for encoder in self.encoders for each in self.deviations_under(encoder)))
-
-    def deviations_under(self, under: UnderEncoder) -> tuple[str, ...]:
-        """Under one encoder, and the overridden hyperparameters of the chosen rows' methods."""
-        chosen = {part for row in self.rows for part in row.parts}
-        here = (
-            f"{method}.{name} set to {value}"
-            for method, values in sorted(self.settings.items())
-            if method in chosen
-            for name, value in sorted(values.items())
-        )
-        return (*self.changes(under), *here)
-
-    def changes(self, under: UnderEncoder, departing: bool = True) -> tuple[str, ...]:
-        """Each changed value as 'fine_tune.lr 0.0001 instead of 1e-05', by the name under which a user sets it. `departing`: with those that depart
-        from the paper in the table too, so that the table's value is not what they are held against."""
-        found = [
-            f"{use.path.removeprefix('recipe.')} {use.changed[0]} instead of {use.changed[1]}"
-            for use in under.uses
-            if use.changed and (departing or use.origin[:1] != "D")
+        """Every value that differs from the table's own, and the overridden hyperparameters of the chosen rows' methods."""
+        chosen, changed = {part for row in self.rows for part in row.parts}, self.encoders[0].hyperparameters
+        here = [
+            f"{part}.{key} set to {changed[part][key]}" for part in sorted(changed) for key in sorted(changed[part])
         ]
+        here = [text for text in here if text.partition(".")[0] in chosen]
+        return tuple(dict.fromkeys(text for each in self.encoders for text in (*self._changes(each.name), *here)))
+
+    def _changes(self, encoder: str, departing: bool = True) -> tuple[str, ...]:
+        """Each changed value as 'fine_tune.lr 0.0001 instead of 1e-05'. `departing`: with those that depart from the paper in the table too, so
+        that the table's value is not what they are held against."""
+        changed = [(use.key, use.changed) for use in self.uses[encoder] if departing or use.origin[:1] != "D"]
+        found = [f"{key} {values[0]} instead of {values[1]}" for key, values in changed if values]
         extra = [task for task in self.tasks if task not in self.table.tasks]
         return (*found, *([f"tasks that the paper's table lacks: {', '.join(extra)}"] if extra else []))
+
+    @cached_property
+    def incomparable(self) -> tuple[str, ...]:
+        """Why no cell here can be held against the paper's; empty where it can."""
+        if len(self.encoders) > 1:
+            return ("no paper has rows of several encoders beside one another; name one alone",)
+        if self.table.source is None:
+            return ("no paper prints this table",)
+        if not self.table.presets[self.preset].comparable:
+            return (f"preset {self.preset} is not the paper's setting",)
+        return self._changes(self.encoders[0].name, departing=False)
 
     @property
     def comparable(self) -> bool:
         return not self.incomparable
+
+    def row_incomparable(self, row: ResolvedRow) -> tuple[str, ...]:
+        """Why this row gets no verdict: its own reason or the hyperparameters that are set, and the departures from the paper that it
+        depends on."""
+        keys = sorted(row.overridden, key=lambda key: (row.parts.index(key.partition(".")[0]), key))
+        values = {key: row.overridden[key] for key in keys} | row.tuned
+        own = row.incomparable or ", ".join(f"{key} set to {value}" for key, value in values.items())
+        departing = [use for use in self.departures(row.encoder) if use.concerns(row)]
+        found = [f"{use.key} {value_text(use.value)} instead of the paper's {use.paper}" for use in departing]
+        return (*([own] if own else []), *found)
+
+    def paper_value(self, size: int, row: str, column: str) -> tuple[float, float | None] | None:
+        """The paper's (value, spread), both with 1 for 100 %, whatever its units; None where it prints none."""
+        pair = self.table.paper.get(size, {}).get(row, {}).get(column)
+        return None if pair is None else self.table.paper_unit.converted(pair)
+
+    # ------------------------------------------------------------------------------------------------- the design
 
     @property
     def size_unit(self) -> str:
@@ -209,16 +223,25 @@ class ResolvedTable:
         return bool(size) or protocol_named(self.protocol).redraws
 
     def subsets_at(self, size: int) -> tuple[int, ...]:
-        """The subsets of one size."""
         return self.subsets if self.is_drawn(size) else self.subsets[:1]
-
-    def configurations(self, title: str, task: str) -> list[ResolvedRow]:
-        """The configurations of a printed row that are run on a task."""
-        return [row for row in self.printed_rows[title] if self.takes(row, task)]
 
     def replicates_at(self, size: int) -> tuple[tuple[int, int], ...]:
         """The crossed design of one size."""
         return tuple((subset, seed) for subset in self.subsets_at(size) for seed in self.seeds)
+
+    @property
+    def places(self) -> list[Place]:
+        """(size, row, column, subset, seed) of every score of the table."""
+        return [
+            (size, row.name, column, *replicate)
+            for size in self.sizes
+            for row in self.rows
+            for column, spec in self.columns.items()
+            if self.takes(row, spec.task)
+            for replicate in self.replicates_at(size)
+        ]
+
+    # ----------------------------------------------------------------------------------------------------- rows
 
     @property
     def trained_rows(self) -> tuple[ResolvedRow, ...]:
@@ -238,6 +261,10 @@ class ResolvedTable:
             printed[row.title] = (*printed.get(row.title, ()), row)
         return printed
 
+    def configurations(self, title: str, task: str) -> list[ResolvedRow]:
+        """The configurations of a printed row that are run on a task."""
+        return [row for row in self.printed_rows[title] if self.takes(row, task)]
+
     @cached_property
     def reference_titles(self) -> frozenset[str]:
         """The titles of all reference rows, also of those that are not here: of the table's own and of those that methods without a row get."""
@@ -250,18 +277,6 @@ class ResolvedTable:
         """The rows that start from other runs: reference rows start from the encoder as it is."""
         return tuple(row for row in self.rows if self.starts_from and row.title not in self.reference_titles)
 
-    @property
-    def places(self) -> list[Place]:
-        """(size, row, column, subset, seed) of every score of the table."""
-        return [
-            (size, row.name, column, *replicate)
-            for size in self.sizes
-            for row in self.rows
-            for column, spec in self.columns.items()
-            if self.takes(row, spec.task)
-            for replicate in self.replicates_at(size)
-        ]
-
     def takes(self, row: ResolvedRow, task: str) -> bool:
         """Whether a row is run on a task: on one that the table lacks all rows are, those with a grid for each group of tasks at the
         points of the last one."""
@@ -271,24 +286,7 @@ class ResolvedTable:
 
     @cached_property
     def _last_tasks(self) -> dict[str, tuple[str, ...]]:
-        """The last group of tasks of each printed row."""
         return {row.title: row.tasks for row in self.table.rows}
-
-    @property
-    def average_over(self) -> tuple[tuple[str, ...], ...]:
-        """The groups of columns that the Avg is taken over, of those that are here."""
-        given = self.aggregate.average_over
-        groups = self.columns if given is None else given
-        here = [tuple(c for c in ((g,) if isinstance(g, str) else g) if c in self.columns) for g in groups]
-        return tuple(group for group in here if group)
-
-    @property
-    def has_whole_average(self) -> bool:
-        """Whether the Avg here is over the same columns as the table's."""
-        if self.aggregate.average_over is None:
-            return self.columns.keys() == self.table.columns.keys()
-        groups = [(each,) if isinstance(each, str) else each for each in self.aggregate.average_over]
-        return all(column in self.columns for group in groups for column in group)
 
     def origins_of(self, row: ResolvedRow, method: str) -> dict[str, str]:
         """Where a hyperparameter of a row's method is set, by its name: an override, or a key of a user's own table."""
@@ -303,36 +301,42 @@ class ResolvedTable:
 
     def hyperparameters(self, row: ResolvedRow) -> dict[str, Value]:
         """What a row sets, for a reader: by name, by 'method.name' where the row has several methods."""
-        several = len(row.parts) > 1
-        found = {
-            f"{part}.{key}" if several else key: value
-            for part, values in row.settings.items()
-            for key, value in values.items()
-        }
+        found: dict[str, Value] = {}
+        for part, values in row.settings.items():
+            found |= {f"{part}.{key}" if len(row.parts) > 1 else key: value for key, value in values.items()}
         found |= {f"{ENCODER}{key}": value for key, value in row.encoder_settings.items()} | row.tuned
-        own = row.model_dump(include={"recipe", "augment"}, exclude_none=True)
-        for group, values in (own["recipe"] | {"augment": own.get("augment", {})}).items():
-            found |= {f"{group}.{key}": value for key, value in values.items()}
+        found |= row.recipe.values
+        found |= {f"augment.{key}": value for key, value in row.augment or () if value is not None}
         found |= {} if row.pre_train_step is None else {"pre_train_step": self.pre_train_step(row)}
         return found | row.model_dump(include={"pre_train_fraction", "unlabelled"}, exclude_none=True)
 
-    def row_incomparable(self, row: ResolvedRow) -> tuple[str, ...]:
-        """Why this row gets no verdict: its own reason or the hyperparameters that are set, and the departures from the paper that it
-        depends on."""
-        values = {
-            f"{part}.{name}": value
-            for part in row.parts
-            for name, value in sorted(row.overridden.get(part, {}).items())
-        }
-        values |= row.tuned
-        own = row.incomparable or ", ".join(f"{key} set to {value}" for key, value in values.items())
-        return (*([own] if own else []), *(each.reason for each in self.under(row).departures if each.concerns(row)))
+    # --------------------------------------------------------------------------------------------------- averages
+
+    @property
+    def _groups(self) -> list[tuple[str, ...]]:
+        given = self.aggregate.average_over
+        return [(each,) if isinstance(each, str) else each for each in (self.columns if given is None else given)]
+
+    @property
+    def average_over(self) -> tuple[tuple[str, ...], ...]:
+        """The groups of columns that the Avg is taken over, of those that are here."""
+        here = [tuple(column for column in group if column in self.columns) for group in self._groups]
+        return tuple(group for group in here if group)
+
+    @property
+    def has_whole_average(self) -> bool:
+        """Whether the Avg here is over the same columns as the table's."""
+        if self.aggregate.average_over is None:
+            return self.columns.keys() == self.table.columns.keys()
+        return all(column in self.columns for group in self._groups for column in group)
 
     @property
     def averages(self) -> dict[str, tuple[str, ...]]:
         """The rows that are means of others, of which all are here."""
         titles = self.printed_rows
         return {name: rows for name, rows in self.table.averages.items() if all(row in titles for row in rows)}
+
+    # -------------------------------------------------------------------------------------------- back-translation
 
     @property
     def translates(self) -> bool:
@@ -342,7 +346,7 @@ class ResolvedTable:
     @property
     def contrasts_views(self) -> bool:
         """Some row contrasts back-translations of a text."""
-        parts = [part for row in self.rows for part in row.parts]
+        parts = {part for row in self.rows for part in row.parts}
         return any(METHODS[part].translates for part in parts if part in METHODS)
 
     @property
@@ -353,6 +357,8 @@ class ResolvedTable:
     def translator_of(self, augment: Augment | None) -> str:
         """The translator of an augmentation, or (None) of views."""
         return augment.translator(self.translator) if augment else self.translator
+
+    # --------------------------------------------------------------------------------------------------- training
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -375,9 +381,9 @@ class ResolvedTable:
 
         Raises UserError when the recipe has no epochs for this size.
         """
-        table = self.encoders[0]
-        recipe = row.recipe_on(task) if row else table.task_recipes.get(task, table.recipe)
-        values: dict[str, Any] = getattr(recipe, phase).model_dump(exclude_none=True)
+        first = self.encoders[0]
+        recipe = row.recipe_on(task) if row else first.task_recipes.get(task, first.recipe)
+        values = recipe.under(phase)
         key = "steps" if "steps" in values else "epochs"
         length = values.pop(key)
         if isinstance(length, dict):
@@ -423,8 +429,3 @@ class ResolvedTable:
         base = self.table.presets[self.preset]
         table = (self.table.recipe.patched(base.recipe) if base.pre_train else self.table.recipe).pre_train.steps
         return {scaled(step, table, steps) for step in self.pre_train.save_at} - {steps}
-
-    def paper_value(self, size: int, row: str, column: str) -> tuple[float, float | None] | None:
-        """The paper's (value, spread), both with 1 for 100 %, whatever its units; None where it prints none."""
-        pair = self.table.paper.get(size, {}).get(row, {}).get(column)
-        return None if pair is None else self.table.paper_unit.converted(pair)

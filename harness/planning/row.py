@@ -5,12 +5,24 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from harness.methods import METHODS
-from harness.planning.recipe import PHASES, Augment, Count, EncoderSettings, Phase, Recipe, Share, Value
+from harness.planning.recipe import (
+    PHASES,
+    Augment,
+    Count,
+    EncoderSettings,
+    MlmHead,
+    Phase,
+    PreTrain,
+    Recipe,
+    Share,
+    Value,
+)
 from harness.planning.request import Override
 from harness.yaml_files import MisplacedError, Strict, placed, validated
 
@@ -38,13 +50,13 @@ class Grid(Strict):
     def _fits(self) -> Grid:
         names = [key.rpartition(".")[2] for key in self.grid]
         for (key, values), name in zip(self.grid.items(), names, strict=True):
-            phase, _, field = key.partition(".")
+            phase, _, changed = key.partition(".")
             with placed("grid", key):
                 if names.count(name) > 1:
                     raise ValueError(f"two values of a grid are named {name}; write two rows")
                 for index, value in enumerate(values if phase in PHASES else ()):
                     with placed(index):
-                        validated(Phase, {field: value}, key)
+                        validated(Phase, {changed: value}, key)
         return self
 
 
@@ -56,15 +68,14 @@ class Row(Strict):
     """One row: a method with the hyperparameters that make it this row.
 
     `method`: 'cmlm', or several after one another as 'cmlm+scl'; `pre_train`: the same, before, on the table's corpus; `pre_train_step`: the
-    update of pre-training that it starts from (left out: the last), of those in the table's own recipe; `pre_train_fraction`: the fraction of
-    the corpus's texts, where it is not the table's. `set`: hyperparameters by name, by 'method.name' where the row has several methods, and
-    `encoder.` settings of this row alone. `recipe`: what this row changes in the recipe. `unlabelled`: post-training reads so many texts,
-    those of the training set and further ones of the training rows (left out: those of the training set). `augment`: back-translations as
-    further labelled rows of fine-tuning, over the updates that the training set takes without them. `incomparable`: why our row gets no
-    verdict even under the paper's preset. `tasks`: those that it is run on (left out: all).
-    `grid`: the values of a grid, or a list with a grid for each group of tasks, on which the row is run then; the row is printed, and has a
-    configuration for each point, or for `draws` of them: rows with the same tasks and grid draw the same points. `configuration_of`: the
-    printed row that it is one of several configurations of. `line`: of the table's figure (left out: that of its pre-training).
+    update of pre-training that it starts from (left out: the last), of those in the table's own recipe; `pre_train_fraction`: of the corpus's
+    texts, where it is not the table's. `set`: hyperparameters by name, by 'method.name' where the row has several methods, and `encoder.`
+    settings of this row alone. `recipe`: what this row changes in the recipe. `unlabelled`: post-training reads so many texts, those of the
+    training set and further ones. `augment`: back-translations as further labelled rows of fine-tuning, over the same updates. `incomparable`:
+    why our row gets no verdict even under the paper's preset. `tasks`: those that it is run on (left out: all).
+    `grid`: the values of a grid, or a list with a grid for each group of tasks: the row is printed, and has a configuration for each point, or
+    for `draws` of them; rows with the same tasks and grid draw the same points. `configuration_of`: the printed row that it is one of several
+    configurations of. `line`: of the table's figure (left out: that of its pre-training).
     """
 
     name: str
@@ -85,15 +96,16 @@ class Row(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Row:
-        for key in ("pre_train_step", "pre_train_fraction"):
-            if getattr(self, key) and not self.pre_train:
-                raise MisplacedError([key], "the row has no pre_train to start from")
-        if len(self.grid) > 1 and not all(each.tasks for each in self.grid):
-            raise MisplacedError(["grid"], "name the tasks of each of several grids")
-        if self.tasks and any(each.tasks for each in self.grid):
-            raise MisplacedError(["tasks"], "the grids of the row name their tasks; leave tasks out")
-        if self.draws and not self.grid:
-            raise MisplacedError(["draws"], "there is no grid to draw from")
+        tasks = [bool(each.tasks) for each in self.grid]
+        for key, wrong, why in (
+            ("pre_train_step", self.pre_train_step and not self.pre_train, "the row has no pre_train to start from"),
+            ("pre_train_fraction", self.pre_train_fraction and not self.pre_train, "the row has no pre_train"),
+            ("grid", len(tasks) > 1 and not all(tasks), "name the tasks of each of several grids"),
+            ("tasks", self.tasks and any(tasks), "the grids of the row name their tasks; leave tasks out"),
+            ("draws", self.draws and not self.grid, "there is no grid to draw from"),
+        ):
+            if wrong:
+                raise MisplacedError([key], why)
         for key, value in self.set.items():
             with placed("set", key):
                 if key.startswith(ENCODER):
@@ -116,18 +128,12 @@ class Row(Strict):
         return tuple(found) if self.grid else (self,)
 
     def _at(self, name: str, tasks: tuple[str, ...], point: Mapping[str, Value]) -> Row:
-        """The row with the values of a point: hyperparameters, and values of the recipe. Its name has the last parts of their keys."""
-        recipe: dict[str, dict[str, Value]] = {}
-        settings = dict(self.set)
-        for key, value in point.items():
-            phase, _, field = key.partition(".")
-            if phase in PHASES:
-                recipe.setdefault(phase, {})[field] = value
-            else:
-                settings[key] = value
+        """The row with the values of a point. Its name has the last parts of their keys."""
         shown = [f"{key.rpartition('.')[2]} {value}" for key, value in point.items()]
+        of_recipe = {key: value for key, value in point.items() if key.partition(".")[0] in PHASES}
+        settings = self.set | {key: value for key, value in point.items() if key not in of_recipe}
         changed: dict[str, Any] = {"name": f"{name}, {', '.join(shown)}", "tasks": tasks, "set": settings}
-        changed |= {"recipe": self.recipe.patched(Recipe.model_validate(recipe)), "grid": (), "draws": None}
+        changed |= {"recipe": self.recipe.patched(Recipe.of(of_recipe)), "grid": (), "draws": None}
         return self.model_copy(update={**changed, "configuration_of": self.title})
 
     @property
@@ -146,31 +152,42 @@ class Row(Strict):
         return {key: value for key, value in self.set.items() if not key.startswith(ENCODER)}
 
     @property
-    def recipe_settings(self) -> dict[str, dict[str, Any]]:
-        """What the row changes in the recipe, by phase and name."""
-        return {phase: values for phase, values in self.recipe.model_dump(exclude_none=True).items() if values}
-
-    @property
     def parts(self) -> tuple[str, ...]:
         """Names of the row's methods, pre-training first."""
         return tuple(part for text in (self.pre_train, self.method) if text for part in text.split("+"))
 
 
+@dataclass(frozen=True)
+class UnderEncoder:
+    """What a table has for rows under one encoder and some overrides. `title`: what names of rows call the encoder; `settings`: of the encoder;
+    `hyperparameters`: those that the overrides set, by method."""
+
+    name: str = ""
+    title: str = ""
+    recipe: Recipe = field(default_factory=Recipe)
+    task_recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    settings: Mapping[str, int] = field(default_factory=dict)
+    max_length: int = 0
+    mlm_head: MlmHead = field(default_factory=MlmHead)
+    pre_train: PreTrain | None = None
+    hyperparameters: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+
+
 class ResolvedRow(Row):
     """A row with all that it trains with, as a request asks for it; of several encoders one under each, with a name that says it.
 
-    `own`: the row as the table has it; `encoder`: what it starts from. `base`: the table's recipe as the overrides that reach the row leave
-    it, before the row's own `recipe`, and `task_recipes` of tasks that have theirs. `overrides`: those that reach it; `overridden`: the
-    hyperparameters that they set, by method; `tuned`: what those that reach it alone change in the recipe, by key.
+    `own`: the row as the table has it; `under`: what it changes for itself, as the `overrides` that reach it leave that; `tuned`: what those
+    that reach it alone change in the recipe, by key.
     """
 
     own: Row = Field(exclude=True)
-    encoder: str = Field("", exclude=True)
-    base: Recipe = Field(Recipe(), exclude=True)
-    task_recipes: dict[str, Recipe] = Field({}, exclude=True)
+    under: UnderEncoder = Field(UnderEncoder(), exclude=True)
     overrides: tuple[Override, ...] = Field((), exclude=True)
-    overridden: dict[str, dict[str, Value]] = Field({}, exclude=True)
     tuned: dict[str, Value] = Field({}, exclude=True)
+
+    @property
+    def encoder(self) -> str:
+        return self.under.name
 
     @property
     def alone(self) -> bool:
@@ -178,9 +195,15 @@ class ResolvedRow(Row):
         return any(override.row for override in self.overrides)
 
     @property
+    def overridden(self) -> dict[str, Value]:
+        """The hyperparameters of its methods that overrides set, by 'method.name'."""
+        values = {part: self.under.hyperparameters.get(part, {}) for part in self.parts}
+        return {f"{part}.{name}": value for part, named in values.items() for name, value in named.items()}
+
+    @property
     def settings(self) -> dict[str, dict[str, Value]]:
         """What each of its methods is set to: overrides first, then the row's own `set`, which makes it this row."""
-        found = {part: dict(self.overridden.get(part, {})) for part in self.parts}
+        found = {part: dict(self.under.hyperparameters.get(part, {})) for part in self.parts}
         for key, value in self.hyperparameters.items():
             part, _, name = key.partition(".")
             if part not in found or not name:
@@ -190,17 +213,17 @@ class ResolvedRow(Row):
 
     def recipe_on(self, task: str) -> Recipe:
         """The recipe that it trains with on a task."""
-        recipe = self.task_recipes.get(task, self.base)
-        return recipe.patched(self.recipe) if self.recipe_settings else recipe
+        recipe = self.under.task_recipes.get(task, self.under.recipe)
+        return recipe.patched(self.recipe) if self.recipe.values else recipe
 
 
-def resolved_row(own: Row, encoder_title: str = "", **carried: Any) -> ResolvedRow:
-    """A row of a table with what it carries, under the name of its encoder where one is given."""
-    values = dict(own) | carried
-    if encoder_title:
-        values["name"] = on_encoder(own.name, encoder_title)
-        values["configuration_of"] = own.configuration_of and on_encoder(own.configuration_of, encoder_title)
-    return ResolvedRow.model_construct(**values, own=own)
+def resolved_row(own: Row, under: UnderEncoder | None = None, named: bool = False, **carried: Any) -> ResolvedRow:
+    """A row of a table with what it carries; `named`: under the name of its encoder."""
+    under, values = under or UnderEncoder(), dict(own) | carried
+    if named:
+        values["name"] = on_encoder(own.name, under.title)
+        values["configuration_of"] = own.configuration_of and on_encoder(own.configuration_of, under.title)
+    return ResolvedRow.model_construct(**values, own=own, under=under)
 
 
 def on_encoder(row: str, encoder: str) -> str:

@@ -13,7 +13,8 @@ from harness.encoders import Located
 from harness.paths import without_folders
 from harness.planning.data import TableData, TaskData, TrainingSet, data_settings, runs_of
 from harness.planning.recipe import Augment
-from harness.planning.resolved import Part, ResolvedTable, UnderEncoder
+from harness.planning.resolved import Part, ResolvedTable
+from harness.planning.row import UnderEncoder
 from harness.planning.runs import Plan
 from harness.planning.task_reader import Overlap
 from harness.planning.truncation import Truncation

@@ -7,7 +7,7 @@ flat object.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from harness.encoders import SIZES
-from harness.encoders.sources import NEW, NEW_TOKENIZER
+from harness.encoders.sources import NEW
 from harness.errors import unknown
 from harness.planning.aggregation import AVERAGE, Aggregation
 from harness.planning.recipe import (
@@ -38,13 +38,11 @@ from harness.planning.recipe import (
     TaskRecipe,
 )
 from harness.planning.row import Row
+from harness.planning.values import TASK_RECIPES, flat, matching
 from harness.tasks.metrics import METRICS, check_metric
 from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_named, one_of, packaged_files, placed
-
-TASK_RECIPES = "task_recipes"
-TOKENIZER = "encoder.tokenizer"
 
 
 class Source(Strict):
@@ -93,19 +91,16 @@ def _pair(value: object) -> object:
 
 PaperValue = Annotated[tuple[Number, Number | None], BeforeValidator(_pair)]
 
-
 SIZE = "size"
 """The `x` of a figure over the size of the training set."""
-
-
 HOURS = "pre_train_hours"
 """The `x` of a figure over the hours of training before fine-tuning, as recorded."""
 
 
 class Figure(Strict):
-    """A figure of the table: its cells over a value that each row sets, `x` ('unlabelled', 'pre_train_step' or a hyperparameter), over the
-    'size' of the training set, a line for each row, or over 'pre_train_hours', which the records tell; with its `label`. `log`: on a logarithmic axis. `bars`: one standard deviation, or from the
-    lowest run to the highest. Over updates or hours of pre-training, a row without any is a line of reference."""
+    """A figure of the table: its cells over `x`, a value that each row sets ('unlabelled', 'pre_train_step' or a hyperparameter), the 'size' of the
+    training set, a line for each row, or 'pre_train_hours', which the records tell; with its `label`. `log`: on a logarithmic axis. `bars`: one
+    standard deviation, or from the lowest run to the highest. Over updates or hours of pre-training, a row without any is a line of reference."""
 
     x: str
     label: str
@@ -113,21 +108,19 @@ class Figure(Strict):
     bars: Literal["spread", "range"] = "spread"
 
     def x_of(self, row: Row, size: int) -> float | None:
-        """Where a row at a size stands; None for a line of reference, and where the records tell. Raises MisplacedError for any other row that sets no number there,
-        or none that a logarithmic axis has, and for a full training set on an axis of sizes."""
+        """Where a row at a size stands; None for a line of reference, and where the records tell. Raises MisplacedError for any other row that sets no
+        number there, or none that a logarithmic axis has, and for a full training set on an axis of sizes."""
         if self.x == HOURS or (self.x == "pre_train_step" and not row.pre_train):
             return None
-        if self.x == SIZE:
-            value: object = size
-        else:
-            value = getattr(row, self.x) if self.x in ("unlabelled", "pre_train_step") else row.set.get(self.x)
-        with placed("figure"):
-            if self.x == SIZE and not size:
-                raise MisplacedError(["x"], "a full training set has no size to stand at; give sizes by number")
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise MisplacedError(["x"], f"the row '{row.name}' sets no number {self.x}; every row of a figure does")
-            if self.log and value <= 0:
-                raise MisplacedError(["log"], f"the row '{row.name}' has {self.x} {value}; leave log out")
+        of_row = self.x in ("unlabelled", "pre_train_step")
+        value = size if self.x == SIZE else getattr(row, self.x) if of_row else row.set.get(self.x)
+        if self.x == SIZE and not size:
+            raise MisplacedError(["figure", "x"], "a full training set has no size; give sizes by number")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            wrong = f"the row '{row.name}' sets no number {self.x}; every row of a figure does"
+            raise MisplacedError(["figure", "x"], wrong)
+        if self.log and value <= 0:
+            raise MisplacedError(["figure", "log"], f"the row '{row.name}' has {self.x} {value}; leave log out")
         return float(value)
 
 
@@ -136,8 +129,8 @@ def _listed(value: object) -> object:
 
 
 class Preset(Strict):
-    """What a preset changes; a key left out is the table's. `encoder`: one, or a list of several, whose rows make one table. `subsets` is a count, `methods` names of rows; `draws`: so many
-    points of each grid, drawn at random."""
+    """What a preset changes; a key left out is the table's. `encoder`: one, or a list of several, whose rows make one table. `subsets` is a count,
+    `methods` names of rows; `draws`: so many points of each grid, drawn at random."""
 
     description: str
     encoder: Annotated[str, BeforeValidator(_listed)]
@@ -160,15 +153,15 @@ class Preset(Strict):
 
 
 class Table(Strict):
-    """One table, published where it has a source. `sizes`: total labelled examples, 0 the full training set; none: any size, and what
-    the protocol says by default; without `tasks` the request names them; `columns` by column id. `task_recipes`: what the recipe is for some of the tasks; a preset's recipe goes over it. `selection_every`: updates
-    between two evaluations on dev, 'last' for the last update alone, or '0.5 epochs'. `encoder_preset`: the preset of a request that names an encoder which no preset has, and no
-    preset.
+    """One table, published where it has a source. `sizes`: total labelled examples, 0 the full training set; none: any size, and what the protocol
+    says by default; without `tasks` the request names them; `columns` by column id. `task_recipes`: what the recipe is for some of the tasks; a
+    preset's recipe goes over it. `selection_every`: updates between two evaluations on dev, 'last' for the last update alone, or '0.5 epochs'.
+    `encoder_preset`: of a request that names an encoder which no preset has, and no preset. `encoders`: what it has for other sizes of new ones.
 
     `paper`: size -> row -> column -> [value, spread] in the paper's units; values times `paper_unit.value`, spreads times
-    `paper_unit.spread`, lie in [0, 1]. `origin`: where each value comes from, by its path or a pattern ('recipe.*.lr'); a
-    table that gives origins gives one for every value. `encoders`: what it has for other sizes of new encoders, under presets and overrides. `averages`: rows printed after the others by name, each with those that its
-    cells are the means of; their spread is that of all runs which count in these.
+    `paper_unit.spread`, lie in [0, 1]. `origin`: where each value comes from, by its path or a pattern ('recipe.*.lr'); a table that gives
+    origins gives one for every value. `averages`: rows printed after the others by name, each with those that its cells are the means of; their
+    spread is that of all runs which count in these.
     """
 
     model_config = ConfigDict(protected_namespaces=())
@@ -219,102 +212,100 @@ class Table(Strict):
         object.__setattr__(self, "rows", rows)
         titles, names = list(dict.fromkeys(row.title for row in rows)), [row.name for row in rows]
         for index, row in enumerate(rows):
-            with placed("rows", index):
-                for place, task in enumerate(row.tasks):
-                    _check(task, self.tasks, "task", "tasks", place)
-                if row.name in names[:index]:
-                    raise MisplacedError(["name"], f"the row '{row.name}' is given twice; keep one")
-                if row.configuration_of in names:
-                    wrong = f"the row '{row.configuration_of}' is run itself; give the printed row another name"
-                    raise MisplacedError(["configuration_of"], wrong)
+            if row.name in names[:index]:
+                raise MisplacedError(["rows", index, "name"], f"the row '{row.name}' is given twice; keep one")
+            if row.configuration_of in names:
+                wrong = f"the row '{row.configuration_of}' is run itself; give the printed row another name"
+                raise MisplacedError(["rows", index, "configuration_of"], wrong)
         if self.aggregate.select != "none" and titles == names:
             raise MisplacedError(["aggregate", "select"], "no row has configurations to select from; give rows a grid")
-        self._check_names(titles)
+        for name, known, kind, loc in self._names(titles):
+            _check(name, known, kind, *loc)
+        for column, spec in self.columns.items():
+            with placed("columns", column):
+                spec.check(TASKS.get(spec.task))
+        for name, members in self.averages.items():
+            wrong = "names one row; give several" if len(members) == 1 else ""
+            wrong = "a row has this name" if name in titles else wrong
+            if self.aggregate.average != "none":
+                wrong = "a table has means of rows or an Avg of columns, not both"
+            if wrong:
+                raise MisplacedError(["averages", name], wrong)
         self._check_recipe()
         self._check_origins()
         return self
 
-    def _check_names(self, titles: list[str]) -> None:
-        """Raises MisplacedError for a name of nothing that the table has. `titles`: the rows that are printed."""
-        averaged, drawn = self.aggregate.average != "none", [*titles, *self.averages]
-        printed = [*self.columns, *([AVERAGE] if averaged else [])]
+    def _names(self, titles: list[str]) -> Iterator[tuple[object, Iterable[object], str, tuple[int | str, ...]]]:
+        """Every name of something that the table has: what there is, its kind, and the place. `titles`: the rows that are printed."""
+        columns = [*self.columns, *([AVERAGE] if self.aggregate.average != "none" else [])]
+        shown = {spec.task for spec in self.columns.values()}
+        for index, row in enumerate(self.rows):
+            yield from ((task, self.tasks, "task", ("rows", index, "tasks", k)) for k, task in enumerate(row.tasks))
         for index, group in enumerate(self.aggregate.average_over or ()):
             for column in (group,) if isinstance(group, str) else group:
-                _check(column, self.columns, "column", "aggregate", "average_over", index)
+                yield column, self.columns, "column", ("aggregate", "average_over", index)
         for column, spec in self.columns.items():
-            _check(spec.task, self.tasks, "task", "columns", column, "task")
-            with placed("columns", column):
-                spec.check(TASKS.get(spec.task))
+            yield spec.task, self.tasks, "task", ("columns", column, "task")
         for index, task in enumerate(self.tasks):
-            _check(task, {spec.task for spec in self.columns.values()}, "task with a column", "tasks", index)
+            yield task, shown, "task with a column", ("tasks", index)
         for name, members in self.averages.items():
-            for index, member in enumerate(members):
-                _check(member, titles, "row", "averages", name, index)
-            with placed("averages", name):
-                if name in titles:
-                    raise ValueError("a row has this name")
-                if len(members) == 1:
-                    raise ValueError("names one row; give several")
-                if averaged:
-                    raise ValueError("a table has means of rows or an Avg of columns, not both")
+            yield from ((each, titles, "row", ("averages", name, index)) for index, each in enumerate(members))
         for size, rows in self.paper.items():
-            _check(size, self.sizes, "size", "paper", size)
+            yield size, self.sizes, "size", ("paper", size)
             for name, cells in rows.items():
-                _check(name, drawn, "row", "paper", size, name)
-                for column in cells:
-                    _check(column, printed, "column", "paper", size, name, column)
+                yield name, [*titles, *self.averages], "row", ("paper", size, name)
+                yield from ((column, columns, "column", ("paper", size, name, column)) for column in cells)
         for key in ("default_preset", *(["encoder_preset"] if self.encoder_preset else [])):
-            _check(getattr(self, key), self.presets, "preset", key)
+            yield getattr(self, key), self.presets, "preset", (key,)
         for preset, changes in self.presets.items():
             for index, size in enumerate((changes.sizes if self.sizes else None) or ()):
-                _check(size, self.sizes, "size", "presets", preset, "sizes", index)
+                yield size, self.sizes, "size", ("presets", preset, "sizes", index)
             for index, name in enumerate(changes.methods or ()):
-                _check(name, titles, "row", "presets", preset, "methods", index)
-        for size_of_new in self.encoders:
-            _check(size_of_new, SIZES, "size of a new encoder", "encoders", size_of_new)
+                yield name, titles, "row", ("presets", preset, "methods", index)
+        for name in self.encoders:
+            yield name, SIZES, "size of a new encoder", ("encoders", name)
+        for index, each in enumerate(self.task_recipes):
+            before = {task for other in self.task_recipes[:index] for task in other.tasks}
+            left = [task for task in self.tasks if task not in before]
+            yield from ((task, left, "task", ("task_recipes", index, "tasks", k)) for k, task in enumerate(each.tasks))
 
     def _check_recipe(self) -> None:
-        for index, spec in enumerate(self.task_recipes):
-            for place, task in enumerate(spec.tasks):
-                with placed("task_recipes", index, "tasks", place):
-                    _check(task, self.tasks, "task")
-                    if any(task in other.tasks for other in self.task_recipes[:index]):
-                        raise ValueError(f"{task} has a recipe already; keep one")
         pre_trained = any(row.pre_train for row in self.rows)
         for phase in PHASES if pre_trained else PHASES[:2]:
-            given = getattr(self.recipe, phase).model_dump(exclude_none=True)
             for names in (("lr",), ("batch_size",), ("steps",) if phase == "pre_train" else ("epochs", "steps")):
-                if not any(name in given for name in names):
+                if not any(f"{phase}.{name}" in self.recipe.values for name in names):
                     raise MisplacedError(["recipe", phase, names[0]], f"the recipe needs {' or '.join(names)}")
         if pre_trained and self.pre_train is None:
             raise MisplacedError(["pre_train"], "rows with pre_train need a corpus: pre_train: {corpus: NAME}")
-        texts: list[tuple[list[Any], PreTrain | None, Recipe]] = [(["pre_train"], self.pre_train, Recipe())]
-        texts += [(["presets", name, "pre_train"], each.pre_train, each.recipe) for name, each in self.presets.items()]
-        places: list[tuple[list[Any], Sequence[int], Recipe]] = [
-            (["rows", index, "pre_train_step"], [row.pre_train_step or 0], row.recipe)
+        places: list[tuple[tuple[int | str, ...], int, Recipe]] = [
+            (("rows", index, "pre_train_step"), row.pre_train_step or 0, row.recipe)
             for index, row in enumerate(self.rows)
         ]
-        places += [([*loc, "save_at"], text.save_at, recipe) for loc, text, recipe in texts if text]
-        for loc, updates, recipe in places if pre_trained else ():
-            step, steps = max(updates, default=0), self.recipe.patched(recipe).pre_train.steps
+        saved = max(self.pre_train.save_at, default=0) if self.pre_train else 0
+        places += [(("pre_train", "save_at"), saved, Recipe())]
+        for name, each in self.presets.items():
+            saved = max(each.pre_train.save_at, default=0) if each.pre_train else 0
+            places += [(("presets", name, "pre_train", "save_at"), saved, each.recipe)]
+        for place, step, recipe in places if pre_trained else ():
+            steps = self.recipe.patched(recipe).pre_train.steps
             if step and not (isinstance(steps, int) and step <= steps):
-                raise MisplacedError(loc, f"{step} is not among the {steps} updates of recipe.pre_train.steps")
+                raise MisplacedError(place, f"{step} is not among the {steps} updates of recipe.pre_train.steps")
         if self.figure:
             for row, size in itertools.product(self.rows, self.sizes or (0,)):
                 self.figure.x_of(row, size)
 
     def _check_origins(self) -> None:
-        values = stated(self) if self.origin else {}
+        values = self.stated() if self.origin else {}
         for pattern in self.origin:
             if not any(fnmatchcase(path, pattern) for path in values):
                 _check(pattern, values, "value", "origin", pattern)
         for path in values:
             patterns = matching(self.origin, path)
             if len(patterns) != 1:
-                several = (
+                wrong = (
                     f"matches {' and '.join(patterns)}; keep one" if patterns else "has no origin: give P, R, C or D"
                 )
-                raise MisplacedError(["origin", *patterns[1:2]], f"{path} {several}")
+                raise MisplacedError(["origin", *patterns[1:2]], f"{path} {wrong}")
 
     @property
     def reference(self) -> Preset:
@@ -345,6 +336,31 @@ class Table(Strict):
         settings = (self.encoder_settings, self.of_encoder(encoder).encoder_settings, preset.encoder_settings)
         return {name: value for each in settings for name, value in each.model_dump(exclude_none=True).items()}
 
+    def stated(self, preset: Preset | None = None, encoder: str = "") -> dict[str, Any]:
+        """Every value that the table states, by path; encoder and data are those of `preset` (None: its reference), and all that it changes where it is
+        comparable. `encoder`: another, for which it may have other values."""
+        reference = preset or self.reference
+        size = encoder or reference.encoder
+        recipe = {f"recipe.{key}": value for key, value in self.recipe_for(size).values.items()}
+        for spec in self.task_recipes:
+            recipe |= {f"{TASK_RECIPES}.{'+'.join(spec.tasks)}.{key}": value for key, value in spec.values.items()}
+        plain = {
+            name: (getattr(reference, name) if reference.comparable else None) or getattr(self, name)
+            for name in ("max_length", "selection_every", "sizes", "subsets", "seeds")
+        }
+        return flat(
+            reference.encoder,
+            self.encoder_under(reference, size),
+            recipe,
+            grids=any(row.configuration_of for row in self.rows),
+            translator=(self.translator if reference.translator is None else reference.translator) or None,
+            text=reference.pre_train or self.pre_train,
+            start=reference.starts_from or self.starts_from,
+            data=reference.data,
+            aggregate=self.aggregate,
+            **plain,
+        )
+
 
 def table_names() -> tuple[str, ...]:
     """The names of the packaged tables, sorted."""
@@ -352,62 +368,5 @@ def table_names() -> tuple[str, ...]:
 
 
 def load_table(name_or_path: str | Path, where: str = "") -> Table:
-    """A packaged table by name, or a user's own by path (it ends in .yaml or .yml, or holds a slash).
-
-    `where`: how errors name who asked for it. Raises UserError for an unknown name (with the closest one) and for a file
-    that is no table (file, line, key).
-    """
+    """A packaged table by name, or a user's own by path, as `load_named` says. `where`: how errors name who asked for it."""
     return load_named(name_or_path, Table, "benchmarks", "table", where)
-
-
-def stated(table: Table, preset: Preset | None = None, encoder: str = "") -> dict[str, Any]:
-    """Every value that a table states, by path; encoder and data are those of `preset` (None: its reference), and all that it changes where it is
-    comparable. `encoder`: another, for which the table may have other values."""
-    reference = preset or table.reference
-    size = encoder or reference.encoder
-    found: dict[str, Any] = {**_encoder(reference.encoder), "data": reference.data}
-    found |= {f"encoder.{name}": value for name, value in table.encoder_under(reference, size).items()}
-    for phase in PHASES:
-        fields = getattr(table.recipe_for(size), phase).model_dump(exclude_none=True)
-        found |= {f"recipe.{phase}.{name}": value for name, value in fields.items()}
-    for spec in table.task_recipes:
-        for phase in PHASES:
-            fields = getattr(spec, phase).model_dump(exclude_none=True)
-            found |= {f"{TASK_RECIPES}.{'+'.join(spec.tasks)}.{phase}.{name}": value for name, value in fields.items()}
-    translator = table.translator if reference.translator is None else reference.translator
-    found |= {"translator": translator} if translator else {}
-    text = reference.pre_train or table.pre_train
-    found |= {f"pre_train.{name}": value for name, value in _text(text).items()} if text else {}
-    found |= _start(reference.starts_from or table.starts_from)
-    found |= {"grids": "of the rows"} if any(row.configuration_of for row in table.rows) else {}
-    for name in ("max_length", "selection_every", "sizes", "subsets", "seeds"):
-        found[name] = (getattr(reference, name) if reference.comparable else None) or getattr(table, name)
-    return found | {f"aggregate.{name}": value for name, value in table.aggregate.stated.items()}
-
-
-def _encoder(name: str) -> dict[str, str]:
-    """The name of an encoder; one with new weights, 'new:SIZE@TOKENIZER', in two parts."""
-    if "," in name:  # several
-        return {"encoder": name}
-    size, _, tokenizer = name.partition("@")
-    return {"encoder": size, TOKENIZER: tokenizer or NEW_TOKENIZER} if name.startswith(NEW) else {"encoder": name}
-
-
-def _text(pre_train: PreTrain) -> dict[str, Any]:
-    """The text of pre-training; all of the corpus goes without saying, and which weights are stored on the way changes no number."""
-    return pre_train.model_dump(exclude={"save_at", *(["fraction"] if pre_train.fraction == 1 else [])})
-
-
-def _start(starts_from: StartsFrom | None) -> dict[str, Any]:
-    values = starts_from.model_dump() if starts_from else {}
-    return {f"starts_from.{name}": value for name, value in values.items()}
-
-
-def matching(origin: Mapping[str, str], path: str) -> list[str]:
-    """The patterns of `origin` ('recipe.*.lr') that a path fits; a table has exactly one for each of its values."""
-    return [pattern for pattern in origin if fnmatchcase(path, pattern)]
-
-
-def origin_of(origin: Mapping[str, str], path: str) -> str:
-    """The origin of a value, or '' where there is none."""
-    return next((origin[pattern] for pattern in matching(origin, path)), "")

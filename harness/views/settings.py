@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from harness.methods import METHODS
 from harness.paths import without_folders
-from harness.planning.resolved import ResolvedTable, UnderEncoder, Use
-from harness.planning.row import ENCODER, ResolvedRow
-from harness.planning.table import TASK_RECIPES
-from harness.planning.values import grid_points
+from harness.planning.resolved import ResolvedTable
+from harness.planning.row import ENCODER, ResolvedRow, UnderEncoder
+from harness.planning.values import TASK_RECIPES, Use
 from harness.tasks.protocols import protocol_named
 from harness.views.view import Table, View
 from harness.wording import listed, value_text
@@ -77,7 +76,7 @@ def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[Setti
     yield Setting("table", resolved.table.name)
     for name in ("preset", "protocol"):
         yield Setting(name, value_text(getattr(resolved, name)))
-    for use in under.uses:
+    for use in resolved.uses[under.name]:
         letter = (use.letter or "S" * bool(use.changed)) if letters else ""
         note = _note(use, letter)
         if use.path == "grids":
@@ -92,7 +91,10 @@ def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[Setti
         yield from _of_row(row)
     parts = dict.fromkeys(part for row in resolved.trained_rows for part in row.parts)
     for part in parts:
-        values = {**resolved.settings.get(part, {}), **({"source": source} if (source := METHODS[part].file) else {})}
+        values = {
+            **under.hyperparameters.get(part, {}),
+            **({"source": source} if (source := METHODS[part].file) else {}),
+        }
         yield from (Setting(f"{part}.{name}", value_text(value), "S" * letters) for name, value in values.items())
     if letters:
         if extra := [task for task in resolved.tasks if task not in resolved.table.tasks]:
@@ -136,6 +138,29 @@ def _grids(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[tuple[str, 
             yield f"grid of {title}", f"{text} on {titles_of(resolved, tasks)}"
 
 
+Points = dict[tuple[str, ...], tuple[dict[str, Any], ...]]
+
+
+def grid_points(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, Points]:
+    """The points of each printed row that has a grid under an encoder, by the chosen tasks that it is run on: values of the recipe
+    ('fine_tune.lr') and hyperparameters in which its configurations differ."""
+    found: dict[str, Points] = {}
+    printed: dict[str, list[ResolvedRow]] = {}
+    for row in resolved.rows_under(under):
+        printed.setdefault(row.own.title, []).append(row)
+    for title, rows in printed.items():
+        if not any(row.configuration_of for row in rows):
+            continue
+        differ = {key for row in rows for key, value in row.set.items() if value != rows[0].set.get(key)}
+        by_tasks: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for row in rows:
+            tasks = tuple(task for task in resolved.tasks if resolved.takes(row, task))
+            point = row.recipe.values | {key: value for key, value in row.set.items() if key in differ}
+            by_tasks.setdefault(tasks, []).append(point)
+        found[title] = {tasks: tuple(points) for tasks, points in by_tasks.items() if tasks}
+    return found
+
+
 def _product(points: Sequence[Mapping[str, Any]]) -> str:
     """'fine_tune.lr=1e-05|2e-05, lam=0.1|0.3' for points that are all combinations of these values, else ''."""
     values = {key: dict.fromkeys(value_text(point.get(key, "")) for point in points) for key in points[0]}
@@ -147,7 +172,7 @@ def _of_row(row: ResolvedRow) -> Iterator[Setting]:
     """What a row has of its own, and what is set for it alone."""
     own: dict[str, str] = {}
     if not row.configuration_of:
-        own = {f"{p}.{name}": value_text(v) for p, values in row.recipe_settings.items() for name, v in values.items()}
+        own = {key: value_text(value) for key, value in row.recipe.values.items()}
         own |= {"unlabelled": f"{row.unlabelled:,} texts"} if row.unlabelled else {}
         own |= {"pre_train.fraction": value_text(row.pre_train_fraction)} if row.pre_train_fraction else {}
         own |= {name: value_text(value) for name, value in row.set.items() if name.startswith(ENCODER)}
@@ -157,7 +182,6 @@ def _of_row(row: ResolvedRow) -> Iterator[Setting]:
         own["augment"] = f"{row.augment.copies} {copies} of each labelled row{temperature}"
     yield from (Setting(f"{row.own.name}:{name}", text) for name, text in own.items())
     shared = {each.key: each.value for each in row.overrides if not each.row}
-    alone = {f"{part}.{name}": v for part in row.parts for name, v in row.overridden.get(part, {}).items()}
-    alone = {key: value for key, value in alone.items() if shared.get(key) != value} | row.tuned
+    alone = {key: value for key, value in row.overridden.items() if shared.get(key) != value} | row.tuned
     for name, value in alone.items():
         yield Setting(f"{row.own.name}:{name}", value_text(value), "", "this row alone")

@@ -7,12 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from requested import resolve_table
+from requested import aggregated, resolve_table
 from views.runs import filled, results
 
 from harness.commands import model_card
 from harness.commands.model_card import CardScore
-from harness.planning.aggregation import Aggregation
 from harness.planning.resolved import ResolvedTable
 from harness.tasks.task import TASKS
 from harness.wording import in_points
@@ -50,7 +49,7 @@ def test_the_recipe_is_the_cell_by_its_rule(
     table: str, rule: dict[str, Any], of_cell: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     r = resolve_table(table, "paper", tasks=("sst2",))
-    result, cell = shown(replace(r, aggregate=Aggregation(**rule)) if rule else r, monkeypatch)
+    result, cell = shown(aggregated(r, **rule) if rule else r, monkeypatch)
     assert (result.dataset, result.value, result.of_cell) == (place, cell.value, of_cell)
     assert result.cell.startswith(in_points(cell.value))
     assert result.cell.endswith(f" ({of_cell})")
@@ -60,7 +59,7 @@ def test_the_recipe_is_the_cell_by_its_rule(
 
 
 def test_a_table_of_dev_scores_gives_no_number_beside_a_test_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    r = replace(resolve_table("few_shot", "paper", tasks=("sst2",)), aggregate=Aggregation(scores="dev"))
+    r = aggregated(resolve_table("few_shot", "paper", tasks=("sst2",)), scores="dev")
     result, _ = shown(r, monkeypatch)
     assert (result.value, result.cell) == (None, "the table shows scores on dev")
     assert len([*model_card._metadata(result, TASKS["sst2"])]) == 1

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from requested import resolve_table
+from requested import aggregated, resolve_table
 from views.runs import filled, render, results
 
 from harness.errors import UserError
@@ -185,7 +185,7 @@ def configured(aggregate: Aggregation, subsets: int = 2, seeds: int = 2) -> Reso
     chosen = {"tasks": ("sst2", "mnli"), "sizes": (20,), "methods": ("ft", "tapt"), "subsets": tuple(range(subsets))}
     found = resolve_table("few_shot", "paper", seeds=tuple(range(seeds)), **chosen)
     points = tuple(resolved_row(Row(name=name, method="tapt", configuration_of="TAPT")) for name in POINTS)
-    return replace(found, rows=(found.rows[0], *points), aggregate=aggregate)
+    return aggregated(replace(found, rows=(found.rows[0], *points)), aggregate)
 
 
 def drawn(r: ResolvedTable, seed: int) -> list[Result]:

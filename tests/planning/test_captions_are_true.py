@@ -18,13 +18,13 @@ from harness.planning.recipe import updates_between
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
 from harness.planning.runs import Plan, make_plan
-from harness.planning.table import TASK_RECIPES, load_table, table_names
+from harness.planning.table import load_table, table_names
 from harness.planning.task_reader import Translation
-from harness.planning.values import grid_points
+from harness.planning.values import TASK_RECIPES
 from harness.specs import Optim, Run, Stage
 from harness.tasks.corpora import part_name
 from harness.views.caption import Caption, caption_lines
-from harness.views.settings import settings_of
+from harness.views.settings import grid_points, settings_of
 
 PHASES = {"fine-tune": "fine_tune", "post-train": "post_train", "pre-train": "pre_train"}
 MANY = 300
@@ -85,7 +85,7 @@ def holds(optim: Optim, name: str, value: Any, size: int, rows: int) -> bool:
 def named_of_rows(r: ResolvedTable, row: Row, task: str, points: Mapping[str, Any], phase: str) -> list[dict[str, Any]]:
     """What a caption says that a row sets of a phase: the points of its grid, one of which it takes, or its own recipe."""
     if row.title not in points:
-        return [row.recipe_settings.get(phase, {})]
+        return [row.recipe.under(phase)]
     of_task = next(found for tasks, found in points[row.title].items() if task in tasks)
     return [{key.partition(".")[2]: v for key, v in point.items() if key.startswith(f"{phase}.")} for point in of_task]
 
@@ -95,8 +95,10 @@ def test_what_a_caption_names_is_what_the_stages_hold(table: str, preset: str, m
     plan = planned(table, preset, more)
     r, rows = plan.resolved, {row.name: row for row in plan.resolved.rows}
     (under,) = r.encoders
-    values, points = {use.path: use.value for use in under.uses}, grid_points(r, under)
-    recipes = {use.path: (use.value, use.tasks) for use in under.uses if use.path.startswith(("recipe.", TASK_RECIPES))}
+    values, points = {use.path: use.value for use in r.uses[under.name]}, grid_points(r, under)
+    recipes = {
+        use.path: (use.value, use.tasks) for use in r.uses[under.name] if use.path.startswith(("recipe.", TASK_RECIPES))
+    }
     held: set[tuple[str, str]] = set()
     taken: dict[tuple[str, str, str], set[int]] = {}
     seen: set[tuple[Any, ...]] = set()
@@ -181,10 +183,10 @@ def check_corpus(r: ResolvedTable, row: Row, stage: Stage, values: Mapping[str, 
 def test_a_caption_says_all_that_is_used(table: str, preset: str, more: dict[str, Any]) -> None:
     r = narrowed(table, preset, more)
     if r.table.origin:
-        assert all(use.letter or use.changed for use in r.encoders[0].uses)
+        assert all(use.letter or use.changed for use in r.uses[r.encoders[0].name])
         settings = settings_of(r)
         names = {setting.key.rpartition(".")[2] for setting in settings}
-        assert {use.path.rpartition(".")[2] for use in r.encoders[0].uses} - names <= {"grids"}
+        assert {use.path.rpartition(".")[2] for use in r.uses[r.encoders[0].name]} - names <= {"grids"}
 
 
 def text_of(table: str, preset: str = "paper", **more: Any) -> str:

@@ -10,7 +10,8 @@ from views.runs import filled, rows_of
 
 from harness.encoders import SIZES
 from harness.planning.resolved import ResolvedTable
-from harness.planning.table import load_table, origin_of, table_names
+from harness.planning.table import load_table, table_names
+from harness.planning.values import origin_of
 from harness.views.settings import settings_of, settings_view
 
 FP16 = "pre_train.precision=fp16"
@@ -38,7 +39,7 @@ def test_the_papers_value_brings_a_table_closer() -> None:
     ours, theirs = resolve_table("taco_base", "paper"), resolve_table("taco_base", "paper", set=(FP16,))
     assert ours.comparable
     assert theirs.comparable
-    assert [(each.path, each.value, each.paper, each.where, each.flag) for each in ours.encoders[0].departures] == [
+    assert [(each.path, each.value, each.paper, each.where, each.flag) for each in ours.departures(ours.encoder)] == [
         ("recipe.pre_train.precision", "fp32", "fp16", "Table 5", f"--set {FP16}"),
         (
             "pre_train.corpus",
@@ -48,7 +49,7 @@ def test_the_papers_value_brings_a_table_closer() -> None:
             "--corpus FILES",
         ),
     ]
-    assert [each.path for each in theirs.encoders[0].departures] == ["pre_train.corpus"]
+    assert [each.path for each in theirs.departures(theirs.encoder)] == ["pre_train.corpus"]
     lost = reasons(ours) - reasons(theirs)
     assert lost == {"pre_train.precision fp32 instead of the paper's fp16"}
     assert not reasons(theirs) - reasons(ours)
@@ -66,7 +67,10 @@ def test_the_papers_value_brings_a_table_closer() -> None:
 def test_another_value_than_ours_changes_the_reason_alone(table: str, changed: dict[str, str], path: str) -> None:
     before, after = resolve_table(table, "paper"), resolve_table(table, "paper", **changed)
     assert after.comparable, "the paper's rows stay"
-    old, new = ({each.path: each.reason for each in r.encoders[0].departures} for r in (before, after))
+    old, new = (
+        {each.path: f"{each.key} {each.value} instead of the paper's {each.paper}" for each in r.departures(r.encoder)}
+        for r in (before, after)
+    )
     assert old.keys() == new.keys()
     assert (reasons(before) - reasons(after), reasons(after) - reasons(before)) == ({old[path]}, {new[path]})
 
@@ -86,7 +90,7 @@ def test_a_caption_and_its_json_have_ours_the_papers_and_the_flag() -> None:
     r = resolve_table("coco_lm_glue", "paper")
     departing = [setting for setting in settings_of(r) if setting.origin == "D"]
     assert departing
-    expected = [(str(each.value), f"{each.where}: {each.paper}; {each.flag}") for each in r.encoders[0].departures]
+    expected = [(str(each.value), f"{each.where}: {each.paper}; {each.flag}") for each in r.departures(r.encoder)]
     assert [(setting.value, setting.note) for setting in departing] == expected
     view = settings_view(r)
     assert view.frame[view.frame["origin"] == "D"]["note"].tolist() == [setting.note for setting in departing]

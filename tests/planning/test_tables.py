@@ -18,7 +18,8 @@ from harness.kinds import Predictions
 from harness.methods import METHODS, hyperparameters
 from harness.planning.recipe import MlmHead, Phase, PreTrain, fraction_of
 from harness.planning.row import Row
-from harness.planning.table import Column, Preset, Table, load_table, matching, stated, table_names
+from harness.planning.table import Column, Preset, Table, load_table, table_names
+from harness.planning.values import matching
 from harness.tasks.metrics import METRICS, score
 from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError
@@ -49,7 +50,7 @@ def test_every_value_of_a_papers_table_has_one_origin() -> None:
         if name in ("own", "pretraining", "mlm_head", "learning_curves"):
             continue
         table = load_table(name)
-        for path in stated(table):
+        for path in table.stated():
             assert len(matching(table.origin, path)) == 1, path
         assert {letter[0] for letter in table.origin.values()} >= {"R" if name == "k_shot" else "P", "C"}
         body = table.model_dump()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from requested import resolve_table
+from requested import aggregated, resolve_table
 from scipy import stats
 from views.runs import filled, render, result, results, rows_of
 
@@ -31,7 +31,7 @@ CAPTION = Caption(num_runs=9, hardware=("CPU b", "CPU a"))
 def resolved(preset: str = "paper", average: bool = False, ddof: int = 1, **overrides: Any) -> ResolvedTable:
     overrides = {"tasks": ("mnli", "sst2"), "sizes": (20, 100), **overrides}
     found = resolve_table("few_shot", preset, **overrides)
-    return replace(found, aggregate=Aggregation(average="per_replicate" if average else "none", ddof=ddof))
+    return aggregated(found, average="per_replicate" if average else "none", ddof=ddof)
 
 
 def drop(runs: Sequence[Result], **place: Any) -> list[Result]:
@@ -77,8 +77,7 @@ def test_the_average_is_taken_within_each_replicate() -> None:
 
 
 def test_a_table_may_show_the_median_of_its_runs() -> None:
-    median = Aggregation(center="median", spread="none", average="per_replicate")
-    r = replace(resolved(sizes=(100,)), aggregate=median)
+    r = aggregated(resolved(sizes=(100,)), center="median", spread="none", average="per_replicate")
     runs = results(r)
     grid = filled(r, runs, rows_of(r))
     for column in r.columns:

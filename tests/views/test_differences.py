@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from requested import resolve_table
+from requested import aggregated, resolve_table
 from views.runs import filled, result, results
 
 from harness.errors import UserError
-from harness.planning.aggregation import Aggregation, Select
+from harness.planning.aggregation import Select
 from harness.planning.resolved import ResolvedTable
 from harness.scores import Result
 from harness.statistics.crossed import mean_squares
@@ -364,7 +364,7 @@ def test_a_row_of_several_configurations_is_compared_by_the_one_that_counts() ->
     """A grid of two points: the one that is best on dev counts."""
     r = resolved(methods=("FT", "SCL"))
     twins = tuple(replace_row(r, name, title) for name, title in (("FT", "FT"), ("SCL a", "SCL"), ("SCL b", "SCL")))
-    r = replace(r, rows=twins, aggregate=Aggregation(select="per_task"))
+    r = aggregated(replace(r, rows=twins), select="per_task")
     rng = np.random.default_rng(0)
     runs = [
         result(r, row.name, 20, "sst2", *replicate, rng.random(), dev=0.9 if row.name == "SCL b" else 0.5)
@@ -380,7 +380,7 @@ def of_two_points(select: Select = "per_task") -> tuple[ResolvedTable, list[Resu
     """FT at 0.8; SCL with two points: A at 0.85, and B, which is better on dev where it does not collapse (subset 0) and worse on test."""
     r = resolved(methods=("FT", "SCL"))
     twins = tuple(replace_row(r, name, title) for name, title in (("FT", "FT"), ("SCL a", "SCL"), ("SCL b", "SCL")))
-    r = replace(r, rows=twins, aggregate=Aggregation(select=select))
+    r = aggregated(replace(r, rows=twins), select=select)
     rng = np.random.default_rng(0)
     runs = []
     for row in r.rows:
