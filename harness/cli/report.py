@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -17,19 +15,13 @@ from harness.cli.terminal import Stream, print_lines, print_table
 from harness.commands.bench import trackers_of
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
-from harness.commands.recorded import learning_curve
 from harness.commands.report import caption_of, grid_of, with_other_system
-from harness.commands.stored import command
-from harness.commands.views import VIEWS, WITH_TEXTS, differences_of, variance_of
+from harness.commands.views import VIEWS, WITH_TEXTS, differences_of, page_of
 from harness.errors import UserError
-from harness.paths import named_path, replace_file, without_folders
+from harness.paths import named_path, replace_file
 from harness.planning.request import FIELDS, Request
 from harness.tracking import check_trackers
-from harness.views.caption import Caption
-from harness.views.cells import Grid
-from harness.views.examples import examples
 from harness.views.page import Section, page
-from harness.views.results_page import Results, results_page
 from harness.views.table import results_view
 from harness.views.view import View, latex_document
 from harness.wording import listed
@@ -93,7 +85,7 @@ def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:
         return deliver(_written(VIEWS[name](prepared, grid), args), grid.complete, args)
     caption = caption_of(prepared, grid)
     if args.format == "html":
-        return deliver(_page_of(prepared, grid, caption, args.store), grid.complete, args)
+        return deliver(page_of(prepared, grid, caption, args.store), grid.complete, args)
     status = deliver(_written(results_view(grid, caption), args), grid.complete, args)
     if args.format == "text":
         more = ["notes", "settings", *(["classes"] if caption.class_reports else []), "ranks", "variance", "cost"]
@@ -106,32 +98,6 @@ def _written(view: View, args: argparse.Namespace) -> str | bytes:
         return view.written(args.format)
     title = f"{view.about.get('table', view.name)}: {view.name}"
     return page(title, "", [Section(view.name, view.name.capitalize(), [view])], "".join(view.lines[:1]))
-
-
-def _page_of(prepared: Prepared, grid: Grid, caption: Caption, url: str | None) -> str:
-    """The page of a table. `url`: the store as the user named it."""
-    plan, store = prepared.plan, prepared.store
-    comparisons: View | str
-    classes = None
-    try:
-        comparisons = differences_of(prepared, grid)
-    except UserError as error:
-        comparisons = f"No comparison: {str(error).removeprefix('compare: ')}"
-    with contextlib.suppress(UserError):
-        classes = examples(plan, store, grid, with_texts=False)  # a page may be passed on
-    records, curves = {}, {}
-    stages = {stage.key: stage for run in plan.runs for stage in run.stage.chain}
-    last = {run.stage.key for run in plan.runs}
-    for key, record in store.each(stages):
-        if key in last:
-            curves[key] = learning_curve(record, stages[key])[1]
-        records[key] = replace(record, history=[])
-    request = replace(prepared.request, preset=prepared.resolved.preset)
-    table = Path(request.table).stem
-    commands = [command(request, "bench", url), f"{command(request, 'report', url)} --format html --out {table}.html"]
-    commands = [*map(without_folders, commands)]
-    split = variance_of(prepared, grid)
-    return results_page(Results(grid, caption, comparisons, split, plan.runs, records, curves, commands, classes))
 
 
 def compare(args: argparse.Namespace) -> int:

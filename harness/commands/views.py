@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from harness.commands.prepare import Prepared
+from harness.commands.recorded import learning_curve
 from harness.commands.report import caption_of, grid_of, known_costs
 from harness.commands.seal import runs_began
+from harness.commands.stored import command
 from harness.encoders.flops import parameters
 from harness.errors import UserError
 from harness.methods import METHODS
+from harness.paths import without_folders
 from harness.planning.row import ResolvedRow
 from harness.planning.table import Column
 from harness.scores import answers
 from harness.tasks.metrics import METRICS
+from harness.views.caption import Caption
 from harness.views.cells import Grid, counted_scores
 from harness.views.classes import classes_view
 from harness.views.cost import Cost, RunCost, cost_before, costs
 from harness.views.differences import REGION, Difference, differences
 from harness.views.examples import examples
+from harness.views.figures.curves import curves_view
 from harness.views.figures.figure import figure_view
 from harness.views.power import cost_of, detections
 from harness.views.ranks import ranks_view
+from harness.views.results_page import results_page
 from harness.views.seal import followed, rule_of
 from harness.views.settings import settings_view
 from harness.views.table import notes_view, results_view
@@ -169,3 +177,36 @@ VIEWS: Mapping[str, Callable[[Prepared, Grid], View]] = {
 """By the name that `report --view` takes."""
 WITH_TEXTS = ("variance", "examples")
 """Those that read the data of the runs, where they are at hand."""
+
+
+def page_of(prepared: Prepared, grid: Grid, caption: Caption, url: str | None) -> str:
+    """The page of a table. `url`: the store as the user named it."""
+    request, r = replace(prepared.request, preset=prepared.resolved.preset), prepared.resolved
+    again = f"{command(request, 'report', url)} --format html --out {Path(request.table).stem}.html"
+    views: dict[str, View | str] = {}
+    try:
+        views["Comparisons"] = differences_of(prepared, grid)
+    except UserError as error:
+        views["Comparisons"] = f"No comparison: {str(error).removeprefix('compare: ')}"
+    if r.table.figure:
+        views["Figure"] = figure_view(grid)
+    views["Learning curves"] = _curves_of(prepared, grid)
+    split = variance_of(prepared, grid)
+    views["Variance"] = (
+        split if len(split.frame) else "No cell has two runs that are done: there is no variance to split."
+    )
+    with contextlib.suppress(UserError):
+        views["Test examples"] = examples(
+            prepared.plan, prepared.store, grid, with_texts=False
+        )  # a page may be passed on
+    if caption.class_reports:
+        views["Classes"] = classes_view(caption.class_reports, r.size_unit)
+    views["Cost"] = costs_of(prepared, grid)
+    return results_page(grid, caption, views, [*map(without_folders, (command(request, "bench", url), again))])
+
+
+def _curves_of(prepared: Prepared, grid: Grid) -> View:
+    """The learning curves of the runs."""
+    stages = {run.stage.key: run.stage for run in prepared.plan.runs}
+    curves = {key: learning_curve(record, stages[key])[1] for key, record in prepared.store.each(stages)}
+    return curves_view(grid, prepared.plan.runs, curves)

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from harness.paths import without_folders
 from harness.planning.aggregation import mean, subset_std
 from harness.planning.recipe import Value
+from harness.scores import hardware
 from harness.search.points import Points, ReplicateOutcome, State, Trial, best_trial
 from harness.specs import Record
 from harness.tasks.metrics import METRICS
 from harness.views.page import Block, Commands, Folded, Section, page
-from harness.views.provenance import SHORT_KEY, machine_lines, machines_of
 from harness.views.view import DASH, Table, View, best, noted, with_spread
 from harness.wording import counted, in_points, shortened, some_of
 from harness.yaml_files import dumped
@@ -35,6 +35,8 @@ WORST = "A failed or diverged replicate counts with the metric's worst value, an
 NO_BEST = "There is no best point: no point has all its replicates done."
 FEW = 20
 """With fewer points an importance is mostly chance."""
+SHORT_KEY = 12
+"""Characters of a key that a table shows."""
 SCREEN = 8
 """Points that a screen shows."""
 STYLE: Any = {"text.parse_math": True, "axes.grid": False}
@@ -540,7 +542,7 @@ def _replicates(
         place = [str(each["trial"]), str(each["subset"]), str(each["seed"]), in_points(each["value"]), status]
         shown = ", ".join(key[:SHORT_KEY] for key in runs.get((each["subset"], each["seed"]), ()))
         rows.append([*place, f"{each['seconds'] / 3600:.3f}", f"{each['flops']:.3g}", shown])
-    about = machine_lines(machines_of(records.values()))
+    about = [f"{machine}." for machine in hardware(records.values())]
     if not rows:
         return [about, ["No replicate has ended."]]
     head = ["Trial", "Subset", "Seed", study.score, "Status", "Hours", "FLOPs", "Runs"]

@@ -350,7 +350,7 @@ def test_the_page_has_everything_the_study_found() -> None:
     assert re.search(r"Trial 1: alpha = 0.1, p_c = 0.15; dev acc 6\d\.\d\d ± \d\.\d\d\.", text)
     parts = ["method: scl", "Test: 70.00.", "dev acc, alpha down, p_c across", "1010101010", "harness tune scl"]
     parts += [
-        "All on a CPU, 1 thread a run; torch 2.13.0.",
+        "a CPU, 1 thread a run, torch 2.13.0.",
         "diverged: loss is NaN at update 31",
         "a_translator &amp; 5%",
     ]
