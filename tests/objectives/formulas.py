@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,10 +41,3 @@ def assert_connected_zero(loss: Tensor, *inputs: Tensor) -> None:
 def cosine(a: list[float], b: list[float]) -> float:
     norms = math.sqrt(sum(x * x for x in a)) * math.sqrt(sum(x * x for x in b))
     return sum(x * y for x, y in zip(a, b, strict=True)) / norms if norms else 0.0
-
-
-def paired(negatives: Any) -> Any:
-    """TACO's negatives [B, L, K, 2] of a view as (sequence, position) in the batch, -1 where there is none."""
-    own = np.arange(len(negatives))[:, None, None]
-    sequence = np.where(negatives[..., 1] < 0, -1, negatives[..., 0] + own)
-    return np.stack([sequence, negatives[..., 1]], axis=-1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ import torch
 from harness.contract.objectives import OF_OBJECTIVE, Subject, seen
 from harness.encoders.tokens import ClozeExamples
 from harness.methods import definition_of
-from harness.objectives.base import Views, embedding_std
+from harness.objectives.base import embedding_std
 from harness.training.forward_backward import autocast
 from harness.training.update import trainable
 
@@ -110,77 +109,3 @@ def test_a_contrast_measures_its_spread(name: str, bert: Path) -> None:
     assert embedding_std(torch.ones(9, 1) * torch.linspace(-1, 2, 64)).item() == pytest.approx(0, abs=1e-6)
     spread = embedding_std(torch.randn(500, 64, generator=torch.Generator().manual_seed(0)))
     assert spread.item() == pytest.approx(1, abs=0.02)
-
-
-class TestSeparable:
-    """A sequence that is longer than all others, and adds nothing to a loss, changes nothing: not by its padding."""
-
-    LONG = ("w3 " * 40).strip()
-
-    def pair(self, folder: Path, name: str, rows: int = 8, **params: Any) -> tuple[Subject, Views, Subject, Views]:
-        """(alone, its views, beside the long one, views). Streams are read from the front: the first rows' draws agree."""
-        texts = tiny.texts(rows, seed=4)[0]
-        alone, beside = (
-            tiny.subject(folder, name, texts, **params),
-            tiny.subject(folder, name, [*texts, (self.LONG,)], **params),
-        )
-        return alone, alone.views(), beside, beside.views()
-
-    def cut(self, views: Any, size: int) -> Any:
-        """Without the predictions of tokens after the first `size`."""
-        inside = views.predicted["where"] < size
-        return replace(views, predicted={name: array[inside] for name, array in views.predicted.items()})
-
-    @pytest.mark.parametrize(
-        ("kind", "name"), [p for p in tiny.ALLOWED if p[1] in ("mlm", "mlm_head", "mlm-tp", "auxiliary_mlm")]
-    )
-    def test_tokens(self, kind: str, name: str, folders: dict[str, Path]) -> None:
-        alone, views, beside, wider = self.pair(folders[kind], name)
-        wider = self.cut(wider, len(alone.examples.tokens.ids))
-        assert np.array_equal(views.predicted["where"], wider.predicted["where"])
-        assert beside.loss(wider).item() == pytest.approx(alone.loss(views).item(), abs=2e-6)
-
-    @pytest.mark.parametrize("name", ["electra-shallow", "electra-narrow", "coco_lm-no_contrast"])
-    def test_replaced_tokens(self, name: str, bert: Path) -> None:
-        alone, views, beside, wider = self.pair(bert, name)
-        size = len(alone.examples.tokens.ids)
-        wider, module = self.cut(wider, size), beside.module
-        judge: Any = module.judge
-        module.judge = lambda seen: judge(
-            replace(
-                seen,
-                **{name: getattr(seen, name)[:size] for name in ("states", "original", "ids")},
-                batch=replace(seen.batch, arrays={**seen.batch.arrays, "positions": seen.batch["positions"][:size]}),
-            )
-        )
-        expected = alone.terms(views)
-        for term, value in beside.terms(wider).items():
-            assert value.item() == pytest.approx(expected[term].item(), abs=2e-6)
-
-    @pytest.mark.parametrize("name", ["cssl-simclr", "coco_lm-random"])
-    def test_a_contrast_group_of_its_own(self, name: str, bert: Path) -> None:
-        """It has no negatives and adds 0 to the sum; the mean is over one sequence more."""
-        alone, views, beside, wider = self.pair(bert, name)
-        if "where" in views.predicted:
-            wider = self.cut(wider, len(alone.examples.tokens.ids))
-        expected = alone.terms(views)["contrast"].item() * 8 / 9
-        assert beside.terms(wider)["contrast"].item() == pytest.approx(expected, abs=2e-6)
-
-    @pytest.mark.parametrize("name", ["taco", "taco-concentrated"])
-    def test_token_alignment(self, name: str, bert: Path) -> None:
-        alone, views, beside, wider = self.pair(bert, name)
-        wider = self.cut(wider, len(alone.examples.tokens.ids))
-        placed = dict(wider.placed)
-        for key in (
-            "positives",
-            "negatives",
-        ):  # drawn for a padded view, whose width is another: put those of the eight
-            drawn, small = np.full_like(placed[key], -1), views.placed[key]
-            drawn[:8, : small.shape[1]] = small
-            placed[key] = drawn
-        wider = replace(wider, placed=placed)
-        expected = alone.terms(views)
-        found = beside.terms(wider)
-        share = views.placed["anchors"].sum() / wider.placed["anchors"].sum()
-        assert found["masked_lm"].item() == pytest.approx(expected["masked_lm"].item(), abs=2e-6)
-        assert found["contrast"].item() == pytest.approx(expected["contrast"].item() * share, abs=5e-6)

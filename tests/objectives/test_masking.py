@@ -22,13 +22,6 @@ class TestSelect:
         assert selected.tolist() == [True, True, False, False, False]  # strict: u = p is not selected
         assert selected.dtype == maskable.dtype
 
-    def test_complement_at_probability_one(self) -> None:
-        """With p_c = 1 all tokens not selected in view 0 are selected in view 1 (CMLM 3.2)."""
-        maskable = stream(2, "maskable").random(200) < 0.9
-        view0 = select(maskable, 0.15, stream(2, "view-0").random(200))
-        view1 = select(maskable, 1.0, stream(2, "view-1").random(200), excluded=view0)
-        assert np.array_equal(view0 ^ view1, maskable)
-
     @settings(max_examples=60)
     @given(length=st.integers(0, 40), p_m=st.floats(0, 1), p_c=st.floats(0, 1), seed=st.integers(0, 999))
     def test_laws(self, length: int, p_m: float, p_c: float, seed: int) -> None:

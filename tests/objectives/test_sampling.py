@@ -172,12 +172,3 @@ class TestSampleNegatives:
             assert_uniform(drawn[:, 0], others)
             for sequence in others:
                 assert_uniform(drawn[drawn[:, 0] == sequence, 1], list(range(lengths[sequence])))
-
-    def test_fresh_for_each_anchor_and_with_replacement(self) -> None:
-        made = negatives(np.array([3, 3]), 20, group=2)
-        assert not np.array_equal(made[0, 0], made[0, 1])
-        assert len(np.unique(made[0, 0], axis=0)) == 3  # 20 draws of 3 tokens
-
-    def test_a_drawn_sequence_without_tokens_gives_none(self) -> None:
-        made = negatives(np.array([4, 0]), 5, group=2)
-        assert (made == -1).all()

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from methods.contexts import chain
 from torch import Tensor
 
 from harness.encoders.tokens import Examples
-from harness.methods import METHODS
 
 CPU = torch.device("cpu")
 
@@ -45,8 +43,7 @@ def equation(states: Tensor, weight: Tensor | None, bias: Tensor | None, tempera
     return torch.stack(terms).mean()
 
 
-@pytest.mark.parametrize(("rows", "group"), [(8, 8), (8, 4), (9, 4), (3, 8)])
-@pytest.mark.parametrize("projection", [True, False])
+@pytest.mark.parametrize(("rows", "group", "projection"), [(8, 8, False), (9, 4, True), (3, 8, True)])
 def test_value_and_gradient(projection: bool, rows: int, group: int, bert: Path) -> None:
     module, states, loss = passed(bert, rows, dropout=0.2, projection=projection, contrast_group=group, temperature=0.3)
     head = (
@@ -60,27 +57,7 @@ def test_value_and_gradient(projection: bool, rows: int, group: int, bert: Path)
             torch.testing.assert_close(gradient.double(), true, rtol=1e-3, atol=1e-6)
 
 
-def test_at_the_methods_own_temperature_in_double_precision(bert: Path) -> None:
-    """0.05 and one group, of which float32 has too few digits for the plain loop's tolerance."""
-    module = tiny.built(bert, tiny.of_method("simcse")).double()
-    tokens = tiny.tokens(bert, tiny.texts(8, seed=4)[0])
-    views = module.prepare(Examples(tokens), None, tiny.draw_of())
-    first: list[Tensor] = []
-    module.encoder.register_forward_hook(lambda *given: first.append(given[-1]))
-    loss = module(views.on(CPU))["contrast"]
-    assert loss.dtype == torch.float64
-    expected = equation(first[0].detach(), *module.projection.parameters(), 0.05, 8)
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
-
-
 def test_dropout_alone_makes_the_views(bert: Path) -> None:
     with_it, without = (passed(bert, 6, dropout=p)[1] for p in (0.1, 0.0))
     assert not torch.isclose(with_it[:6], with_it[6:]).all(dim=1).any()
     torch.testing.assert_close(without[:6], without[6:])
-
-
-def test_the_layer_that_is_there_while_training_goes_with_it(bert: Path) -> None:
-    assert passed(bert, 4, dropout=0.0)[0].parts() == {}
-    post, fine = chain(METHODS["simcse"])
-    assert fine.init.parts == ("encoder",)  # type: ignore[union-attr]
-    assert post.phase == "post-train"

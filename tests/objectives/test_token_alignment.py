@@ -102,27 +102,6 @@ class TestFormula:
         torch.testing.assert_close(torch.autograd.grad(one, (case.h, case.e)), expected)
 
 
-class TestAnchors:
-    def test_all_real_tokens_by_default(self) -> None:
-        case = batch(5, 2, 4, missing=0.2)
-        assert torch.equal(case.loss(), case.loss(anchors=case.real))
-        assert torch.equal(case.loss(), case.loss(anchors=torch.ones_like(case.real)))  # padding is never an anchor
-
-    def test_parts_weighted_by_their_anchors_are_the_whole(self) -> None:
-        case = batch(5, 2, 4, missing=0.2)
-        part = chance(0.4, 3, 5, seed=3)
-        counts = [(case.real & chosen).sum() for chosen in (part, ~part)]
-        whole = sum(n * case.loss(anchors=chosen) for n, chosen in zip(counts, (part, ~part), strict=True))
-        torch.testing.assert_close(whole / case.real.sum(), case.loss())
-
-    def test_contrast_groups_weighted_by_their_tokens_are_the_whole(self) -> None:
-        one, two = batch(5, 2, seed=1), batch(3, 5, seed=2)
-        moved = two.negatives + torch.tensor([2, 0]) * (two.negatives >= 0)
-        joined = [torch.cat(pair) for pair in zip(one, two._replace(negatives=moved), strict=True)]
-        whole = (7 * one.loss() + 8 * two.loss()) / 15
-        torch.testing.assert_close(Case(*joined).loss(), whole)
-
-
 class TestStopGradient:
     def test_positives_and_negatives_get_no_gradient(self) -> None:
         case = batch(4, 4)
@@ -150,16 +129,6 @@ class TestPadding:
         for gradient, same in zip(gradients, expected, strict=True):
             assert torch.equal(gradient, same)
             assert not gradient[~case.real].any()
-
-    def test_more_of_it_changes_nothing(self) -> None:
-        case = batch(5, 2, 4)
-        wide = Case(
-            *(torch.nn.functional.pad(tensor, (0, 0, 0, 3), value=7.0) for tensor in case[:2]),
-            torch.nn.functional.pad(case.positives, (0, 3), value=-1),
-            torch.nn.functional.pad(case.negatives, (0, 0, 0, 0, 0, 3), value=-1),
-            torch.nn.functional.pad(case.real, (0, 3)),
-        )
-        torch.testing.assert_close(wide.loss(), case.loss())
 
     def test_a_pair_with_padding_counts_as_none(self) -> None:
         case = batch(5, 2, 4)
@@ -191,29 +160,6 @@ class TestDegenerate:
             assert_connected_zero(loss, nothing.h, nothing.e)
             assert not loss.signbit()
 
-    def test_zero_vectors_have_cosine_zero(self) -> None:
-        case = batch(4, 4)
-        for zeros in ([0], [0, 1, 2, 3]):
-            h = case.h.detach().clone()
-            h[:, zeros] = case.e.detach()[:, zeros]
-            zeroed = case._replace(h=leaf(h))
-            loss = zeroed.loss()
-            assert loss.item() == pytest.approx(naive(zeroed, 0.3))
-            (gradient,) = torch.autograd.grad(loss, (zeroed.h,))
-            assert torch.isfinite(gradient).all()
-            assert not gradient[:, zeros].any()
-
-    @pytest.mark.parametrize("which", [0, 1])
-    def test_nan_is_not_hidden(self, which: int) -> None:
-        case = batch(4, 2)
-        for position in ((0, 0), (0, 3), (1, 1)):
-            spoilt = case[which].detach().clone()
-            spoilt[position][0] = math.nan
-            positives = case.positives.clone()
-            positives[position] = -1  # not even at a token that adds nothing
-            tensors = [spoilt if i == which else tensor for i, tensor in enumerate(case)]
-            assert Case(*tensors)._replace(positives=positives).loss().isnan()
-
 
 class TestSlices:
     @pytest.mark.parametrize("size", [1, 40, 100])
@@ -233,21 +179,3 @@ class TestSlices:
         with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
             case.loss()
         assert 0 < sum(kept) < 24 * 51 * 16 / 2  # the pairs' cosines and indices, not their vectors
-
-    def test_slices_are_one_graph_and_run_without_data(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        case = batch(5, 2, 4)
-        monkeypatch.setattr(losses, "_SLICE", 100)
-        torch.compiler.reset()
-        compiled = torch.compile(Case.loss, backend="eager", fullgraph=True)
-        torch.testing.assert_close(compiled(case), case.loss())
-        assert Case(*(tensor.to("meta") for tensor in case)).loss().device.type == "meta"
-
-
-class TestArguments:
-    def test_an_index_out_of_range_is_an_error(self) -> None:
-        case = batch(3, 2)
-        for name in ("positives", "negatives"):
-            bad = getattr(case, name).clone()
-            bad[0, 0] = 3  # position 3 of sequence 3; never position 0 of the next sequence
-            with pytest.raises(IndexError):
-                case._replace(**{name: bad}).loss()
