@@ -15,10 +15,9 @@ from torch import Tensor
 
 from harness.contract.objectives import BrokenLawError, a_gpu_may_repeat_its_operators, made, write_bert
 from harness.contract.replay import Replay
-from harness.encoders.kernels.packing import block_width
 from harness.encoders.models.batch import parts, staged
 from harness.errors import StoppedError
-from harness.objectives.base import TrainingObjective, block_count
+from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
 from harness.storage import Storage
 from harness.training import update
@@ -173,13 +172,6 @@ def test_a_buffer_holds_what_was_given() -> None:
     for array, tensor in zip(arrays, parts(staged(arrays, pinned=False), arrays), strict=True):
         assert np.array_equal(tensor.numpy(), array)
         assert tensor.numpy().dtype == array.dtype
-
-
-def test_few_shapes_occur() -> None:
-    for most, shape in ((64, block_width), (2048, block_count)):
-        found = [shape(count) for count in range(1, 5000)]
-        assert all(count <= each <= count + most for count, each in enumerate(found, start=1))
-        assert len(set(found)) < 90
 
 
 @pytest.mark.parametrize("spoiled", ["reads a value", "keeps a number"])

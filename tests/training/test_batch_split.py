@@ -51,10 +51,6 @@ def test_groups_are_whole_where_there_are_enough_of_them(count: int, group: int,
         assert split_batch(count * group, group, 1, micro_batch).whole_groups
 
 
-def test_the_split_over_one_rank_is_the_batch() -> None:
-    assert split_batch(16, 16).shards == ((slice(0, 16),),)
-
-
 @pytest.fixture
 def dropout_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dropout is replaced by a function of each value and of the number of the pass in its micro-batch: two passes differ, as under

@@ -173,14 +173,6 @@ def test_a_checkpoint_that_cannot_be_read_is_none(damage: str, bert: Path, tmp_p
     assert numbers(again) == numbers(run(stage, inputs, tiny.worker_setup(bert, tmp_path / "undisturbed")))
 
 
-def test_no_checkpoint_before_its_time(bert: Path, tmp_path: Path) -> None:
-    stage, inputs = tiny.fine_tuning(bert)
-    for seconds in (0.0, 3600.0):
-        place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=seconds)
-        assert run(stage, inputs, place).status == "done"
-        assert not place.storage.exists(checkpoint_of(stage.key))
-
-
 def test_one_that_cannot_be_written_ends_no_stage(bert: Path, tmp_path: Path) -> None:
     stage, inputs = tiny.fine_tuning(bert, every=EVERY)
     place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)

@@ -24,9 +24,7 @@ from harness.encoders.models.weights import weights_digest
 from harness.encoders.tokens import EVALUATION_TOKENS, by_length
 from harness.methods import DEFINITIONS
 from harness.objectives.base import Views
-from harness.streams import seed_of
 from harness.training import loop
-from harness.training.forward_backward import seed_dropout
 from harness.training.loop import predict, train
 from harness.training.update import trainable
 
@@ -140,15 +138,6 @@ class TestOneStep:
         if only_first:
             assert len(last.queries.gather) == heads * len(lengths)
             assert heads * int(lengths.sum()) <= last.area <= heads * int(lengths.sum()) / SIMILAR
-
-
-@pytest.mark.parametrize("seed", [0, 1, seed_of(3, "dropout", 7), 2**63 - 1])
-def test_sowing_is_torchs(seed: int) -> None:
-    torch.manual_seed(seed)
-    expected = torch.get_rng_state()
-    torch.rand(3)
-    seed_dropout(seed, CPU)
-    assert torch.equal(torch.get_rng_state(), expected)
 
 
 @pytest.mark.parametrize("kind", ["bert", "electra"])

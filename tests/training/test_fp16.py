@@ -17,10 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from harness.encoders.models.weights import weights_digest
 from harness.errors import DivergedError
-from harness.objectives.classification import CrossEntropy
-from harness.running import run_stage
-from harness.specs import Record, Stage
-from harness.training.loop import Inputs, Scoring, schedule, train
+from harness.training.loop import Scoring, schedule, train
 from harness.training.result import TrainingResult
 
 STEPS = 6
@@ -120,28 +117,3 @@ def test_gradients_that_are_never_finite_end_the_stage(
     """At the evaluation that finds the scale below 1, and at the end of a stage that is too short for that."""
     with pytest.raises(DivergedError, match=f"{ends} of {ends} updates were skipped.* {scale}; train in bf16 or fp32"):
         trained(bert, lambda step: True, steps=steps, every=every)
-
-
-def test_a_loss_that_is_not_finite_is_no_skipped_update(
-    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    classify, calls = CrossEntropy.classify, iter(range(1, 10**6))
-
-    def spoiled(self: CrossEntropy, logits: Tensor, labels: Tensor) -> Tensor:
-        return classify(self, logits, labels) * (float("inf") if next(calls) == SPOILED else 1.0)
-
-    monkeypatch.setattr(CrossEntropy, "classify", spoiled)
-    record = record_of(bert, tmp_path, *tiny.fine_tuning(bert, precision="fp16"))
-    assert record.status == "diverged"
-    assert f"at step {SPOILED} " in record.reason
-
-
-def record_of(folder: Path, artifacts: Path, stage: Stage, inputs: Inputs) -> Record:
-    setup = tiny.worker_setup(folder, artifacts)
-    return run_stage(stage, inputs, tiny.vocabulary(folder), tiny.METRICS, setup, keep_weights=False)
-
-
-def test_other_precisions_record_no_scale(bert: Path, tmp_path: Path) -> None:
-    record = record_of(bert, tmp_path, *tiny.fine_tuning(bert, precision="bf16"))
-    assert record.status == "done", record.reason
-    assert not any("measures" in entry for entry in record.history)

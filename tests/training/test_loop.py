@@ -22,7 +22,7 @@ from harness.kinds import Predictions
 from harness.methods import DEFINITIONS
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
-from harness.specs import Objective, Stage
+from harness.specs import Stage
 from harness.training import forward_backward, loop
 from harness.training.forward_backward import Placement
 from harness.training.loop import (
@@ -163,11 +163,6 @@ class TestParameters:
         still = {n for n in before if torch.equal(before[n], after[n])}
         assert still == before.keys() - chosen.keys()
 
-    def test_a_contrast_without_mlm_leaves_the_head_alone(self, bert: Path) -> None:
-        spec = tiny.OBJECTIVES["cmlm-simsiam"]
-        stage, _ = tiny.post_training(bert, Objective(spec.name, spec.version, {**spec.params, "mlm": False}))
-        assert not any(".cls." in name for name in trainable(objective_of(bert, stage)))
-
 
 class TestCompact:
     @staticmethod
@@ -211,25 +206,6 @@ class TestCompact:
         assert not moved[~seen].any()
         assert moved[seen].all()
         assert 0 < int(seen.sum()) < len(seen)
-
-    def test_evaluation_reads_rows_that_training_never_saw(self, bert: Path) -> None:
-        """Else the test on predictions above would say nothing of them."""
-        _, inputs = tiny.fine_tuning(bert)
-        extra = Examples(tiny.tokens(bert, [("w35 ##ish w39",)]))
-        assert set(extra.tokens.ids.tolist()) - set(inputs.train.tokens.ids.tolist())
-        labels = np.array([0])
-        stage, _ = tiny.fine_tuning(bert)
-        wide = Inputs(inputs.train, inputs.labels, {**inputs.evaluations, "extra": (extra, labels)})
-        objective, outcome = run(bert, stage, wide)
-        again, _ = predict(objective, (extra, labels), "fp32", CPU)
-        assert np.array_equal(again.logits, outcome.predictions["extra"].logits)
-
-    def test_with_weight_decay_the_table_stays_whole(self, bert: Path) -> None:
-        stage, inputs = tiny.fine_tuning(bert, weight_decay=0.1, lr=1e-2)
-        before = objective_of(bert, stage)
-        after, _ = run(bert, stage, inputs)
-        moved = (self.words(after).weight != self.words(before).weight).any(dim=1)
-        assert moved.all()
 
     def test_where_words_are_predicted_the_table_stays_whole(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """MLM; and a prompt, by the MLM head or by the embeddings: label words and separators are in no training text."""
@@ -383,15 +359,6 @@ class TestSelection:
         assert events == ["step"] * 5
         assert not outcome.predictions
 
-    def test_only_gold_of_dev_can_move_the_choice(self, bert: Path) -> None:
-        stage, inputs = tiny.fine_tuning(bert, steps=30, every=3)
-        _, outcome = run(bert, stage, inputs)
-        tokens, gold = inputs.evaluations["test"]
-        swapped = Inputs(inputs.train, inputs.labels, {**inputs.evaluations, "test": (tokens, 1 - gold)})
-        _, again = run(bert, stage, swapped)
-        assert (again.selected_step, again.history) == (outcome.selected_step, outcome.history)
-        assert np.array_equal(again.predictions["test"].logits, outcome.predictions["test"].logits)
-
 
 class TestEvaluation:
     @pytest.mark.parametrize(("precision", "near"), [("fp32", 2e-6), ("bf16", 2e-2), ("fp16", 3e-3)])
@@ -419,17 +386,6 @@ class TestEvaluation:
         expected = [alone.logits[start:stop].mean(axis=0) for start, stop in itertools.pairwise(starts)]
         np.testing.assert_allclose(found.logits, expected, rtol=1e-5)
         assert found.logits.dtype == np.float32
-
-    def test_bf16(self, bert: Path) -> None:
-        """It stays finite, keeps float32 weights, and is another computation than float32, but not by far. (fp16: test_fp16.py.)"""
-        outcomes = {}
-        for each in ("fp32", "bf16"):
-            stage, inputs = tiny.fine_tuning(bert, precision=each)
-            objective, outcomes[each] = run(bert, stage, inputs)
-            assert {p.dtype for p in objective.parameters()} == {torch.float32}
-        exact, half = (outcomes[p].predictions["test"].logits for p in ("fp32", "bf16"))
-        assert np.isfinite(half).all()
-        assert 0 < np.abs(half - exact).max() < 0.5
 
     def test_flops_are_those_of_the_steps_and_evaluations(self, bert: Path) -> None:
         stage, inputs = tiny.fine_tuning(bert, every=4)
