@@ -217,7 +217,7 @@ class CapturedUpdate(Update):
         numbers = (optim.precision, optim.dropout, optim.clip, optim.beta1, optim.beta2, optim.eps, optim.weight_decay)
         forms = tuple((name, tensor.shape, tensor.dtype) for name, tensor in self._tensors().items())
         trained = (tuple(self.trained), optim.decay_biases_and_norms)
-        kind = (objective.params.spec, repr(objective.kind), objective.vocabulary)
+        kind = (objective.params.objective(), repr(objective.kind), objective.vocabulary)
         shape = json.dumps(objective.encoder.shape, sort_keys=True, default=str)
         return (repr(kind), shape, numbers, trained, forms, self.placement.device)
 
