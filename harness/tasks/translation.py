@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -54,29 +55,25 @@ LONGEST = 512
 
 
 class Way(Interface):
-    """There and back through one pivot. A text's translation depends on that text alone, but for the last bits of a model's sums, which
-    differ with the size of a batch and can tip the balance between two beams."""
+    """There and back through one pivot. A translation depends on its text alone, but for the last bits of a model's sums, which differ with
+    the size of a batch and can tip the balance between two beams. `digest`: of whatever decides what comes out. `at_hand`: translations are
+    only looked up, so that keeping them gains nothing."""
+
+    at_hand: bool
 
     @property
-    def digest(self) -> str:
-        """Hex digest of whatever decides what comes out."""
-
-    @property
-    def at_hand(self) -> bool:
-        """Whether translations are only looked up, so that keeping them gains nothing."""
+    def digest(self) -> str: ...
 
     def translate(self, texts: Sequence[str]) -> list[str]:
-        """The back-translations of texts that are not blank, one for each and in their order; some may be empty."""
+        """One for each text that is not blank, in their order; some may be empty."""
 
 
 class Cache(Interface):
-    """A cache of translations; `harness.store.Store` is one."""
+    """A cache of translations; `harness.store.Store` is one. A key that has a text keeps its own."""
 
-    def translations(self, keys: Sequence[str]) -> dict[str, str]:
-        """The texts of those keys that have one."""
+    def translations(self, keys: Sequence[str]) -> dict[str, str]: ...
 
-    def keep_translations(self, texts: Mapping[str, str]) -> None:
-        """Keep texts by key; a key that has one keeps its own."""
+    def keep_translations(self, texts: Mapping[str, str]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -115,8 +112,7 @@ def back_translated(
     Raises UserError when a translator fails (what it has done is kept) or a file lacks a text.
     """
     source = rows.unlabelled()
-    texts = _texts(source)
-    views = [_known(way, texts, cache) for way in translator.ways]
+    texts, views = _known(source, translator, cache)
     done, total = sum(map(len, views)), len(texts) * len(views)
     progress(done, total)
     for way, known in zip(translator.ways, views, strict=True):
@@ -130,58 +126,45 @@ def back_translated(
             known.update((text, kept[key]) for text, key in zip(chunk, keys, strict=True))
             done += len(chunk)
             progress(done, total)
-    return _side_by_side(source, views, translator)
+    empty = sum(not translated.strip() for known in views for translated in known.values())
+    return BackTranslated(_side_by_side(source, views, translator), empty)
 
 
 def cached_back_translation(rows: Rows, translator: Translator, cache: Cache) -> Rows | None:
-    """The result of `back_translated` where all texts are translated already; else None. Translates nothing.
-
-    Raises UserError when a file that is the translator lacks a text.
-    """
+    """The rows of `back_translated` where all texts are translated already; else None. Translates nothing, and raises as it does."""
     source = rows.unlabelled()
-    views = _all_known(source, translator, cache)
-    return None if views is None else _side_by_side(source, views, translator).rows
+    texts, views = _known(source, translator, cache)
+    return None if any(len(known) < len(texts) for known in views) else _side_by_side(source, views, translator)
 
 
 def cached_augmentation(rows: Rows, translator: Translator, cache: Cache) -> Rows | None:
     """Labelled rows and a copy of each by each way, with its label, in canonical order; None where a text is not translated yet.
-    Translates nothing: `back_translated` does. A copy whose translation is blank has the text itself.
-
-    Raises UserError when a file that is the translator lacks a text.
-    """
-    views = _all_known(rows, translator, cache)
-    if views is None:
+    Translates nothing, and raises as `back_translated` does. A copy whose translation is blank has the text itself."""
+    texts, views = _known(rows, translator, cache)
+    if any(len(known) < len(texts) for known in views):
         return None
     copies = (tuple(_view(text, known) for text in row) for known in views for row in rows.texts)
     return Rows((*rows.texts, *copies), np.tile(rows.gold, 1 + len(views)), rows.name).sorted()
 
 
-def _texts(rows: Rows) -> list[str]:
-    """The distinct texts that are not blank, in canonical order."""
-    return list(dict.fromkeys(text for row in rows.texts for text in row if text.strip()))
+def _known(rows: Rows, translator: Translator, cache: Cache) -> tuple[list[str], list[dict[str, str]]]:
+    """The distinct texts that are not blank, in canonical order, and for each way the translations that are known, by text."""
+    texts = list(dict.fromkeys(text for row in rows.texts for text in row if text.strip()))
+    views = []
+    for way in translator.ways:
+        if way.at_hand:
+            views.append(dict(zip(texts, way.translate(texts), strict=True)))
+            continue
+        keys = {text: digest_of([way.digest, text]) for text in texts}
+        kept = cache.translations(list(keys.values()))
+        views.append({text: kept[key] for text, key in keys.items() if key in kept})
+    return texts, views
 
 
-def _known(way: Way, texts: Sequence[str], cache: Cache) -> dict[str, str]:
-    """Known translations by text."""
-    if way.at_hand:
-        return dict(zip(texts, way.translate(texts), strict=True))
-    keys = {text: digest_of([way.digest, text]) for text in texts}
-    kept = cache.translations(list(keys.values()))
-    return {text: kept[key] for text, key in keys.items() if key in kept}
-
-
-def _all_known(rows: Rows, translator: Translator, cache: Cache) -> list[dict[str, str]] | None:
-    """Translations by text for each way; None where one is missing."""
-    texts = _texts(rows)
-    views = [_known(way, texts, cache) for way in translator.ways]
-    return None if any(len(known) < len(texts) for known in views) else views
-
-
-def _side_by_side(source: Rows, views: Sequence[Mapping[str, str]], translator: Translator) -> BackTranslated:
-    empty = sum(not translated.strip() for known in views for translated in known.values())
+def _side_by_side(source: Rows, views: Sequence[Mapping[str, str]], translator: Translator) -> Rows:
     own: list[Mapping[str, str]] = [{}] * (translator.num_views - len(views))  # the view that is the text itself
     rows = tuple(tuple(_view(text, known) for known in (*own, *views) for text in row) for row in source.texts)
-    return BackTranslated(Rows(rows, None, source.name).sorted(), empty)
+    return Rows(rows, None, source.name).sorted()
 
 
 def _view(text: str, known: Mapping[str, str]) -> str:
@@ -194,10 +177,8 @@ def _view(text: str, known: Mapping[str, str]) -> str:
 
 
 def open_translator(name: str, *, download: bool, copies: int | None = None) -> Translator:
-    """The translator of that name. Only with `download` is anything fetched; loads no model.
-
-    `copies`: how many different back-translations of a text are needed: as many samples of one pair of models at a temperature,
-    else the first ways.
+    """The translator of that name; loads no model. `copies`: how many different back-translations of a text are needed: as many samples of
+    one pair of models at a temperature, else the first ways.
 
     Raises UserError for a name that means nothing, a model that is none, a broken file, fewer than `copies`; NotAtHand (NotFetched
     without `download`) where a Python package or a model is missing, with the way to get it.
@@ -261,23 +242,20 @@ def _file_ways(where: str, path: Path) -> tuple[Way, ...]:
     """A way for each column view_1, view_2, ... of a file. Raises UserError for whatever is wrong in the file."""
     reading.existing_file(path, where, reading.FORMATS)
     there = next(reading.whole_rows(path), (0, {}))[1]
-    columns = ["view_1"]
-    while f"view_{len(columns) + 1}" in there:
-        columns.append(f"view_{len(columns) + 1}")
-    views: dict[str, dict[str, str]] = {column: {} for column in columns}
-    first: dict[str, str] = {}
-    for part in reading.parts_of(path, ("text", *columns)):
-        texts, _ = reading.texts_of(part, ("text", *columns), blank=True)
-        rows = list(zip(*[iter(texts)] * (1 + len(columns)), strict=True))
-        for number, column in enumerate(columns, 1):
-            for index, (text, view) in enumerate((row[0], row[number]) for row in rows):
-                place = first.setdefault(text, part.place(index))
-                if views[column].setdefault(text, view) != view:
-                    raise UserError(
-                        f"{part.place(index)}: {column} of {quoted(text)} is not that of {place.removeprefix(f'{path}, ')}, where the "
-                        "same text stands; keep one of them."
-                    )
-    return tuple(_FileWay(where, digest_of(["file", texts]), texts) for texts in views.values())
+    count = next(number for number in itertools.count(1) if f"view_{number + 1}" not in there)
+    columns = ["text", *(f"view_{number}" for number in range(1, count + 1))]
+    views: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for part in reading.parts_of(path, columns):
+        texts, _ = reading.texts_of(part, columns, blank=True)
+        for index, (text, *row) in enumerate(zip(*[iter(texts)] * len(columns), strict=True)):
+            place, first = views.setdefault(text, (part.place(index), tuple(row)))
+            if wrong := [name for name, one, other in zip(columns[1:], first, row, strict=True) if one != other]:
+                raise UserError(
+                    f"{part.place(index)}: {wrong[0]} of {quoted(text)} is not that of {place.removeprefix(f'{path}, ')}, where the "
+                    "same text stands; keep one of them."
+                )
+    by_text = [{text: row[number] for text, (_, row) in views.items()} for number in range(count)]
+    return tuple(_FileWay(where, digest_of(["file", texts]), texts) for texts in by_text)
 
 
 # ---------------------------------------------------------------------------------- models: Marian (opus-mt), FSMT (wmt19)
@@ -290,6 +268,8 @@ def one_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class _ModelWay:
+    """`view`: two views through one pair are the same text by beam search and two samples at a temperature."""
+
     folders: tuple[Path, Path]
     codes: tuple[str, str]
     temperature: float
@@ -299,7 +279,6 @@ class _ModelWay:
     @cached_property
     def digest(self) -> str:
         files = [[(str(path), path.stat().st_mtime_ns) for path in _files(folder)] for folder in self.folders]
-        # Two views through one pair are the same text by beam search and two samples at a temperature.
         sampled = [self.temperature, self.view] if self.temperature else []
         return digest_of(["models", 2, [_digest(tuple(each)) for each in files], self.codes, sampled])
 
