@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.errors import UserError, first_line
 from harness.paths import replacing
-from harness.tasks.reading import FileColumns, ending_of, objects, opened, require, texts_of, unit_of, whole_rows
+from harness.tasks.reading import ending_of, objects, opened, problem_of, require, rows_of, unit_of
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 STANDARD_INPUT = Path("/dev/stdin")
@@ -38,9 +38,9 @@ class Part:
         """The text columns of each row. Raises UserError where one is missing, no text, or where all are blank."""
         for index, row in enumerate(self.rows):
             require(self.place(index), list(row), columns, "name another with --text")
-        values = {column: [row[column] for row in self.rows] for column in columns}
-        texts, _ = texts_of(FileColumns(self.path, values, self.unit, self.numbers), columns)
-        return list(zip(*[iter(texts)] * len(columns), strict=True))
+            if problem := problem_of(columns, row):
+                raise UserError(f"{self.place(index)}: {problem}")
+        return [tuple(row[column] for column in columns) for row in self.rows]
 
 
 def parts(path: Path, size: int) -> Iterator[Part]:
@@ -52,7 +52,7 @@ def parts(path: Path, size: int) -> Iterator[Part]:
         kind_of(path, "--input")
         if not path.is_file():
             raise UserError(f"--input {path}: there is no such file.")
-        unit, rows = unit_of(path), whole_rows(path)
+        unit, rows = unit_of(path), rows_of(path)
     while some := list(itertools.islice(rows, size)):
         yield Part(path, [row for _, row in some], unit, [number for number, _ in some])
 

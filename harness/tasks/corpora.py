@@ -23,7 +23,7 @@ from harness.paths import named_path, remembered
 from harness.specs import KEY_LENGTH, RowSet, digest_of
 from harness.tasks.hub_data import open_hub_data
 from harness.tasks.packaged import boolq_prose
-from harness.tasks.reading import is_half, is_separated, lines, objects, parts_of
+from harness.tasks.reading import is_half, is_separated, lines, objects, rows_of
 from harness.tasks.rows import Rows
 
 CORPORA: Mapping[str, Callable[[], Rows]] = {"boolq_prose": boolq_prose}
@@ -238,22 +238,17 @@ def _kind(path: Path) -> str | None:
 
 def _texts(path: Path, column: str) -> Iterator[str]:
     kind = _kind(path)
-    if kind in ("parquet", "arrow"):
-        for part in parts_of(path, (column,), fix=_FIX):
-            yield from (stripped for value in part.columns[column] if value and (stripped := value.strip()))
-    elif kind == "jsonl":
-        for line, row in objects(path, (column,), _FIX):
-            value = row[column]
-            if not isinstance(value, str | None):
-                raise UserError(f"{path}, line {line}: '{column}' is not text; write it in quotes.")
-            if value and (stripped := value.strip()):
-                if not stripped.isascii() and is_half(stripped):
-                    raise UserError(
-                        f"{path}, line {line}: '{column}' holds half a character (a surrogate); fix the text."
-                    )
-                yield stripped
-    else:
+    if kind not in ("parquet", "arrow", "jsonl"):
         yield from (text for _, text in lines(path))
+        return
+    for line, row in objects(path, (column,), _FIX) if kind == "jsonl" else rows_of(path, (column,), fix=_FIX):
+        value = row[column]
+        if not isinstance(value, str | None):
+            raise UserError(f"{path}, line {line}: '{column}' is not text; write it in quotes.")
+        if value and (stripped := value.strip()):
+            if not stripped.isascii() and is_half(stripped):
+                raise UserError(f"{path}, line {line}: '{column}' holds half a character (a surrogate); fix the text.")
+            yield stripped
 
 
 def _hub_files(name: str, download: bool) -> tuple[list[Path], None, str]:

@@ -29,8 +29,8 @@ from harness.tasks.reading import (
     existing_file,
     is_separated,
     read_labelled,
+    rows_of,
     rows_of_all,
-    whole_rows,
 )
 from harness.tasks.rows import Rows
 from harness.tasks.task import OWN_TEST, TASKS, Task
@@ -86,7 +86,7 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
         path = existing_file(named_path(name, option("tasks")), option("tasks"))
         place = str(path.absolute())
     bad: BadRows = []
-    first = [row for _, row in itertools.islice(whole_rows(path, bad=bad), SAMPLE)]
+    first = [row for _, row in itertools.islice(rows_of(path, bad=bad), SAMPLE)]
     if not first:
         raise bad[0][1] if bad else UserError(f"{name}: there are no rows in it; give a file with labelled rows.")
     text, label, spans = _columns(name, first, described, option)

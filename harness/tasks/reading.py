@@ -12,9 +12,10 @@ import gzip
 import json
 import re
 import zlib
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,24 +47,6 @@ BadRows = list[tuple[int, UserError]]
 _SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 
 
-@dataclass(frozen=True)
-class FileColumns:
-    """Columns of a part of a file, as lists [n]. `unit` ('row' or 'line') and `places` [n] say where in the file each row is. `names`: of
-    a column of codes, the names that the file gives them, as files written by `datasets` do."""
-
-    path: Path | str
-    columns: dict[str, list[Any]]
-    unit: str
-    places: Sequence[int]
-    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def place(self, index: int) -> str:
-        return f"{self.path}, {self.unit} {self.places[index]}"
-
-    def rows(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        return list(zip(*(self.columns[name] for name in columns), strict=True))
-
-
 # ------------------------------------------------------------------------------------------------------- rows of a file
 
 
@@ -74,51 +57,27 @@ def unit_of(path: Path) -> str:
     return "line" if is_separated(path) or ending_of(path).lower() in (".jsonl", ".json") else "row"
 
 
-def whole_rows(path: Path, bad: BadRows | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, or row of a Parquet or Arrow file: see `unit_of`; all columns with their values as they are in the file) of each row.
-
-    Holds at most PART rows. Raises UserError for a file that cannot be read or is not whole,
-    for a column that appears twice, and without `bad`, which takes them, for a line that is no row.
-    """
-    if is_separated(path):
-        header, rows = _separated(path, (), bad)
-        yield from ((line, dict(zip(header, row, strict=True))) for line, row in rows)
-    elif unit_of(path) != "row":
-        yield from objects(path, (), once=True, bad=bad)
-    else:
-        for part in _table_parts(path, None):
-            rows_of_part = zip(part.places, part.rows(list(part.columns)), strict=True)
-            yield from ((row, dict(zip(part.columns, values, strict=True))) for row, values in rows_of_part)
-
-
-def parts_of(
+def rows_of(
     path: Path,
-    wanted: Sequence[str],
+    wanted: Sequence[str] | None = None,
     label: str = "",
     fix: str = RENAME,
     *,
     structured: bool = False,
     bad: BadRows | None = None,
-) -> Iterator[FileColumns]:
-    """The columns `wanted` of a file in parts of at most PART rows; one without rows where the file has none.
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line, or what else `unit_of` counts; values by column) of each row, those of Parquet and Arrow with the columns `wanted` or with all.
 
-    `bad` takes lines that are no row. `fix` says what to do where a column is missing. Raises UserError; in Parquet all but `label` have
-    to hold text; `structured`: that may hold lists and objects.
+    Holds at most PART rows. `fix` says what to do where a wanted column is missing. Raises UserError for a file that cannot be read or is not
+    whole, for a column that is missing or appears twice, and without `bad`, which takes them, for a line that is no row. In Parquet the
+    columns wanted have to hold text, but for `label`, which with `structured` may hold lists and objects.
     """
-    if unit_of(path) == "row":
-        yield from _table_parts(path, wanted, label, fix, structured)
-        return
-    rows: Iterator[tuple[int, Any]] = objects(path, wanted, once=True, bad=bad)
-    keys: Sequence[Any] = wanted
     if is_separated(path):
-        header, rows = _separated(path, wanted, bad)
-        keys = [header.index(name) for name in wanted]
-    part = list(islice(rows, PART))
-    while True:
-        columns = {name: [row[key] for _, row in part] for name, key in zip(wanted, keys, strict=True)}
-        yield FileColumns(path, columns, unit_of(path), [line for line, _ in part])
-        if not (part := list(islice(rows, PART))):
-            return
+        yield from _csv_rows(path, wanted or (), bad)
+    elif unit_of(path) != "row":
+        yield from objects(path, wanted or (), once=True, bad=bad)
+    else:
+        yield from _table_rows(path, wanted, label, fix, structured)
 
 
 def existing_file(path: Path, where: str, endings: Sequence[str] = LABELLED) -> Path:
@@ -273,46 +232,26 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _separated(
-    path: Path, wanted: Sequence[str], bad: BadRows | None
-) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """The header of a CSV file, and (line on which it begins, fields) of each row below it.
-
-    Raises UserError without a header; for one of the columns `wanted`, or without them of any, that is missing or appears twice.
-    """
-    rows = _csv_rows(path, bad)
-    header = next(rows, (0, []))[1]
-    if not header:
-        names = f"with {', '.join(wanted)} " if wanted else ""
-        raise UserError(f"{path}: is empty; write a header line {names}and a line for each row.")
-    require(str(path), header, wanted or header)
-    return header, rows
-
-
-def _csv_rows(path: Path, bad: BadRows | None) -> Iterator[tuple[int, list[str]]]:
-    """(line on which it begins, fields) of the header and of each row, all with as many fields as the header. A line without a
-    character is no row.
-
-    The separator of `.tsv` is the tab; that of `.csv` is what separates its header: commas, semicolons or tabs. Holds at most
-    PART rows. Raises UserError where the file cannot be read or is not CSV, and without `bad`, which takes them, where fields are missing.
-    """
-    width, line = 0, 1
+def _csv_rows(path: Path, wanted: Sequence[str], bad: BadRows | None) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line on which it begins, fields by the header's names) of each row, all with as many fields as the header. A line without a character
+    is no row. The separator of `.tsv` is the tab; that of `.csv` is what separates its header: commas, semicolons or tabs."""
+    header, line = list[str](), 1
     try:
         with reading(path) as file:
             separator, line = _separator(path)
             skipped = len(list(islice(file, line - 1)))
             for row, end in _with_ends(csv.reader(file, delimiter=separator, strict=True)):
-                if row and not width:
-                    row = [name.strip() for name in row]
-                    width = len(row)
                 if separator == "\t" and skipped + end > line and any("\t" in text and "\n" in text for text in row):
                     # more likely several rows of a file that does not quote, as GLUE's own, than one text
                     raise csv.Error("a quoted text goes over several lines and holds tabs, so its file may not quote")
-                if row and len(row) == width:
-                    yield line, row
+                if row and not header:
+                    header = [name.strip() for name in row]
+                    require(str(path), header, wanted or header)
+                elif row and len(row) == len(header):
+                    yield line, dict(zip(header, row, strict=True))
                 elif row:
                     fix = f"put a text with {SEPARATORS[separator]} or line breaks in double quotes"
-                    problem = f"{path}, line {line}: {len(row)} fields under a header of {width}; {fix}."
+                    problem = f"{path}, line {line}: {len(row)} fields under a header of {len(header)}; {fix}."
                     _leave_out(bad, line, UserError(problem))
                 line = skipped + end + 1  # a quoted text may go over several
     except csv.Error as error:
@@ -321,6 +260,9 @@ def _csv_rows(path: Path, bad: BadRows | None) -> Iterator[tuple[int, list[str]]
             problem = f"a field has more than {FIELD_CHARACTERS:,} characters"
             fix = "close its quotes, or cut the text"
         raise UserError(f"{path}, line {line}: {problem}; {fix}.") from None
+    if not header:
+        names = f"with {', '.join(wanted)} " if wanted else ""
+        raise UserError(f"{path}: is empty; write a header line {names}and a line for each row.")
 
 
 @contextmanager
@@ -370,39 +312,43 @@ def _separator(path: Path) -> tuple[str, int]:
 # --------------------------------------------------------------------------------------------------- Parquet and Arrow
 
 
-def _table_parts(
-    path: Path, wanted: Sequence[str] | None, label: str = "", fix: str = RENAME, structured: bool = False
-) -> Iterator[FileColumns]:
-    """See `parts_of`; without `wanted` all columns, whatever they hold."""
+def _table_rows(
+    path: Path, wanted: Sequence[str] | None, label: str, fix: str, structured: bool
+) -> Iterator[tuple[int, dict[str, Any]]]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    arrow, before = path.suffix == ".arrow", 0
+    before = 0
     try:
-        with path.open("rb"):  # for the system's own error, if there is one: Arrow's are longer
-            file: Any = (
-                pa.ipc.open_stream(pa.memory_map(str(path))) if arrow else pq.ParquetFile(path, buffer_size=1 << 20)
-            )
-        with file:
-            schema = file.schema if arrow else file.schema_arrow
+        with _table(path) as (file, schema):
             names = list(schema.names if wanted is None else wanted)
             require(str(path), schema.names, names, fix)
             for name in wanted or ():
                 _check_type(path, name, schema.field(name).type, name == label, structured)
-            batches = (batch.select(names) for batch in file) if arrow else file.iter_batches(PART, columns=names)
-            for batch in batches:
-                columns = {name: _values(path, name, batch.column(name), before) for name in names}
-                places = range(before + 1, before + batch.num_rows + 1)
-                yield FileColumns(path, columns, "row", places, _code_names(schema))
+            arrow = path.suffix == ".arrow"
+            for batch in (batch.select(names) for batch in file) if arrow else file.iter_batches(PART, columns=names):
+                columns = [_values(path, name, batch.column(name), before) for name in names]
+                for row, values in enumerate(zip(*columns, strict=True), before + 1):
+                    yield row, dict(zip(names, values, strict=True))
                 before += batch.num_rows
-            if not before:
-                yield FileColumns(path, {name: [] for name in names}, "row", ())
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         problem = " ".join(str(error).split()).rstrip(".")
-        kind = "Arrow" if arrow else "Parquet"
+        kind = "Arrow" if path.suffix == ".arrow" else "Parquet"
         raise UserError(f"{path}: is not a whole {kind} file ({problem[:200]}); fetch or write it again.") from None
+
+
+@contextmanager
+def _table(path: Path) -> Iterator[tuple[Any, Any]]:
+    """A Parquet or Arrow file, and its schema."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with path.open("rb"):  # for the system's own error, if there is one: Arrow's are longer
+        arrow = path.suffix == ".arrow"
+        file: Any = pa.ipc.open_stream(pa.memory_map(str(path))) if arrow else pq.ParquetFile(path, buffer_size=1 << 20)
+    with file:
+        yield file, file.schema if arrow else file.schema_arrow
 
 
 def _check_type(path: Path, name: str, kind: Any, is_label: bool, structured: bool) -> None:
@@ -430,13 +376,16 @@ def _values(path: Path, name: str, column: Any, before: int) -> list[Any]:
         raise
 
 
-def _code_names(schema: Any) -> dict[str, list[str]]:
-    """Names of coded labels (ClassLabel) by column, as `datasets` writes them into its files; empty without."""
-    try:
-        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
-        return {name: kind["names"] for name, kind in features.items() if kind.get("_type") == "ClassLabel"}
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return {}
+def _code_names(path: Path, column: str) -> Sequence[str]:
+    """The names of a column of codes (ClassLabel), as `datasets` writes them into its files; empty without."""
+    if unit_of(path) != "row":
+        return ()
+    with _table(path) as (_, schema):
+        try:
+            kind = json.loads(schema.metadata[b"huggingface"])["info"]["features"][column]
+            return tuple(kind["names"]) if kind.get("_type") == "ClassLabel" else ()
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return ()
 
 
 # --------------------------------------------------------------------------------------------------- texts and labels
@@ -451,56 +400,43 @@ def is_half(text: str) -> bool:
     return False
 
 
-def _problem(columns: Sequence[str], row: Sequence[Any], blank: bool) -> str:
+def problem_of(columns: Sequence[str], row: Mapping[str, Any], *, blank: bool = False) -> str:
     """What is wrong with the values of a row's text columns, which may be `blank` or not; '' where nothing is."""
-    for column, value in zip(columns, row, strict=True):
+    for column in columns:
+        value = row[column]
         if value is None:
             return f"'{column}' is null; fill the text in or delete the row."
         if not isinstance(value, str):
             return f"'{column}' is {quoted(value)}, not text; write it in quotes."
-        if is_half(value):
+        if not value.isascii() and is_half(value):
             return f"'{column}' holds half a character (a lone surrogate); correct the text."
-    if not blank and not any(text.strip() for text in row):
+    if not blank and not any(row[column].strip() for column in columns):
         return f"{' and '.join(columns)} blank; fill the text in or delete the row."
     return ""
 
 
-def texts_of(
-    table: FileColumns, columns: Sequence[str], *, blank: bool = False, bad: BadRows | None = None
-) -> tuple[list[str], list[int]]:
-    """The texts of rows, row after row, and which rows they are: all, but for those that `bad` takes. Raises UserError for a null, for what is
-    no text, and unless they may be `blank` for rows without text."""
-    each, good = [table.columns[column] for column in columns], list(range(len(table.places)))
-    plain = all(set(map(type, values)) <= {str} and not is_half("".join(values)) for values in each)
-    whole = plain and (blank or all(map(str.strip, each[0])))
-    if whole and len(each) == 1:
-        return each[0], good
-    rows = table.rows(columns)
-    if not whole:
-        problems = [_problem(columns, row, blank) for row in rows]
-        for index in [index for index in good if problems[index]]:
-            _leave_out(bad, table.places[index], UserError(f"{table.place(index)}: {problems[index]}"))
-        good = [index for index in good if not problems[index]]
-    return [text for index in good for text in rows[index]], good
+def text_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(place, texts) of each row. Raises UserError for a null and for what is no text; texts may be blank."""
+    for number, row in rows_of(path, columns):
+        place = f"{path}, {unit_of(path)} {number}"
+        if problem := problem_of(columns, row, blank=True):
+            raise UserError(f"{place}: {problem}")
+        yield place, tuple(row[column] for column in columns)
 
 
 def read_texts(path: Path, columns: Sequence[str], name: str) -> Rows:
     """The rows of text columns that are not blank, in the file's order. Raises UserError."""
-    buffer = TextBuffer(len(columns))
-    for part in parts_of(path, columns):
-        texts, _ = texts_of(part, columns, blank=True)
-        rows = zip(*[iter(texts)] * len(columns), strict=True)
-        buffer.add([text for row in rows if any(map(str.strip, row)) for text in row])
-    return Rows(buffer, None, name)
+    rows = (texts for _, texts in text_rows(path, columns) if any(map(str.strip, texts)))
+    return Rows(TextBuffer.of(rows, len(columns)), None, name)
 
 
 @dataclass(frozen=True)
 class LabelledFile:
     """A file of labelled rows, read before it is known which labels are right: `values[codes[i]]` is the label of row i as the file
-    gives it, codes int32 [n]. `texts`: the rows without labels; `unit`, `places`: see `FileColumns`; `names`: those that the file gives the
-    codes in its label column; `bad`: rows without text, and lines that are no row."""
+    gives it, codes int32 [n]. `texts`: the rows without labels; `places` [n]: the line, or what else `unit` says, of each; `names`: those that
+    the file gives the codes in its label column; `bad`: rows without text, and lines that are no row."""
 
-    path: Path | str
+    path: str
     texts: Rows
     codes: NDArray[np.int32]
     values: Sequence[Any]
@@ -586,38 +522,31 @@ def read_labelled(
     """The text columns and the labels of a file, read once. Raises UserError as `read_rows` does, except for labels: which are
     right, the task says. `shown`: how errors name the file; its path where left out. `structured`: labels may be lists and objects, which
     become JSON text."""
-    buffer, known, codes, places = TextBuffer(len(columns)), dict[Any, int](), [], []
-    bad: BadRows = []
-    for part in parts_of(path, (*columns, label), label, structured=structured, bad=bad):
-        part = replace(part, path=shown or path)
-        texts, good = texts_of(part, columns, bad=bad)
-        buffer.add(texts)
-        codes.append(_label_codes(part, label, good, known, structured))
-        places.append(np.asarray(part.places, dtype=np.int64)[good])
-    values = [key if isinstance(key, str) else key[1] for key in known]
-    names, where = part.names.get(label, ()), np.concatenate(places)
-    return LabelledFile(part.path, Rows(buffer), np.concatenate(codes), values, part.unit, where, names, bad)
+    known, codes, places = dict[tuple[type, Any], int](), array("i"), array("q")
+    bad, unit, shown = BadRows(), unit_of(path), shown or str(path)
+
+    def good() -> Iterator[list[str]]:
+        for number, row in rows_of(path, (*columns, label), label, structured=structured, bad=bad):
+            if problem := problem_of(columns, row):
+                bad.append((number, UserError(f"{shown}, {unit} {number}: {problem}")))
+                continue
+            value = row[label]
+            if isinstance(value, list | dict):
+                if not structured:
+                    raise UserError(f"{shown}, {unit} {number}: label {quoted(value)} is neither text nor a number.")
+                value = json.dumps(value, ensure_ascii=False)
+            codes.append(known.setdefault((type(value), value), len(known)))
+            places.append(number)
+            yield [row[column] for column in columns]
+
+    texts, names = Rows(TextBuffer.of(good(), len(columns))), _code_names(path, label)
+    values, lines = [value for _, value in known], np.array(places, dtype=np.int64)
+    return LabelledFile(shown, texts, np.array(codes, dtype=np.int32), values, unit, lines, names, bad)
 
 
 def with_names(values: Sequence[Any], names: Sequence[str]) -> list[Any]:
     """Values with the name of each that is a code of `names`."""
     return [names[value] if type(value) is int and 0 <= value < len(names) else value for value in values]
-
-
-def _label_codes(
-    table: FileColumns, label: str, good: Sequence[int], known: dict[Any, int], structured: bool
-) -> NDArray[np.int32]:
-    """The number of the label of each of the rows `good` among those that differ; `known` counts them as they appear, with the type of what
-    is no text."""
-    values = table.columns[label]
-    values = values if len(good) == len(values) else [values[index] for index in good]
-    if set(map(type, values)) & {list, dict}:
-        for index, value in zip(good, values, strict=True):
-            if isinstance(value, list | dict) and not structured:
-                raise UserError(f"{table.place(index)}: label {quoted(value)} is neither text nor a number.")
-        values = [json.dumps(each, ensure_ascii=False) if type(each) in (list, dict) else each for each in values]
-    keys = (value if type(value) is str else (type(value), value) for value in values)
-    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int32)
 
 
 def read_rows(path: Path, task: Task, name: str) -> Rows:

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from io import BytesIO
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -113,17 +113,17 @@ class TextBuffer:
         self._hashes: dict[tuple[Pieces, bool], tuple[Ids, NDArray[np.bool_]]] = {}
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[str, ...]]) -> TextBuffer:
-        """Raises ValueError where rows differ in their number of texts."""
-        buffer = cls(len(rows[0]) if rows else 0)
-        if any(len(row) != buffer.columns for row in rows):
-            raise ValueError("rows differ in their number of texts")
-        for start in range(0, len(rows), BLOCK):
-            buffer.add(list(chain.from_iterable(rows[start : start + BLOCK])))
+    def of(cls, rows: Iterable[Sequence[str]], columns: int | None = None) -> TextBuffer:
+        """Rows of so many texts, by default of as many as the first. Raises ValueError where rows differ in their number of texts."""
+        buffer, left = cls(columns or 0), iter(rows)
+        while block := list(islice(left, BLOCK)):
+            buffer.columns = buffer.columns or len(block[0])
+            if set(map(len, block)) != {buffer.columns}:
+                raise ValueError("rows differ in their number of texts")
+            buffer._add(list(chain.from_iterable(block)))
         return buffer
 
-    def add(self, texts: Sequence[str]) -> None:
-        """The texts of whole rows; all of them before any is read."""
+    def _add(self, texts: Sequence[str]) -> None:
         joined, lengths = "".join(texts), array("i", map(len, texts))
         encoded = [joined.encode()] if joined.isascii() else [*map(_encoded, texts)]
         self._written.writelines(encoded)
@@ -211,7 +211,7 @@ class Rows:
     ) -> None:
         """`index`: the rows of a buffer that these are, int32 [n]; None for all of it."""
         try:
-            self._buffer = texts if isinstance(texts, TextBuffer) else TextBuffer.of(tuple(texts))
+            self._buffer = texts if isinstance(texts, TextBuffer) else TextBuffer.of(texts)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         self._index = np.arange(len(self._buffer), dtype=np.int32) if index is None else index

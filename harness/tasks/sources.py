@@ -25,8 +25,8 @@ from harness.tasks.reading import (
     is_separated,
     read_rows,
     read_texts,
+    rows_of,
     rows_of_all,
-    whole_rows,
 )
 from harness.tasks.rows import Rows
 from harness.tasks.task import TASKS, Task
@@ -120,7 +120,7 @@ def _unlabelled_rows(task: Task) -> Rows:
     name, path = f"{task.name}/unlabelled", Path(task.unlabelled)
     known = is_separated(path) or path.suffix in LABELLED
     table = known and not task.unlabelled.startswith(HUB) and path.is_file()
-    if table and (is_separated(path) or set(task.columns) <= set(next(whole_rows(path), (0, {}))[1])):
+    if table and (is_separated(path) or set(task.columns) <= set(next(rows_of(path), (0, {}))[1])):
         rows = read_texts(path, task.columns, name)
         if not len(rows):
             raise UserError(f"{path}: there is no text in it; give rows with text.")

@@ -59,7 +59,8 @@ class Way(Interface):
     the size of a batch and can tip the balance between two beams. `digest`: of whatever decides what comes out. `at_hand`: translations are
     only looked up, so that keeping them gains nothing."""
 
-    at_hand: bool
+    @property
+    def at_hand(self) -> bool: ...
 
     @property
     def digest(self) -> str: ...
@@ -241,19 +242,17 @@ class _FileWay:
 def _file_ways(where: str, path: Path) -> tuple[Way, ...]:
     """A way for each column view_1, view_2, ... of a file. Raises UserError for whatever is wrong in the file."""
     reading.existing_file(path, where, reading.FORMATS)
-    there = next(reading.whole_rows(path), (0, {}))[1]
+    there = next(reading.rows_of(path), (0, {}))[1]
     count = next(number for number in itertools.count(1) if f"view_{number + 1}" not in there)
     columns = ["text", *(f"view_{number}" for number in range(1, count + 1))]
     views: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for part in reading.parts_of(path, columns):
-        texts, _ = reading.texts_of(part, columns, blank=True)
-        for index, (text, *row) in enumerate(zip(*[iter(texts)] * len(columns), strict=True)):
-            place, first = views.setdefault(text, (part.place(index), tuple(row)))
-            if wrong := [name for name, one, other in zip(columns[1:], first, row, strict=True) if one != other]:
-                raise UserError(
-                    f"{part.place(index)}: {wrong[0]} of {quoted(text)} is not that of {place.removeprefix(f'{path}, ')}, where the "
-                    "same text stands; keep one of them."
-                )
+    for place, (text, *row) in reading.text_rows(path, columns):
+        before, first = views.setdefault(text, (place, tuple(row)))
+        if wrong := [name for name, one, other in zip(columns[1:], first, row, strict=True) if one != other]:
+            raise UserError(
+                f"{place}: {wrong[0]} of {quoted(text)} is not that of {before.removeprefix(f'{path}, ')}, where the same text stands; "
+                "keep one of them."
+            )
     by_text = [{text: row[number] for text, (_, row) in views.items()} for number in range(count)]
     return tuple(_FileWay(where, digest_of(["file", texts]), texts) for texts in by_text)
 

@@ -12,7 +12,7 @@ from harness.errors import UserError, unknown
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow, Row, resolved_row
 from harness.scores import Result
-from harness.tasks.reading import existing_file, whole_rows
+from harness.tasks.reading import existing_file, rows_of
 from harness.wording import listed
 
 COLUMNS = (
@@ -81,7 +81,7 @@ def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Each line with its place in the file."""
-    for number, line in whole_rows(existing_file(path, "--other-system", (".csv",))):
+    for number, line in rows_of(existing_file(path, "--other-system", (".csv",))):
         if missing := [name for name in COLUMNS if name not in line]:
             raise UserError(f"{path}: has no column {listed(missing)}; its first line should be {','.join(COLUMNS)}.")
         yield f"{path}, line {number}", line

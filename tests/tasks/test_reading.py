@@ -15,7 +15,7 @@ from tasks.task_files import pairs, single, write_file
 
 from harness.errors import UserError
 from harness.tasks import reading
-from harness.tasks.reading import whole_rows
+from harness.tasks.reading import rows_of
 from harness.tasks.rows import Rows
 from harness.tasks.sources import open_source
 from harness.tasks.task import TASKS, Task
@@ -207,9 +207,9 @@ def test_equal_names_of_columns_and_blank_lines_before_the_header(tmp_path: Path
     twice = pa.table([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
     pq.write_table(twice, tmp_path / "a.parquet")
     with pytest.raises(UserError, match="column 'text' appears twice"):
-        list(whole_rows(tmp_path / "a.parquet"))
+        list(rows_of(tmp_path / "a.parquet"))
     (tmp_path / "a.csv").write_text("\n\ntext,label\nx,1\n")
-    assert [row for _, row in whole_rows(tmp_path / "a.csv")] == [{"text": "x", "label": "1"}]
+    assert [row for _, row in rows_of(tmp_path / "a.csv")] == [{"text": "x", "label": "1"}]
 
 
 def test_broken_parquet_is_refused(tmp_path: Path) -> None:
