@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Metric:
-    """`compute(gold [n], predicted [n])`; `kind` says what is predicted: class codes or a score.
+    """`compute(gold [n], predicted [n])`; `kind` says what is predicted: class codes, a score or a span.
 
     `title`: how tables print it; `abbreviation`: beside the title of a column, the name where left out. `binary`: defined for two
     classes only. `worst`: the lowest value that it can take. `measure`: computes it instead where more than what is predicted is needed.
@@ -54,21 +54,14 @@ def _accuracy(gold: Array, predicted: Array) -> float:
     return float(np.mean(_right(gold, predicted)))
 
 
-def _f1(average: str) -> Callable[[Array, Array], float]:
-    """F1 of class 1 ('binary'), or averaged over the classes that gold or predictions hold."""
-
+def _sklearn(name: str, **settings: Any) -> Callable[[Array, Array], float]:
     def compute(gold: Array, predicted: Array) -> float:
-        from sklearn.metrics import f1_score
+        from sklearn import metrics
 
-        return float(f1_score(gold, predicted, pos_label=1, average=average, zero_division=0.0))
+        labels = {"labels": np.unique(gold)} if name == "recall_score" else {}
+        return float(getattr(metrics, name)(gold, predicted, zero_division=0.0, **labels, **settings))
 
     return compute
-
-
-def _balanced_accuracy(gold: Array, predicted: Array) -> float:
-    from sklearn.metrics import recall_score
-
-    return float(recall_score(gold, predicted, labels=np.unique(gold), average="macro", zero_division=0.0))
 
 
 def _mcc(gold: Array, predicted: Array) -> float:
@@ -108,6 +101,7 @@ def _listed(measure: Callable[[Array, Any], Array]) -> Callable[[Array, Array], 
 
 
 def _best_f1(predictions: Predictions) -> float:
+    """At the threshold on null scores that makes it largest on these very examples: too high by that choice."""
     gold, spans = predictions.gold, Spans()
     answered = answer_f1(gold, spans.texts(predictions.arrays))
     return best_over_thresholds(answered, answer_f1(gold, [""] * len(gold)), spans.margins(predictions.arrays))
@@ -117,11 +111,17 @@ METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric("accuracy", "accuracy", "class", _accuracy, abbreviation="acc", per_item=_right),
-        Metric("balanced_accuracy", "balanced accuracy", "class", _balanced_accuracy, abbreviation="bal. acc"),
-        Metric("f1", "F1", "class", _f1("binary"), binary=True),
-        Metric("f1_macro", "macro F1", "class", _f1("macro")),
-        Metric("f1_micro", "micro F1", "class", _f1("micro")),
-        Metric("f1_weighted", "weighted F1", "class", _f1("weighted")),
+        Metric(
+            "balanced_accuracy",  # the mean recall of the classes that gold holds
+            "balanced accuracy",
+            "class",
+            _sklearn("recall_score", average="macro"),
+            abbreviation="bal. acc",
+        ),
+        Metric("f1", "F1", "class", _sklearn("f1_score", pos_label=1), binary=True),  # of class 1
+        Metric("f1_macro", "macro F1", "class", _sklearn("f1_score", average="macro")),
+        Metric("f1_micro", "micro F1", "class", _sklearn("f1_score", average="micro")),
+        Metric("f1_weighted", "weighted F1", "class", _sklearn("f1_score", average="weighted")),
         Metric("mcc", "MCC", "class", _mcc, worst=-1.0),
         Metric("spearman", "Spearman correlation", "score", _correlation("spearmanr"), worst=-1.0),
         Metric("pearson", "Pearson correlation", "score", _correlation("pearsonr"), worst=-1.0),
@@ -133,17 +133,9 @@ METRICS: dict[str, Metric] = {
         Metric("best_f1", "answer F1 at the best threshold", "span", _answers(answer_f1), measure=_best_f1),
     )
 }
-"""accuracy; balanced_accuracy, the mean recall of the classes that gold holds; f1 of class 1 (two classes); f1_macro, the mean of
-the classes' F1; f1_weighted, their mean weighted by the classes' gold rows; f1_micro, F1 over all decisions (with one label a row
-it equals accuracy); mcc, Matthews correlation; spearman and pearson, of a score; of extractive question answering exact_match and
-answer_f1 by SQuAD's official definitions, over all questions, over those with an answer (hasans_) and over those without (noans_accuracy,
-where both are one); best_f1, answer_f1 at the threshold on null scores that makes it largest on these very examples: too high by that
-choice.
-
-F1, recall and mcc by scikit-learn, correlations by scipy. A class that neither gold nor predictions hold has no part in f1_macro, as
-in scikit-learn. What is undefined is 0.0: the F1 of a class that is never predicted rightly, mcc and correlations when either
-side is constant (a collapsed model), correlations of fewer than two rows.
-"""
+"""Those of classes by scikit-learn, correlations by scipy, those of questions by SQuAD's official definitions. A class that neither gold nor
+predictions hold has no part in f1_macro. What is undefined is 0.0: the F1 of a class that is never predicted rightly, mcc and correlations
+when either side is constant (a collapsed model), correlations of fewer than two rows."""
 
 
 def check_metric(name: str, kind: Kind, task: str) -> None:

