@@ -4,7 +4,7 @@ Deviations. Where the paper leaves a question open, the rows of docs/papers.md t
 settings: w/ SimCLR `contrast: simclr`; w/o CL `alpha: 0` (which is TAPT, key included); w/o MLM `mlm: false`; w/o CRM `masking: independent`.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,20 +22,17 @@ class Cmlm(Masked, Method):
     network = "masked:ContrastiveMaskedLM"
     decisions = ("C1", "C2", "C3", "C5", "C6", "C7", "C8", "C9", "C10", "D2")
 
-    alpha: Annotated[
-        float, Field(ge=0, allow_inf_nan=False, description="weight of the contrastive term (equation 12)")
-    ] = 0.5
-    p_m: Annotated[float, Field(gt=0, le=1, description="masking probability of view 0 (equation 1)")] = 0.15
-    p_c: Annotated[float, Field(gt=0, le=1, description="masking probability of views 1..K (equation 2)")] = 0.7
-    num_views: Annotated[int, Field(ge=1, description="K, the number of complementary views (equation 4)")] = 1
-    contrast: Annotated[Literal["simsiam", "simclr"], Field(description="equation 9, or equation 7")] = "simsiam"
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau of equation 7")] = 0.07
-    masking: Annotated[
-        Literal["complementary", "independent"],
-        Field(description="of views 1..K: exclude view 0's (equation 2), or not ('w/o CRM')"),
-    ] = "complementary"
-    mask_only: Annotated[bool, Field(description="views 1..K take the mask alone instead of 80/10/10")] = False
-    mlm: Annotated[bool, Field(description="the MLM term on view 0 (false: 'w/o MLM')")] = True
+    alpha: float = Field(0.5, ge=0, allow_inf_nan=False, description="weight of the contrastive term (equation 12)")
+    p_m: float = Field(0.15, gt=0, le=1, description="masking probability of view 0 (equation 1)")
+    p_c: float = Field(0.7, gt=0, le=1, description="masking probability of views 1..K (equation 2)")
+    num_views: int = Field(1, ge=1, description="K, the number of complementary views (equation 4)")
+    contrast: Literal["simsiam", "simclr"] = Field("simsiam", description="equation 9, or equation 7")
+    temperature: float = Field(0.07, gt=0, allow_inf_nan=False, description="tau of equation 7")
+    masking: Literal["complementary", "independent"] = Field(
+        "complementary", description="of views 1..K: exclude view 0's (equation 2), or not ('w/o CRM')"
+    )
+    mask_only: bool = Field(False, description="views 1..K take the mask alone instead of 80/10/10")
+    mlm: bool = Field(True, description="the MLM term on view 0 (false: 'w/o MLM')")
     contrast_group: ContrastGroup = 0
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ setting of the encoder that all rows of a table share. Table 3 as settings: benc
 """
 
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -38,25 +38,19 @@ class CocoLm(Auxiliary, Method):
     sampling_dropout: ClassVar = False
     decisions = ("L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "L10", "L12", "L13", "L14", "L15")
 
-    rtd: Annotated[bool, Field(description="the binary loss that trains the copy mechanism (equation 2)")] = True
-    lambda_copy: Annotated[
-        float, Field(gt=0, allow_inf_nan=False, description="weight of the binary loss (appendix B)")
-    ] = 50.0
-    lm: Annotated[
-        Literal["mixture", "softmax", "all_token", "none"],
-        Field(description="the printed mixture, without copying, over all tokens, or no LM loss"),
-    ] = "mixture"
-    stop_gradient: Annotated[bool, Field(description="of the copy probability in the LM loss")] = True
-    contrast: Annotated[bool, Field(description="the sequence contrast (equation 3)")] = True
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 3)")] = 1.0
-    crop_ratio: Annotated[float, Field(gt=0, le=1, description="share of the tokens that a crop keeps; 1: no crop")] = (
-        0.9
+    rtd: bool = Field(True, description="the binary loss that trains the copy mechanism (equation 2)")
+    lambda_copy: float = Field(50.0, gt=0, allow_inf_nan=False, description="weight of the binary loss (appendix B)")
+    lm: Literal["mixture", "softmax", "all_token", "none"] = Field(
+        "mixture", description="the printed mixture, without copying, over all tokens, or no LM loss"
     )
+    stop_gradient: bool = Field(True, description="of the copy probability in the LM loss")
+    contrast: bool = Field(True, description="the sequence contrast (equation 3)")
+    temperature: float = Field(1.0, gt=0, allow_inf_nan=False, description="tau (equation 3)")
+    crop_ratio: float = Field(0.9, gt=0, le=1, description="share of the tokens that a crop keeps; 1: no crop")
     contrast_group: ContrastGroup = 0
-    replacements: Annotated[
-        Literal["auxiliary", "random", "converged"],
-        Field(description="from the network trained along, from the vocabulary, or from one trained before"),
-    ] = "auxiliary"
+    replacements: Literal["auxiliary", "random", "converged"] = Field(
+        "auxiliary", description="from the network trained along, from the vocabulary, or from one trained before"
+    )
 
     @model_validator(mode="after")
     def _something_to_train(self) -> Self:

@@ -5,7 +5,7 @@ Deviations. CERT itself is MoCo with a queue of 6,720 and a momentum encoder; th
 here. Views are the two back-translations, or the text itself and one of them where there is one. No MLM term (equation 14).
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -41,8 +41,8 @@ class Cssl(Method):
     translates = True
     decisions = ("C1", "C2", "C3", "C11", "D2")
 
-    contrast: Annotated[Literal["simclr", "simsiam"], Field(description="equation 7, or equation 9")] = "simclr"
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau of CMLM's equation 7")] = 0.07
+    contrast: Literal["simclr", "simsiam"] = Field("simclr", description="equation 7, or equation 9")
+    temperature: float = Field(0.07, gt=0, allow_inf_nan=False, description="tau of CMLM's equation 7")
     contrast_group: ContrastGroup = 0
 
     def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:

@@ -30,7 +30,7 @@ class Auxiliary(Definition):
 
     retired: ClassVar = {"auxiliary_layers": 0}
 
-    p_m: Annotated[float, Field(gt=0, le=1, description="share of the tokens that is masked and filled")] = 0.15
+    p_m: float = Field(0.15, gt=0, le=1, description="share of the tokens that is masked and filled")
     auxiliary: Network = "shallow"
 
     @property
@@ -87,10 +87,10 @@ class Electra(Auxiliary, Method):
     decisions = ("L2", "L6", "L7", "L8", "L9", "L10", "L13", "L14")
 
     auxiliary: Network = "narrow"
-    lambda_rtd: Annotated[float, Field(gt=0, allow_inf_nan=False, description="weight of the binary loss")] = 50.0
-    sampling_dropout: Annotated[
-        bool, Field(description="replacements from the very pass that trains the auxiliary network, dropout included")
-    ] = False
+    lambda_rtd: float = Field(50.0, gt=0, allow_inf_nan=False, description="weight of the binary loss")
+    sampling_dropout: bool = Field(
+        False, description="replacements from the very pass that trains the auxiliary network, dropout included"
+    )
 
     def flops(self, config: Config, size: StepSize) -> float:
         """The encoder reads what the auxiliary network filled in, which samples in a pass of its own unless that has dropout."""

@@ -73,16 +73,13 @@ class Mlm(Method):
     decisions = ("C7", "C8", "C10", "T14")
 
     p_m: Share = 0.15
-    token_prediction: Annotated[bool, Field(description="predict the tokens that are not masked as well (MLM+TP)")] = (
-        False
+    token_prediction: bool = Field(False, description="predict the tokens that are not masked as well (MLM+TP)")
+    mask_special_tokens: bool = Field(
+        False, description="special tokens are masked too, except the first of a sequence (RoBERTa)"
     )
-    mask_special_tokens: Annotated[
-        bool, Field(description="special tokens are masked too, except the first of a sequence (RoBERTa)")
-    ] = False
-    embeddings: Annotated[
-        Literal["trained", "fixed", "pretrained"],
-        Field(description="word embeddings: trained, fixed as they are, or fixed as an MLM run before left them"),
-    ] = "trained"
+    embeddings: Literal["trained", "fixed", "pretrained"] = Field(
+        "trained", description="word embeddings: trained, fixed as they are, or fixed as an MLM run before left them"
+    )
 
     def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
         plain = MaskedLm(**self.model_dump(exclude={"embeddings"}))

@@ -6,7 +6,7 @@ Deviations. The rows of docs/papers.md that `decisions` names say them. Automati
 """
 
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -48,15 +48,14 @@ class PromptMethod(Method):
     kinds = (Classes, Scores)
     decisions = ("P1", "P2", "P3", "P4", "P5", "P6")
 
-    demonstrations: Annotated[bool, Field(description="a training example of each class behind the text")] = True
-    draws: Annotated[
-        int, Field(ge=0, description="demonstrations that an evaluation takes the mean of; 0: as many as the task says")
-    ] = 0
-    zero_shot: Annotated[bool, Field(description="no update: the MLM head as it is")] = False
-    head: Annotated[
-        Literal["mlm", "embeddings"],
-        Field(description="what predicts words: the MLM head, or the word embeddings, as COCO-LM's own head does"),
-    ] = "mlm"
+    demonstrations: bool = Field(True, description="a training example of each class behind the text")
+    draws: int = Field(
+        0, ge=0, description="demonstrations that an evaluation takes the mean of; 0: as many as the task says"
+    )
+    zero_shot: bool = Field(False, description="no update: the MLM head as it is")
+    head: Literal["mlm", "embeddings"] = Field(
+        "mlm", description="what predicts words: the MLM head, or the word embeddings, as COCO-LM's own head does"
+    )
 
     def adapt(self, context: RunContext) -> RunContext:
         """The rows as clozes; no update for a zero-shot row."""

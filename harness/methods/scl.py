@@ -4,7 +4,7 @@ Deviations. Where the paper leaves a question open, the rows of docs/papers.md t
 temperature are from memory, so the row is not comparable cell by cell.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -25,18 +25,16 @@ class Scl(Definition, Method):
     kinds = (Classes,)
     decisions = ("S1", "S2", "S3", "S4", "S6", "D2")
 
-    lam: Annotated[
-        float,
-        Field(ge=0, le=1, description="lambda, weight of the contrastive term (equation 1); 1 trains no classifier"),
-    ] = 0.9
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 3)")] = 0.3
-    reduction: Annotated[
-        Literal["mean", "mean_valid", "sum"],
-        Field(description="over the anchors: of all, of those with a positive, or their sum (equation 3 as printed)"),
-    ] = "mean"
-    representation: Annotated[
-        Literal["first_token", "pooled"], Field(description="raw first token with its dropout, or after dense and tanh")
-    ] = "first_token"
+    lam: float = Field(
+        0.9, ge=0, le=1, description="lambda, weight of the contrastive term (equation 1); 1 trains no classifier"
+    )
+    temperature: float = Field(0.3, gt=0, allow_inf_nan=False, description="tau (equation 3)")
+    reduction: Literal["mean", "mean_valid", "sum"] = Field(
+        "mean", description="over the anchors: of all, of those with a positive, or their sum (equation 3 as printed)"
+    )
+    representation: Literal["first_token", "pooled"] = Field(
+        "first_token", description="raw first token with its dropout, or after dense and tanh"
+    )
     contrast_group: ContrastGroup = 0
 
     def objective(self, batch_size: int = 0) -> Objective:

@@ -14,7 +14,7 @@ Deviations.
 - The paper's optional MLM term is left out.
 """
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -33,8 +33,8 @@ class SimCse(Definition, Method):
     contrast: ClassVar = "simclr"
     decisions = ("D2",)
 
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 4)")] = 0.05
-    projection: Annotated[bool, Field(description="dense and tanh on the first token, while training alone")] = True
+    temperature: float = Field(0.05, gt=0, allow_inf_nan=False, description="tau (equation 4)")
+    projection: bool = Field(True, description="dense and tanh on the first token, while training alone")
     contrast_group: ContrastGroup = 0
 
     def expected(self, rows: float, length: float) -> StepSize:

@@ -6,7 +6,7 @@ Packed blocks (`harness/encoders/tokens/corpus_files.py`) cross documents, with 
 `token_prediction` it is the paper's MLM+TP.
 """
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -26,15 +26,13 @@ class Taco(Masked, Method):
     retired: ClassVar = {"embedding": "layer", "detach_contrast": True, "window_reading": "half"}
     decisions = ("T1", "T2", "T3", "T5", "T6", "T7", "T8", "T9", "T14", "C10")
 
-    weight: Annotated[
-        float, Field(ge=0, allow_inf_nan=False, description="weight of the contrastive term (equation 11)")
-    ] = 1.0
-    p_m: Annotated[float, Field(gt=0, le=1, description="masking probability")] = 0.15
-    num_negatives: Annotated[int, Field(ge=1, description="K, negatives of each token (equation 6)")] = 50
-    window: Annotated[int, Field(ge=2, description="W, the span that a positive comes from")] = 5
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="tau (equation 7)")] = 0.07
-    concentrated: Annotated[bool, Field(description="anchors are the masked positions alone")] = False
-    token_prediction: Annotated[bool, Field(description="predict the tokens that are not masked as well")] = False
+    weight: float = Field(1.0, ge=0, allow_inf_nan=False, description="weight of the contrastive term (equation 11)")
+    p_m: float = Field(0.15, gt=0, le=1, description="masking probability")
+    num_negatives: int = Field(50, ge=1, description="K, negatives of each token (equation 6)")
+    window: int = Field(5, ge=2, description="W, the span that a positive comes from")
+    temperature: float = Field(0.07, gt=0, allow_inf_nan=False, description="tau (equation 7)")
+    concentrated: bool = Field(False, description="anchors are the masked positions alone")
+    token_prediction: bool = Field(False, description="predict the tokens that are not masked as well")
     contrast_group: ContrastGroup = 0
 
     def objective(self, batch_size: int = 0) -> Objective:

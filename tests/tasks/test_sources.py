@@ -108,7 +108,7 @@ def test_a_folder_serves_without_hub_and_packages_beside_it(tmp_path: Path) -> N
 def test_a_missing_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.tasks import packaged
 
-    for kept in (packaged._snippets, packaged._combined, packaged._boolq, packaged.boolq_prose):
+    for kept in (packaged._snippets, packaged._passages, packaged._boolq, packaged.boolq_prose):
         kept.cache_clear()
     with monkeypatch.context() as patched:
         patched.setattr(importlib.util, "find_spec", lambda name: None)
