@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from ray.tune.stopper import Stopper
 from harness.errors import UserError
 from harness.search.points import Points, State, Trial, best_trial
 from harness.search.racing import paired, projected
-from harness.search.study import DIED, NOTES, REPEATS, asked, limit_of, notes_of, sampler_of, trials_of
+from harness.search.study import DIED, NOTES, REPEATS, asked, key_of, limit_of, notes_of, sampler_of, trials_of
 from harness.store import Store
 from harness.store.studies import database_errors
 
@@ -32,24 +31,21 @@ Watch = Callable[[str, Trial], None]
 
 
 class Proposals(Searcher, Stopper):
-    """Gives Tune one point of the `study` after another, up to as many distinct ones as its space asks for. A point that is the same computation as an
+    """Gives Tune one point of the `study` after another, up to as many distinct ones as its space asks for. A point that repeats an
     earlier one is not run. `seed`: of the sampler; a study that goes on takes another, lest it draws the same points again. It stops all trials if the
     study cannot continue (`fatal`), or its time is `over`."""
 
     def __init__(self, study: optuna.Study, points: Points, store: Store, watch: Watch, seed: int) -> None:
         super().__init__()
         self.points, self.study = points, study
-        self.trials = {trial.number: trial for trial in trials_of(study, points, store)[0]}
+        self.trials = {trial.number: trial for trial in trials_of(study, points, store)}
         self.fatal: Exception | None = None
         self.over = False
         self.reasons: dict[int, str] = {}
         self._store, self._watch = store, watch
         self._running: dict[str, tuple[optuna.Trial, int]] = {}
         """By Tune's name of a trial: Optuna's trial, and the number of the first one of this point."""
-        self._known: dict[tuple[str, ...], int] = {}
-        for trial in self.trials.values():
-            with suppress(UserError):  # it could not be run then either
-                self._known.setdefault(points.identity(trial.point), trial.number)
+        self._known = {key_of(trial.point): trial.number for trial in self.trials.values()}
         study.sampler = sampler_of(points.space, seed + len(asked(study, points.space)))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -97,19 +93,19 @@ class Proposals(Searcher, Stopper):
                 return None
             trial = self.study.ask()
             point, notes = space.define(trial), notes_of(trial)
-            number = int(notes.get("same as", trial.number))
+            number = self._known.setdefault(key_of(point), trial.number)
+            if number != trial.number and not notes:  # it repeats one
+                self._tell(trial, self.trials[number])
+                continue
             try:
-                number = self._known.setdefault(self.points.identity(point), number)
+                self.points.runs(point)
             except UserError as error:
                 self._end(trial, Trial(number, point, state="failed", reason=str(error)))
                 continue
-            if number == trial.number or notes.get("again"):
-                self._running[trial_id] = trial, number
-                self.trials[number] = Trial(number, point)
-                self._watch("started", self.trials[number])
-                return {"number": number, "point": dict(point)}
-            trial.set_user_attr(NOTES, {"same as": number})
-            self._tell(trial, self.trials[number])
+            self._running[trial_id] = trial, number
+            self.trials[number] = Trial(number, point)
+            self._watch("started", self.trials[number])
+            return {"number": number, "point": dict(point)}
         return None
 
     def _take(self, trial_id: str, result: dict[str, Any]) -> Trial:

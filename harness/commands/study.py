@@ -71,7 +71,8 @@ class PreparedStudy:
 
     @cached_property
     def name(self) -> str:
-        space, runs = self.points.space, self.points.identity(self.points.space.defaults)
+        space = self.points.space
+        runs = [run.stage.key for runs in self.points.runs(space.defaults) for run in runs]
         return study_name(space, self.request.seed, runs, (*space.shared, *self.request.base.overrides))
 
     @property
@@ -88,7 +89,7 @@ class PreparedStudy:
         """What is left, as `StudyPlan` says it; nothing is trained or written. Exact for a grid; for a search the default point is counted for those that
         are not proposed yet, and no point is dropped."""
         store, space, retry = self.prepared.store, self.points.space, self.request.base.retry
-        trials, _ = trials_of(begun_study(store, self.name), self.points, store)
+        trials = trials_of(begun_study(store, self.name), self.points, store)
         asked, rest = [trial.point for trial in trials], [trial.point for trial in trials if unfinished(trial, retry)]
         rest += [p for p in (space.grid_points() if space.sampler == "grid" else [space.defaults]) if p not in asked]
         ended = len(trials) - sum(unfinished(trial, retry) for trial in trials)
@@ -131,17 +132,16 @@ class Opened(PreparedStudy):
 
     def read(self) -> None:
         """Read the trials."""
-        base, (trials, repeated) = self.points.base, trials_of(self.optuna, self.points, self.store)
+        base, trials = self.points.base, trials_of(self.optuna, self.points, self.store)
         sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
         notes = [
             f"Each point was run as row {base.rows[0].name} of table {base.table.name}, protocol {base.protocol}, encoder {base.encoder}, preset "
             f"{base.preset}, data {self.prepared.plan.source}: {', '.join(base.tasks)}, {sizes}.",
             *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),
             *self.points.space.notes,
-            *([f"Proposals that repeated a point, at no cost: {len(repeated)}."] if repeated else []),
         ]
         seed = self.request.seed
-        self.found = Study(self.name, self.points, seed, trials, repeated, tuple(map(without_folders, notes)))
+        self.found = Study(self.name, self.points, seed, trials, tuple(map(without_folders, notes)))
 
     @property
     def remaining(self) -> int:

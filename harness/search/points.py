@@ -126,10 +126,6 @@ class Points:
                 runs += chain.from_iterable(self.runs(point))
         return runs
 
-    def identity(self, point: Point) -> tuple[str, ...]:
-        """Keys of all runs: equal for two points that are one computation."""
-        return tuple(run.stage.key for runs in self.runs(point) for run in runs)
-
     def scored(self, run: Run) -> tuple[str, ...]:
         """What a run's stages are scored by on dev, the selection's metric first."""
         return tuple(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -26,8 +26,8 @@ from harness.store import Store
 from harness.store.studies import begun_study, database_errors, storage_of
 
 NOTES = "harness"
-"""The attribute of Optuna's trials for what Optuna has no field for: 'state' and 'reason'; 'same as', the trial that this one repeats, with 'again' where
-it is run once more; 'not done', why replicates failed or diverged; 'place', in a grid."""
+"""The attribute of Optuna's trials for what Optuna has no field for: 'point', which the study asked for itself (the default one, one of a grid, one
+that is run again); 'state' and 'reason'; 'not done', why replicates failed or diverged."""
 DIED = "its process died too often"
 """Reason of a failed trial that the next command retries."""
 REPEATS = 100
@@ -48,9 +48,7 @@ def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
         return optuna.samplers.RandomSampler(seed=seed)
 
 
-def study_name(
-    space: ResolvedSpace, seed: int, default_runs: tuple[str, ...], overrides: Iterable[Override] = ()
-) -> str:
+def study_name(space: ResolvedSpace, seed: int, default_runs: Sequence[str], overrides: Iterable[Override] = ()) -> str:
     """Equal for two commands that propose the same points and evaluate them by the same runs. `overrides`: what the space and the user
     set for all points, which may have an effect at others than the default one. It leaves out the number of
     trials, so a study can be extended. It is a valid folder name, whatever the space is called."""
@@ -73,19 +71,22 @@ def opened(store: Store, name: str, points: Points, retry: bool) -> optuna.Study
             study.set_metric_names([points.metric])
         for each in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             study.tell(each.number, state=TrialState.FAIL)  # its command was killed
-        waiting, space = [notes_of(each) for each in _waiting(study)], points.space
-        for trial in trials_of(study, points, store)[0]:
-            if unfinished(trial, retry) and trial.number not in [notes.get("same as") for notes in waiting]:
-                again = {"same as": trial.number, "again": True}
-                study.enqueue_trial(dict(trial.point), user_attrs={NOTES: again})
-        known = [point for _, _, point in asked(study, space)]
-        for place, point in enumerate(space.grid_points() if space.sampler == "grid" else (space.defaults,)):
-            if point not in known and place not in [notes.get("place") for notes in waiting]:
-                study.enqueue_trial(dict(point), user_attrs={NOTES: {"place": place}})
+        waiting, space = [notes_of(each).get("point") for each in _waiting(study)], points.space
+        trials = trials_of(study, points, store)
+        known = [trial.point for trial in trials if not unfinished(trial, retry)]
+        first = space.grid_points() if space.sampler == "grid" else (space.defaults,)
+        wanted = {key_of(point): dict(point) for point in (*(trial.point for trial in trials), *first)}
+        for point in wanted.values():
+            if point not in known and point not in waiting:
+                study.enqueue_trial(point, user_attrs={NOTES: {"point": point}})
     return study
 
 
 # ------------------------------------------------------------------------------------------------------------ trials
+
+
+def key_of(point: Point) -> frozenset[Any]:
+    return frozenset(point.items())
 
 
 def notes_of(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
@@ -105,25 +106,22 @@ def asked(study: optuna.Study, space: ResolvedSpace) -> list[tuple[FrozenTrial, 
     return found
 
 
-def trials_of(study: optuna.Study | None, points: Points, store: Store) -> tuple[tuple[Trial, ...], tuple[Trial, ...]]:
-    """The trials by number, one for each point, and those that repeat one of them, with its outcomes. A trial whose replicates are all recorded is
-    complete, whoever trained them."""
-    trials: dict[int, Trial] = {}
-    repeats: list[tuple[int, Trial]] = []
+def trials_of(study: optuna.Study | None, points: Points, store: Store) -> tuple[Trial, ...]:
+    """A trial for each point, under the number of its first one, by number. A trial whose replicates are all recorded is complete, whoever
+    trained them."""
+    trials: dict[frozenset[Any], Trial] = {}
     for each, notes, point in asked(study, points.space) if study else ():
-        number = int(notes.get("same as", each.number))
-        if number in trials and not notes.get("again"):
-            repeats.append((number, Trial(each.number, point)))
-            continue
-        trial = trials.get(number) or Trial(number, point, outcomes_of(points, store, point))
+        trial = trials.get(key_of(point))
+        if trial and not notes.keys() & {"point", "again", "state"}:
+            continue  # it repeats one ('again' of an older harness)
+        trial = trial or Trial(each.number, point, outcomes_of(points, store, point))
         state, reason = state_of(notes), str(notes.get("reason", ""))
         if len(trial.outcomes) == len(points.replicates):
             state, reason = "complete", ""
         elif state == "complete":  # the records of its replicates are gone
             state = "running"
-        trials[number] = replace(trial, state=state, reason=reason)
-    repeated = (replace(trials[number], number=trial.number, point=trial.point) for number, trial in repeats)
-    return tuple(trials.values()), tuple(repeated)
+        trials[key_of(point)] = replace(trial, state=state, reason=reason)
+    return tuple(trials.values())
 
 
 def state_of(notes: dict[str, Any]) -> State:
@@ -158,16 +156,14 @@ def unfinished(trial: Trial, retry: bool = False) -> bool:
 
 
 def remaining(study: optuna.Study, space: ResolvedSpace) -> int:
-    """How many trials run, wait, or may still be proposed. A grid ends with its list, even if two of its points are one computation."""
-    every, waiting = asked(study, space), _waiting(study)
+    """How many trials run, wait, or may still be proposed."""
+    every, waiting = asked(study, space), [notes_of(each).get("point") for each in _waiting(study)]
     running = len(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
-    if space.sampler == "grid":
-        return running + len(waiting)
-    again = sum("same as" in notes_of(each) for each in waiting)
-    distinct = sum("same as" not in notes for _, notes, _ in every)
+    known = {key_of(point) for *_, point in every}
+    again = sum(point is None or key_of(point) in known for point in waiting)
     tail = [notes for _, notes, _ in every[-REPEATS:]]
-    exhausted = len(tail) == REPEATS and all("same as" in notes and not notes.get("again") for notes in tail)
-    return running + again + (0 if exhausted else max(0, limit_of(space) - distinct))
+    exhausted = len(tail) == REPEATS and not any(tail)
+    return running + again + (0 if exhausted else max(0, limit_of(space) - len(known)))
 
 
 def limit_of(space: ResolvedSpace) -> int:
@@ -180,13 +176,12 @@ def summaries(store: Store) -> dict[str, tuple[Counter[State], float | None]]:
     """The studies of a store that have trials: how many are in each state, and the mean of the best one, as the study itself says it; nothing is planned."""
     found = {}
     for name in store.studies():
-        study, ends = begun_study(store, name), dict[int, tuple[State, float | None]]()
+        study, ends = begun_study(store, name), dict[frozenset[Any], tuple[State, float | None]]()
         for each in study.get_trials(deepcopy=False) if study else ():
             notes = notes_of(each)
-            fresh = each.state == TrialState.WAITING or (each.state == TrialState.FAIL and "state" not in notes)
-            if notes.get("again") or not ("same as" in notes or fresh):
+            if "state" in notes or each.state == TrialState.RUNNING:
                 sound = each.values is not None and notes.get("state") == "complete" and "not done" not in notes
-                ends[notes.get("same as", each.number)] = (state_of(notes), each.values[0] if sound else None)
+                ends[key_of(each.params)] = state_of(notes), each.values[0] if sound else None
         if ends:
             best = max((mean for _, mean in ends.values() if mean is not None), default=None)
             found[name] = (Counter(state for state, _ in ends.values()), best)

@@ -48,13 +48,12 @@ Measured = dict[str, Any]
 
 @dataclass(frozen=True)
 class Study:
-    """`found`: a trial for each point; `repeated`: those that repeat one of them; `seed`: of the sampler; `notes`: what each point was run as."""
+    """`found`: a trial for each point; `seed`: of the sampler; `notes`: what each point was run as."""
 
     name: str
     points: Points
     seed: int
     found: tuple[Trial, ...]
-    repeated: tuple[Trial, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -365,13 +364,10 @@ def margin_tables(study: Study) -> tuple[list[Table], list[str]]:
     grid = {path: values for path, values in every.items() if len(values) > 1}
     if not grid:
         return [], []
-    trials: dict[tuple[Value, ...], Trial] = {}  # of several at one point the one with the most replicates
-    for trial in sorted(
-        (*study.found, *study.repeated),
-        key=lambda t: (not t.eligible, t.state != "complete", -len(t.outcomes), t.number),
-    ):
+    trials: dict[tuple[Value, ...], Trial] = {}
+    for trial in study.found:
         if all(trial.point.get(path) in values for path, values in every.items()):
-            trials.setdefault(tuple(trial.point[path] for path in grid), trial)
+            trials[tuple(trial.point[path] for path in grid)] = trial
     table = _across if len(grid) == 2 else _by_path
     return table(study, grid, trials)
 

@@ -40,8 +40,12 @@ REPLICATES = ((0, 31), (1, 31), (2, 31), (0, 42), (1, 42), (2, 42))
 Evaluator = Callable[[Point, int], ReplicateOutcome]
 
 
-def whole(point: Point) -> tuple[str, ...]:
-    return (json.dumps(sorted(point.items())),)
+def whole(point: Point) -> str:
+    return json.dumps(sorted(point.items()))
+
+
+def runnable(point: Point) -> None:
+    """Raises UserError for a point that cannot be run."""
 
 
 @dataclass
@@ -50,13 +54,13 @@ class FakePoints:
 
     space: ResolvedSpace
     replicates: tuple[tuple[int, int], ...] = REPLICATES
-    identity: Callable[[Point], tuple[str, ...]] = field(default=whole)
+    check: Callable[[Point], None] = field(default=runnable)
     metric: str = "accuracy"
     recorded: dict[tuple[str, int], ReplicateOutcome] = field(default_factory=dict)
 
     def runs(self, point: Point) -> tuple[Any, ...]:
-        self.identity(point)
-        return tuple(((whole(point)[0], index),) for index in range(len(self.replicates)))
+        self.check(point)
+        return tuple(((whole(point), index),) for index in range(len(self.replicates)))
 
     def counted(self, runs: Any) -> dict[str, str]:
         return {}
@@ -100,7 +104,7 @@ class Tune:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        return trials_of(self.study, self.points, self.store)[0]  # type: ignore[arg-type]
+        return trials_of(self.study, self.points, self.store)  # type: ignore[arg-type]
 
     @property
     def told(self) -> dict[int, float | None]:
@@ -123,7 +127,7 @@ class Tune:
         point, outcomes, stub = self.running[name]
         outcomes.append(self.evaluator(point, len(outcomes)))
         done = len(outcomes)
-        self.points.recorded[whole(point)[0], done - 1] = outcomes[-1]
+        self.points.recorded[whole(point), done - 1] = outcomes[-1]
         result = {
             "score": sum(each.value for each in outcomes) / done,
             "replicates_done": done,
@@ -276,28 +280,23 @@ def test_a_trial_whose_replicate_failed_is_run_again_and_a_diverged_one_is_not(t
 
 
 def test_a_point_that_repeats_one_costs_nothing(tmp_path: Path, store: Store) -> None:
-    """As a grid has it whose cells are one computation, and a sampler that draws a point twice."""
-    points = replace(points_of(tmp_path, mode="grid", trials=None), identity=lambda point: (str(point["alpha"]),))
+    """As a sampler draws it from a few values."""
+    text = "name: mine\nmethod: cmlm\ntable: few_shot\ndefaults: {alpha: 0.5, p_c: 0.7}\nsearch:\n"
+    text += "  alpha: {choice: [0.1, 0.3, 0.5]}\n  p_c: {choice: [0.7]}\n"
+    points = FakePoints(small_space(tmp_path, text, mode="search", sampler="random", trials=9, racing="none"))
     tune = Tune(points, store)
     for _ in tune.events(slots=2):
         pass
-    trials, repeated = trials_of(tune.study, points, store)  # type: ignore[arg-type]
-    assert tune.started == [trial.number for trial in trials]
-    assert (len(trials), len(repeated)) == (2, 2)
-    assert [dict(trial.point) for trial in sorted((*trials, *repeated), key=lambda t: t.number)] == [
-        *points.space.grid_points()
-    ]
-    by_alpha = {trial.point["alpha"]: trial for trial in trials}
-    assert all(each.values == by_alpha[each.point["alpha"]].values for each in repeated)
+    assert tune.started == [trial.number for trial in tune.trials]
+    assert sorted(trial.point["alpha"] for trial in tune.trials) == [0.1, 0.3, 0.5]
 
 
 def test_a_point_that_cannot_be_run_is_failed_with_its_reason_and_does_not_stop(tmp_path: Path, store: Store) -> None:
-    def choosy(point: Point) -> tuple[str, ...]:
+    def choosy(point: Point) -> None:
         if point["contrast"] == "simclr":
             raise UserError("simclr needs two texts a batch.")
-        return whole(point)
 
-    points = replace(points_of(tmp_path, sampler="random"), identity=choosy)
+    points = replace(points_of(tmp_path, sampler="random"), check=choosy)
     tune = Tune(points, store).all()
     failed = [trial for trial in tune.trials if trial.point["contrast"] == "simclr"]
     assert failed
@@ -340,7 +339,7 @@ def test_a_race_keeps_the_best_whatever_comes(tmp_path: Path, store: Store, memo
     def law(ranks: list[int], slots: int, seed: int) -> None:
         memory()
         tune = Tune(replace(points, recorded={}), store)
-        order: dict[tuple[str, ...], int] = {}
+        order: dict[str, int] = {}
 
         def evaluator(point: Point, index: int) -> ReplicateOutcome:
             rank = ranks[order.setdefault(whole(point), len(order))]
