@@ -70,22 +70,23 @@ def _text(value: Any) -> str:
         return _quoted(value)
     if isinstance(value, Stage):
         return f'"{value.key}"'
-    if is_dataclass(value) and not isinstance(value, type):
-        kept = value.__dict__
-        if "_text" not in kept:
-            kept["_text"] = _text(_hashed(value))
+    kept = getattr(value, "__dict__", {})
+    if "_text" in kept:
         return str(kept["_text"])
-    if isinstance(value, Mapping):
-        values = {str(name): each for name, each in value.items()}
-        return "{" + ",".join(f"{_quoted(name)}:{_text(values[name])}" for name in sorted(values)) + "}"
-    if isinstance(value, (tuple, list)):
-        return f"[{','.join(map(_text, value))}]"
     if value is None or isinstance(value, bool):
         return _encoded(value)
     if isinstance(value, (int, np.integer)):
         return str(int(value))
     if isinstance(value, (float, np.floating)) and math.isfinite(value):
         return _encoded(float(f"{float(value):.12g}") or 0.0)  # one zero
+    if isinstance(value, (dict, Mapping)):
+        values = {str(name): each for name, each in value.items()}
+        return "{" + ",".join([f"{_quoted(name)}:{_text(values[name])}" for name in sorted(values)]) + "}"
+    if isinstance(value, (tuple, list)):
+        return f"[{','.join(map(_text, value))}]"
+    if is_dataclass(value) and not isinstance(value, type):
+        kept["_text"] = text = _text(_hashed(value))
+        return text
     raise ValueError(f"{value!r:.60} has no canonical form")
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from harness.encoders import Located, adapted
 from harness.encoders.families import family_of
 from harness.errors import UserError
 from harness.methods import Method, RunContext, UnlabelledPhase, chain, definition_of, hyperparameters, methods_named
 from harness.methods.definition import HEAD
-from harness.planning.recipe import Augment, EncoderSettings
+from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ENCODER, ResolvedRow, Row, UnderEncoder
+from harness.planning.row import ResolvedRow, Row
 from harness.planning.starts import SELECTED
-from harness.specs import UNRESOLVED, Data, Encoder, Parent, RowSet, Run, Selection, Stage
+from harness.specs import UNRESOLVED, Data, Encoder, Parent, RowSet, Run, Stage
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import Task
 
@@ -77,21 +78,6 @@ class TableData:
     starts: Mapping[str, Parent | str] = field(default_factory=dict)
 
 
-def data_settings(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, object]:
-    """Settings that the data depend on besides tasks, sizes and subsets, and the encoder itself. Where none names a translator, any that was read will do."""
-    text = resolved.pre_train
-    return {
-        "protocol": resolved.protocol,
-        "encoder": under.name,
-        "data": resolved.data,
-        "mlm_head.steps": resolved.mlm_head.steps,
-        "mlm_head.frozen": resolved.mlm_head.frozen,
-        **{f"{ENCODER}{name}": under.settings.get(name) for name in EncoderSettings.model_fields},
-        **({"translator": resolved.translator} if resolved.translates and resolved.translator else {}),
-        **({f"pre_train.{name}": getattr(text, name) for name in ("corpus", "fraction")} if text else {}),
-    }
-
-
 def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, ...], tuple[tuple[str, str, str], ...]]:
     """All runs of a resolved table, and (row, task, reason) of what is skipped. Nothing is read and no key is computed.
 
@@ -113,50 +99,43 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
     for name in resolved.tasks:
         contexts_of: dict[tuple[str, str, int | None, Augment | None], list[tuple[int, RunContext]]] = {}
         for row, steps, start in prepared:
-            config = table_data.located[row.encoder].config
             if not resolved.takes(row, name):
                 continue
-            if isinstance(start, str) or row.augment in table_data.unaugmented:
-                skipped.append(
-                    (row.name, name, start if isinstance(start, str) else table_data.unaugmented[row.augment])
-                )
+            reason = start if isinstance(start, str) else table_data.unaugmented.get(row.augment)
+            if isinstance(start, str) or reason:
+                skipped.append((row.name, name, reason or ""))
                 continue
             _check_head(resolved, row, start, table_data.tasks[name].task)
             like = (row.encoder, f"{row.recipe.values}{row.tuned}", row.unlabelled, row.augment)
             if like not in contexts_of:
-                contexts_of[like] = list(_contexts(resolved, row, table_data, name))
-            contexts = contexts_of[like]
-            reason = next((r for method in steps for _, context in contexts[:1] if (r := method.unfit(context))), None)
-            if not reason and contexts and not family_of(config).mlm:
-                stages = chain(steps, contexts[0][1], start)[-1].chain
-                reason = next((r for s in stages if (r := definition_of(s.objective).headless(config))), None)
-            if not reason and contexts and row.encoder in table_data.mlm_heads:
-                reason = _lost_head(chain(steps, contexts[0][1], start)[-1])
+                contexts_of[like] = _contexts(resolved, row, table_data, name)
+            _, first = contexts_of[like][0]
+            located = table_data.located[row.encoder]
+            reason = next((why for method in steps if (why := method.unfit(first))), None)
+            reason = reason or _unsuited(chain(steps, first, start)[-1], located, row.encoder in table_data.mlm_heads)
             if reason:
                 skipped.append((row.name, name, reason))
                 continue
-            for seed, context in contexts:
+            for seed, context in contexts_of[like]:
                 leaf = chain(steps, context, start)[-1]
                 if row.encoder_settings:
-                    leaf = leaf.with_encoder(adapted(leaf.encoder, row.encoder_settings, config))
+                    leaf = leaf.with_encoder(adapted(leaf.encoder, row.encoder_settings, located.config))
                 runs.append(Run(leaf, row.name, row.method, name, context.size, context.subset, seed))
-    encoders = {row.name: table_data.located[row.encoder] for row in resolved.rows}
-    for run in runs:
-        located = encoders[run.row]
-        for stage in run.stage.chain:
-            if located.config and (missing := definition_of(stage.objective).unmet(located.config)):
-                raise UserError(f"{located.name}: {missing}.")
     return tuple(runs), tuple(skipped)
 
 
-def _lost_head(leaf: Stage) -> str | None:
-    """Why a run is skipped whose fine-tuning uses an MLM head that its post-training does not pass on, of an encoder that came without one."""
+def _unsuited(leaf: Stage, located: Located, trains_head: bool) -> str | None:
+    """Why a row is skipped for its encoder: without an MLM head, or where post-training does not pass on a trained one to a fine-tuning that
+    uses it. Raises UserError for an objective that the encoder cannot be trained with."""
+    definitions, config = [definition_of(stage.objective) for stage in leaf.chain], located.config
+    if not family_of(config).mlm and (why := next(filter(None, (each.headless(config) for each in definitions)), None)):
+        return why
     parent = leaf.parent
-    if parent is None or not definition_of(leaf.objective).mlm_head or definition_of(parent.objective).mlm_head:
-        return None
-    return (
-        f"objective {parent.objective.name} trains without an MLM head, and the encoder has none of its own to prompt"
-    )
+    if trains_head and parent and definitions[-1].mlm_head and not definitions[-2].mlm_head:
+        return f"objective {parent.objective.name} trains without an MLM head, and the encoder has none of its own to prompt"
+    if missing := next(filter(None, (each.unmet(config) for each in definitions if config)), None):
+        raise UserError(f"{located.name}: {missing}.")
+    return None
 
 
 def _check_head(resolved: ResolvedTable, row: Row, start: Encoder | Parent | None, task: Task) -> None:
@@ -173,19 +152,16 @@ def _check_head(resolved: ResolvedTable, row: Row, start: Encoder | Parent | Non
 
 def _steps(resolved: ResolvedTable, row: ResolvedRow) -> tuple[list[Method], list[Method]]:
     """A row's methods with their hyperparameters: those of pre-training, and the others."""
-    place = f"table {resolved.table.name}, row {row.name}"
-    settings = row.settings
+    place, settings = f"table {resolved.table.name}, row {row.name}", row.settings
 
-    def named(text: str) -> list[Method]:
-        steps = []
-        for method in methods_named(text, place) if text else ():
-            where, origins = f"method {method.name} (row {row.name})", resolved.origins_of(row, method.name)
-            steps.append(hyperparameters(method, settings[method.name], where, origins))
-        return steps
+    def made(method: type[Method]) -> Method:
+        where, origins = f"method {method.name} (row {row.name})", resolved.origins_of(row, method.name)
+        return hyperparameters(method, settings[method.name], where, origins)
 
-    before, steps = named(row.pre_train), named(row.method)
-    wrong = next((method.name for method in before if method.labelled or method.translates), None)
-    if wrong:
+    before, steps = (
+        list(map(made, methods_named(text, place) if text else ())) for text in (row.pre_train, row.method)
+    )
+    if wrong := next((method.name for method in before if method.labelled or method.translates), None):
         raise UserError(f"{place}: {wrong} cannot pre-train on a corpus; pre_train takes methods without labels.")
     return before, steps
 
@@ -210,46 +186,43 @@ def _pre_trained(
 
 def _contexts(
     resolved: ResolvedTable, row: ResolvedRow, table_data: TableData, name: str
-) -> Iterator[tuple[int, RunContext]]:
+) -> list[tuple[int, RunContext]]:
     """Every training set of a task with every seed of the table, under the row's recipe; a full training set has one subset. The context
     has the seed that the protocol makes of the table's."""
-    found, protocol = table_data.tasks[name], protocol_named(resolved.protocol)
-    for size in resolved.sizes:
-        for subset in resolved.subsets_at(size):
-            training = table_data.training[name, size, subset, row.unlabelled or 0, row.augment]
-            data = Data(
-                training.labelled,
-                num_labels=found.task.kind.outputs,
-                max_length=resolved.max_length,
-                dev=training.dev,
-                tests=tuple(found.tests.values()),
-                spans=found.task.spans,
-                standardised=training.standardised,
-                classes=found.task.classes,
-            )
-            unlabelled = Data(training.texts, max_length=resolved.max_length)
-            translated = None
-            if training.translated:
-                translated = Data(training.translated, max_length=resolved.max_length, views=table_data.views)
-            fine_tune = resolved.optim("fine_tune", size, training.drawn, row, name)
-            post_train = resolved.optim("post_train", size, training.texts.rows, row, name)
-            prompt = found.task.prompt and replace(found.task.prompt, bounds=found.task.label_range or ())
-            selection: Selection = resolved.selection(name, math.ceil(training.drawn / fine_tune.batch_size))
-            for seed in resolved.seeds:
-                context = RunContext(
-                    name,
-                    size,
-                    subset,
-                    protocol.training_seed(subset, seed),
-                    data,
-                    unlabelled,
-                    fine_tune,
-                    post_train,
-                    selection,
-                    table_data.located[row.encoder].encoder,
-                    table_data.mlm_heads.get(row.encoder),
-                    translated,
-                    table_data.untranslated,
-                    prompt,
-                )
-                yield seed, context
+    task, protocol, length = table_data.tasks[name].task, protocol_named(resolved.protocol), resolved.max_length
+    tests, made = tuple(table_data.tasks[name].tests.values()), []
+    prompt = task.prompt and replace(task.prompt, bounds=task.label_range or ())
+    # Made once for all subsets of a size, and so is their canonical form.
+    optim = cache(lambda phase, size, rows: resolved.optim(phase, size, rows, row, name))
+    selection = cache(lambda per_epoch: resolved.selection(name, per_epoch))
+    for size, subset in ((each, subset) for each in resolved.sizes for subset in resolved.subsets_at(each)):
+        training = table_data.training[name, size, subset, row.unlabelled or 0, row.augment]
+        data = Data(
+            training.labelled,
+            num_labels=task.kind.outputs,
+            max_length=length,
+            dev=training.dev,
+            tests=tests,
+            spans=task.spans,
+            standardised=training.standardised,
+            classes=task.classes,
+        )
+        fine_tune = optim("fine_tune", size, training.drawn)
+        context = RunContext(
+            name,
+            size,
+            subset,
+            0,
+            data,
+            Data(training.texts, max_length=length),
+            fine_tune,
+            optim("post_train", size, training.texts.rows),
+            selection(math.ceil(training.drawn / fine_tune.batch_size)),
+            table_data.located[row.encoder].encoder,
+            table_data.mlm_heads.get(row.encoder),
+            Data(views, max_length=length, views=table_data.views) if (views := training.translated) else None,
+            table_data.untranslated,
+            prompt,
+        )
+        made += [(seed, replace(context, seed=protocol.training_seed(subset, seed))) for seed in resolved.seeds]
+    return made

@@ -11,14 +11,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness.encoders import Located
 from harness.paths import without_folders
-from harness.planning.data import TableData, TaskData, TrainingSet, data_settings, runs_of
-from harness.planning.recipe import Augment
+from harness.planning.data import TableData, TaskData, TrainingSet, runs_of
+from harness.planning.recipe import Augment, EncoderSettings
 from harness.planning.resolved import Part, ResolvedTable
-from harness.planning.row import UnderEncoder
+from harness.planning.row import ENCODER, UnderEncoder
 from harness.planning.runs import Plan
 from harness.planning.task_reader import Overlap
 from harness.planning.truncation import Truncation
 from harness.specs import Encoder, Parent, RowSet, Stage
+
+OF_ENCODER = ("encoder", "config", "contaminated", "lacks", "unread")
+"""What of a `Located` is kept."""
 
 
 @dataclass(frozen=True)
@@ -72,38 +75,37 @@ def _adapter() -> TypeAdapter[Snapshot]:
 
 def snapshot(plan: Plan, files: Mapping[str, str]) -> Snapshot:
     """What a plan read, all of which is at hand. `files`: see `Snapshot`."""
-    data, parts = plan.table_data, []
-    tasks = {
+    data, resolved = plan.table_data, plan.resolved
+    shared: dict[str, Any] = {name: getattr(data, name) for name in ("views", "starts")}
+    shared |= {name: tuple(getattr(data, name).items()) for name in ("training", "corpora")}
+    shared["tasks"] = {
         name: replace(each, task=replace(each.task, data="", files=(), unlabelled=""))
         for name, each in data.tasks.items()
     }
-    for under in plan.resolved.encoders:
-        at = data.located[under.name]
-        part = PlanSnapshot(
-            encoder=at.encoder,
-            config=at.config,
-            contaminated=at.contaminated,
-            source=plan.source,
-            tasks=tasks,
-            training=tuple(data.training.items()),
+    shared |= {"source": plan.source, "overlaps": plan.overlaps, "untranslated": without_folders(data.untranslated)}
+    shared["unaugmented"] = tuple((augment, without_folders(why)) for augment, why in data.unaugmented.items())
+    parts = [
+        PlanSnapshot(
+            **{name: getattr(data.located[under.name], name) for name in OF_ENCODER},
             mlm_head=data.mlm_heads.get(under.name),
-            corpora=tuple(data.corpora.items()),
-            views=data.views,
-            untranslated=without_folders(data.untranslated),
-            unaugmented=tuple((augment, without_folders(reason)) for augment, reason in data.unaugmented.items()),
-            read_under=_read_under(plan.resolved, under),
-            overlaps=plan.overlaps,
-            lacks=at.lacks,
-            unread=at.unread,
+            read_under=_read_under(resolved, under),
             truncations={name: found for (encoder, name), found in plan.truncations.items() if encoder == under.name},
-            starts=data.starts,
+            **shared,
         )
-        parts.append(part)
-    return Snapshot(plan.resolved.sizes, files, tuple(parts))
+        for under in resolved.encoders
+    ]
+    return Snapshot(resolved.sizes, files, tuple(parts))
 
 
 def _read_under(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, object]:
-    settings = data_settings(resolved, under)
+    """Settings that the data depend on besides tasks, sizes and subsets, and the encoder itself. Where none names a translator, any that was
+    read will do."""
+    head, text, translator = resolved.mlm_head, resolved.pre_train, resolved.translator
+    settings: dict[str, object] = {"protocol": resolved.protocol, "encoder": under.name, "data": resolved.data}
+    settings |= {"mlm_head.steps": head.steps, "mlm_head.frozen": head.frozen}
+    settings |= {f"{ENCODER}{name}": under.settings.get(name) for name in EncoderSettings.model_fields}
+    settings |= {"translator": translator} if resolved.translates and translator else {}
+    settings |= {"pre_train.corpus": text.corpus, "pre_train.fraction": text.fraction} if text else {}
     return {name: without_folders(value) if isinstance(value, str) else value for name, value in settings.items()}
 
 
@@ -123,8 +125,8 @@ def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
         tasks={name: first.tasks[name] for name in resolved.tasks if name in first.tasks},
         training=dict(first.training),
         located={
-            name: Located(p.encoder, None, dict(p.config), None, p.contaminated, lacks=p.lacks, unread=p.unread)
-            for name, p in parts.items()
+            name: Located(folder=None, head_training=None, **{each: getattr(part, each) for each in OF_ENCODER})
+            for name, part in parts.items()
         },
         mlm_heads={name: _checked(p.mlm_head) for name, p in parts.items() if p.mlm_head},
         corpora=dict(first.corpora),

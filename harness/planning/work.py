@@ -79,6 +79,8 @@ def work(
                 blocked.append(stage)
             else:
                 want(stage)
+    if not wanted:
+        return [], blocked
     items, names, turns = [], plan.names(), _turns(plan)
     for key, stage in wanted.items():
         serves = names[key]

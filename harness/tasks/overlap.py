@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from unicodedata import category, normalize
 
 import numpy as np
@@ -45,8 +46,8 @@ def _ascii_form(text: bytes) -> bytes:
     return text.lower().translate(None, _DROPPED_ASCII)
 
 
-def count_overlap(a: Rows, b: Rows) -> int:
-    """How many rows of `b` (evaluation) have their text in `a` (training text).
+def count_overlap(a: Rows, b: Rows, ids: Callable[[Rows, bool], Ids] | None = None) -> int:
+    """How many rows of `b` (evaluation) have their text in `a` (training text). `ids`: `same_ids`, of whoever keeps them.
 
     Texts are compared by `same_ids`, and whole: a sentence inside a longer text is not found. Labels are ignored.
 
@@ -56,7 +57,8 @@ def count_overlap(a: Rows, b: Rows) -> int:
       one of its texts is a text of `a`.
     """
     whole = a.columns == b.columns
-    return int(among(same_ids(b, whole), same_ids(a, whole)).any(axis=1).sum())
+    ids = ids or same_ids
+    return int(among(ids(b, whole), ids(a, whole)).any(axis=1).sum())
 
 
 def among(ids: Ids, others: Ids) -> NDArray[np.bool_]:
