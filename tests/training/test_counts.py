@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.encoders.kernels import attention as attention_module
 from harness.encoders.kernels import cpu
-from harness.encoders.kernels.packing import SIMILAR, PaddedLayout, rounded
+from harness.encoders.kernels.packing import SIMILAR, Packing, PaddedLayout, rounded
 from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import load_encoder
@@ -113,13 +112,8 @@ class TestOneStep:
     def test_attention(self, name: str, only_first: bool, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Little padding in every layer; in the last, one query a sequence and head where first tokens are asked."""
         laid: list[PaddedLayout] = []
-        attended = attention_module.attended
-
-        def spy(q: Tensor, k: Tensor, v: Tensor, layout: PaddedLayout, *more: Any) -> Any:
-            laid.append(layout)
-            return attended(q, k, v, layout, *more)
-
-        monkeypatch.setattr(attention_module, "attended", spy)
+        layout = Packing.layout
+        monkeypatch.setattr(Packing, "layout", lambda *given: laid.append(layout(*given)) or laid[-1])
         spec = tiny.OBJECTIVES[name]
         supervised = DEFINITIONS[spec.name].labelled
         stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(bert, spec, steps=1)

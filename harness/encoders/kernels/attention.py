@@ -7,7 +7,6 @@ both cost less than torch's padded path, and agree with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 from unittest.mock import patch
@@ -111,9 +110,25 @@ class _Grouped(torch.autograd.Function):
             index.padded(_rows(each.transpose(1, 2))).to(single)
             for index, each in zip(indices, (query, key, value), strict=True)
         )
+        weights, mask = q.new_empty(layout.area), None
         with torch.autocast("cpu", enabled=False):
-            out, *kept = attended(q, k, v, layout, scale, dropout, window)
-        ctx.save_for_backward(q, k, v, *kept)
+            for group in layout.groups:
+                queries, keys = group.queries_of(q), group.keys_of(k).transpose(1, 2)
+                if group.bias is None:
+                    scores = torch.bmm(queries, keys).mul_(scale)
+                else:
+                    scores = torch.baddbmm(group.bias.to(q.dtype), queries, keys, alpha=scale)
+                if window is not None and group.shape[2] > window:
+                    scores.masked_fill_(outside(*group.shape[1:], window, q.device), _FAR)
+                torch.softmax(scores, dim=-1, out=group.weights_of(weights))
+            dropped = weights
+            if dropout > 0:
+                mask = dropout_mask(weights, dropout)
+                dropped = weights * mask
+            out = torch.empty_like(q)
+            for group in layout.groups:
+                torch.bmm(group.weights_of(dropped), group.keys_of(v), out=group.queries_of(out))
+        ctx.save_for_backward(q, k, v, weights, dropped, mask)
         _, heads, tokens, depth = query.shape
         ctx.shape = (1, tokens, heads, depth)
         return layout.queries.taken(out, tokens * heads).view(ctx.shape).to(ctx.dtype)
@@ -121,10 +136,20 @@ class _Grouped(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, *kept = ctx.saved_tensors
+        q, k, v, weights, dropped, mask = ctx.saved_tensors
         layout: PaddedLayout = ctx.layout
         given = layout.queries.scattered(_rows(gradients[0]).to(q.dtype))
-        for_q, for_k, for_v = attended_backward(given, (q, k, v), kept, layout, ctx.scale)
+        for_q, for_k, for_v, for_weights = (torch.empty_like(each) for each in (q, k, v, weights))
+        for group in layout.groups:
+            own = group.queries_of(given)
+            torch.bmm(group.weights_of(dropped).transpose(1, 2), own, out=group.keys_of(for_v))
+            torch.bmm(own, group.keys_of(v).transpose(1, 2), out=group.weights_of(for_weights))
+        if mask is not None:
+            for_weights.mul_(mask)
+        for group in layout.groups:
+            scores = softmax_backward(group.weights_of(for_weights), group.weights_of(weights)).mul_(ctx.scale)
+            torch.bmm(scores, group.keys_of(k), out=group.queries_of(for_q))
+            torch.bmm(scores.transpose(1, 2), group.queries_of(q), out=group.keys_of(for_k))
         _, tokens, heads, _ = ctx.shape
         indices = (layout.queries, layout.keys, layout.keys)
         found = (
@@ -132,55 +157,6 @@ class _Grouped(torch.autograd.Function):
             for index, each in zip(indices, (for_q, for_k, for_v), strict=True)
         )
         return (*found, None, None, None, None)
-
-
-def attended(
-    q: Tensor, k: Tensor, v: Tensor, layout: PaddedLayout, scale: float, dropout: float, window: int | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Padded queries, keys and values -> (states of the queries, weights, weights after dropout, dropout's mask)."""
-    weights = q.new_empty(layout.area)
-    for group in layout.groups:
-        queries, keys = group.queries_of(q), group.keys_of(k).transpose(1, 2)
-        if group.bias is None:
-            scores = torch.bmm(queries, keys).mul_(scale)
-        else:
-            scores = torch.baddbmm(group.bias.to(q.dtype), queries, keys, alpha=scale)
-        if window is not None and group.shape[2] > window:
-            scores.masked_fill_(outside(*group.shape[1:], window, q.device), _FAR)
-        torch.softmax(scores, dim=-1, out=group.weights_of(weights))
-    mask, dropped = None, weights
-    if dropout > 0:
-        mask = dropout_mask(weights, dropout)
-        dropped = weights * mask
-    out = torch.empty_like(q)
-    for group in layout.groups:
-        torch.bmm(group.weights_of(dropped), group.keys_of(v), out=group.queries_of(out))
-    return out, weights, dropped, mask
-
-
-def attended_backward(
-    gradient: Tensor,
-    states: tuple[Tensor, Tensor, Tensor],
-    weights_and_mask: Sequence[Any],
-    layout: PaddedLayout,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of padded queries, keys and values, from the `gradient` of the queries' states and what `attended` returned after
-    them: (weights, weights after dropout, dropout's mask)."""
-    (q, k, v), (weights, dropped, mask) = states, weights_and_mask
-    for_q, for_k, for_v, for_weights = (torch.empty_like(each) for each in (q, k, v, weights))
-    for group in layout.groups:
-        own = group.queries_of(gradient)
-        torch.bmm(group.weights_of(dropped).transpose(1, 2), own, out=group.keys_of(for_v))
-        torch.bmm(own, group.keys_of(v).transpose(1, 2), out=group.weights_of(for_weights))
-    if mask is not None:
-        for_weights.mul_(mask)
-    for group in layout.groups:
-        law = group.weights_of(weights)
-        scores = softmax_backward(group.weights_of(for_weights), law).mul_(scale)
-        torch.bmm(scores, group.keys_of(k), out=group.queries_of(for_q))
-        torch.bmm(scores.transpose(1, 2), group.queries_of(q), out=group.keys_of(for_k))
-    return for_q, for_k, for_v
 
 
 @lru_cache(maxsize=256)
@@ -192,7 +168,6 @@ def outside(queries: int, keys: int, window: int, device: torch.device) -> Tenso
 
 
 def _rows(states: Tensor) -> Tensor:
-    """[1, T', H, D] -> [T' H, D]."""
     return states.reshape(-1, states.shape[-1])
 
 
