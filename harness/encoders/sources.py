@@ -203,8 +203,11 @@ def _check_tokenizer(folder: Path, config: dict[str, Any]) -> None:
             f"The encoder folder {folder} has a tokenizer that puts no token before or after a text, such as [CLS], whose state stands for the whole; "
             "add the tokenizer.json that belongs to its weights."
         )
-    if whole or not set(old) & set(_OLDER):  # whose ids only the library counts
-        check_vocabulary(_num_ids(folder, old), config, f"The encoder folder {folder}")
+    if whole:
+        check_vocabulary(_ids_of(folder / "tokenizer.json").end, config, f"The encoder folder {folder}")
+    elif not set(old) & set(_OLDER):  # which may count more ids than they use
+        ids = pretrained_tokenizer(folder).get_vocab().values()
+        check_vocabulary(1 + max(ids, default=-1), config, f"The encoder folder {folder}")
 
 
 def check_vocabulary(size: int, config: dict[str, Any], place: str) -> None:
@@ -218,26 +221,6 @@ def check_vocabulary(size: int, config: dict[str, Any], place: str) -> None:
         )
 
 
-def _num_ids(folder: Path, old: tuple[str, ...]) -> int:
-    """The highest id that the files of a tokenizer give, plus 1."""
-    if (folder / "tokenizer.json").exists():
-        return _ids_of(folder / "tokenizer.json").end
-    if old == ("vocab.txt",):
-        ids = set(range(_read_text(folder / "vocab.txt").rstrip("\n").count("\n") + 1))
-    else:
-        ids = _ids(folder / "vocab.json")
-    added = folder / "added_tokens.json"
-    return 1 + max(ids | (_ids(added) if added.exists() else set()), default=-1)
-
-
-def _ids(path: Path) -> set[int]:
-    """Of a JSON object of tokens."""
-    body = json_object(path)
-    if not all(isinstance(each, int) for each in body.values()):
-        raise UserError(f"{path} is not a vocabulary: it should hold a JSON object of tokens and their numbers.")
-    return set(body.values())
-
-
 def _new(name: str, download: bool, where: str) -> Located:
     """An encoder with random weights, drawn later: identified by its configuration and its tokenizer."""
     wanted, at, tokenizer = name.removeprefix(NEW).partition("@")
@@ -247,7 +230,9 @@ def _new(name: str, download: bool, where: str) -> Located:
         raise UserError(f"{where} {name}: name after '@' an encoder that has a tokenizer, e.g. new:{wanted}@bert-tiny.")
     size = SIZES[wanted]
     if tokenizer.startswith(TRAINED):
-        source = _with_trained(tokenizer, download, where)
+        vocabulary = {"vocab_size": parsed(tokenizer, where)[0], "pad_token_id": SPECIAL.index(PAD)}
+        folder = trained_tokenizer(tokenizer, download=download, where=where)
+        source = Located(Encoder("", tokenizer), folder, vocabulary, None, new=True)
     else:
         source = locate(tokenizer or NEW_TOKENIZER, download=download, where=where)
     label = f"{NEW}{wanted}" if source.name == NEW_TOKENIZER else f"{NEW}{wanted}@{source.name}"
@@ -264,12 +249,6 @@ def _new(name: str, download: bool, where: str) -> Located:
     _hash_tokenizer(whole, source.folder)
     encoder = Encoder(whole.hexdigest()[:KEY_LENGTH], label, *size.relative_positions)
     return Located(encoder, source.folder, config, None, new=True)
-
-
-def _with_trained(name: str, download: bool, where: str) -> Located:
-    """A tokenizer that is trained on a corpus, as an encoder without weights."""
-    config = {"vocab_size": parsed(name, where).size, "pad_token_id": SPECIAL.index(PAD)}
-    return Located(Encoder("", name), trained_tokenizer(name, download=download, where=where), config, None, new=True)
 
 
 _HUB_SHAPES: dict[str, dict[str, Any]] = {
@@ -372,7 +351,6 @@ class _Ids:
 
 
 def _ids_of(path: Path) -> _Ids:
-    """Raises UserError for a file that is no tokenizer."""
     return _ids_cached(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns)
 
 

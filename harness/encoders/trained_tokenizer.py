@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,17 +29,9 @@ _FORMAT = 1
 """Part of the folder's name: raise it with any change of `_train`."""
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """What a name says: how many entries, the name of the corpus, and whether letters keep their case and accents."""
-
-    size: int
-    corpus: str
-    cased: bool
-
-
-def parsed(name: str, where: str) -> Vocabulary:
-    """Of a name that begins as `TRAINED` says. Raises UserError for another form and for a size out of range."""
+def parsed(name: str, where: str) -> tuple[int, str, bool]:
+    """(how many entries, the name of the corpus, whether letters keep their case and accents) of a name that begins as `TRAINED` says.
+    Raises UserError for another form and for a size out of range."""
     prefix = next(prefix for prefix in TRAINED if name.startswith(prefix))
     size, _, corpus = name.removeprefix(prefix).partition(":")
     if not size.isascii() or not size.isdigit() or not corpus:
@@ -49,7 +40,7 @@ def parsed(name: str, where: str) -> Vocabulary:
         )
     if not LEAST <= int(size) <= MOST:
         raise UserError(f"{where} {name}: {size} entries; take {LEAST} to {MOST}.")
-    return Vocabulary(int(size), corpus, prefix == CASED)
+    return int(size), corpus, prefix == CASED
 
 
 def trained_tokenizer(name: str, *, download: bool, where: str) -> Path | None:
@@ -58,36 +49,41 @@ def trained_tokenizer(name: str, *, download: bool, where: str) -> Path | None:
 
     Raises UserError for a wrong name, a corpus that cannot be read, and one with too few texts for the size.
     """
+    import tokenizers
+
     from harness.tasks.corpora import open_corpus  # what a worker does without
 
-    wanted = parsed(name, where)
+    (size, named, cased), cache = parsed(name, where), cache_folder()
     try:
-        corpus = open_corpus(wanted.corpus, download=download, memo=_cache() / "corpora.json", where=where)
+        cache.mkdir(parents=True, exist_ok=True)
+        corpus = open_corpus(named, download=download, memo=cache / "corpora.json", where=where)
+    except OSError as error:
+        raise UserError(f"{cache}: cannot be made ({error.strerror}); set XDG_CACHE_HOME to another folder.") from None
     except NotAtHand:
         if download:
             raise
         return None
-    import tokenizers
-
-    case = ["cased"] if wanted.cased else []
-    folder = _cache() / digest_of([_FORMAT, tokenizers.__version__, corpus.digest, wanted.size, *case])[:KEY_LENGTH]
+    identity = [_FORMAT, tokenizers.__version__, corpus.digest, size, *(["cased"] if cased else [])]
+    folder = cache / digest_of(identity)[:KEY_LENGTH]
     if folder.is_dir():
         return folder
-    tokenizer = _train(corpus, wanted)
-    if tokenizer.get_vocab_size() < wanted.size:
+    tokenizer = _train(corpus, size, cased)
+    if tokenizer.get_vocab_size() < size:
         raise UserError(
             f"{where} {name}: the texts give {tokenizer.get_vocab_size():,} entries; ask for at most as many, or name a larger corpus."
         )
-    with tempfile.TemporaryDirectory(dir=_cache()) as temporary:
+    roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **dict(zip(roles, SPECIAL, strict=True))}
+    with tempfile.TemporaryDirectory(dir=cache) as temporary:
         fresh = Path(temporary) / "tokenizer"
         fresh.mkdir()
         tokenizer.save(str(fresh / "tokenizer.json"))
-        (fresh / "tokenizer_config.json").write_text(json.dumps(_settings(), indent=1), encoding="utf-8")
+        (fresh / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
         with suppress(OSError):  # another process was first, with the same files
             fresh.rename(folder)
     if not folder.is_dir():
         raise UserError(
-            f"{where} {name}: cannot be kept in {_cache()}; set XDG_CACHE_HOME to a folder that can be written."
+            f"{where} {name}: cannot be kept in {cache}; set XDG_CACHE_HOME to a folder that can be written."
         )
     return folder
 
@@ -97,26 +93,17 @@ def cache_folder() -> Path:
     return user_cache("tokenizers")
 
 
-def _cache() -> Path:
-    cache = cache_folder()
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{cache}: cannot be made ({error.strerror}); set XDG_CACHE_HOME to another folder.") from None
-    return cache
-
-
-def _train(corpus: Corpus, wanted: Vocabulary) -> Any:
+def _train(corpus: Corpus, size: int, cased: bool) -> Any:
     """Merges of bytes, the most frequent pair first and of equal ones the one with the smaller ids, so that the order in which the
     library's threads count words changes nothing. No text has an unknown token."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     tokenizer: Any = Tokenizer(models.BPE(unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not wanted.cased)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=wanted.size,
+        vocab_size=size,
         special_tokens=list(SPECIAL),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
@@ -128,9 +115,3 @@ def _train(corpus: Corpus, wanted: Vocabulary) -> Any:
         special_tokens=[(token, SPECIAL.index(token)) for token in (FIRST, SEPARATOR)],
     )
     return tokenizer
-
-
-def _settings() -> dict[str, str]:
-    """As transformers reads them."""
-    roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    return {"tokenizer_class": "PreTrainedTokenizerFast", **dict(zip(roles, SPECIAL, strict=True))}

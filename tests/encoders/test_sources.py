@@ -252,6 +252,7 @@ class TestWrongFolders:
         words = Tokeniser(copy)._tokenizer.get_vocab()
         (copy / "tokenizer.json").unlink()
         (copy / "vocab.txt").write_text("\n".join(sorted(words, key=words.get)) + "\n")
+        (copy / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
         assert locate(str(copy)).config["vocab_size"] == len(words)
         edit(copy / "config.json", vocab_size=len(words) + 1)
         before = digest(copy)
@@ -261,7 +262,7 @@ class TestWrongFolders:
         assert f"a tokenizer with {len(words) + 1} ids" in one_sentence(copy)
         (copy / "added_tokens.json").unlink()
         (copy / "vocab.txt").write_text("[PAD]\n[UNK]\n")
-        assert "a tokenizer with 2 ids" in one_sentence(copy)
+        assert "a tokenizer with 5 ids" in one_sentence(copy)
 
     @pytest.mark.parametrize(
         "change",
