@@ -160,22 +160,6 @@ def test_no_cut_touches_a_mask_or_a_label_word(
             assert any(text[: len(kept[1 + code])] == kept[1 + code] for text in of_class), "the query shows itself"
 
 
-def test_draws_are_those_of_the_generators(tokenisers: Callable[[str], Tokeniser]) -> None:
-    """Fixed for a seed, other ones for another; whichever examples are evaluated beside."""
-    tokeniser = tokenisers("word pieces")
-    examples = read(tokeniser, SINGLE, [(f"{a} {b}",) for a in WORDS for b in WORDS])
-    labels = np.arange(len(examples)) % 2
-
-    def sequences(seed: int, some: list[int]) -> list[list[str]]:
-        generators = [np.random.default_rng([seed, row]) for row in some]
-        return shown(tokeniser, examples.take(some).demonstrated(examples, labels, generators, 3, exclude=False))
-
-    assert sequences(1, [4, 9]) == sequences(1, [4, 9])
-    assert sequences(1, [9]) == sequences(1, [4, 9])[3:]
-    assert sequences(1, [4, 9]) != sequences(2, [4, 9])
-    assert len({tuple(each) for each in sequences(1, [4])}) > 1
-
-
 def test_a_class_without_another_example(tokenisers: Callable[[str], Tokeniser]) -> None:
     examples = read(tokenisers("word pieces"), SINGLE, [("a film",), ("so dull",)])
     generators = [np.random.default_rng(0)] * 2

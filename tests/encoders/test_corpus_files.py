@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import signal
@@ -101,34 +100,6 @@ def test_text_blocks_are_what_the_tokeniser_gives(kind: str, folders: dict[str, 
     texts, tokeniser = [*sentences(2500), "", "w1"], tiny.tokeniser(folders[kind])
     found = tokenise_corpus(texts, tokeniser, Plain(8), tmp_path / "b")
     assert same(found, tokeniser([(text,) for text in texts], 8))
-
-
-@pytest.mark.parametrize("kind", tiny.KINDS)
-def test_a_text_that_fills_a_block_is_placed_as_the_tokenizer_places_it(
-    kind: str, folders: dict[str, Path], tmp_path: Path
-) -> None:
-    tokeniser = tiny.tokeniser(folders[kind])
-    found = tokenise_corpus(["w1 w2 w3 good"], tokeniser, Packed(6), tmp_path / "b")
-    assert same(found, tokeniser([("w1 w2 w3 good",)], 6))
-
-
-def test_a_real_tokenizer(packaged: dict[str, Path], tmp_path: Path) -> None:
-    from harness.encoders import locate
-
-    folder = locate("minilm").folder
-    assert folder is not None
-    texts = [
-        "It isn't [SEP] here.",
-        "Émile – 42 km/h!",
-        "  ",
-        "A" * 300,
-        *(f"Sentence {i}, unbelievably." for i in range(40)),
-    ]
-    tokeniser = Tokeniser(folder)
-    blocks = tokenise_corpus(texts, tokeniser, Packed(32), tmp_path / "b")
-    whole = end_to_end(tokeniser, texts)
-    assert unframed(blocks) == whole[: len(unframed(blocks))]
-    assert len(whole) - len(unframed(blocks)) < 30
 
 
 def test_where_batches_of_texts_end_does_not_matter(
@@ -240,15 +211,6 @@ def test_a_damaged_folder_is_made_again(name: str, damage: str, bert: Path, tmp_
     assert open_blocks(folder) is None
     assert same(tokenise_corpus(texts, tiny.tokeniser(bert), Packed(16), folder, identity="x"), Tokens(**before))
     assert visible(tmp_path) == ["b"]
-
-
-def test_a_file_of_that_name_and_another_version(bert: Path, tmp_path: Path) -> None:
-    (tmp_path / "b").write_text("mine")
-    made = tokenise_corpus(sentences(50), tiny.tokeniser(bert), Packed(16), tmp_path / "b", identity="x")
-    manifest = tmp_path / "b" / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 0}))
-    assert open_blocks(tmp_path / "b") is None
-    assert len(made) > 1
 
 
 def visible(folder: Path) -> list[str]:

@@ -276,11 +276,3 @@ class TestSentencePieceFiles:
         path = folder / FAMILIES[kind].tokenizer[0]
         path.write_bytes(path.read_bytes() + b" ")
         assert locate(str(folder)).encoder.digest != digest
-
-    def test_another_kinds_file_is_no_tokenizer(
-        self, sentence_pieces: Path, made: dict[str, Path], tmp_path: Path
-    ) -> None:
-        folder = self.folder("albert", sentence_pieces, made, tmp_path)
-        (folder / "spiece.model").rename(folder / "spm.model")
-        with pytest.raises(UserError, match=r"add the tokenizer.json or spiece.model"):
-            locate(str(folder))

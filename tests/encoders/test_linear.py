@@ -3,7 +3,6 @@ only where it is worth it, and no parameter notices."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -96,14 +95,6 @@ def test_value_and_gradients(shape: str, with_bias: bool, how: str, products: li
         check(bias.grad, g.sum(0), g.abs().sum(0), len(a))
 
 
-def test_one_vector_is_worth_it_too(products: list[Any]) -> None:
-    x, weight = drawn(2048, seed=1), drawn(1024, 2048, seed=2)
-    found = linear(x, weight)
-    assert products == [(1, 2048)]
-    assert found.shape == (1024,)
-    assert_rounded(found, weight.double() @ x.double(), weight.double().abs() @ x.double().abs(), 2048)
-
-
 def test_where_it_goes(products: list[Any]) -> None:
     """By the number of multiplications, in float32 alone, never under autocast; the library's own result elsewhere."""
     weight, bias = drawn(M, K, seed=2), drawn(M, seed=3)
@@ -131,13 +122,6 @@ def test_intel_stays_with_mkl(products: list[Any], monkeypatch: pytest.MonkeyPat
     x, weight = drawn(16 * EDGE, K, seed=1), drawn(M, K, seed=2)
     assert torch.equal(linear(x, weight), nn.functional.linear(x, weight))
     assert not products
-
-
-def test_the_graph_says_which_way(products: list[Any]) -> None:
-    weight = drawn(M, K, seed=2).requires_grad_()
-    names = {rows: linear(drawn(rows, K, seed=1), weight).grad_fn.name() for rows in (EDGE, EDGE - 1)}
-    assert "OneDnn" in names[EDGE]
-    assert "OneDnn" not in names[EDGE - 1]
 
 
 @pytest.mark.parametrize("asked", [(x, w, b) for x in (0, 1) for w in (0, 1) for b in (0, 1) if x + w + b])
@@ -177,25 +161,6 @@ class TestHasten:
         assert model[2].weight is model[0][0].weight
         assert model.state_dict().keys() == state.keys()
         assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
-
-    @pytest.mark.parametrize("rows", [EDGE, 3])
-    def test_a_copy_works_alone(self, model: nn.Sequential, rows: int, products: list[Any]) -> None:
-        plain, x = copy.deepcopy(model), drawn(rows, K, seed=1)
-        use_cpu_kernels(model)
-        use_cpu_kernels(model)
-        copied = copy.deepcopy(model)
-        assert copied[2].weight is copied[0][0].weight
-        assert copied[0][0].weight is not model[0][0].weight
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.zero_()
-        found, expected = copied(x), plain(x)
-        torch.testing.assert_close(found, expected)
-        assert len(products) == (2 if rows == EDGE else 0)
-        found.square().sum().backward()
-        expected.square().sum().backward()
-        for one, other in zip(copied.parameters(), plain.parameters(), strict=True):
-            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-3)
 
 
 def test_a_record_names_kernels_of_a_cpu_or_of_another_device() -> None:

@@ -13,11 +13,8 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file, save_file
-from torch.utils.flop_counter import FlopCounterMode
 
-from harness import retry
 from harness.encoders import locate, with_weights
-from harness.encoders.flops import forward_flops, mlm_head_flops
 from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import TextEncoder
@@ -62,15 +59,6 @@ def test_packed_is_padded(kind: str, shape: str, attention: str, folders: dict[s
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
-def test_neighbours_do_not_matter(kind: str, folders: dict[str, Path]) -> None:
-    encoder, tokens = tiny.encoder(folders[kind]), tiny.tokens(folders[kind], rows_of("mixed"))
-    together = hidden(encoder, tokens)
-    for i in range(len(tokens)):
-        alone = hidden(encoder, tokens.take([i]))
-        torch.testing.assert_close(together[tokens.offsets[i] : tokens.offsets[i + 1]], alone, atol=2e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("kind", tiny.KINDS)
 def test_a_padding_id_inside_a_text_is_a_token_like_others(kind: str, folders: dict[str, Path]) -> None:
     """Random replacement may draw it: the tokens after it keep their positions."""
     encoder, tokens = tiny.encoder(folders[kind]), tiny.tokens(folders[kind], [("w1 w2 w3 w4 w5",)])
@@ -83,62 +71,7 @@ def test_a_padding_id_inside_a_text_is_a_token_like_others(kind: str, folders: d
     torch.testing.assert_close(hidden(encoder, tokens, ids), hidden(encoder, tokens), atol=1e-6, rtol=0)
 
 
-def test_dropout_acts_in_training_alone_and_follows_the_setting(folders: dict[str, Path]) -> None:
-    for kind, folder in folders.items():
-        encoder, tokens = tiny.encoder(folder), tiny.tokens(folder, rows_of("mixed"))
-        batch = Batch.of(tokens, CPU)
-        still = hidden(encoder, tokens)
-        encoder.set_dropout(0.3)
-        assert torch.equal(hidden(encoder, tokens), still), kind
-        encoder.train()
-        assert not torch.allclose(encoder(batch), still, atol=1e-3), kind
-        encoder.set_dropout(0.0)
-        torch.testing.assert_close(encoder(batch), still, rtol=0, atol=2e-6, msg=kind)
-
-
-@pytest.mark.parametrize("kind", tiny.KINDS)
-def test_dropout_acts_inside_attention(kind: str, folders: dict[str, Path]) -> None:
-    encoder, tokens = tiny.encoder(folders[kind]), tiny.tokens(folders[kind], rows_of("mixed"))
-    still = hidden(encoder, tokens)
-    encoder.set_dropout(0.0)
-    ends = ".attention.dropout" if kind == "distilbert" else (".self.dropout", ".attn.dropout")
-    inside = [m for n, m in encoder.named_modules() if n.endswith(ends)]
-    assert len(inside) == 2  # one a layer
-    for module in inside:
-        module.p = 0.3
-    encoder.train()
-    assert not torch.allclose(encoder(Batch.of(tokens, CPU)), still, atol=1e-3)
-
-
 class TestEmbeddings:
-    @pytest.mark.parametrize(("shape", "training"), [("equal", True), ("mixed", False)])
-    @pytest.mark.parametrize("kind", tiny.KINDS)
-    def test_what_the_first_layer_got(self, kind: str, shape: str, training: bool, folders: dict[str, Path]) -> None:
-        """The same draw of dropout: the layers, run again on it by the library, give the same hidden states."""
-        encoder, tokens = tiny.encoder(folders[kind]), tiny.tokens(folders[kind], rows_of(shape))
-        encoder.set_dropout(0.0)
-        encoder.base.embeddings.dropout.p = 0.3
-        encoder.train(training)
-        batch = Batch.of(tokens, CPU)
-        found, embedded = encoder.forward_with_embeddings(batch)
-        assert embedded.shape == found.shape == (len(tokens.ids), encoder.hidden_size)
-        for i, (start, stop) in enumerate(zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)):
-            again = embedded[start:stop][None]
-            more = {} if kind == "mpnet" else {"packing": Batch.of(tokens.take([i]), CPU).packing}
-            layers = encoder.stack if encoder.family.packed else encoder.base.encoder
-            torch.testing.assert_close(layers(again, **more)[0][0], found[start:stop], atol=2e-6, rtol=0)
-        assert not layers.layer[0]._forward_pre_hooks
-
-    @pytest.mark.parametrize("kind", tiny.KINDS)
-    def test_hidden_states_are_those_of_a_plain_pass(self, kind: str, folders: dict[str, Path]) -> None:
-        encoder, tokens = tiny.encoder(folders[kind]), tiny.tokens(folders[kind], rows_of("mixed"))
-        batch = Batch.of(tokens, CPU)
-        encoder.train()
-        torch.manual_seed(1)
-        plain = encoder(batch)
-        torch.manual_seed(1)
-        assert torch.equal(encoder.forward_with_embeddings(batch)[0], plain)
-
     @pytest.mark.parametrize("kind", tiny.KINDS)
     def test_are_the_librarys(self, kind: str, folders: dict[str, Path]) -> None:
         """`hidden_states[0]` of the library's own padded model (docs/papers.md T3), and gradient through them."""
@@ -239,27 +172,6 @@ class TestWeightsFiles:
         assert weights_digest(dict(reversed(self.TENSORS.items()))) == before
         assert weights_digest({**self.TENSORS, "encoder/a": self.TENSORS["encoder/a"].T.contiguous().T}) == before
 
-    def test_a_partial_write_is_never_seen(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        storage = Storage(str(tmp_path / "products"))
-        path = tmp_path / "products" / "key.safetensors"
-        save_weights(self.TENSORS, storage, "key")
-        before = path.read_bytes()
-        seen = []
-        write = Path.write_bytes
-
-        def half(at: Path, content: bytes) -> int:
-            write(at, content[: len(content) // 2])
-            seen.append(path.read_bytes())
-            raise OSError("disk full")
-
-        monkeypatch.setattr(Path, "write_bytes", half)
-        monkeypatch.setattr(retry, "WAITS", ())
-        with pytest.raises(OSError, match="disk full"):
-            save_weights({"encoder/a": torch.zeros(1)}, storage, "key")
-        assert seen == [before]
-        assert path.read_bytes() == before
-        assert list(path.parent.iterdir()) == [path]
-
 
 class TestFreshHead:
     @pytest.fixture(params=(*tiny.KINDS, *tiny.MORE))
@@ -322,20 +234,6 @@ class TestFreshHead:
         found = tiny.encoder(headless, seed=5).parts()
         assert all(torch.equal(found[n], whole[n]) for n in whole if n.startswith("encoder/"))
 
-    def test_a_parents_head_is_carried(self, headless: Path) -> None:
-        parent = tiny.encoder(headless, seed=1)
-        child = tiny.encoder(headless, seed=2)
-        child.load_parts(parent.parts(), ("encoder", "mlm_head"))
-        assert not child.fresh_head
-        assert weights_digest(child.parts()) == weights_digest(parent.parts())
-
-    def test_loading_leaves_the_global_generator_alone(self, headless: Path) -> None:
-        model_module._template.cache_clear()
-        torch.manual_seed(3)
-        before = torch.get_rng_state()
-        tiny.encoder(headless)
-        assert torch.equal(torch.get_rng_state(), before)
-
 
 class TestLoading:
     def copy(self, bert: Path, tmp_path: Path) -> Path:
@@ -367,24 +265,3 @@ class TestLoading:
         (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))
         with pytest.raises(UserError, match="cannot be loaded"):
             tiny.encoder(folder)
-
-
-class TestFlops:
-    def counted(self, folder: Path, lengths: int) -> tuple[float, float]:
-        """(encoder, head) by torch's own counter over the library's model, two texts of equal length."""
-        plain = tiny.plain_model(folder, "eager").eval()
-        ids = torch.randint(5, 40, (2, lengths))
-        base = getattr(plain, plain.base_model_prefix)
-        with torch.inference_mode():
-            with FlopCounterMode(display=False) as encoder:
-                states = base(input_ids=ids)[0]
-            with FlopCounterMode(display=False) as head:
-                plain.cls(states)
-        return encoder.get_total_flops(), head.get_total_flops()
-
-    @pytest.mark.parametrize("length", [4, 60])
-    def test_agree_with_torchs_counter(self, length: int, bert: Path) -> None:
-        config = json.loads((bert / "config.json").read_text())
-        encoder, head = self.counted(bert, length)
-        assert forward_flops(config, 2 * length, 2 * length**2) == pytest.approx(encoder, rel=0.02)
-        assert mlm_head_flops(config, 2 * length) == pytest.approx(head, rel=0.02)

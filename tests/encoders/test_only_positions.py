@@ -14,7 +14,6 @@ from torch import Tensor
 
 from harness.encoders.kernels.packing import rounded
 from harness.encoders.models.batch import Batch
-from harness.encoders.models.last_layer import filled
 from harness.encoders.models.text_encoder import TextEncoder
 
 CPU = torch.device("cpu")
@@ -86,16 +85,6 @@ def test_with_relative_positions(how: str, bert: Path, encoders: dict[str, TextE
     assert_is_the_whole_pass(encoder, batch, chosen(how, batch))
 
 
-@pytest.mark.parametrize("how", ["first", "mixture"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_in_evaluation(kind: str, how: str, folders: dict[str, Path]) -> None:
-    encoder = tiny.encoder(folders[kind]).eval()
-    batch = Batch.of(tiny.tokens(folders[kind], tiny.texts(7, seed=4)[0]), CPU)
-    wanted = chosen(how, batch)
-    with torch.inference_mode():
-        torch.testing.assert_close(encoder(batch, wanted), encoder(batch)[wanted], atol=2e-6, rtol=1e-6)
-
-
 @pytest.mark.parametrize("how", ["mixture"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropout_is_the_same_with_and_without_gradient(kind: str, how: str, folders: dict[str, Path]) -> None:
@@ -130,17 +119,3 @@ class TestRounded:
         assert rounded(rounded(count)) == rounded(count)
         assert rounded(count) <= rounded(count + 1)
         assert rounded(count) % 16 == 0
-
-    @pytest.mark.parametrize("octave", [8, 14])
-    def test_few_sizes(self, octave: int) -> None:
-        counts = range(2**octave + 1, 2 ** (octave + 1) + 1)
-        assert len({rounded(count) for count in counts}) == 16
-        assert rounded(2**octave) == 2**octave
-
-    @given(st.integers(0, 3000))
-    def test_filled_repeats_the_last_one(self, count: int) -> None:
-        each = torch.arange(count) * 2
-        found = filled(each)
-        assert len(found) == rounded(count)
-        assert torch.equal(found[:count], each)
-        assert bool((found[count:] == 2 * (count - 1)).all())

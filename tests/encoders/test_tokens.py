@@ -60,14 +60,6 @@ class TestTokeniser:
         assert types == [0] * (2 + len(between)) + [second] * 3
         assert special == [True, False, *[True] * len(between), False, False, True]
 
-    @pytest.mark.parametrize("max_length", [8, 9, 12])
-    def test_truncation(self, kind: str, max_length: int, folders: dict[str, Path]) -> None:
-        words = " ".join(f"w{i}" for i in range(20))
-        tokens = tiny.tokens(folders[kind], [(words,), ("w1",)], max_length)
-        assert tokens.lengths.tolist() == [max_length, 3]
-        assert tokens.special[: tokens.offsets[1]].sum() == 2
-        assert tokens.special[tokens.offsets[1] - 1]
-
     def test_the_longer_text_is_truncated_first(self, kind: str, folders: dict[str, Path]) -> None:
         words = [f"w{i}" for i in range(20)]
         for texts, (left, right) in (((words, words[:2]), (6, 2)), ((words[:3], words), (3, 5))):

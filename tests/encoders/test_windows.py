@@ -9,7 +9,7 @@ import pytest
 import tiny
 from hypothesis import given
 from hypothesis import strategies as st
-from questions import LENGTH, READING, questions, windows
+from questions import LENGTH, READING, windows
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -170,14 +170,3 @@ def test_a_long_question_is_cut_and_one_without_room_is_refused(bert: Path) -> N
         ):
             read([short, long], tokeniser)
     Windows(LENGTH, spans=READING).check(Rows([short, long]), tokeniser)
-
-
-def test_examples_are_taken_with_all_their_windows(bert: Path) -> None:
-    whole, _ = windows(bert, 12)
-    rows, _ = questions(12)
-    some = whole.take([7, 2])
-    again = Windows(LENGTH, spans=READING).examples([rows[7], rows[2]], tiny.tokeniser(bert))
-    assert some.contexts == again.contexts
-    for name in ("ids", "places", "offsets"):
-        np.testing.assert_array_equal(getattr(some.tokens, name), getattr(again.tokens, name))
-    np.testing.assert_array_equal(some.starts, again.starts)  # type: ignore[arg-type]
