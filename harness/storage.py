@@ -6,11 +6,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from harness.errors import KEPT, UserError, first_line, masked
@@ -32,6 +32,9 @@ class StorageOutageError(StorageError, TransientError):
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 _reached: set[str] = set()
 """The storages that this process has reached."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -80,24 +83,58 @@ class Storage:
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
     def exists(self, name: str) -> bool:
-        return bool(self._call("read", "exists", name))
+        return self._call(
+            "read",
+            lambda folder: (folder / name).exists(),
+            lambda bucket, root: bool(bucket.get_file_info(f"{root}/{name}").is_file),
+        )
 
     def sizes(self) -> dict[str, int]:
         """The files at its top, with their bytes."""
-        return dict(self._call("read", "sizes"))
+
+        def of_bucket(bucket: Any, root: str) -> dict[str, int]:
+            from pyarrow.fs import FileSelector
+
+            found = bucket.get_file_info(FileSelector(root, allow_not_found=True))
+            return {each.base_name: each.size for each in found if each.is_file}
+
+        return self._call(
+            "read",
+            lambda folder: {each.name: each.stat().st_size for each in folder.glob("*") if each.is_file()},
+            of_bucket,
+        )
 
     def read(self, name: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""
-        return bytes(self._call("read", "read", name))
+
+        def of_bucket(bucket: Any, root: str) -> bytes:
+            with bucket.open_input_file(f"{root}/{name}") as file:
+                return bytes(file.read())
+
+        return self._call("read", lambda folder: (folder / name).read_bytes(), of_bucket)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically: nobody reads half a file, whichever process is killed."""
-        self._call("written", "write", name, content)
+
+        def in_folder(folder: Path) -> None:
+            with _writing():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            replace_file(folder / name, content)
+
+        def in_bucket(bucket: Any, root: str) -> None:  # where a file exists when its upload is complete
+            with _writing(), bucket.open_output_stream(f"{root}/{name}") as file:
+                file.write(content)
+
+        self._call("written", in_folder, in_bucket)
 
     def delete(self, name: str) -> None:
         """Delete a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
-            self._call("written", "delete", name)
+            self._call(
+                "written",
+                lambda folder: (folder / name).unlink(),
+                lambda bucket, root: bucket.delete_file(f"{root}/{name}"),
+            )
 
     def trust(self) -> None:
         """Another process reached the storage: calls of this one are retried from the first on."""
@@ -118,26 +155,25 @@ class Storage:
                 f"The storage {self.shown} does not return what was written to it; name another storage."
             )
 
-    def _call(self, done: str, method: str, *arguments: Any) -> Any:
-        once = self._once
-        return (retried(once) if self.uri in _reached else once)(done, method, *arguments)
+    def _call(self, done: str, in_folder: Callable[[Path], T], in_bucket: Callable[[Any, str], T]) -> T:
+        def once() -> T:
+            try:
+                answer = in_folder(self.folder) if self.folder else in_bucket(*_opened(self.uri))
+            except FileNotFoundError:  # an answer too
+                self.trust()
+                raise
+            except OSError as error:
+                _opened.cache_clear()
+                text = (error.strerror or first_line(error)).rpartition("Details: ")[2]
+                raise (StorageError if error.errno in _LASTING else StorageOutageError)(
+                    f"The storage {self.shown} could not be {done}: {text.rstrip('.')}; check that it is there, has room, and "
+                    "lets this user or these credentials (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS) read, write and delete, or name "
+                    f"another one: {KEPT}."
+                ) from None
+            self.trust()
+            return answer
 
-    def _once(self, done: str, method: str, *arguments: Any) -> Any:
-        try:
-            answer = getattr(_Folder(self.folder) if self.folder else _opened(self.uri), method)(*arguments)
-        except FileNotFoundError:  # an answer too
-            _reached.add(self.uri)
-            raise
-        except OSError as error:
-            _opened.cache_clear()
-            text = (error.strerror or first_line(error)).rpartition("Details: ")[2]
-            raise (StorageError if error.errno in _LASTING else StorageOutageError)(
-                f"The storage {self.shown} could not be {done}: {text.rstrip('.')}; check that it is there, has room, and "
-                "lets this user or these credentials (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS) read, write and delete, or name "
-                f"another one: {KEPT}."
-            ) from None
-        _reached.add(self.uri)
-        return answer
+        return retried(once)() if self.uri in _reached else once()
 
 
 def weights_of(key: str, step: str | int = "last") -> str:
@@ -150,9 +186,6 @@ def checkpoint_of(key: str) -> str:
     return f"{key}.checkpoint.safetensors"
 
 
-# ---------------------------------------------------------------- folders and buckets
-
-
 @contextlib.contextmanager
 def _writing() -> Iterator[None]:
     """What is missing is a place, not the file."""
@@ -163,8 +196,8 @@ def _writing() -> Iterator[None]:
 
 
 @lru_cache(maxsize=8)
-def _opened(uri: str) -> _Bucket:
-    """Raises ValueError for what is no URI of a storage, and OSError."""
+def _opened(uri: str) -> tuple[Any, str]:
+    """A bucket and BUCKET/PREFIX. Raises ValueError for what is no URI of a storage, and OSError."""
     from pyarrow.fs import FileSystem
 
     if uri.startswith("gs:") and "retry_limit_seconds=" not in uri:  # its own limit is a quarter of an hour
@@ -172,54 +205,4 @@ def _opened(uri: str) -> _Bucket:
     system, root = FileSystem.from_uri(uri)
     if not root:
         raise ValueError("it names no bucket")
-    return _Bucket(system, root)
-
-
-@dataclass(frozen=True)
-class _Bucket:
-    """A bucket through Arrow: a file exists when its upload is complete. `root`: BUCKET/PREFIX."""
-
-    system: Any
-    root: str
-
-    def exists(self, name: str) -> Any:
-        return self.system.get_file_info(f"{self.root}/{name}").is_file
-
-    def sizes(self) -> dict[str, int]:
-        from pyarrow.fs import FileSelector
-
-        found = self.system.get_file_info(FileSelector(self.root, allow_not_found=True))
-        return {each.base_name: each.size for each in found if each.is_file}
-
-    def read(self, name: str) -> Any:
-        with self.system.open_input_file(f"{self.root}/{name}") as file:
-            return file.read()
-
-    def write(self, name: str, content: bytes) -> None:
-        with _writing(), self.system.open_output_stream(f"{self.root}/{name}") as file:
-            file.write(content)
-
-    def delete(self, name: str) -> None:
-        self.system.delete_file(f"{self.root}/{name}")
-
-
-@dataclass(frozen=True)
-class _Folder:
-    root: Path
-
-    def exists(self, name: str) -> bool:
-        return (self.root / name).exists()
-
-    def sizes(self) -> dict[str, int]:
-        return {each.name: each.stat().st_size for each in self.root.glob("*") if each.is_file()}
-
-    def read(self, name: str) -> bytes:
-        return (self.root / name).read_bytes()
-
-    def write(self, name: str, content: bytes) -> None:
-        with _writing():
-            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self.root / name, content)
-
-    def delete(self, name: str) -> None:
-        (self.root / name).unlink()
+    return system, root

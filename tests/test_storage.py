@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from bucket import SECRET, Server, served
-from cluster.driver import waited
 
 from harness import retry
 from harness import storage as storages
@@ -81,11 +80,6 @@ class TestLaws:
             with pytest.raises(FileNotFoundError):
                 storage.read(name)
 
-    def test_a_big_file(self, storage: Storage) -> None:
-        content = os.urandom(MIB) * 20
-        storage.write("big", content)
-        assert storage.read("big") == content
-
     def test_a_probe_leaves_nothing(self, storage: Storage, request: pytest.FixtureRequest) -> None:
         storage.probe()
         if storage.folder:
@@ -111,13 +105,13 @@ class TestLaws:
             assert [path.name for path in storage.folder.iterdir()] == ["shared"]
 
 
-def writer(storage: Storage, letter: str, times: int, size: int = MIB) -> subprocess.Popen[bytes]:
+def writer(storage: Storage, letter: str, times: int) -> subprocess.Popen[bytes]:
     """A process that writes the file `shared` over and over."""
     program = "import sys; from harness.storage import Storage\n" + (
         "storage, content = Storage(sys.argv[1]), sys.argv[2].encode() * int(sys.argv[4])\n"
         "for _ in range(int(sys.argv[3])): storage.write('shared', content)"
     )
-    return subprocess.Popen([sys.executable, "-c", program, storage.uri, letter, str(times), str(size)])
+    return subprocess.Popen([sys.executable, "-c", program, storage.uri, letter, str(times), str(MIB)])
 
 
 class TestFolders:
@@ -129,28 +123,6 @@ class TestFolders:
         program = "import sys; from harness.storage import Storage; Storage.named(sys.argv[1]).probe()"
         program += "; sys.exit('pyarrow' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False).returncode == 0
-
-    def test_a_killed_writer_leaves_whole_files(self, tmp_path: Path) -> None:
-        storage = Storage(str(tmp_path))
-        storage.write("shared", b"a" * 50)
-        process = writer(storage, "b", times=10**6, size=8 * MIB)
-        try:
-            waited("a file half written", lambda: list(tmp_path.glob(".shared.*.part")))
-            waited("a file wholly written", lambda: len(storage.read("shared")) > 50)
-            while not killed_in_the_middle(process, tmp_path):
-                process = writer(storage, "b", times=10**6, size=8 * MIB)
-        finally:
-            process.kill()
-            process.wait()
-        assert storage.read("shared") == b"b" * 8 * MIB
-
-
-def killed_in_the_middle(process: subprocess.Popen[bytes], folder: Path) -> bool:
-    """Kill a writer while its file is there under another name; whether it really was."""
-    waited("a file half written", lambda: list(folder.glob(".shared.*.part")))
-    process.kill()
-    process.wait()
-    return bool(list(folder.glob(".shared.*.part")))
 
 
 class TestPlacesThatCannotBeUsed:

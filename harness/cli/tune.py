@@ -17,9 +17,10 @@ from harness.cli.progress import confirm, show, warn
 from harness.cli.request import read_tune
 from harness.cli.terminal import duration, print_lines, print_table, printable
 from harness.commands.stored import tune_command
-from harness.commands.study import Opened, PreparedStudy, prepare_study, recalled_study, runs_recorded, searched
+from harness.commands.study import Opened, PreparedStudy, prepare_study, recalled_study, searched
 from harness.errors import UserError, first_line, masked
 from harness.paths import replace_file
+from harness.scores import hardware
 from harness.views.notes import overlap_sentences, weight_sentences
 from harness.views.study import best_yaml, pictures, screen, study_page, study_view, test_lines
 from harness.wording import counted
@@ -155,7 +156,9 @@ def _write_page(opened: Opened, best: str) -> list[str]:
     scored = [point for point in _scored_points(opened.home) if study.best and point["trial"] == study.best.number]
     tested = [line for point in scored for line in point.get("lines", [])]
     commands = [tune_command(opened.request), *([_bench_command(opened)] if study.best else [])]
-    replace_file(opened.folder / PAGE, study_page(study, best, tested, drawn, notes, *runs_recorded(opened), commands))
+    keys = {key for keys in study.trials["keys"] for key in keys.split(",")}
+    machines = hardware(opened.store.records(keys).values())
+    replace_file(opened.folder / PAGE, study_page(study, best, tested, drawn, notes, machines, commands))
     return notes
 
 

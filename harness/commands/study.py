@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from harness.search.request import TuneRequest
 from harness.search.space import check_metric, check_overrides, requested_space
 from harness.search.study import limit_of, remaining, study_name, summaries, trials_of, unfinished
 from harness.search.study import opened as opened_study
-from harness.specs import SHARED_PHASES, Record, Stage, trained_again
+from harness.specs import SHARED_PHASES, Stage, trained_again
 from harness.storage import Storage, weights_of
 from harness.store import DEFAULT_URL, Owner, Store, StoredRequest
 from harness.store.studies import begun_study
@@ -200,16 +200,6 @@ class Opened(PreparedStudy):
         """The best point as the `set` of a bench; None where there is none."""
         best = self.found.best
         return None if best is None else {o.key: o.value for o in self.points.space.overrides(best.point)}
-
-
-def runs_recorded(opened: Opened) -> tuple[dict[int, list[list[str]]], dict[str, Record]]:
-    """The keys of the runs of each replicate, by trial, and the records of these runs; of a point that cannot be run there are none."""
-    keys: dict[int, list[list[str]]] = {}
-    for trial in opened.found.found:
-        with suppress(UserError):
-            keys[trial.number] = [[run.stage.key for run in runs] for runs in opened.points.runs(trial.point)]
-    every = dict.fromkeys(key for trial in keys.values() for runs in trial for key in runs)
-    return keys, opened.store.records(every)
 
 
 def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:

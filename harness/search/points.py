@@ -35,6 +35,8 @@ class ReplicateOutcome:
     flops: float = 0.0
     seconds: float = 0.0
     stages: int = 0
+    keys: str = ""
+    """Of its runs, with commas."""
 
 
 @dataclass(frozen=True)
@@ -165,4 +167,5 @@ class Points:
             math.fsum(record.flops for record in own),
             math.fsum(record.seconds for record in own),
             len(own),
+            ",".join(run.stage.key for run in runs),
         )

@@ -41,7 +41,7 @@ from harness.yaml_files import (
 if TYPE_CHECKING:
     from harness.tasks.task import Task
 
-MODES: tuple[Mode, ...] = ("grid", "search")
+OTHER: dict[Mode, Mode] = {"grid": "search", "search": "grid"}
 SAMPLERS = ("tpe", "gp", "random", "grid")
 RACINGS = ("none", "asha", "median", "paired")
 MOST_POINTS = 10_000
@@ -444,15 +444,17 @@ def resolve_space(space: Space, request: TuneRequest, places: Callable[..., str]
 
     Without `mode` it is a search where the file has one, and the grid with `sampler` 'grid'. A grid is run in order and
     without racing unless a sampler or a rule is asked for; another sampler draws from the grid's values.
-    Raises UserError for what is wrong in the space under this preset, for an unknown word and for fields that exclude each other.
+    Raises UserError for what is wrong in what is explored, for an unknown word and for fields that exclude each other.
     """
-    mode, sampler, preset = request.mode, request.sampler, request.preset or space.default_preset
+    sampler, preset = request.sampler, request.preset or space.default_preset
     if space.presets and preset not in space.presets:
         raise unknown("preset", preset, space.presets, f"--preset of space {space.name}")
-    for what, known in {"sampler": SAMPLERS, "racing": RACINGS, "mode": MODES, "metric": METRICS}.items():
+    for what, known in {"sampler": SAMPLERS, "racing": RACINGS, "mode": OTHER, "metric": METRICS}.items():
         if (word := getattr(request, what)) is not None and word not in known:
             raise unknown(what, word, known, f"--{what}")
     shown, changes = space.under(preset), space.presets.get(preset)
+    mode = request.mode or ("grid" if shown.grid and (sampler == "grid" or not shown.search) else "search")
+    chosen = sampler or ("grid" if mode == "grid" else shown.sampler)
 
     def place(*loc: int | str) -> str:
         loc = space.said_at(preset, *loc)
@@ -460,20 +462,16 @@ def resolve_space(space: Space, request: TuneRequest, places: Callable[..., str]
 
     try:
         row = _row(shown)
-        varied = {mode: _varied(shown, mode, row) for mode in MODES}
-        given = _defaults(space, shown, varied)
-        points = {mode: _point(mode, varied[mode], given) for mode in MODES}
+        parameters = _varied(shown, mode, row)
+        defaults, fixed = _defaults(space, shown, mode, parameters)
     except MisplacedError as error:
         raise UserError(f"{place(*error.loc)}: {str(error).removesuffix('.')}.") from None
-    if mode is None:
-        mode = "grid" if shown.grid and (sampler == "grid" or not shown.search) else "search"
     if sampler == "grid" and mode == "search":
         fix = "take --grid" if shown.grid else "list values under grid in the space"
         raise UserError(f"--sampler grid: a search draws its points, and has no list of them; {fix}.")
-    other: Mode = "search" if mode == "grid" else "grid"
-    if not varied[mode]:
-        raise UserError(f"--{mode}: the space {space.name} has no {mode} under preset {preset}; take --{other}.")
-    chosen = sampler or ("grid" if mode == "grid" else shown.sampler)
+    if not parameters:
+        fix = f"take --{OTHER[mode]}"
+        raise UserError(f"--{mode}: the space {space.name} has no {mode} under preset {preset}; {fix}.")
     if request.trials is not None and chosen == "grid":
         raise UserError("--trials: a grid ends by itself; leave it out, or draw from the grid with --sampler random.")
     origins = {key: place(key) for key in ("tasks", "sizes", "subsets") if getattr(shown, key)}
@@ -481,18 +479,16 @@ def resolve_space(space: Space, request: TuneRequest, places: Callable[..., str]
         key = "table_preset" if changes and changes.table_preset else "presets" if changes else "default_preset"
         origins["preset"] = place(key, *[preset] * (key == "presets"))
     shared = zip(shown.set, overrides_of(shown.set), strict=True)
-    others = {path: value for path, value in points[other].items() if path not in varied[mode]}
-    fixed = _overrides(others, space.parts, f"space {space.name}, key defaults,")  # unless `set` says it
     explored: dict[str, Any] = {
         "preset": preset,
         "table_preset": (changes and changes.table_preset) or preset,
         "mode": mode,
         "row": row.name if row else "",
-        "parameters": varied[mode],
+        "parameters": parameters,
         "shared": tuple(replace(each, origin=place("set", key), in_file=True) for key, each in shared),
         "fixed": tuple(each for each in fixed if each.key not in shown.set),
         "origins": origins,
-        "defaults": points[mode],
+        "defaults": defaults,
         "metric": request.metric or shown.metric,
         "trials": request.trials or shown.trials,
         "sampler": chosen,
@@ -589,33 +585,37 @@ def _partner(name: str) -> str:
     return next((other for pair in EXCLUSIVE if name in pair for other in pair if other != name), "")
 
 
-def _defaults(space: Space, shown: Space, varied: Mapping[Mode, Mapping[str, Distribution]]) -> dict[str, Value]:
-    """The values of `defaults` by path. Raises MisplacedError for one of what no preset varies, and for one that the search does not draw."""
-    if not any(varied.values()):
+def _defaults(
+    space: Space, shown: Space, mode: Mode, parameters: Mapping[str, Distribution]
+) -> tuple[dict[str, Value], tuple[Override, ...]]:
+    """The default point, a value for each parameter that is active in it, and the values of what only the other mode varies. Raises MisplacedError
+    for a value of what no preset varies, and for one that the search does not draw."""
+    if not (shown.grid or shown.search):
         raise MisplacedError(["search"], "there is neither a grid nor a search; give one of them")
-    elsewhere = [key for each in space.presets.values() for key in (*each.grid, *each.search)]
-    given: dict[str, Value] = {}
+    elsewhere = {key for each in space.presets.values() for key in (*each.grid, *each.search)}
+    others, given, fixed = set[str](), dict[str, Value](), dict[str, Value]()
+    for key in getattr(shown, OTHER[mode]):
+        with placed(OTHER[mode], key):
+            others.add(tunable_at(key, shown.parts).path)
     for key, value in shown.defaults.items():
         with placed("defaults", key):
             tunable = tunable_at(key, shown.parts)
-            path, given[tunable.path] = tunable.path, tunable.value(value)
-            if {key, path}.isdisjoint([*varied["grid"], *varied["search"], *elsewhere]):
+            path, read = tunable.path, tunable.value(value)
+            if {key, path}.isdisjoint({*parameters, *others, *elsewhere}):
                 raise ValueError("neither grid nor search varies it; vary it, or leave it out")
-            drawn = varied["search"].get(path)
-            if drawn and not drawn.holds(given[path]):
-                raise ValueError(f"{given[path]!r} is outside of the search: {drawn.described()}")
-    return given
-
-
-def _point(mode: Mode, parameters: Mapping[str, Distribution], given: Point) -> dict[str, Value]:
-    """The default point: a value for each parameter that is active in it. Raises MisplacedError."""
+            if drawn := parameters.get(path):
+                given[path] = read
+                if mode == "search" and not drawn.holds(read):
+                    raise ValueError(f"{read!r} is outside of the search: {drawn.described()}")
+            elif path in others:
+                fixed[path] = read
     point: dict[str, Value] = {}
     for path, drawn in parameters.items():
         if drawn.active(point):
             if path not in given:
                 raise MisplacedError([mode, path], f"has no default; add {path} to defaults")
             point[path] = given[path]
-    return point
+    return point, _overrides(fixed, space.parts, f"space {space.name}, key defaults,")  # unless `set` says it
 
 
 # ------------------------------------------------------------------------------------------------- against a request

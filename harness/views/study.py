@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any
 from harness.paths import without_folders
 from harness.planning.aggregation import mean, subset_std
 from harness.planning.recipe import Value
-from harness.scores import hardware
 from harness.search.points import Points, ReplicateOutcome, State, Trial, best_trial
-from harness.specs import Record
 from harness.tasks.metrics import METRICS
 from harness.views.page import Block, Commands, Folded, Section, page
 from harness.views.view import DASH, Table, View, best, noted, with_spread
@@ -137,28 +135,16 @@ class Study:
         return self.measured(self.best.values, self.default.values)
 
     def chosen(self) -> dict[str, Any]:
-        """The mapping `chosen` of best.yaml: how the point was chosen, its dev score, and what the study cost.
-
-        Raises ValueError while no trial can be the best.
-        """
-        first, difference, spent, space = self.default, self.above_default(), self.spent(), self.points.space
+        """The mapping `chosen` of best.yaml: the dev score of the best point and of the default one, and what the study cost. Raises ValueError while
+        no trial can be the best."""
+        first, difference, space = self.default, self.above_default(), self.points.space
         if self.best is None:
             raise ValueError(f"no trial of the study {self.name} has all its replicates done")
-        eligible = counted(sum(trial.eligible for trial in self.found), "point")
-        full = {"replicates": len(self.replicates)}
-        beside = self.measured(first.values) | full | {"difference": difference} if first and difference else None
-        return {
-            "study": self.name,
-            "trial": self.best.number,
-            "rule": f"the highest mean dev {self.points.metric} among the {eligible} of {len(self.found)} whose "
-            f"{counted(len(self.replicates), 'replicate')} are done",
-            "metric": self.points.metric,
-            "dev": self.measured(self.best.values) | full,
-            **({"default": beside} if beside else {}),
-            **{name: spent[name] for name in ("trials", *STATES[:3], "replicates", "flops")},
-            "hours": round(spent["seconds"] / 3600, 4),
-            **{"sampler": space.sampler, "racing": space.racing, "seed": self.seed},
-        }
+        found: dict[str, Any] = {"study": self.name, "trial": self.best.number, "metric": self.points.metric}
+        found |= {"dev": self.measured(self.best.values)}
+        if first and difference:
+            found["default"] = self.measured(first.values) | {"difference": difference}
+        return found | self.spent() | {"sampler": space.sampler, "racing": space.racing, "seed": self.seed}
 
     def final_test(
         self, test: Mapping[str, Sequence[float]], default: Mapping[str, Sequence[float]] | None, compares: bool
@@ -505,12 +491,11 @@ def study_page(
     tested: Sequence[str],
     pictures: Sequence[View],
     notes: Sequence[str],
-    keys: Mapping[int, Sequence[Sequence[str]]],
-    records: Mapping[str, Record],
+    machines: Sequence[str],
     commands: Sequence[str],
 ) -> str:
     """`best_yaml`: its text, '' where no point is the best; `tested`: sentences of the final test; `notes`: why a picture is missing;
-    `keys`: of the runs of each replicate, by trial; `records`: of these runs; `commands`: that make the study and run its best point."""
+    `machines`: of its runs; `commands`: that make the study and run its best point."""
     chosen: list[Block] = [[NO_BEST]]
     if study.best:
         values = ", ".join(f"{path} = {shown_value(study.best.point.get(path))}" for path in study.paths)
@@ -522,26 +507,24 @@ def study_page(
         Section("best", "Best point", chosen),
         Section("points", "Points", [replace(points, lines=points.lines[2:])]),  # the others stand above
         Section("plots", "Plots", [*pictures, [*map(without_folders, notes)]]),
-        Section("runs", "Replicates, versions and hardware", _replicates(study, keys, records)),
+        Section(
+            "runs", "Replicates, versions and hardware", [[f"{machine}." for machine in machines], *_replicates(study)]
+        ),
         Section("again", "How to make it again", [Commands([*map(without_folders, commands)])]),
     ]
     return page(f"Study {study.name}", _subtitle(study), sections, _conclusion(study))
 
 
-def _replicates(
-    study: Study, keys: Mapping[int, Sequence[Sequence[str]]], records: Mapping[str, Record]
-) -> list[Block]:
+def _replicates(study: Study) -> list[Block]:
     rows = []
     for each in study.trials.to_dict("records"):
-        runs = dict(zip(study.replicates, keys.get(each["trial"], ()), strict=False))
         status = each["status"] if each["status"] == "done" else f"{each['status']}: {_reason(each['reason'])}"
         place = [str(each["trial"]), str(each["subset"]), str(each["seed"]), in_points(each["value"]), status]
-        shown = ", ".join(key[:SHORT_KEY] for key in runs.get((each["subset"], each["seed"]), ()))
+        shown = ", ".join(key[:SHORT_KEY] for key in each["keys"].split(","))
         rows.append([*place, f"{each['seconds'] / 3600:.3f}", f"{each['flops']:.3g}", shown])
-    about = [f"{machine}." for machine in hardware(records.values())]
     if not rows:
-        return [about, ["No replicate has ended."]]
+        return [["No replicate has ended."]]
     head = ["Trial", "Subset", "Seed", study.score, "Status", "Hours", "FLOPs", "Runs"]
     said = f"Runs: the first {SHORT_KEY} characters of their keys, which harness show takes."
     table = Table("Replicates", head, rows, frozenset({4, 7}))
-    return [about, [said], Folded(f"Replicates: {len(rows):,}", [table])]
+    return [[said], Folded(f"Replicates: {len(rows):,}", [table])]

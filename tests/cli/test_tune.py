@@ -75,30 +75,6 @@ def test_what_a_user_wrote_wrong(refused: Refused, line: str, parts: list[str]) 
     assert all(part in said for part in parts), said
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "parts"),
-    [
-        ("[simsiam, simclr]", "[]", ["key search.contrast.choice", "the list is empty"]),
-        ("when: {contrast:", "when: {masking:", ["key search.temperature.when.masking", "masking is not in search"]),
-        ("sizes: [100]", "sizes: [30]", ["key sizes", "unknown size '30'"]),
-    ],
-)
-@pytest.mark.usefixtures("workdir")
-def test_a_wrong_space_names_file_line_and_key(refused: Refused, old: str, new: str, parts: list[str]) -> None:
-    line = own_space(old, new)
-    said = refused("tune cmlm --space mine.yaml")
-    assert f"mine.yaml, {line}, " in said
-    assert all(part in said for part in parts), said
-
-
-@pytest.mark.usefixtures("workdir", "packaged")
-def test_a_metric_that_the_task_does_not_have(refused: Refused) -> None:
-    assert "--metric f1: the task movies does not have it; it has accuracy" in refused("tune cmlm --metric f1")
-    own_space("sizes:", "metric: mcc\nsizes:")
-    said = refused("tune cmlm --space mine.yaml")
-    assert "space mine, metric mcc: the task movies does not have it" in said
-
-
 def test_a_folder_that_cannot_be(refused: Refused, workdir: Path) -> None:
     (workdir / "file").touch()
     said = refused("tune cmlm --out file/below")
@@ -127,13 +103,6 @@ def test_the_command_of_a_study() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- the plan
-
-
-@pytest.mark.usefixtures("packaged")
-def test_the_plan_is_said_before_anything_starts(harness: Harness, workdir: Path) -> None:
-    with pytest.raises(TrainingStartedError):
-        harness("tune cmlm --grid")
-    assert (workdir / ".harness" / "harness.db").exists()
 
 
 class Terminal(io.StringIO):

@@ -27,6 +27,7 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table, table_names
 from harness.search.request import TuneRequest
 from harness.search.space import (
+    OTHER,
     ResolvedSpace,
     Space,
     Tunable,
@@ -220,7 +221,7 @@ GIVEN = "{alpha: 0.5, num_views: 1, contrast: simsiam}"
         ({"row": "SCL"}, "row", ["the row SCL trains scl, and not cmlm"]),
         ({"sizes": "[50]"}, "sizes", ["unknown size '50'", "100"]),
         ({"metric": "acc"}, "metric", ["unknown metric 'acc'"]),
-        ({"set": "{cmlm.alpha: 0.3}"}, "set.cmlm.alpha", ["the search of own varies cmlm.alpha itself; leave one of them out"]),
+        ({"set": "{cmlm.alpha: 0.3}"}, "set.cmlm.alpha", ["of own varies cmlm.alpha itself; leave one of them out"]),
         ({"set": "{fine_tune.weight_decy: 0.1}"}, "set.fine_tune.weight_decy", ["Did you mean 'fine_tune.weight_decay'"]),
         ({"set": "{max_length: 9000}"}, "set.max_length", ["should be less than or equal to 8192, not 9000"]),
         ({"presets": "{quick: {description: x}, labtop: {description: x}}"}, "presets.labtop", ["Did you mean 'laptop'?"]),
@@ -236,10 +237,11 @@ def test_a_mistake_gets_one_sentence_with_its_place(
 
     def read() -> None:
         own = load_space(path)
-        for preset in [*own.presets] or [None]:
-            space = requested_space(TuneRequest(own.method, space=str(path), preset=preset))
-            check_overrides(space.shared, space)
-            tabled(space, space.defaults)
+        for preset, mode in itertools.product([*own.presets] or [None], [*OTHER]):
+            if getattr(own.under(preset or ""), mode) or mode == "search":
+                space = requested_space(TuneRequest(own.method, space=str(path), preset=preset, mode=mode))
+                check_overrides(space.shared, space)
+                tabled(space, space.defaults)
 
     with pytest.raises(UserError) as caught:
         read()

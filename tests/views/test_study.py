@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from harness.planning.aggregation import mean
+from harness.scores import hardware
 from harness.search.points import ReplicateOutcome, Trial
 from harness.specs import Record
 from harness.views.study import (
@@ -54,7 +55,10 @@ POINTS = points_of(GRID)
 
 def trial(number: int, scores: list[float], point: dict[str, Any] | None = None, **others: Any) -> Trial:
     state = others.pop("state", "complete" if len(scores) == len(REPLICATES) else "running")
-    outcomes = tuple(ReplicateOutcome(score, flops=1e9, seconds=36.0, stages=3) for score in scores)
+    outcomes = tuple(
+        ReplicateOutcome(score, flops=1e9, seconds=36.0, stages=3, keys=f"{number}{index}" * 16)
+        for index, score in enumerate(scores)
+    )
     return Trial(number, POINTS[number] if point is None else point, outcomes, state, **others)
 
 
@@ -333,12 +337,10 @@ def test_nothing_global_changes() -> None:
 
 
 def paged(found: Study, shown: tuple[View, ...] = (), text: str = "method: scl\n", place: str = "") -> str:
-    keys = {each.number: [[f"{each.number}{index}" * 16] for index in range(6)] for each in found.found}
-    provenance = {"device": "a CPU", "torch": "2.13.0"}
-    records = {key: Record(key, "done", provenance=provenance) for of in keys.values() for (key,) in of}
+    machines = hardware([Record("", "done", provenance={"device": "a CPU", "torch": "2.13.0"})])
     commands = ["harness tune scl", f"harness bench --with {place}/best.yaml --store sqlite:///{place}/h.db"]
     return study_page(
-        found, text, ["Test: 70.00."], shown, ["No x.", f"{place}/p.svg cannot be drawn."], keys, records, commands
+        found, text, ["Test: 70.00."], shown, ["No x.", f"{place}/p.svg cannot be drawn."], machines, commands
     )
 
 
