@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,39 +33,23 @@ class Execution:
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """Where a worker runs stages: the encoder's folder, the storage of weights, the device and its threads.
+    """Where a worker runs stages: encoders, the storage of weights, the device and its threads.
 
-    `encoder_config`: of an encoder that begins with random weights; the folder then holds its tokenizer only.
+    `encoders`: by digest the folder and, of one that begins with random weights, its configuration; the folder then holds its tokenizer only.
     `micro_batch`: sequences that go through the encoder at once (0: a worker's whole share of the batch).
     `dev_points`: how often a stage scores dev for its learning curve alone.
     `checkpoint_seconds`: a stage keeps what it would go on from this often (0: never).
-    `storage_mark`, `code`, `encoder_digest`: what a node of a cluster must find in the storage, as its harness and in the encoder's folder.
-    `files`: references to the files of encoders, by digest, for a node without them.
-    `further`: of a table of several encoders the folder and the configuration of each of the others, by digest.
+    `storage_mark`, `code`: what a node of a cluster must find in the storage, and as its harness. `files`: references to the files of encoders, by
+    digest, for a node without them.
     """
 
-    encoder_folder: Path
+    encoders: Mapping[str, tuple[Path, dict[str, Any] | None]]
     storage: Storage
     threads: int = 1
     device: str = "cpu"
-    encoder_config: dict[str, Any] | None = None
     micro_batch: int = 0
     dev_points: int = 0
     checkpoint_seconds: float = 0.0
     storage_mark: str = ""
     code: str = ""
-    encoder_digest: str = ""
     files: Mapping[str, Any] = field(default_factory=dict)
-    further: Mapping[str, tuple[Path, dict[str, Any] | None]] = field(default_factory=dict)
-
-    def of(self, digest: str) -> WorkerSetup:
-        """For stages that start from the encoder of this digest."""
-        if digest not in self.further:
-            return self
-        folder, config = self.further[digest]
-        return replace(self, encoder_folder=folder, encoder_config=config, encoder_digest=digest, further={})
-
-    @property
-    def by_encoder(self) -> tuple[WorkerSetup, ...]:
-        """For each encoder alone."""
-        return (replace(self, further={}), *map(self.of, self.further))

@@ -1,6 +1,6 @@
 """Runs one stage: loads the weights that it starts from, trains, saves its weights, and returns a Record in every case.
 
-No ray and no database: `launch` wraps the training function (Ray Train, in cluster/).
+No ray and no database.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ from harness.training.loop import Inputs, Report, Scoring, train
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import Speed, TrainingResult, provenance_of
 
-Launch = Callable[[Callable[[], TrainingResult]], TrainingResult]
-
 
 def run_stage(
     stage: Stage,
@@ -52,7 +50,6 @@ def run_stage(
     keep_weights: bool,
     save_at: tuple[int, ...] = (),
     until: int = 0,
-    launch: Launch = lambda train_function: train_function(),
     report: Report = lambda _: None,
     report_speed: Callable[[Speed], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
@@ -66,7 +63,7 @@ def run_stage(
     is not to be kept. In a worker group every rank calls this with the same stage, rank 0 saves the weights, and all return the same
     numbers.
     """
-    started, setup = time.perf_counter(), setup.of(stage.encoder.digest)
+    started = time.perf_counter()
     record = Record(
         stage.key, "failed", provenance=provenance(setup, process_group) | {"encoder": stage.encoder.digest}
     )
@@ -80,20 +77,19 @@ def run_stage(
             return {**objective.encoder.parts(), **objective.parts()}
 
         saved = SavedWeights(setup.storage, stage.key, save_at, tensors) if save_at else None
-
-        def train_function() -> TrainingResult:
-            scoring = Scoring.of(stage, metrics)
-            if isinstance(objective, Fitted):
-                assert scoring is not None
-                fitted = objective.to(torch.device(setup.device))
-                return fit(fitted, inputs, stage, scoring, threads=setup.threads, report=report, stopping=stopping)
-            return train(
+        scoring, device = Scoring.of(stage, metrics), torch.device(setup.device)
+        if isinstance(objective, Fitted):
+            assert scoring is not None
+            fitted = objective.to(device)
+            result = fit(fitted, inputs, stage, scoring, threads=setup.threads, report=report, stopping=stopping)
+        else:
+            result = train(
                 objective,
                 inputs,
                 stage.optim,
                 stage.seed,
                 scoring=scoring,
-                placement=Placement(torch.device(setup.device), process_group, setup.micro_batch, setup.dev_points),
+                placement=Placement(device, process_group, setup.micro_batch, setup.dev_points),
                 report=report,
                 checkpoints=checkpoints,
                 saved=saved,
@@ -101,8 +97,6 @@ def run_stage(
                 report_speed=report_speed,
                 stopping=stopping,
             )
-
-        result = launch(train_function)
         if checkpoints:
             record.provenance |= checkpoints.provenance
         if keep_weights and process_group.rank == 0:
@@ -134,7 +128,8 @@ def _build(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, record: Rec
     root, data = stage.encoder, stage.data
     if root == NO_ENCODER:
         return build(stage.objective, None, vocabulary, data.kind, stage.optim.dropout, stage.seed)
-    encoder = load_encoder(setup.encoder_folder, root.digest, seed=stage.seed, config=setup.encoder_config)
+    folder, config = setup.encoders[root.digest]
+    encoder = load_encoder(folder, root.digest, seed=stage.seed, config=config)
     if root.relative_buckets:
         encoder.add_relative_positions(root.relative_buckets, root.relative_distance)
     if not isinstance(stage.init, Parent):
@@ -162,7 +157,8 @@ def restored(
     stored them without the head of the classifier.
     """
     tensors, digest = checked_weights(setup.storage, stage.key, step)
-    encoder = load_encoder(setup.encoder_folder, stage.encoder.digest, seed=stage.seed, config=setup.encoder_config)
+    folder, config = setup.encoders[stage.encoder.digest]
+    encoder = load_encoder(folder, stage.encoder.digest, seed=stage.seed, config=config)
     drawn = encoder.fresh_head and not (isinstance(stage.init, Parent) and "mlm_head" in stage.init.parts)
     encoder.load_parts(tensors, ENCODER_PARTS)
     objective = build(stage.objective, encoder, vocabulary, stage.data.kind, stage.optim.dropout, stage.seed)

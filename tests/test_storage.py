@@ -240,6 +240,6 @@ class TestSecrets:
     def test_no_password_is_shown(self, uri: str, shown: str) -> None:
         storage = Storage(uri)
         assert storage.shown == shown
-        for text in (repr(storage), str(storage), repr(WorkerSetup(Path(), storage))):
+        for text in (repr(storage), str(storage), repr(WorkerSetup({}, storage))):
             assert shown in text
             assert "hush" not in text

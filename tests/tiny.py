@@ -337,4 +337,4 @@ def post_training(
 
 
 def worker_setup(folder: Path, artifacts: Path) -> WorkerSetup:
-    return WorkerSetup(folder, Storage(str(artifacts)))
+    return WorkerSetup({locate(str(folder)).encoder.digest: (folder, None)}, Storage(str(artifacts)))

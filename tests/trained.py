@@ -15,7 +15,7 @@ from harness.commands.prepare import Prepared
 from harness.commands.texts import reader
 from harness.encoders.tokens import Tokeniser
 from harness.execution import WorkerSetup
-from harness.planning.lifecycle import Event
+from harness.planning.work import Event
 from harness.running import run_stage
 from harness.specs import SHARED_PHASES, Parent
 from harness.storage import weights_of
@@ -32,12 +32,8 @@ def train_here(prepared: Prepared, view: Any, *, remember: bool = True, deadline
         prepared.remember()
     storage = storage_of(prepared.request, prepared.store)
     tokeniser = Tokeniser(located.folder)
-    setup = WorkerSetup(
-        located.folder,
-        storage,
-        encoder_config=located.config if located.new else None,
-        micro_batch=prepared.request.micro_batch or 0,
-    )
+    encoders = {located.encoder.digest: (located.folder, located.new_config)}
+    setup = WorkerSetup(encoders, storage, micro_batch=prepared.request.micro_batch or 0)
     read, owner = reader(prepared.plan, located, tokeniser, prepared.store), Owner.current()
 
     def trained(stage: Any, metrics: tuple[str, ...], keep: bool, save_at: tuple[int, ...], until: int = 0) -> Any:

@@ -65,7 +65,7 @@ from harness.wording import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.planning.lifecycle import Event
+    from harness.planning.work import Event
 
 
 @lists(*PLAIN)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import naming_arguments
 
 if TYPE_CHECKING:
-    from harness.planning.lifecycle import Event
+    from harness.planning.work import Event
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,12 +18,9 @@ from harness.cli.terminal import duration, print_lines, printable
 from harness.commands.prepare import Prepared
 from harness.errors import UserError
 from harness.planning.estimate import Timed, remaining
-from harness.planning.work import Item
+from harness.planning.work import Event, Item, Running
 from harness.search.points import Trial, best_trial
 from harness.wording import in_points
-
-if TYPE_CHECKING:
-    from harness.planning.lifecycle import Event, Running
 
 ASK_ABOVE_HOURS = 1.0
 LINE_EVERY_SECONDS = 10.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -30,8 +29,6 @@ from harness.processes import few_arenas
 LONGEST_FOLDER = 24
 """Characters of the folder in which Ray's own lies: the path of a socket, up to 83 characters longer, has 107 bytes at most."""
 REMOVE_SECONDS = 2.0
-LEAST_FILES = 128
-"""Of eight slots; two of them start with 80."""
 
 
 @contextmanager
@@ -49,20 +46,10 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
             "Ray runs in this process already, and harness ends the one that it starts or joins: call ray.shutdown() first, or run "
             "harness in a process of its own."
         )
-    options: dict[str, Any] = {
-        "logging_level": logging.ERROR,
-        "log_to_driver": False,
-        "configure_logging": True,
-        "namespace": "harness",
-        "job_config": job_config({f"harness_{k}": v for k, v in metadata.items()}),
-    }
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
+    options |= {"namespace": "harness", "job_config": job_config({f"harness_{k}": v for k, v in metadata.items()})}
     local, folder, of_processes = execution.address == "local", "", dict[str, str]()
     if local:
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if 0 <= files < LEAST_FILES:  # beyond it Ray ends this process without a word
-            raise UserError(
-                f"Ray needs {LEAST_FILES} open files, and this process may have {files}: set 'ulimit -n 1024' first."
-            )
         slots, folder = execution.slots or max(1, cores() // execution.num_workers), _new_folder()
         options["num_cpus"] = max(1, round(slots * execution.num_workers * execution.cpus_per_run))
         options |= {"dashboard_host": "127.0.0.1", "_temp_dir": str(Path(folder, "r"))}
@@ -77,8 +64,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
             if local:
                 _kill_processes(folder)
             if isinstance(error, Exception):  # Ray raises bare ones for its time limits
-                said = _not_started(error, folder) if local else _not_joined(error, execution.address)
-                raise UserError(said) from None
+                raise _not_begun(error, execution.address, folder) from None
             if local:
                 _remove(folder)
             raise
@@ -100,30 +86,22 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
                     _remove(folder)
 
 
-def _not_started(error: Exception, folder: str) -> str:
+def _not_begun(error: Exception, address: str, folder: str) -> UserError:
+    """What Ray said as it did not start or answer, where its logs are, and what helps."""
+    said = first_line(error)
+    if "AuthToken" in f"{error.__cause__}":
+        fix = "set RAY_AUTH_MODE=token, and take its head's ~/.ray/auth_token"
+        return UserError(f"--address {address}: the cluster wants another token; {fix}.")
+    if address != "local":
+        fix = "start one with 'ray start --head', or omit the flag to run on this machine"
+        return UserError(f"--address {address}: no Ray cluster answers there ({said}); {fix}.")
     fix = "if the machine is overloaded, run the same command again later"
     if isinstance(error, OSError) and error.filename:
         fix = "HOME has to name a folder that can be written"
-    said = f"{first_line(error)}{_last_words(folder)}"
-    return f"Ray did not start on this machine ({said}); {fix}. Ray's logs are in {folder}."
-
-
-def _not_joined(error: Exception, address: str) -> str:
-    if "AuthToken" in f"{error.__cause__}":
-        return f"--address {address}: the cluster wants another token; set RAY_AUTH_MODE=token, and take its head's ~/.ray/auth_token."
-    return (
-        f"--address {address}: no Ray cluster answers there ({first_line(error)}); start one with 'ray start --head', or omit "
-        "the flag to run on this machine."
-    )
-
-
-def _last_words(folder: str) -> str:
-    """The last lines of the logs in which Ray's processes say why they ended."""
-    logs = [
-        log for name in ("raylet.err", "dashboard_agent.log") for log in Path(folder).glob(f"r/session_*/logs/{name}")
-    ]
-    lines = [log.read_text(errors="replace").splitlines()[-1:] for log in logs if not log.is_symlink()]
-    return "".join(f"; {line.strip()[:200]}" for [line] in filter(None, lines))
+    for log in Path(folder).glob("r/session_*/logs/*"):
+        if log.name in ("raylet.err", "dashboard_agent.log") and not log.is_symlink():
+            said += "".join(f"; {line.strip()[:200]}" for line in log.read_text(errors="replace").splitlines()[-1:])
+    return UserError(f"Ray did not start on this machine ({said}); {fix}. Ray's logs are in {folder}.")
 
 
 def _new_folder() -> str:

@@ -21,22 +21,19 @@ import ray
 from ray import tune
 
 from harness.cluster import environment, log_level
-from harness.cluster.ledger import StopRequests, ask
+from harness.cluster.ledger import LOOK_SECONDS, StopRequests, ask
 from harness.cluster.proposals import Proposals, scheduler_of
-from harness.cluster.stop import ASK_SECONDS
-from harness.cluster.worker import WORKER_LOST, TokenCache, WorkerResult, answer, loss_of, submit
-from harness.cluster.worker_group import start_worker
+from harness.cluster.stages import WORKER_DEATHS
+from harness.cluster.worker import ASK_SECONDS, TokenCache, result_of, start_worker, submit
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
 from harness.methods import read_methods
-from harness.planning.lifecycle import WORKER_DEATHS
-from harness.planning.work import Item
+from harness.planning.work import Ended, Item
 from harness.processes import end_with_parent
 from harness.search.points import Points, ReplicateOutcome, Trial
 from harness.specs import SHARED_PHASES, Parent, Record, Run
 from harness.storage import weights_of
-from harness.store import RENEW_SECONDS, Owner
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 1.5 * ASK_SECONDS
@@ -128,7 +125,7 @@ def watch(stop_requests: StopRequests, proposals: Proposals, ended: threading.Ev
     """Until the study has `ended`, ask for stops. Where these are to end it, and running trials do not, tell its proposals. A ledger whose
     process ended is met by the trials too, which end the study."""
     with suppress(UserError):
-        while not ended.wait(POLL_SECONDS) and not stop_requests.over:
+        while not ended.wait(LOOK_SECONDS) and not stop_requests.over:
             stop_requests.look()
         if stop_requests.over and not ended.wait(STOP_SECONDS):
             proposals.over = True
@@ -158,7 +155,6 @@ class HarnessTrial(tune.Trainable):
         vocabulary: Vocabulary,
         references: Mapping[tuple[Any, ...], Any],
         ledger: Any,
-        driver: Owner,
         execution: Execution,
         retry: bool,
     ) -> None:
@@ -166,17 +162,9 @@ class HarnessTrial(tune.Trainable):
         for name in points.request.methods or ():
             read_methods(name)  # as the command that sent them has
         self._points, self._setup, self._vocabulary, self._execution = points, worker_setup, vocabulary, execution
-        self._token_cache, self._ledger, self._owner = TokenCache(references=references), ledger, driver.here()
+        self._token_cache, self._ledger = TokenCache(made=references), ledger
         self._worker, self._retry = None, retry
-        threading.Thread(target=self._renew, daemon=True).start()
         self.reset_config(config)
-
-    def _renew(self) -> None:
-        """On another host than the database's, a lease lives as long as it is renewed."""
-        while True:
-            time.sleep(RENEW_SECONDS)
-            with suppress(Exception):  # the ledger is unavailable for a moment, or ended with its driver
-                ray.get(self._ledger.renew.remote(self._owner))
 
     def __repr__(self) -> str:
         return "harness-trial"
@@ -220,23 +208,21 @@ class HarnessTrial(tune.Trainable):
         deaths = Counter[str]()
         while item := self._next(run):
             key = item.stage.key
-            if ask(self._ledger, "lease", key, item.seen_attempt, item.remake, self._owner) != "granted":
+            if ask(self._ledger, "lease", key, item.seen_attempt, item.remake, self._number) != "granted":
                 time.sleep(POLL_SECONDS)  # another process trains the stage, or recorded it a moment ago
                 continue
-            try:
-                status, reason, _ = self._train(item)
-            except StoppedError:
-                raise
-            except WORKER_LOST as error:
-                reason, with_node = loss_of(error, deaths[key] + 1)
-                deaths[key] += not with_node
+            status, reason = self._train(item)
+            if status == "stopped":
+                raise StoppedError(reason)
+            if status in ("left", "died"):
+                deaths[key] += status == "died"
                 if deaths[key] < WORKER_DEATHS:
                     continue
-                status = "failed"
+                status, reason = "failed", f"{reason}, {WORKER_DEATHS} of {WORKER_DEATHS} times"
                 if item.remake:
-                    ask(self._ledger, "release", key, self._owner)
+                    ask(self._ledger, "release", key)
                 else:
-                    ask(self._ledger, "commit", item.stage, Record(key, status, reason), self._owner)
+                    ask(self._ledger, "commit", item.stage, Record(key, status, reason))
             if item.remake and status != "done":
                 return Record(run.stage.key, "failed", f"its parent stage {key[:10]} {status}: {reason}")
         return None
@@ -258,16 +244,13 @@ class HarnessTrial(tune.Trainable):
             start = stage.init if isinstance(stage.init, Parent) else None
         return item
 
-    def _train(self, item: Item) -> WorkerResult:
-        """Raises one of WORKER_LOST when the worker's process died or stopped the stage."""
+    def _train(self, item: Item) -> Ended:
         if self._worker is None:
             self._worker = start_worker(self._execution, self._setup, self._ledger, "harness-worker")
-        try:
-            result: WorkerResult = answer(submit(self._worker, item, self._vocabulary, self._token_cache, self._owner))
-        except WORKER_LOST:
+        found = result_of(submit(self._worker, item, self._vocabulary, self._token_cache))
+        if found.status in ("stopped", "left", "died"):
             self.cleanup()
-            raise
-        return result
+        return found
 
     def cleanup(self) -> None:
         if self._worker is not None:

@@ -1,77 +1,72 @@
-"""A worker trains one stage after another in its own process, and reads tokens from the object store."""
+"""A worker trains one stage after another in its own process, or with others, and reads tokens from the object store."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import logging
+import os
 import platform
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import (
+    ActorUnavailableError,
     GetTimeoutError,
     ObjectStoreFullError,
     OutOfDiskError,
     OutOfMemoryError,
     RayActorError,
-    RayTaskError,
 )
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import harness
 from harness import private
-from harness.cluster.stop import STOP, stop_when_asked
 from harness.encoders.sources import encoder_digest, files_of
 from harness.encoders.tokens import Examples, Vocabulary
-from harness.errors import StoppedError, UserError
+from harness.errors import StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
 from harness.paths import user_cache
-from harness.planning.lifecycle import Running
-from harness.planning.work import Item
-from harness.processes import keep_freed_memory
-from harness.specs import Data, Record, RowSet, Stage, Status
+from harness.planning.work import Ended, Item, Running
+from harness.processes import end_with_parent, keep_freed_memory
+from harness.specs import Data, Record, RowSet, Stage
 from harness.storage import Storage, StorageError, checkpoint_of
 
 if TYPE_CHECKING:
-    from harness.running import Launch
-    from harness.store import Owner
-    from harness.training.process_group import ProcessGroup
-    from harness.training.result import Speed, TrainingResult
+    from harness.training.result import Speed
 
+ASK_SECONDS = 5.0
+"""The time between two questions of a process whether it is to stop."""
 FETCH_SECONDS = 300.0
 """A worker waits this long for tokens: Ray waits for ever if an object store and its disk are full."""
 MORE_ROOM = (
     "free some space below /tmp/ray, or give the store more memory with --object-store-memory of 'ray start' "
-    "(RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION=0.5 in the environment where harness starts Ray itself)"
+    "(RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION=0.5 in the environment where harness starts Ray itself), and run the same command again: "
+    "recorded stages are kept."
 )
-
-
-class WorkerResult(NamedTuple):
-    """How a stage ended that a worker trained. `ours`: its record is; another process may have committed one first."""
-
-    status: Status
-    reason: str
-    ours: bool
-
-
-class UnusableProcessError(Exception):
-    """This process cannot train any further stage: an error of CUDA is permanent in a process."""
-
-
-class WorkerGroupEndedError(Exception):
-    """The ranks that trained a stage together ended; why, as one of them reported."""
-
-
-WORKER_LOST = (RayActorError, OutOfMemoryError, UnusableProcessError, WorkerGroupEndedError, StoppedError)
-"""The errors after which a stage is retried in another process."""
+_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
+START_SECONDS = float(os.environ.get(_TIMEOUT, 300))
+"""A worker group that has not started after this time lacks resources: on a cluster its stage is retried, on one machine the command ends."""
+_ENVIRONMENT = {
+    _TIMEOUT: str(START_SECONDS),
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # default 2: how soon a dead rank is noticed
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",  # default 600
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # the pool hears of nodes that leave, and the ranks ask the ledger
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths refer to the command's folder
+}
 MARK = "harness-storage"
 """A file that identifies the storage; it is never deleted."""
+STOP = threading.Event()
+"""Set in a process that is to stop its stage with a checkpoint: its node leaves, or the command's time is over."""
+NODE_LEFT = Ended("left", "its worker's node left")
 
 Tokenised = Callable[[RowSet, Data, str], tuple[Examples, Any]]
 """(row set, how the stage reads it, the digest of its encoder) -> its examples and labels, as arrays. Called once for each row set, way of
@@ -82,26 +77,20 @@ def answer(reference: Any) -> Any:
     """`ray.get`, with a user's error as it was raised first, without the traceback of another process."""
     try:
         return ray.get(reference)
-    except RayTaskError as error:
-        cause: Any = error
-        while isinstance(cause, RayTaskError):
-            cause = cause.cause
-        if isinstance(cause, UserError | UnusableProcessError | WorkerGroupEndedError | StoppedError):
-            raise type(cause)(str(cause)) from None
-        raise
+    except UserError as error:
+        raise UserError(str(getattr(error, "cause", error))) from None
 
 
-def loss_of(error: Exception, times: int) -> tuple[str, bool]:
-    """Why a stage lost its worker, and whether that says nothing of the stage; `times`: of its losses that do."""
-    if isinstance(error, StoppedError):
-        return str(error), True
-    if died_with_node(error):
-        return "its worker's node left", True
-    if isinstance(error, UnusableProcessError):
-        return f"its worker process cannot train any further stage: {error}", False
-    if isinstance(error, WorkerGroupEndedError):
-        return f"its worker group ended {times} times ({error})", False
-    return f"its worker process died {times} times ({type(error).__name__})", False
+def result_of(reference: Any) -> Ended:
+    """What became of the stage that a worker was given."""
+    try:
+        found: Ended = answer(reference)
+        return found
+    except ActorUnavailableError:
+        return Ended("left", "its worker could not be reached")
+    except (RayActorError, OutOfMemoryError) as error:
+        died = Ended("died", f"its worker process died ({type(error).__name__})")
+        return NODE_LEFT if died_with_node(error) else died
 
 
 def died_with_node(error: Exception) -> bool:
@@ -109,66 +98,69 @@ def died_with_node(error: Exception) -> bool:
     return private.NODE_DIED in str(error)
 
 
-def slots_on(resources: Mapping[str, float], execution: Execution) -> int:
-    """How many workers fit on a node with these resources. A fraction of a GPU is a fraction of one GPU."""
-    cpus, gpus = execution.cpus_per_run, execution.gpus_per_run
-    fit = _whole(resources.get("CPU", 0.0) / cpus)
-    if gpus >= 1:
-        fit = min(fit, _whole(resources.get("GPU", 0.0) / gpus))
-    elif gpus > 0:
-        fit = min(fit, _whole(resources.get("GPU", 0.0)) * _whole(1 / gpus))
-    return fit
+def on_driver_node() -> NodeAffinitySchedulingStrategy:
+    """A strategy for the node of the calling process: what a driver depends on must not die with another node."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
-def _whole(share: float) -> int:
-    return int(share + 1e-4)  # Ray's precision
+# --------------------------------------------------------------------------------------------------------------- slots
 
 
 def slots_in(nodes: Iterable[Mapping[str, Any]], execution: Execution) -> int:
     """How many runs, of `num_workers` workers each, fit on these of `ray.nodes()` at the same time; at most `execution.slots`."""
-    fit = sum(slots_on(node["Resources"], execution) for node in nodes if node["Alive"]) // execution.num_workers
+    fit = sum(_fit(node["Resources"], execution) for node in nodes if node["Alive"]) // execution.num_workers
     return min(fit, execution.slots) if execution.slots else fit
+
+
+def _fit(resources: Mapping[str, float], execution: Execution) -> int:
+    """How many workers fit on a node. A fraction of a GPU is a fraction of one GPU."""
+    cpus, gpus, precision = execution.cpus_per_run, execution.gpus_per_run, 1e-4  # as Ray's
+    fit = int(resources.get("CPU", 0.0) / cpus + precision)
+    if gpus > 0:
+        each = int(1 / gpus + precision) or 1 / gpus
+        fit = min(fit, int(int(resources.get("GPU", 0.0) + precision) * each + precision))
+    return fit
 
 
 def slots_of(execution: Execution) -> int:
     """How many runs fit on the nodes at the same time; at most `execution.slots`, and of a cluster, which may grow, as many as that. Raises
     UserError if none fits on this machine."""
     slots = slots_in(ray.nodes(), execution)
-    if slots < 1 and execution.address == "local":
+    if execution.address != "local":
+        return execution.slots or max(1, slots)
+    if slots < 1:
         each = "each worker of a run takes" if execution.num_workers > 1 else "a run takes"
         raise UserError(
             f"Insufficient resources: {each} {resources_text(execution.resources)} of one node, and this machine has "
             f"{resources_text(ray.cluster_resources())}; lower --cpus-per-run, --gpus-per-run or --num-workers."
         )
-    return slots if execution.address == "local" else execution.slots or max(1, slots)
+    return slots
 
 
 def resources_text(resources: Mapping[str, float]) -> str:
     return f"{resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs"
 
 
+# -------------------------------------------------------------------------------------------------------- object store
+
+
 class TokenCache:
-    """Tokens of row sets in the object store, each made once, when a stage first needs them.
+    """Tokens of row sets in the object store, each made once, when a stage first needs them. A process without texts gets what another has `made`."""
 
-    A process without texts gets the `references` of a process with texts, and makes none itself.
-    """
+    def __init__(self, tokenised: Tokenised | None = None, made: Mapping[tuple[Any, ...], Any] | None = None) -> None:
+        self._tokenised, self.made = tokenised, dict(made or {})
 
-    def __init__(
-        self, tokenised: Tokenised | None = None, references: Mapping[tuple[Any, ...], Any] = MappingProxyType({})
-    ) -> None:
-        self._tokenised = tokenised
-        self.made: dict[tuple[Any, ...], Any] = dict(references)
-
-    def references(self, stage: Stage) -> tuple[list[str], list[Any]]:
-        """Digests of a stage's evaluation sets, and references to its tokens: training rows first, then those sets."""
-        wanted, encoder = _wanted(stage), stage.encoder.digest
-        for rows, data in wanted:
-            if _cache_key(rows, data, encoder) not in self.made:
+    def references(self, stage: Stage) -> list[Any]:
+        """To a stage's tokens, as of `Stage.row_sets`."""
+        encoder, data, references = stage.encoder.digest, stage.data, []
+        for rows in stage.row_sets:
+            key = encoder, rows.digest, data.max_length, data.views, data.blocks, data.spans, data.prompt
+            if key not in self.made:
                 assert self._tokenised is not None, f"{rows.name} is not in the token cache"
-                self.made[_cache_key(rows, data, encoder)] = _stored(
-                    f"The tokens of {rows.name}", self._tokenised(rows, data, encoder)
-                )
-        return [rows.digest for rows, _ in wanted[1:]], [self.made[_cache_key(*each, encoder)] for each in wanted]
+                self.made[key] = _stored(f"The tokens of {rows.name}", self._tokenised(rows, data, encoder))
+            references.append(self.made[key])
+            data = replace(stage.data, views=1)  # evaluation sets
+        return references
 
 
 def _stored(what: str, content: Any) -> Any:
@@ -176,10 +168,8 @@ def _stored(what: str, content: Any) -> Any:
     try:
         return ray.put(content)
     except (ObjectStoreFullError, OutOfDiskError) as error:
-        raise UserError(
-            f"{what} do not fit into Ray's object store, nor on the disk that it spills to "
-            f"({type(error).__name__}); {MORE_ROOM}, and run the same command again: recorded stages are kept."
-        ) from None
+        why = f"{what} do not fit into Ray's object store, nor on the disk that it spills to ({type(error).__name__})"
+        raise UserError(f"{why}; {MORE_ROOM}") from None
 
 
 def fetched(references: list[Any]) -> list[Any]:
@@ -187,124 +177,30 @@ def fetched(references: list[Any]) -> list[Any]:
     try:
         objects: list[Any] = ray.get(references, timeout=FETCH_SECONDS)
     except GetTimeoutError:
+        where = f"did not reach node {ray.util.get_node_ip_address()} in {FETCH_SECONDS:g} s"
         raise UserError(
-            f"Tokens or an encoder did not reach node {ray.util.get_node_ip_address()} in {FETCH_SECONDS:g} s: its object store or its "
-            f"disk may be full; {MORE_ROOM}, and run the same command again: recorded stages are kept."
+            f"Tokens or an encoder {where}: its object store or its disk may be full; {MORE_ROOM}"
         ) from None
     return objects
 
 
-def _wanted(stage: Stage) -> list[tuple[RowSet, Data]]:
-    train, *evaluations = stage.row_sets
-    one_view = replace(stage.data, views=1)
-    return [(train, stage.data), *((rows, one_view) for rows in evaluations)]
+# --------------------------------------------------------------------------------------------------------------- nodes
 
 
-def _cache_key(rows: RowSet, data: Data, encoder: str) -> tuple[Any, ...]:
-    return (encoder, rows.digest, data.max_length, data.views, data.blocks, data.spans, data.prompt)
-
-
-def trained(
-    item: Item,
-    setup: WorkerSetup,
-    vocabulary: Vocabulary,
-    digests: list[str],
-    sets: list[tuple[Examples, Any]],
-    *,
-    ledger: Any,
-    launch: Launch | None = None,
-    process_group: ProcessGroup | None = None,
-) -> Record:
-    """Train a stage, and report to the ledger how far it is. Raises UnusableProcessError if this process cannot train any further stage,
-    and StoppedError where the ledger asked it to stop.
-
-    `sets`: training rows, then one for each evaluation digest. `launch`: wraps the training function instead of Ray Train's local
-    mode. `process_group`: of the ranks that train the stage together.
-    """
-    from harness.running import run_stage
-    from harness.training.loop import Inputs
-    from harness.training.process_group import SINGLE_PROCESS
-
-    (train, labels), *evaluations = sets
-    sets_of = dict(zip(digests, evaluations, strict=True))
-    inputs = Inputs(train, labels, sets_of)
-    group = process_group or SINGLE_PROCESS
-    record = run_stage(
-        item.stage,
-        inputs,
-        vocabulary,
-        item.metrics,
-        setup,
-        keep_weights=item.keep_weights,
-        save_at=item.save_at,
-        until=item.until,
-        launch=launch or launch_alone,
-        report_speed=(lambda _: None) if group.rank else partial(_report_speed, item, ledger),
-        stopping=STOP.is_set,
-        process_group=group,
-    )
-    if record.status == "failed" and "CUDA error" in record.reason:
-        raise UnusableProcessError(record.reason)
-    return record
-
-
-def _report_speed(item: Item, ledger: Any, speed: Speed) -> None:
-    """Tell the ledger how fast a stage trains, and how far it is."""
-    running = Running(speed.step, speed.steps, speed.tokens, speed.flops, speed.seconds_left)
-    ledger.report.remote(item.stage.key, running)
-
-
-def launch_alone(train_function: Callable[[], TrainingResult]) -> TrainingResult:
-    """Run the training function in Ray Train's local mode, which costs a third of a millisecond. Returns its result; its own exceptions
-    pass unchanged."""
-    from ray.train import ScalingConfig
-    from ray.train.torch import TorchTrainer
-
-    logging.getLogger("ray.train").setLevel(logging.ERROR)
-    caught: list[BaseException] = []
-
-    def train_loop() -> TrainingResult | None:
-        try:
-            return train_function()
-        except (Exception, SystemExit) as error:  # Ray Train would wrap it, and the record needs the stage's own reason
-            caught.append(error)
-            return None
-
-    result = TorchTrainer(train_loop, scaling_config=ScalingConfig(num_workers=0)).fit()
-    if caught:
-        raise caught[0]
-    outcome: TrainingResult = result.return_value
-    return outcome
-
-
-def committed(item: Item, record: Record, ledger: Any, owner: Owner | None, storage: Storage) -> WorkerResult:
-    """Commit a stage's record in the name of `owner` (None: the driver), and delete its checkpoint. The record of a remake is not
-    committed."""
-    ours = True
-    if item.remake:  # its record stands, whether or not its weights could be made
-        answer(ledger.release.remote(item.stage.key, owner))
-    else:
-        ours = bool(answer(ledger.commit.remote(item.stage, record, owner)))
-    if record.status != "failed" and record.provenance.get("checkpoints"):
-        storage.delete(checkpoint_of(item.stage.key))
-    return WorkerResult(record.status, record.reason, ours)
-
-
-def for_nodes(setup: WorkerSetup, execution: Execution, digest: str) -> WorkerSetup:
-    """With what every node of a cluster must find: the driver's storage and code, and the encoders, the first with this digest. Their files
-    lie in the object store for nodes without them; one with random weights needs none."""
+def for_nodes(setup: WorkerSetup, execution: Execution) -> WorkerSetup:
+    """With what every node of a cluster must find: the driver's storage, code and encoders, whose files lie in the object store for nodes without
+    them; one with random weights needs none."""
+    storage = setup.storage
     if execution.address == "local":  # one node, and this one
         return setup
-    storage = setup.storage
     if not storage.exists(MARK):
         storage.write(MARK, uuid.uuid4().hex.encode())
-    mark, setup = storage.read(MARK).decode(), replace(setup, encoder_digest=digest)
-    folders = {each.encoder_digest: each.encoder_folder for each in setup.by_encoder if each.encoder_config is None}
     files = {
-        name: _stored(f"The files of {folder}", {path.name: path.read_bytes() for path in files_of(folder)})
-        for name, folder in folders.items()
+        digest: _stored(f"The files of {folder}", {path.name: path.read_bytes() for path in files_of(folder)})
+        for digest, (folder, config) in setup.encoders.items()
+        if config is None
     }
-    return replace(setup, storage_mark=mark, code=code_digest(), files=files)
+    return replace(setup, storage_mark=storage.read(MARK).decode(), code=code_digest(), files=files)
 
 
 def on_this_node(setup: WorkerSetup) -> WorkerSetup:
@@ -326,10 +222,10 @@ def on_this_node(setup: WorkerSetup) -> WorkerSetup:
         raise UserError(f"{node} has another harness than the driver; install the same one there.")
     storage.probe()
     try:
-        first, *others = [replace(each, encoder_folder=_folder_here(each)) for each in setup.by_encoder]
+        encoders = {name: (_folder_here(name, *each, setup.files), each[1]) for name, each in setup.encoders.items()}
     except OSError as error:
         raise UserError(f"{node} cannot keep an encoder ({error}); set XDG_CACHE_HOME there.") from None
-    return replace(first, further={each.encoder_digest: (each.encoder_folder, each.encoder_config) for each in others})
+    return replace(setup, encoders=encoders)
 
 
 def code_digest() -> str:
@@ -338,26 +234,24 @@ def code_digest() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def _folder_here(setup: WorkerSetup) -> Path:
+def _folder_here(digest: str, folder: Path, config: dict[str, Any] | None, files: Mapping[str, Any]) -> Path:
     """The encoder's folder, or where this node lacks it one of its cache. One worker of the node fetches it; the others wait."""
-    digest = setup.encoder_digest
-    if digest not in setup.files or _has(setup.encoder_folder, digest):
-        return setup.encoder_folder
-    folder = user_cache("encoders") / digest
-    folder.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _has(folder, digest):
-            for name, content in fetched([setup.files[digest]])[0].items():
-                (folder / name).write_bytes(content)
-    return folder
 
-
-def _has(folder: Path, digest: str) -> bool:
-    try:
-        return encoder_digest(folder) == digest
-    except (OSError, UserError):
+    def has(place: Path) -> bool:
+        with suppress(OSError, UserError):
+            return encoder_digest(place) == digest
         return False
+
+    if config or has(folder):
+        return folder
+    cached = user_cache("encoders") / digest
+    cached.mkdir(parents=True, exist_ok=True)
+    with cached.with_suffix(".lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not has(cached):
+            for name, content in fetched([files[digest]])[0].items():
+                (cached / name).write_bytes(content)
+    return cached
 
 
 def prepared(setup: WorkerSetup) -> WorkerSetup:
@@ -374,12 +268,88 @@ def prepared(setup: WorkerSetup) -> WorkerSetup:
     return setup
 
 
-class WorkerProcess:
-    """Imports torch once, then trains one stage after another."""
+def stop_when_asked(ledger: Any) -> None:
+    """Set STOP once the ledger asks the processes of this node to stop, and end this process with its raylet.
 
-    def __init__(self, setup: WorkerSetup, ledger: Any, name: str) -> None:
-        self._setup, self._ledger, self._name = setup, ledger, name
-        self._prepared = False
+    From a thread: training releases the interpreter's lock while it computes.
+    """
+    end_with_parent()
+    node = ray.get_runtime_context().get_node_id()
+
+    def ask() -> None:
+        with suppress(RayActorError):  # the ledger ends with its driver
+            while not ray.get(ledger.stops.remote(node)):
+                time.sleep(ASK_SECONDS)
+            STOP.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+
+
+# ------------------------------------------------------------------------------------------------------------ training
+
+
+def train(
+    item: Item, setup: WorkerSetup, vocabulary: Vocabulary, sets: list[tuple[Examples, Any]], ledger: Any
+) -> Record | Ended:
+    """Train a stage in this process, one rank of the default process group or alone, and report to the ledger how far it is. Returns its record, or why it has none. `sets`: as of
+    `TokenCache.references`."""
+    from harness.running import run_stage
+    from harness.training.loop import Inputs
+    from harness.training.process_group import ProcessGroup
+
+    group = ProcessGroup.current()
+
+    def report(speed: Speed) -> None:
+        running = Running(speed.step, speed.steps, speed.tokens, speed.flops, speed.seconds_left)
+        if not group.rank:
+            ledger.report.remote(item.stage.key, running)
+
+    (rows, labels), *evaluations = sets
+    names = [each.digest for each in item.stage.row_sets][1:]
+    try:
+        record = run_stage(
+            item.stage,
+            Inputs(rows, labels, dict(zip(names, evaluations, strict=True))),
+            vocabulary,
+            item.metrics,
+            setup,
+            keep_weights=item.keep_weights,
+            save_at=item.save_at,
+            until=item.until,
+            report_speed=report,
+            stopping=STOP.is_set,
+            process_group=group,
+        )
+    except (
+        StoppedError
+    ) as error:  # raised by a rank, it would end the others, the first of which may still write its checkpoint
+        return Ended("stopped", str(error))
+    if record.status == "failed" and "CUDA error" in record.reason:  # which is permanent in a process
+        return Ended("died", f"its worker process cannot train any further stage: {record.reason}")
+    return record
+
+
+def _train_rank(given: dict[str, Any]) -> Record | Ended:
+    """In each rank of a worker group, to which Ray Train shows the GPUs of all ranks of its node."""
+    item, setup, vocabulary, references, ledger = given["given"]
+    stop_when_asked(ledger)
+    setup = prepared(setup)
+    if setup.device == "cuda":
+        import torch
+        from ray.train.torch import get_device
+
+        torch.cuda.set_device(get_device())
+        setup = replace(setup, device=str(get_device()))
+    return train(item, setup, vocabulary, fetched(references), ledger)
+
+
+class WorkerProcess:
+    """Imports torch once, then trains one stage after another. Where `execution.num_workers` ranks train a stage together, it takes no resources and prepares
+    nothing, and starts a worker group of Ray Train's for each stage."""
+
+    def __init__(self, setup: WorkerSetup, ledger: Any, name: str, execution: Execution) -> None:
+        self._setup, self._ledger, self._name, self._execution = setup, ledger, name, execution
+        self._prepared = execution.num_workers > 1
         stop_when_asked(ledger)
 
     def __repr__(self) -> str:
@@ -398,23 +368,109 @@ class WorkerProcess:
         if not self._prepared:
             self._setup, self._prepared = prepared(self._setup), True
 
-    def run(
-        self, item: Item, owner: Owner | None, vocabulary: Vocabulary, digests: list[str], references: list[Any]
-    ) -> WorkerResult:
+    def run(self, item: Item, vocabulary: Vocabulary, references: list[Any]) -> Ended:
+        """Train a stage and commit its record."""
         self._prepare()
-        record = self.record(item, vocabulary, digests, references)
-        return committed(item, record, self._ledger, owner, self._setup.storage)
+        record = self.record(item, vocabulary, references)
+        return record if isinstance(record, Ended) else committed(item, record, self._ledger, self._setup.storage)
 
-    def record(self, item: Item, vocabulary: Vocabulary, digests: list[str], references: list[Any]) -> Record:
-        return trained(item, self._setup, vocabulary, digests, fetched(references), ledger=self._ledger)
+    def record(self, item: Item, vocabulary: Vocabulary, references: list[Any]) -> Record | Ended:
+        """Train under Ray Train: in its local mode, which costs a third of a millisecond, or by a worker group."""
+        from ray.train import ScalingConfig
+        from ray.train.torch import TorchTrainer
+
+        logging.getLogger("ray.train").setLevel(logging.ERROR)
+        if self._execution.num_workers > 1:
+            return self.record_of_group(item, vocabulary, references)
+
+        def alone() -> Record | Ended:
+            return train(item, self._setup, vocabulary, fetched(references), self._ledger)
+
+        found: Record | Ended = TorchTrainer(alone, scaling_config=ScalingConfig(num_workers=0)).fit().return_value
+        return found
+
+    def record_of_group(self, item: Item, vocabulary: Vocabulary, references: list[Any]) -> Record | Ended:
+        from fsspec.implementations.memory import MemoryFileSystem
+        from pyarrow.fs import FSSpecHandler, PyFileSystem
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+
+        from harness.cluster.process_group_backend import ProcessGroupConfig
+
+        execution = self._execution
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        backend = "cpu:gloo,cuda:nccl" if execution.gpus_per_run >= 1 else "gloo"
+        trainer = TorchTrainer(
+            _train_rank,
+            train_loop_config={"given": (item, self._setup, vocabulary, references, self._ledger)},
+            scaling_config=ScalingConfig(
+                execution.num_workers, use_gpu=execution.gpus_per_run > 0, resources_per_worker=execution.resources
+            ),
+            torch_config=ProcessGroupConfig(backend, start_seconds=START_SECONDS),
+            run_config=RunConfig(
+                name=f"{self._name}-group",
+                storage_path=self._name,
+                storage_filesystem=PyFileSystem(FSSpecHandler(MemoryFileSystem())),  # a killed process leaves no file
+                failure_config=FailureConfig(0, controller_failure_limit=0, max_preemption_failures=0),
+            ),
+        )
+        try:
+            found: Record | Ended = trainer.fit().return_value  # the first rank's
+        except Exception as error:
+            return _group_ended(error, execution)
+        return found
+
+
+def _group_ended(error: Exception, execution: Execution) -> Ended:
+    """What the end of a worker group means for its stage. Raises UserError where the command has to end."""
+    from ray.train import PreemptionError
+
+    failures: dict[int, Exception] = getattr(error, "worker_failures", {})
+    for each in failures.values():
+        if isinstance(each, UserError):
+            raise each
+    cause = getattr(error, "controller_failure", error)
+    if type(cause).__name__ == "WorkerGroupStartupTimeoutError":
+        there, free = resources_text(ray.cluster_resources()), resources_text(ray.available_resources())
+        each_takes = f"{execution.num_workers} workers ({resources_text(execution.resources)} each)"
+        said = f"The Ray Train worker group of {each_takes} did not start in {START_SECONDS:.0f} s"
+        said += f"; the cluster has {there}, of which {free} are free; lower --num-workers or --slots."
+        if execution.address == "local":
+            raise UserError(said)
+        return Ended("stopped", said)  # a cluster may grow
+    if isinstance(error, PreemptionError) or any(map(died_with_node, (error, *failures.values()))):
+        return NODE_LEFT
+    ranks = "; ".join(f"rank {rank}: {type(each).__name__}: {first_line(each)}" for rank, each in failures.items())
+    return Ended("died", f"its worker group ended ({ranks or f'{type(cause).__name__}: {first_line(cause)}'})")
+
+
+def committed(item: Item, record: Record, ledger: Any, storage: Storage) -> Ended:
+    """Commit a stage's record, and delete its checkpoint. The record of a remake is not committed."""
+    ours, key = True, item.stage.key
+    if item.remake:  # its record stands, whether or not its weights could be made
+        answer(ledger.release.remote(key))
+    else:
+        ours = answer(ledger.commit.remote(item.stage, record))
+    if record.status != "failed" and record.provenance.get("checkpoints"):
+        storage.delete(checkpoint_of(key))
+    return Ended(record.status if ours else "elsewhere", record.reason)
 
 
 Worker: Any = ray.remote(WorkerProcess)
 
 
-def submit(
-    worker: Any, item: Item, vocabulary: Vocabulary, token_cache: TokenCache, owner: Owner | None = None, name: str = ""
-) -> Any:
-    """A reference to the result of `Worker.run`; the dashboard shows the task under `name` (default: the item's)."""
-    digests, references = token_cache.references(item.stage)
-    return worker.run.options(name=name or item.name).remote(item, owner, vocabulary, digests, references)
+def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: str, /, **options: Any) -> Any:
+    """`options`: of the actor."""
+    if execution.num_workers > 1:
+        # Ray Train's cleaner of placement groups would ask the Ray that this machine started last
+        options["runtime_env"] = {"env_vars": {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}}
+        options["num_cpus"] = 0
+    else:
+        options |= {"num_cpus": execution.cpus_per_run, "num_gpus": execution.gpus_per_run}
+    return Worker.options(**options).remote(setup, ledger, name, execution)
+
+
+def submit(worker: Any, item: Item, vocabulary: Vocabulary, token_cache: TokenCache, name: str = "") -> Any:
+    """A reference to what `Worker.run` returns; the dashboard shows the task under `name` (default: the item's)."""
+    return worker.run.options(name=name or item.name).remote(item, vocabulary, token_cache.references(item.stage))

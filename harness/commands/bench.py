@@ -5,18 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from harness.commands.execution import deadline_of
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.texts import translate
 from harness.commands.train import Show, also, train, unshown
 from harness.planning.request import Request
+from harness.planning.work import Event
 from harness.store import Store
 from harness.tracking import Trackers, check_trackers
-
-if TYPE_CHECKING:
-    from harness.planning.lifecycle import Event
 
 
 @dataclass(frozen=True)

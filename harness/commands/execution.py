@@ -44,19 +44,15 @@ def worker_setup_of(
     """For workers of a session, on every node."""
     from harness.cluster.worker import for_nodes
 
-    at_hand = [(each, each.folder.resolve()) for each in encoders if each.folder]  # unresolved encoders were refused
-    (located, folder), *others = at_hand
     setup = WorkerSetup(
-        folder,
+        {each.encoder.digest: (each.folder.resolve(), each.new_config) for each in encoders if each.folder},
         storage,
         execution.threads,
-        encoder_config=located.new_config,
         micro_batch=request.micro_batch or 0,
         dev_points=request.dev_points,
         checkpoint_seconds=60 * request.checkpoint_minutes,
-        further={each.encoder.digest: (folder, each.new_config) for each, folder in others},
     )
-    return for_nodes(setup, execution, located.encoder.digest)
+    return for_nodes(setup, execution)
 
 
 def check_machine(request: Request) -> None:

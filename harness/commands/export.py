@@ -145,7 +145,7 @@ def _write(recorded: StageRecord, model: TrainedModel, folder: Path) -> tuple[Fo
         head = Head(tensors, model.kind.names, model.kind.per_token)
     objective.to("cpu")
     form = write_model(objective.encoder, folder, head)
-    write_tokenizer(model.setup.encoder_folder, objective.encoder, folder, stage.data.max_length)
+    write_tokenizer(model.setup.encoders[stage.encoder.digest][0], objective.encoder, folder, stage.data.max_length)
     temperature = temperature_of(stage, recorded.record)
     settings = {
         "key": recorded.key,

@@ -304,7 +304,7 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf) -> None:
 
         storage = storage_of(request, store)
         storage.probe()
-        ledger, read = start_ledger(store, storage, opened.owner), reader(plan, located, tokeniser, store)
+        ledger, read = start_ledger(store, opened.owner), reader(plan, located, tokeniser, store)
         stop_requests = StopRequests(ledger, deadline)
         token_cache = TokenCache(lambda rows, data, _: read(rows, data))
         for stage in plan.stages.values():
@@ -323,7 +323,6 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf) -> None:
             "vocabulary": tokeniser.vocabulary,
             "references": token_cache.made,
             "ledger": ledger,
-            "driver": opened.owner,
             "execution": settled,
             "retry": request.retry,
         }

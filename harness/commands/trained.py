@@ -18,7 +18,7 @@ from harness.devices import on_cpu
 from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
 from harness.kinds import Kind
-from harness.planning.work import Item
+from harness.planning.work import Event, Item
 from harness.specs import Record, Stage
 from harness.storage import Storage, weights_of
 from harness.tasks.task import Task
@@ -26,7 +26,6 @@ from harness.tasks.task import Task
 if TYPE_CHECKING:
     from harness.encoders.tokens import Tokeniser
     from harness.objectives.base import TrainingObjective
-    from harness.planning.lifecycle import Event
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,8 @@ def worker_setup(recorded: StageRecord, prepared: Prepared, storage: Storage) ->
         raise UserError(f"The encoder {located.name} is not at hand; fetch it with 'harness bench', or name a folder.")
     threads = int(origin.get("threads", execution_of(prepared.request, prepared.resolved).threads))
     device = "cuda" if torch.cuda.is_available() and not on_cpu(origin) else "cpu"
-    return WorkerSetup(located.folder.resolve(), storage, threads, device, encoder_config=located.new_config)
+    encoders = {located.encoder.digest: (located.folder.resolve(), located.new_config)}
+    return WorkerSetup(encoders, storage, threads, device)
 
 
 def _checked_against_record(
@@ -129,7 +129,7 @@ def _checked_against_record(
     from harness.running import device_name, restored
 
     stage, record, key = prepared.plan.stages[recorded.key], recorded.record, recorded.key[:12]
-    tokeniser = Tokeniser(setup.encoder_folder)
+    tokeniser = Tokeniser(setup.encoders[stage.encoder.digest][0])
     torch.set_num_threads(setup.threads)
     torch.set_float32_matmul_precision("highest")
     try:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from harness.specs import Parent, Stage, Status
 from harness.storage import weights_of
 
 if TYPE_CHECKING:
     from harness.planning.runs import Plan
+
+End = Literal["done", "failed", "diverged", "elsewhere"]
+"""'elsewhere': recorded as done by another command."""
 
 
 @dataclass
@@ -40,6 +43,40 @@ class Item:
         """The names of the weights that it stores."""
         final = (weights_of(self.stage.key),) if self.keep_weights else ()
         return (*final, *(weights_of(self.stage.key, step) for step in self.save_at))
+
+
+class Ended(NamedTuple):
+    """What became of a stage that a worker was given: a record of ours, or 'elsewhere' one of another command, which has its lease; 'stopped' with a
+    checkpoint; 'left' with its node; 'died' with its process."""
+
+    status: Literal[End, "stopped", "left", "died"]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Running:
+    """How far a running stage is: `step` of `steps` updates, its tokens and FLOPs a second while it trains, and the
+    seconds that are left at this speed."""
+
+    step: int
+    steps: int
+    tokens: float
+    flops: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to a stage, for people. 'notice': what the cluster lacks, while this stage waits. 'running': how far it is."""
+
+    kind: Literal[End, "started", "running", "retried", "waiting", "notice"]
+    item: Item
+    reason: str = ""
+    running: Running | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.kind in get_args(End)
 
 
 def work(

@@ -12,7 +12,7 @@ import socket
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,10 +70,6 @@ class Owner:
     def current(cls) -> Owner:
         pid = os.getpid()
         return cls(uuid.uuid4().hex, _host(), pid, started_at(psutil.Process(pid)))
-
-    def here(self) -> Owner:
-        """An owner for this process, which works for a driver: its leases end with this process, or with the driver's."""
-        return replace(Owner.current(), token=f"{self.token}/{uuid.uuid4().hex[:8]}")
 
 
 def _host() -> str:
@@ -236,9 +232,8 @@ class Store(Database):
             connection.execute(mine.values(renewed_at=self._now(connection)))
 
     def release(self, owner: Owner, key: str | None = None) -> None:
-        """Release one lease, or all of an owner and of the processes that work for it. Not retried: they expire at the owner's end anyway."""
-        every = LEASES.c.owner.startswith(owner.token)
-        lease = every if key is None else (LEASES.c.owner == owner.token) & (LEASES.c.key == key)
+        """Release one lease, or all of an owner. Not retried: they expire at the owner's end anyway."""
+        lease = (LEASES.c.owner == owner.token) & (LEASES.c.key == key if key else sa.true())
         with suppress(TransientError), self._write() as connection:
             connection.execute(sa.delete(LEASES).where(lease))
 
@@ -247,7 +242,7 @@ class Store(Database):
         """Whether another live driver holds a lease: weights may be in use."""
         with self._read() as connection:
             now = self._now(connection)
-            rows = connection.execute(sa.select(LEASES).where(~LEASES.c.owner.startswith(owner.token))).mappings()
+            rows = connection.execute(sa.select(LEASES).where(LEASES.c.owner != owner.token)).mappings()
             return any(_alive(row, now) for row in rows)
 
     # ---------------------------------------------------------------- runs (labels)

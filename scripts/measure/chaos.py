@@ -115,10 +115,10 @@ KINDS = {
 }
 """How often each is drawn: the last six end the command, whose start takes longer than all that the others cost."""
 TITLES = {
-    "worker": ("/movies/", "RayTrainWorker", "execute._join", "WorkerGroup"),
-    "stopped": ("/movies/", "RayTrainWorker", "execute._join", "WorkerGroup"),
+    "worker": ("/movies/", "RayTrainWorker", "execute._join"),
+    "stopped": ("/movies/", "RayTrainWorker", "execute._join"),
     "rank": ("RayTrainWorker", "execute._join"),
-    "controller": ("WorkerGroup", "TrainController"),
+    "controller": ("/movies/", "TrainController"),
     "trial": ("ResourceTrainable",),
 }
 """What Ray shows of the processes of these kinds: of one that trains the stage's name, or what the processes of a group show."""

@@ -12,9 +12,11 @@ import trained
 from cli.conftest import BENCH, Harness
 from cluster import in_process
 
+from harness.cluster.stages import Stages
 from harness.commands.prepare import prepare
-from harness.planning.lifecycle import Lifecycle
 from harness.planning.request import Request, overrides_of
+from harness.planning.work import Ended
+from harness.storage import Storage
 
 
 def test_a_bench_without_time_trains_nothing_and_the_same_command_goes_on(
@@ -50,10 +52,12 @@ def test_stages_start_in_the_order_of_growing_grids(workdir: Path, bert: Path) -
     for run in prepared.plan.runs:
         assert turns[run.stage.key] == place[(3, 1, 0).index(run.subset), (7, 5).index(run.seed)]
         assert all(turns[parent.key] <= turns[run.stage.key] for parent in run.stage.chain)
-    life, order = Lifecycle(prepared.items), []
-    while item := life.next_item():
-        life.started(item)
-        life.finished(item, "done")
+    storage, order = Storage(str(workdir / "weights")), []
+    stages = Stages(prepared.items, lambda *asked: "granted" if asked[0] == "lease" else None, storage, False)
+    while item := stages.next():
+        for name in item.stored:
+            storage.write(name, b"weights")
+        stages.ended(item, Ended("done"))
         order.append(item.turn)
     assert order == sorted(order), "parents of a later turn wait for children of an earlier one"
     assert len(order) == len(prepared.items)

@@ -11,8 +11,7 @@ from store.samples import stage
 
 from harness.cli import progress
 from harness.cli.progress import StageProgress
-from harness.planning.lifecycle import Event, Running
-from harness.planning.work import Item
+from harness.planning.work import Event, Item, Running
 
 Clock = Callable[[float], None]
 

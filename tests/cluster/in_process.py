@@ -1,4 +1,4 @@
-"""The driver of a bench without Ray: its leases, lifecycle and records are the real ones, and this process is the only worker."""
+"""The driver of a bench without Ray: its leases, stages and records are the real ones, and this process is the only worker."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from unittest.mock import Mock
 import pytest
 
 from harness.cli import main
-from harness.cluster import ledger as ledger_module
 from harness.cluster import worker as worker_module
-from harness.cluster.ledger import LeasedStages, Ledger
-from harness.cluster.worker import TokenCache, WorkerResult, trained
+from harness.cluster.ledger import Ledger
+from harness.cluster.stages import Stages
+from harness.cluster.worker import TokenCache, train
 from harness.encoders.tokens import Vocabulary
 from harness.execution import Execution, WorkerSetup
-from harness.planning.lifecycle import Event, Lifecycle
-from harness.planning.work import Item
-from harness.specs import Stage
-from harness.storage import weights_of
+from harness.planning.work import Ended, Event, Item
 from harness.store import Owner, Store
 
 LedgerHere: Any = Ledger.__ray_metadata__.modified_class
+
+
+def ask(ledger: Any, method: str, *arguments: Any) -> Any:
+    """As `harness.cluster.ledger.ask`."""
+    return getattr(ledger, method)(*arguments)
 
 
 @contextmanager
@@ -54,36 +56,33 @@ class PoolHere:
         self._token_cache = TokenCache(tokenised)
         self._owner, self._store = Owner.current(), store
         self._deadline, self.over = deadline, ""
-        self._ledger = LedgerHere(store.url, setup.storage, self._owner)
+        self._ledger = LedgerHere(store.url, self._owner)
 
     def run(self, items: Iterable[Item]) -> Iterator[Event]:
-        life = Lifecycle(list(items))
-        stages = LeasedStages(life, self._ledger, self._setup.storage, None, self._discard)
-        while life.unfinished:
+        stages = Stages(items, lambda *asked: ask(self._ledger, *asked), self._setup.storage, self._keep_weights)
+        while stages.open:
             if time.monotonic() >= self._deadline:
                 self.over = "the time of this command is over"
                 break
-            item = life.next_item()
-            assert item is not None, "no other driver holds a stage"
-            yield from stages.lease(item)
-            if life.state(item.stage.key) == "running":
-                yield from stages.trained(item, self._train(item))
+            item = stages.next()
+            yield from stages.events()
+            if item:
+                stages.ended(item, self._train(item))
+                yield from stages.events()
 
-    def _train(self, item: Item) -> WorkerResult:
+    def _train(self, item: Item) -> Ended:
         PoolHere.trained += 1
         if PoolHere.trained > self.stop_after > 0:
             raise KeyboardInterrupt
-        digests, sets = self._token_cache.references(item.stage)
-        vocabulary = self._vocabularies[item.stage.encoder.digest]
-        record = trained(item, self._setup, vocabulary, digests, sets, ledger=Mock(), launch=lambda train: train())
+        vocabulary, sets = self._vocabularies[item.stage.encoder.digest], self._token_cache.references(item.stage)
+        record = train(item, self._setup, vocabulary, sets, Mock())
+        if isinstance(record, Ended):
+            return record
         if item.remake:
             self._ledger.release(item.stage.key)
-            return WorkerResult(record.status, record.reason, True)
-        return WorkerResult(record.status, record.reason, self._ledger.commit(item.stage, record))
-
-    def _discard(self, stage: Stage) -> None:
-        if not self._keep_weights:
-            self._setup.storage.delete(weights_of(stage.key))
+        elif not self._ledger.commit(item.stage, record):
+            return Ended("elsewhere")
+        return Ended(record.status, record.reason)
 
     def close(self) -> None:
         self._store.release(self._owner)
@@ -93,7 +92,6 @@ def patch(monkeypatch: pytest.MonkeyPatch, stop_after: int = 0) -> None:
     """Let benches of this process train here; `stop_after`: KeyboardInterrupt after so many stages."""
     monkeypatch.setattr("harness.cluster.session.session", session_here)
     monkeypatch.setattr("harness.cluster.pool.Pool", PoolHere)
-    monkeypatch.setattr(ledger_module, "ask", lambda ledger, what, *arguments: getattr(ledger, what)(*arguments))
     monkeypatch.setattr(worker_module, "_stored", lambda what, content: content)
     monkeypatch.setattr(PoolHere, "stop_after", stop_after)
     monkeypatch.setattr(PoolHere, "trained", 0)

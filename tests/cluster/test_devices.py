@@ -47,7 +47,7 @@ def test_a_worker_trains_on_the_gpu_that_ray_gave_it(
 ) -> None:
     machine.setattr("ray.get_gpu_ids", lambda: given)
     machine.setattr("torch.cuda.is_available", lambda: there)
-    assert prepared(WorkerSetup(tmp_path, Storage(str(tmp_path)))).device == device
+    assert prepared(WorkerSetup({}, Storage(str(tmp_path)))).device == device
 
 
 def test_a_worker_multiplies_in_float32(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_worker_multiplies_in_float32(tmp_path: Path) -> None:
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("high")
-        prepared(WorkerSetup(tmp_path, Storage(str(tmp_path))))
+        prepared(WorkerSetup({}, Storage(str(tmp_path))))
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
         torch.set_float32_matmul_precision(before)

@@ -71,38 +71,27 @@ class TestTwoNodes:
         assert re.match(rf"{start}/proc/self/cwd/weights; name one with --storage that all nodes share", said)
 
 
-class TestEncoderFiles:
-    @pytest.fixture
-    def lent(self, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerSetup:
-        """On a node without the encoder's folder."""
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        monkeypatch.setattr("ray.put", lambda value: value)
-        monkeypatch.setattr("ray.get", lambda value, timeout: value)
-        digest = encoder_digest(bert)
-        setup = worker.for_nodes(WorkerSetup(bert, Storage(str(tmp_path / "storage"))), Execution("auto"), digest)
-        return replace(setup, encoder_folder=tmp_path / "nowhere")
+@pytest.mark.parametrize("there", ["nothing", "another encoder", "half of it in the cache"])
+def test_an_encoder_is_fetched_where_it_is_not(
+    there: str, bert: Path, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("ray.put", lambda value: value)
+    monkeypatch.setattr("ray.get", lambda value, timeout: value)
+    digest, folder = encoder_digest(bert), folders["roberta"] if there == "another encoder" else tmp_path / "nowhere"
+    setup = worker.for_nodes(WorkerSetup({digest: (bert, None)}, Storage(str(tmp_path / "s"))), Execution("auto"))
 
-    def test_another_encoder_under_the_same_name_is_not_taken(
-        self, lent: WorkerSetup, folders: dict[str, Path]
-    ) -> None:
-        setup = worker.on_this_node(replace(lent, encoder_folder=folders["roberta"]))
-        assert encoder_digest(setup.encoder_folder) == lent.encoder_digest
+    def found() -> Path:
+        ((here, _),) = worker.on_this_node(replace(setup, encoders={digest: (folder, None)})).encoders.values()
+        assert encoder_digest(here) == digest
+        return here
 
-    def test_half_a_cache_is_fetched_again(self, lent: WorkerSetup) -> None:
-        folder = worker.on_this_node(lent).encoder_folder
-        weights = folder / "model.safetensors"
+    if there == "half of it in the cache":
+        weights = found() / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-4])
-        assert worker.on_this_node(lent).encoder_folder == folder
-        assert encoder_digest(folder) == lent.encoder_digest
-
-    def test_another_harness_is_refused(self, lent: WorkerSetup) -> None:
-        with pytest.raises(UserError, match="has another harness than the driver; install the same one there"):
-            worker.on_this_node(replace(lent, code="another"))
-
-    def test_on_one_machine_nothing_is_left_and_nothing_fetched(self, bert: Path, tmp_path: Path) -> None:
-        setup = WorkerSetup(bert, Storage(str(tmp_path / "storage")))
-        assert worker.on_this_node(worker.for_nodes(setup, Execution(), encoder_digest(bert))) == setup
-        assert not (tmp_path / "storage").exists()
+    assert found() not in (folder, bert)
+    with pytest.raises(UserError, match="has another harness than the driver"):
+        worker.on_this_node(replace(setup, code="another"))
 
 
 @pytest.mark.ray

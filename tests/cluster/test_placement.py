@@ -22,16 +22,13 @@ import ray
 from cluster.driver import waited
 from ray.cluster_utils import Cluster
 
-from harness.cluster import ledger as ledger_module
 from harness.cluster import pool as pool_module
-from harness.cluster import stop
+from harness.cluster import worker
 from harness.cluster.pool import Pool
 from harness.cluster.worker import WorkerProcess, slots_in
 from harness.encoders.tokens import Vocabulary
-from harness.errors import StoppedError
 from harness.execution import Execution, WorkerSetup
-from harness.planning.lifecycle import Event
-from harness.planning.work import Item
+from harness.planning.work import Ended, Event, Item
 from harness.specs import Data, Encoder, Objective, Optim, Record, RowSet, Stage
 from harness.storage import Storage
 from harness.store import Store
@@ -46,8 +43,8 @@ class Idler(WorkerProcess):
     def _prepare(self) -> None:
         """Without torch."""
 
-    def record(self, item: Item, *_: Any) -> Record:
-        folder = Path(self._setup.encoder_folder)
+    def record(self, item: Item, *_: Any) -> Record | Ended:
+        ((folder, _),) = self._setup.encoders.values()
         context = ray.get_runtime_context()
         place = {"pid": os.getpid(), "node": context.get_node_id()}
         begun = folder / "begun" / f"{item.stage.seed}.{uuid.uuid4().hex}"
@@ -55,16 +52,14 @@ class Idler(WorkerProcess):
         begun.with_suffix(".part").rename(begun)
         while not (folder / "go").exists():
             time.sleep(0.02)
-            if stop.STOP.is_set():
-                raise StoppedError("stopped")
+            if worker.STOP.is_set():
+                return Ended("stopped", "stopped")
         return Record(item.stage.key, "done", flops=1e9, seconds=0.01, provenance={"host": "none", "encoder": "e" * 32})
 
 
 def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: str, /, **options: Any) -> Any:
     kind: Any = ray.remote(Idler)
-    return kind.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run, **options).remote(
-        setup, ledger, name
-    )
+    return kind.options(num_cpus=execution.cpus_per_run, **options).remote(setup, ledger, name, execution)
 
 
 class Bench:
@@ -83,7 +78,7 @@ class Bench:
         self._thread.start()
 
     def _run(self) -> None:
-        setup = WorkerSetup(self.folder, Storage(str(self.folder / "products")))
+        setup = WorkerSetup({"e" * 32: (self.folder, None)}, Storage(str(self.folder / "products")))
         empty = (np.zeros(1, np.int32), np.zeros(1, np.int64))
         vocabularies = {item.stage.encoder.digest: Vocabulary(9, None) for item in self.every}
         try:
@@ -145,8 +140,8 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "RECOUNT_SECONDS", 0.5)
-    monkeypatch.setattr(ledger_module, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(pool_module, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(pool_module, "STALL_SECONDS", 3.0)
 
 
 @contextmanager
@@ -203,7 +198,7 @@ def test_a_node_that_joins_is_used_and_one_that_leaves_gives_its_runs_back(clust
     """The node under a stage leaves, which is not the stage's fault; the whole cluster is gone for a while."""
 
     def without_nodes() -> list[str]:
-        return [sentence for sentence in bench.said("notice") if sentence.startswith("waiting for nodes")]
+        return [sentence for sentence in bench.said("notice") if sentence.startswith("waiting for a worker of 1 CPUs")]
 
     with node(cluster, num_cpus=1) as first:
         bench = Bench(tmp_path, leaves(6), Execution())
@@ -214,17 +209,15 @@ def test_a_node_that_joins_is_used_and_one_that_leaves_gives_its_runs_back(clust
             orphans = [each["pid"] for each in bench.begun() if each["node"] == second.node_id]
             assert not any(map(psutil.pid_exists, orphans)), "it would hold what it holds"
             bench.waits_for("it back", lambda: bench.said("retried"))
+        before = len(without_nodes())  # on a busy machine
         leave(cluster, first)
-        bench.waits_for("a word of it", without_nodes)
+        bench.waits_for("a word of it", lambda: len(without_nodes()) > before)
     with node(cluster, num_cpus=2):
         bench.go()
         records = bench.ends()
     assert [each.status for each in records.values()] == ["done"] * 6
     assert bench.said("retried") == ["its worker's node left"] * 2
     assert all(item.deaths == 0 for item in bench.every)
-    assert len(without_nodes()) == 1, "once"
-    others = [sentence for sentence in bench.said("notice") if sentence not in without_nodes()]
-    assert all(sentence.startswith("waiting for a worker of") for sentence in others), "on a busy machine"
 
 
 def drain(cluster: Cluster, leaving: Any) -> None:

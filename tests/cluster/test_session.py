@@ -91,14 +91,6 @@ def test_a_ray_that_does_not_start_is_ended_and_keeps_its_logs_where_the_error_s
         assert (folders[0] / "r" / "session_1" / "logs").is_dir()
 
 
-def test_a_process_that_may_open_too_few_files_is_told_so() -> None:
-    few = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, 64))\n"
-    code = f"{few}from harness.cli import main; main(['doctor'])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "MISS  ray start" in done.stdout
-    assert "Ray needs 128 open files, and this process may have 64" in done.stdout
-
-
 def test_a_folder_that_a_command_has_not_made_is_left_alone(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody can write into the folder of temporary files: what stands there may be a trap of another user's."""
     precious = short / "precious"

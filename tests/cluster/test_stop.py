@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from harness.cluster import stop
+from harness.cluster import worker
 from harness.cluster.tune import HarnessTrial
-from harness.store import Owner
 
 LIBC = ctypes.CDLL(None)
 SET, GET = 1, 2
@@ -29,13 +28,12 @@ def start_trial() -> None:
     given |= {
         "points": SimpleNamespace(runs=lambda point: (), request=SimpleNamespace(methods=())),
         "references": {},
-        "driver": Owner.current(),
     }
     HarnessTrial.setup(object.__new__(HarnessTrial), {"number": 0, "point": {}}, **given)
 
 
 def start_worker() -> None:
-    stop.stop_when_asked(None)
+    worker.stop_when_asked(None)
 
 
 @pytest.mark.skipif(not hasattr(LIBC, "prctl"), reason="Linux only")
@@ -43,8 +41,8 @@ def start_worker() -> None:
 @pytest.mark.parametrize("start", [start_trial, start_worker])
 def test_it_is_killed_with_its_raylet(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an orphan of a trial keeps its leases: on 25 November 2026 a study waited for one for ever."""
-    monkeypatch.setattr(stop.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
-    monkeypatch.setattr(stop.threading.Thread, "start", lambda self: None)
+    monkeypatch.setattr(worker.ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
+    monkeypatch.setattr(worker.threading.Thread, "start", lambda self: None)
     start()
     set_to = ctypes.c_int()
     LIBC.prctl(GET, ctypes.byref(set_to))

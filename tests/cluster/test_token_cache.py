@@ -61,9 +61,8 @@ def test_once_a_row_set_and_way_of_reading(put: list[Any]) -> None:
     token_cache = TokenCache(tokenised)
     for stage in STAGES:
         data = stage.data
-        digests, references = token_cache.references(stage)
+        references = token_cache.references(stage)
         evaluations = [*([data.dev] if data.dev else []), *data.tests]
-        assert digests == [rows.digest for rows in evaluations]
         # Evaluation sets are read text by text, however the training rows are.
         assert [put[reference] for reference in references] == [
             (data.train.digest, data.max_length, data.views, data.blocks),

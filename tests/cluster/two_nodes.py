@@ -29,7 +29,8 @@ def at(node: str, setup: WorkerSetup) -> Any:
 
     def start() -> tuple[str, str]:
         try:
-            return str(worker.on_this_node(setup).encoder_folder), ""
+            ((folder, _),) = worker.on_this_node(setup).encoders.values()
+            return str(folder), ""
         except UserError as error:
             return "", str(error)
 
@@ -49,13 +50,13 @@ def main() -> dict[str, Any]:
         os.chdir(folder)
         found: dict[str, Any] = {}
         encoder, digest = HERE / "encoder", encoder_digest(folder / "encoder")
-        setup = WorkerSetup(encoder, Storage(str(folder / "shared")))
-        marked = worker.for_nodes(setup, CLUSTER, digest)
+        setup = WorkerSetup({digest: (encoder, None)}, Storage(str(folder / "shared")))
+        marked = worker.for_nodes(setup, CLUSTER)
         (head,) = {node["NodeID"] for node in ray.nodes()} - {second.node_id}
         found["folders"] = ray.get([at(node, marked) for node in (head, second.node_id, second.node_id)])
-        new = worker.for_nodes(replace(setup, encoder_config={"model_type": "bert"}), CLUSTER, digest)
+        new = worker.for_nodes(replace(setup, encoders={digest: (encoder, {"model_type": "bert"})}), CLUSTER)
         found["new"] = ray.get(at(second.node_id, new))
-        local = worker.for_nodes(replace(setup, storage=Storage(str(HERE / "weights"))), CLUSTER, digest)
+        local = worker.for_nodes(replace(setup, storage=Storage(str(HERE / "weights"))), CLUSTER)
         found["local path"] = ray.get(at(second.node_id, local))
         return found
     finally:

@@ -142,7 +142,7 @@ def _pool(
         for number, stage in enumerate(stages)
     ]
     store = Store(f"sqlite:///{folder}/harness.db")
-    setup = WorkerSetup(folder, Storage(str(folder / "products")), encoder_config=config)
+    setup = WorkerSetup({"made": (folder, config)}, Storage(str(folder / "products")))
     execution = Execution(slots=1, gpus_per_run=1.0 if setting.cuda else 0.0)
     with session(execution, {}) as (_, settled):
         from harness.cluster.pool import Pool
@@ -161,9 +161,18 @@ def test_a_worker_group_of_one(setting: Setting, measured: Measured) -> None:
     stage = _stage(SEED)
 
     def start(execution: Any, setup: Any, ledger: Any, name: str, /, **options: Any) -> Any:
-        from harness.cluster.worker_group import WorkerGroup
+        import ray
 
-        return WorkerGroup.options(**options).remote(setup, ledger, name, execution)
+        from harness.cluster.worker import WorkerProcess
+
+        class Group(WorkerProcess):
+            record = WorkerProcess.record_of_group
+
+            def _prepare(self) -> None:
+                pass
+
+        kind: Any = ray.remote(num_cpus=0)(Group)
+        return kind.options(**options).remote(setup, ledger, name, execution)
 
     _, (record,) = _pool(setting, "group", [stage], start)
     assert record.status == "done", record.reason
@@ -235,24 +244,23 @@ def _with_fault(
         from harness.cluster.worker import WorkerProcess
 
         class Faulty(WorkerProcess):
-            def record(self, item: Any, vocabulary: Any, digests: Any, references: Any) -> Any:
-                from harness.cluster.worker import fetched, launch_alone
-                from harness.cluster.worker import trained as train_item
+            def __init__(self, *given: Any) -> None:
+                super().__init__(*given)
+                from harness import running
 
-                def launch(train_function: Any) -> Any:
-                    def faulty() -> Any:
-                        fault()
-                        return train_function()
+                place: Any = running
+                whole = place.train
 
-                    return launch_alone(faulty)
+                def faulty(*given: Any, **options: Any) -> Any:
+                    fault()
+                    return whole(*given, **options)
 
-                sets = fetched(references)
-                return train_item(item, self._setup, vocabulary, digests, sets, ledger=self._ledger, launch=launch)
+                place.train = faulty
 
         kind: Any = ray.remote(WorkerProcess if started else Faulty)
         started.append(name)
         options |= {"num_cpus": execution.cpus_per_run, "num_gpus": execution.gpus_per_run}
-        return kind.options(**options).remote(setup, ledger, name)
+        return kind.options(**options).remote(setup, ledger, name, execution)
 
     events, records = _pool(setting, name, stages, start)
     return [event for event in events if event.kind != "notice"], started, records

@@ -15,7 +15,6 @@ from views.runs import filled, result, rows_of
 
 from harness.encoders import Located
 from harness.errors import UserError
-from harness.planning.lifecycle import Event, Lifecycle
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import HOURS, Figure, Table, load_table
 from harness.planning.work import Item, work
@@ -210,36 +209,3 @@ def test_points_over_hours_stand_where_the_records_say() -> None:
         assert line == sorted(line)
         assert len(line) == 5
     assert {*points_of(filled(r, [], rows_of(r)))["x"]} == {None}
-
-
-class TestLifecycle:
-    PLAN = plan_of(table_of(steps=(50_000, 100_000)))
-    LEAVES = tuple(run.stage for run in PLAN.runs)
-    (PARENT,) = pre_training(PLAN)
-
-    def items(self) -> list[Item]:
-        return [Item(leaf, leaf.key, 1.0, (), False, False, 0) for leaf in self.LEAVES]
-
-    def test_deleted_weights_of_several_updates_are_made_again_together(self) -> None:
-        life = Lifecycle(self.items())
-        for _ in self.LEAVES:
-            item = life.next_item()
-            assert item is not None
-            outputs = life.weights_missing(item, "here")
-        assert not any(isinstance(each, Event) for each in outputs), "once for both"
-        remake = life.next_item()
-        assert remake is not None
-        assert remake.stage.key == self.PARENT.key
-        assert (remake.save_at, remake.keep_weights, remake.until) == ((50_000, 100_000), False, 100_000)
-        life.started(remake)
-        life.finished(remake, "done")
-        assert life.count("ready") == 2
-
-    def test_another_driver_recorded_the_run_without_them(self) -> None:
-        parent = to_do(self.PLAN)[self.PARENT.key]
-        life = Lifecycle([parent, *self.items()])
-        item = life.next_item()
-        assert item is parent
-        assert life.recorded(item, "done", weights=False) == []
-        assert item.remake
-        assert life.state(self.PARENT.key) == "ready"

@@ -55,7 +55,7 @@ def run(
         if reports == die_after:
             raise Killed
 
-    vocabulary = tiny.vocabulary(place.encoder_folder)
+    vocabulary = tiny.vocabulary(place.encoders[stage.encoder.digest][0])
     metrics = (stage.selection.metric,) if stage.selection else tiny.METRICS
     return run_stage(stage, inputs, vocabulary, metrics, place, keep_weights=True, report=report, stopping=stopping)
 

@@ -35,7 +35,7 @@ def run(
     keep_weights: bool = True,
     report: Callable[[Any], None] = lambda _: None,
 ) -> Record:
-    vocabulary = tiny.vocabulary(place.encoder_folder)
+    vocabulary = tiny.vocabulary(place.encoders[stage.encoder.digest][0])
     saves: dict[str, Any] = {"keep_weights": keep_weights, "save_at": save_at, "until": until}
     return run_stage(stage, inputs, vocabulary, tiny.METRICS, place, report=report, **saves)
 

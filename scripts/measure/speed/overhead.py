@@ -59,12 +59,26 @@ def start_worker_into(workers: list[Any]) -> Any:
     def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: str, /, **options: Any) -> Any:
         import ray
 
-        from harness.cluster.worker import WorkerProcess, fetched, launch_alone, trained
+        from harness.cluster.worker import WorkerProcess
 
         class Timed(WorkerProcess):
             def __init__(self, *given: Any) -> None:
                 super().__init__(*given)
                 self._spent: list[tuple[float, float, float, float]] = []
+                self._inside = 0.0
+                from harness import running
+
+                place: Any = running
+                whole = place.train
+
+                def timed(*given: Any, **options: Any) -> Any:
+                    began = time.perf_counter()
+                    try:
+                        return whole(*given, **options)
+                    finally:
+                        self._inside = time.perf_counter() - began
+
+                place.train = timed
 
             def run(self, *given: Any) -> Any:
                 began, self._inside = time.perf_counter(), 0.0
@@ -73,26 +87,12 @@ def start_worker_into(workers: list[Any]) -> Any:
                 self._spent.append((began, time.perf_counter(), self._inside, resident))
                 return found
 
-            def record(self, item: Any, vocabulary: Any, digests: Any, references: Any) -> Any:
-                def launch(train_function: Any) -> Any:
-                    def timed() -> Any:
-                        began = time.perf_counter()
-                        try:
-                            return train_function()
-                        finally:
-                            self._inside = time.perf_counter() - began
-
-                    return launch_alone(timed)
-
-                sets = fetched(references)
-                return trained(item, self._setup, vocabulary, digests, sets, launch=launch, ledger=self._ledger)
-
             def spent(self) -> list[tuple[float, float, float, float]]:
                 return self._spent
 
         kind: Any = ray.remote(Timed)
         made = kind.options(num_cpus=execution.cpus_per_run, num_gpus=execution.gpus_per_run, **options)
-        workers.append(made.remote(setup, ledger, name))
+        workers.append(made.remote(setup, ledger, name, execution))
         return workers[-1]
 
     return start_worker
