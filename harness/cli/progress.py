@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,9 +18,12 @@ from harness.cli.terminal import duration, print_lines, printable
 from harness.commands.prepare import Prepared
 from harness.errors import UserError
 from harness.planning.estimate import Timed, remaining
-from harness.planning.work import Event, Item, Running
+from harness.planning.work import Event, Item
 from harness.search.points import Trial, best_trial
 from harness.wording import in_points
+
+if TYPE_CHECKING:
+    from harness.training.result import Speed
 
 ASK_ABOVE_HOURS = 1.0
 LINE_EVERY_SECONDS = 10.0
@@ -117,7 +120,7 @@ class StageProgress(_Progress):
         self._counts = Counter({"done before": reused})
         self._waiting = {item.stage.key: item for item in items}
         self._running: dict[str, tuple[Item, float]] = {}
-        self._speeds: dict[str, Running] = {}
+        self._speeds: dict[str, Speed] = {}
         self._timed: deque[Timed] = deque(maxlen=LEARNED_FROM)
         self._most = 1
         self._left, self._left_at = "", -ESTIMATE_EVERY_SECONDS

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import ray
 from ray.exceptions import RayActorError
@@ -16,9 +16,11 @@ from ray.util.placement_group import remove_placement_group
 from harness import private
 from harness.cluster.worker import answer, on_driver_node
 from harness.errors import KEPT, UserError
-from harness.planning.work import Running
 from harness.specs import Record, Stage, Status, trained_again
 from harness.store import RENEW_SECONDS, Grant, Owner, Store
+
+if TYPE_CHECKING:
+    from harness.training.result import Speed
 
 F = TypeVar("F", bound=Callable[..., Any])
 LOOK_SECONDS = 2.0
@@ -44,7 +46,7 @@ class Ledger:
         """Which trial of a study trains a stage now."""
         self._tried: set[str] = set()
         self._stopping: frozenset[str] | None = frozenset()
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, Speed] = {}
         threading.Thread(target=self._renew, daemon=True).start()
 
     def __repr__(self) -> str:
@@ -104,12 +106,12 @@ class Ledger:
         return self._stopping is None or node in self._stopping
 
     @_concurrent
-    def report(self, key: str, running: Running) -> None:
+    def report(self, key: str, speed: Speed) -> None:
         """A worker's report of the stage that it trains."""
-        self._running[key] = running
+        self._running[key] = speed
 
     @_concurrent
-    def reports(self) -> dict[str, Running]:
+    def reports(self) -> dict[str, Speed]:
         """The last report of each stage since the last question."""
         reports, self._running = self._running, {}
         return reports

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from harness.cluster.worker import (
 from harness.encoders.tokens import Vocabulary
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
-from harness.planning.work import Event, Item
+from harness.planning.work import Ended, Event, Item
 from harness.store import Owner, Store
 
 MOST_ASKED = 100
@@ -54,40 +54,35 @@ class WorkerHandle:
     stages: int = 0
 
 
+@dataclass
 class Pool:
     """Runs items to their end: `pool = Pool(...); for event in pool.run(items): ...; pool.close()`. `run` may be called again: the
     workers stay. There are as many as fit on this machine, or, of a cluster, as `--slots` or the stages ask for.
 
     `vocabularies`: by the digest of the encoder; `keep_weights`: also those that no unfinished stage starts from. `deadline`: by
-    `time.monotonic()`; then, or when this node leaves the cluster, running stages stop with a checkpoint and `run` ends. `start_worker` starts a worker: as
+    `time.monotonic()`; then, or when this node leaves the cluster, running stages stop with a checkpoint and `run` ends. `start_worker`: as
     `harness.cluster.worker.start_worker`.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        setup: WorkerSetup,
-        vocabularies: Mapping[str, Vocabulary],
-        tokenised: Tokenised,
-        execution: Execution,
-        table: str,
-        start_worker: Callable[..., Any] = start_worker,
-        keep_weights: bool = False,
-        deadline: float = math.inf,
-    ) -> None:
-        self._owner, self._store, self._setup, self._execution = Owner.current(), store, setup, execution
-        self._vocabularies, self._token_cache = vocabularies, TokenCache(tokenised)
-        self._start_worker, self._table, self._keep_weights = start_worker, table, keep_weights
-        self._ledger = start_ledger(store, self._owner)
+    store: Store
+    setup: WorkerSetup
+    vocabularies: Mapping[str, Vocabulary]
+    tokenised: InitVar[Tokenised]
+    execution: Execution
+    table: str
+    start_worker: Callable[..., Any] = start_worker
+    keep_weights: bool = False
+    deadline: InitVar[float] = math.inf
+
+    def __post_init__(self, tokenised: Tokenised, deadline: float) -> None:
+        self._owner, self._token_cache, self._slots = Owner.current(), TokenCache(tokenised), slots_of(self.execution)
+        self._ledger = start_ledger(self.store, self._owner)
         self._stop_requests = StopRequests(self._ledger, deadline)
-        self._starting: dict[Any, WorkerHandle] = {}
-        """By the reference to what its `ready` returns."""
         self._idle: list[WorkerHandle] = []
-        self._running: dict[Any, tuple[Item, WorkerHandle]] = {}
-        """By the reference to its worker's answer."""
+        self._busy: dict[Any, tuple[WorkerHandle, Item | None]] = {}
+        """By the reference to its answer: those that start, and those that train a stage."""
         self._excluded_nodes: set[str] = set()
         self._num_started = self._num_failed = 0
-        self._slots = slots_of(execution)
         self._had_worker_at = time.monotonic()
 
     @property
@@ -95,10 +90,14 @@ class Pool:
         """Why stages were left; '' where none were."""
         return self._stop_requests.over
 
+    @property
+    def _running(self) -> list[Item]:
+        return [item for _, item in self._busy.values() if item]
+
     def run(self, items: Iterable[Item]) -> Iterator[Event]:
         """Train all items, parents first; yields an event for each start and each end."""
         every = list(items)
-        stages = Stages(every, partial(ask, self._ledger), self._setup.storage, self._keep_weights)
+        stages = Stages(every, partial(ask, self._ledger), self.setup.storage, self.keep_weights)
         looked_at = -math.inf
         while stages.open:
             if time.monotonic() - looked_at > LOOK_SECONDS:
@@ -107,73 +106,74 @@ class Pool:
                 for sentence in self._look():
                     yield Event("notice", every[0], sentence)
                 reports = ask(self._ledger, "reports") if self._running else {}
-                running = [item for item, _ in self._running.values() if item.stage.key in reports]
-                yield from (Event("running", item, running=reports[item.stage.key]) for item in running)
+                for each in self._running:
+                    if each.stage.key in reports:
+                        yield Event("running", each, running=reports[each.stage.key])
             if self.over and not self._running:
                 break
             if not self.over:
                 self._scale_to(stages)
             while self._idle and not self.over and (item := stages.next()):
-                worker, vocabulary = self._idle.pop(), self._vocabularies[item.stage.encoder.digest]
-                name = f"{self._table}: {item.name}"
-                reference = submit(worker.actor, item, vocabulary, self._token_cache, name)
-                self._running[reference] = item, worker
+                worker, vocabulary = self._idle.pop(), self.vocabularies[item.stage.encoder.digest]
+                reference = submit(worker.actor, item, vocabulary, self._token_cache, f"{self.table}: {item.name}")
+                self._busy[reference] = worker, item
                 yield from stages.events()
-            if self._starting and not self._idle and stages.ready:
-                self._token_cache.references(stages.ready[0][-1].stage)  # made while workers start
-            references = [*self._running, *self._starting]
-            if not references:
+            if stages.ready and not self._idle:
+                self._token_cache.references(stages.ready[0][-1].stage)  # made while workers start or train
+            if not self._busy:
                 time.sleep(0.2)
-            for reference in ray.wait(references, timeout=1.0)[0] if references else ():
-                if reference in self._running:
-                    self._answered(*self._running.pop(reference), reference, stages)
-                elif sentence := self._started(self._starting.pop(reference), reference):
+            for reference in ray.wait([*self._busy], timeout=1.0)[0] if self._busy else ():
+                worker, ended = self._busy.pop(reference)
+                if ended:
+                    stages.ended(ended, self._answered(worker, reference))
+                elif sentence := self._started(worker, reference):
                     yield Event("notice", every[0], sentence)
             yield from stages.events()
 
     def _look(self) -> list[str]:
         """Ask the cluster for nodes that come and go. Returns notices for the user, one sentence each."""
         sentences = self._stop_requests.look()
-        self._slots = slots_in(self._usable_nodes(), self._execution)
+        self._slots = slots_in(self._usable_nodes(), self.execution)
         for worker in [worker for worker in self._idle if worker.node in self._stop_requests.leaving]:
             self._remove(worker)
         if self._idle or self._running:
             self._had_worker_at = time.monotonic()
         elif not self.over and time.monotonic() - self._had_worker_at >= STALL_SECONDS:
             self._had_worker_at = math.inf  # this is said once
-            each, free = resources_text(self._execution.resources), resources_text(ray.available_resources())
+            each, free = resources_text(self.execution.resources), resources_text(ray.available_resources())
             sentences.append(f"waiting for a worker of {each}: the cluster has {free} free; recorded stages are kept.")
         return sentences
-
-    # ------------------------------------------------------------------------------------------------------- workers
-
-    def _scale_to(self, stages: Stages) -> None:
-        """Start workers for the stages that are left, and end those of a cluster that no stage needs."""
-        count = len(self._starting) + len(self._idle) + len(self._running)
-        if self._execution.address == "local":
-            wanted = min(self._slots, len(stages.open))
-        else:
-            most = self._execution.slots or max(self._slots, MOST_ASKED if self._execution.num_workers == 1 else 1)
-            wanted = min(most, len(stages.ready) + len(self._running))
-            for worker in [*self._starting.values(), *self._idle][: max(0, count - wanted)]:
-                self._remove(worker)
-        for _ in range(count, wanted):
-            self._start()
 
     def _usable_nodes(self) -> list[dict[str, Any]]:
         unusable = self._excluded_nodes | self._stop_requests.leaving
         return [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in unusable]
 
+    # ------------------------------------------------------------------------------------------------------- workers
+
+    def _scale_to(self, stages: Stages) -> None:
+        """Start workers for the stages that are left, and end those of a cluster that no stage needs."""
+        count = len(self._idle) + len(self._busy)
+        if self.execution.address == "local":
+            wanted = min(self._slots, len(stages.open))
+        else:
+            most = self.execution.slots or max(self._slots, MOST_ASKED if self.execution.num_workers == 1 else 1)
+            wanted = min(most, len(stages.ready) + len(self._running))
+            starting = [worker for worker, item in self._busy.values() if not item]
+            for worker in [*starting, *self._idle][: max(0, count - wanted)]:
+                self._remove(worker)
+        for _ in range(count, wanted):
+            self._start()
+
     def _start(self) -> None:
         self._num_started += 1
         name = f"harness-worker-{self._num_started}"
-        options: dict[str, Any] = {"name": f"{name}-{self._table}-{self._owner.token[:6]}"}
+        options: dict[str, Any] = {"name": f"{name}-{self.table}-{self._owner.token[:6]}"}
         if self._excluded_nodes:
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self._excluded_nodes)})"}
-        if self._execution.num_workers > 1:  # what starts a worker group must not die with another node
+        if self.execution.num_workers > 1:  # what starts a worker group must not die with another node
             options["scheduling_strategy"] = on_driver_node()
-        worker = WorkerHandle(self._start_worker(self._execution, self._setup, self._ledger, name, **options))
-        self._starting[worker.actor.ready.remote()] = worker
+        worker = WorkerHandle(self.start_worker(self.execution, self.setup, self._ledger, name, **options))
+        self._busy[worker.actor.ready.remote()] = worker, None
 
     def _started(self, worker: WorkerHandle, reference: Any) -> str:
         """A worker becomes idle, or is removed if it failed; then another is started. Returns why its node is not used any more, '' otherwise. Raises
@@ -199,22 +199,23 @@ class Pool:
             raise UserError(problem)
         return "" if known else f"node {worker.node[:10]} is not used: {problem}"
 
-    def _remove(self, worker: WorkerHandle) -> None:
-        """End a worker's process, if it still runs; `_scale_to` starts another."""
-        self._idle = [other for other in self._idle if other is not worker]
-        self._starting = {reference: other for reference, other in self._starting.items() if other is not worker}
-        ray.kill(worker.actor)
-
-    def _answered(self, item: Item, worker: WorkerHandle, reference: Any, stages: Stages) -> None:
-        """A worker trained its stage, or ended, or will train no other."""
+    def _answered(self, worker: WorkerHandle, reference: Any) -> Ended:
+        """What became of its stage; the worker is idle again, or removed where it has to train no other."""
         found = result_of(reference)
         worker.stages += 1
         spent = found.status in ("stopped", "left", "died") or found.reason.startswith("out of memory")
-        if spent or (worker.stages >= MAX_STAGES and not self._starting):  # of these one at a time
+        starting = any(item is None for _, item in self._busy.values())
+        if spent or (worker.stages >= MAX_STAGES and not starting):  # of these one at a time
             self._remove(worker)
         else:
             self._idle.append(worker)
-        stages.ended(item, found)
+        return found
+
+    def _remove(self, worker: WorkerHandle) -> None:
+        """End a worker's process, if it still runs; `_scale_to` starts another."""
+        self._idle = [other for other in self._idle if other is not worker]
+        self._busy = {reference: each for reference, each in self._busy.items() if each[0] is not worker}
+        ray.kill(worker.actor)
 
     def close(self) -> None:
-        self._store.release(self._owner)
+        self.store.release(self._owner)

@@ -12,16 +12,19 @@ import psutil
 import ray
 from ray.train.backend import Backend, BackendConfig
 
+COLLECTIVE = timedelta(seconds=600)
+"""How long a rank waits for what another has to send."""
+_LISTENERS: list[socket.socket] = []
+
 
 @dataclass
 class ProcessGroupConfig(BackendConfig):
     """As `ray.train.torch.TorchConfig`, with the rendezvous store on the address that Ray uses, not on all addresses of the
     machine. `backend`: as of `init_process_group`; NCCL refuses two ranks that share a GPU, gloo does not. `start_seconds`: how
-    long a rank waits for the others to join, `collective_seconds`: for what another rank has to send."""
+    long a rank waits for the others to join."""
 
     backend: str
     start_seconds: float = 300.0
-    collective_seconds: float = 600.0
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -32,17 +35,9 @@ class _Backend(Backend):
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: ProcessGroupConfig) -> None:
-        size = len(worker_group)
-        address, port = worker_group.execute_single(0, _listen)
-        ray.get(
-            [
-                worker_group.execute_single_async(rank, _join, backend_config, address, port, rank, size)
-                for rank in range(size)
-            ]
-        )
-
-
-_LISTENERS: list[socket.socket] = []
+        size, store = len(worker_group), worker_group.execute_single(0, _listen)
+        given = backend_config, *store, size
+        ray.get([worker_group.execute_single_async(rank, _join, rank, *given) for rank in range(size)])
 
 
 def _listen() -> tuple[str, int]:
@@ -53,24 +48,16 @@ def _listen() -> tuple[str, int]:
     return address, _LISTENERS[0].getsockname()[1]
 
 
-def _interface(address: str) -> str:
-    """The network interface that has this node's address, '' where none has. gloo would take the address of the host's name, which Debian maps to
-    the loopback."""
-    every = psutil.net_if_addrs().items()
-    return next((name for name, here in every if any(each.address == address for each in here)), "")
-
-
-def _join(config: ProcessGroupConfig, address: str, port: int, rank: int, size: int) -> None:
+def _join(rank: int, config: ProcessGroupConfig, address: str, port: int, size: int) -> None:
     import torch
     from torch.distributed import TCPStore, init_process_group  # type: ignore[attr-defined]
 
+    # gloo would take the address of the host's name, which Debian maps to the loopback
+    here = ray.util.get_node_ip_address()
+    for interface, addresses in psutil.net_if_addrs().items():
+        if any(each.address == here for each in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    listener: dict[str, Any] = {"master_listen_fd": _LISTENERS[0].detach()} if rank == 0 else {}
+    store = TCPStore(address, port, size, rank == 0, timeout=timedelta(seconds=config.start_seconds), **listener)
     backend = config.backend if torch.cuda.is_available() else "gloo"
-    if interface := _interface(ray.util.get_node_ip_address()):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    timeout = timedelta(seconds=config.start_seconds)
-    if rank == 0:
-        store = TCPStore(address, port, size, True, timeout=timeout, master_listen_fd=_LISTENERS[0].detach())
-    else:
-        store = TCPStore(address, port, size, False, timeout=timeout)
-    collective = timedelta(seconds=config.collective_seconds)
-    init_process_group(backend, store=store, rank=rank, world_size=size, timeout=collective)
+    init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE)

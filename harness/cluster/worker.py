@@ -34,7 +34,7 @@ from harness.encoders.tokens import Examples, Vocabulary
 from harness.errors import StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
 from harness.paths import user_cache
-from harness.planning.work import Ended, Item, Running
+from harness.planning.work import Ended, Item
 from harness.processes import end_with_parent, keep_freed_memory
 from harness.specs import Data, Record, RowSet, Stage
 from harness.storage import Storage, StorageError, checkpoint_of
@@ -300,9 +300,8 @@ def train(
     group = ProcessGroup.current()
 
     def report(speed: Speed) -> None:
-        running = Running(speed.step, speed.steps, speed.tokens, speed.flops, speed.seconds_left)
         if not group.rank:
-            ledger.report.remote(item.stage.key, running)
+            ledger.report.remote(item.stage.key, speed)
 
     (rows, labels), *evaluations = sets
     names = [each.digest for each in item.stage.row_sets][1:]
@@ -405,7 +404,9 @@ class WorkerProcess:
             _train_rank,
             train_loop_config={"given": (item, self._setup, vocabulary, references, self._ledger)},
             scaling_config=ScalingConfig(
-                execution.num_workers, use_gpu=execution.gpus_per_run > 0, resources_per_worker=execution.resources
+                num_workers=execution.num_workers,
+                use_gpu=execution.gpus_per_run > 0,
+                resources_per_worker=execution.resources,
             ),
             torch_config=ProcessGroupConfig(backend, start_seconds=START_SECONDS),
             run_config=RunConfig(

@@ -11,6 +11,7 @@ from harness.storage import weights_of
 
 if TYPE_CHECKING:
     from harness.planning.runs import Plan
+    from harness.training.result import Speed
 
 End = Literal["done", "failed", "diverged", "elsewhere"]
 """'elsewhere': recorded as done by another command."""
@@ -54,25 +55,13 @@ class Ended(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Running:
-    """How far a running stage is: `step` of `steps` updates, its tokens and FLOPs a second while it trains, and the
-    seconds that are left at this speed."""
-
-    step: int
-    steps: int
-    tokens: float
-    flops: float
-    seconds_left: float
-
-
-@dataclass(frozen=True)
 class Event:
     """What happened to a stage, for people. 'notice': what the cluster lacks, while this stage waits. 'running': how far it is."""
 
     kind: Literal[End, "started", "running", "retried", "waiting", "notice"]
     item: Item
     reason: str = ""
-    running: Running | None = None
+    running: Speed | None = None
 
     @property
     def ended(self) -> bool:

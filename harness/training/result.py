@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from harness.kinds import Predictions
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 REPORT_SECONDS = 2.0
 """The time between two reports of the speed."""

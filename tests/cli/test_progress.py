@@ -11,7 +11,8 @@ from store.samples import stage
 
 from harness.cli import progress
 from harness.cli.progress import StageProgress
-from harness.planning.work import Event, Item, Running
+from harness.planning.work import Event, Item
+from harness.training.result import Speed
 
 Clock = Callable[[float], None]
 
@@ -67,13 +68,13 @@ def test_before_the_first_end_the_speed_of_what_runs_says_how_long_it_takes(
         for item in every[:2]:
             view(Event("started", item))
         clock(20)
-        view(Event("running", every[0], running=Running(0, 100, 50.0, 0.0, 9.0)))
+        view(Event("running", every[0], running=Speed(0, 100, 100 / 9.0, 50.0, 0.0)))
         assert "about 30 s in all" in lines(capsys)[-1], "no speed yet"
         for item in every[:2]:
             clock(10)
-            view(Event("running", item, running=Running(4, 100, 50.0, 1e9, 960.0)))
+            view(Event("running", item, running=Speed(4, 100, 96 / 960.0, 50.0, 1e9)))
         clock(11)
-        view(Event("running", every[0], running=Running(5, 100, 50.0, 1e9, 950.0)))
+        view(Event("running", every[0], running=Speed(5, 100, 95 / 950.0, 50.0, 1e9)))
         assert "about 1.4 h left;" in lines(capsys)[-1], "five times 1,000 s"
         view(Event("done", every[0]))
         clock(1)
@@ -107,12 +108,12 @@ def test_a_long_stage_says_how_far_it_is(clock: Clock, capsys: pytest.CaptureFix
     with StageProgress([item], 0, "", slots=1) as view:
         view(Event("started", item))
         clock(11)
-        view(Event("running", item, running=Running(1_200, 250_000, 12_345.6, 0.0, 7200)))
+        view(Event("running", item, running=Speed(1_200, 250_000, 248800 / 7200, 12_345.6, 0.0)))
         assert lines(capsys)[-1] == (
             "0/1 stages: 0 done, 1 running; FT/toy/n20/subset0/seed0 (update 1,200 of 250,000, 12,346 tokens/s, "
             "about 2.0 h left)"
         )
-        view(Event("running", item, running=Running(1_300, 250_000, 12_345.6, 0.0, 3600)))
+        view(Event("running", item, running=Speed(1_300, 250_000, 248700 / 3600, 12_345.6, 0.0)))
         assert view.running().endswith("(update 1,300 of 250,000, 12,346 tokens/s, about 1.0 h left)")
         view(Event("done", item))
         assert view.running() == ""

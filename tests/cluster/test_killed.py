@@ -52,7 +52,7 @@ def test_kill_9_on_a_worker(tmp_path: Path, same_table: SameTable) -> None:
         victim.kill()
         assert driver.wait() == 0, driver.err
     assert "retried: " in driver.err
-    assert "its worker process died 1 times" in driver.err
+    assert "its worker process died (" in driver.err
     went_on(tmp_path, before)
     same_table(driver)
 

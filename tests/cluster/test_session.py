@@ -145,13 +145,13 @@ def test_a_ray_of_the_callers_is_left_alone_and_named(tmp_path: Path) -> None:
 IMPORTED = """
 import sys
 import harness.cluster.worker, harness.running
-print(*sorted({"harness.methods", "optuna", "pandas", "pydantic", "scipy.optimize", "sqlalchemy"} & set(sys.modules)))
+print(*sorted({"optuna", "pandas", "scipy.optimize", "sqlalchemy"} & set(sys.modules)))
 import harness.cluster.ledger
-print(*sorted({"harness.methods", "optuna", "pandas", "pydantic", "sqlalchemy"} & set(sys.modules)))
+print(*sorted({"optuna", "pandas", "sqlalchemy"} & set(sys.modules)))
 """
 
 
 def test_workers_and_ledger_import_what_they_need_only() -> None:
-    """Each worker pays for its imports before its first stage: no database, no methods, no optimisers of SciPy."""
+    """Each worker pays for its imports before its first stage: no database, no optimisers of SciPy."""
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["", "sqlalchemy"], done.stderr

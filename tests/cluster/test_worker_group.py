@@ -108,7 +108,7 @@ def test_a_rank_that_is_killed_takes_its_group_with_it_and_another_goes_on(
         victim.kill()
         assert driver.wait() == 0, driver.err
         driver.gone()
-    assert "its worker group ended 1 times (rank " in driver.err
+    assert "its worker group ended (rank " in driver.err
     assert ": A worker health check failed." in driver.err
     assert [noise for noise in NOISE if noise in driver.out] == []
     assert [(cell["done"], cell["expected"]) for cell in driver.table["cells"]] == [(1, 1)]
