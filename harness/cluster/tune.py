@@ -10,7 +10,6 @@ import tempfile
 import threading
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from ray import tune
 from harness.cluster import environment, log_level
 from harness.cluster.ledger import LOOK_SECONDS, StopRequests, ask
 from harness.cluster.proposals import Proposals, scheduler_of
-from harness.cluster.stages import WORKER_DEATHS
+from harness.cluster.stages import Stages
 from harness.cluster.worker import ASK_SECONDS, TokenCache, result_of, start_worker, submit
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError, first_line
@@ -33,7 +32,6 @@ from harness.planning.work import Ended, Item
 from harness.processes import end_with_parent
 from harness.search.points import Points, ReplicateOutcome, Trial
 from harness.specs import SHARED_PHASES, Parent, Record, Run
-from harness.storage import weights_of
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 1.5 * ASK_SECONDS
@@ -177,8 +175,7 @@ class HarnessTrial(tune.Trainable):
     def step(self) -> dict[str, Any]:
         try:
             self._outcomes.append(self._outcome(len(self._outcomes)))
-        except StoppedError:  # Tune starts the trial again elsewhere, where the study goes on
-            self.cleanup()
+        except StoppedError:
             raise
         except Exception as error:  # a failed trial does not stop the study; a cluster that cannot run any trial does
             fatal = isinstance(error, UserError)
@@ -196,53 +193,38 @@ class HarnessTrial(tune.Trainable):
     def _outcome(self, index: int) -> ReplicateOutcome:
         points, runs = self._points, self._runs[index]
         unrecorded = {record.key: record for run in runs if (record := self._finish(run))}
-        outcome = points.outcome(runs, ask(self._ledger, "records", points.counted(runs)) | unrecorded)
+        outcome = points.outcome(runs, unrecorded | ask(self._ledger, "records", points.counted(runs)))
         assert outcome is not None, "each of its runs has ended"
         return outcome
 
     def _finish(self, run: Run) -> Record | None:
-        """Train what is not recorded of a run. Returns its end where no record says it: weights that it starts from could not be made again.
+        """Train what is not recorded of a run. Returns its end where no record says it: weights that it starts from could not be made again."""
+        stages = Stages(self._items(run), self._ask, self._setup.storage, keep_weights=True)
+        while stages.open:
+            if item := stages.next():
+                stages.ended(item, self._train(item))
+            else:
+                time.sleep(POLL_SECONDS)  # another process trains the stage
+                stages.ask_again()
+        broken = [event for event in stages.events() if event.kind in ("failed", "diverged")]
+        alone = [event.item.stage.key for event in broken] == [run.stage.key]
+        return Record(run.stage.key, "failed", broken[0].reason) if alone else None
 
-        Of two trials that need one stage the first trains it, and the second waits.
-        """
-        deaths = Counter[str]()
-        while item := self._next(run):
-            key = item.stage.key
-            if ask(self._ledger, "lease", key, item.seen_attempt, item.remake, self._number) != "granted":
-                time.sleep(POLL_SECONDS)  # another process trains the stage, or recorded it a moment ago
-                continue
-            status, reason = self._train(item)
-            if status == "stopped":
-                raise StoppedError(reason)
-            if status in ("left", "died"):
-                deaths[key] += status == "died"
-                if deaths[key] < WORKER_DEATHS:
-                    continue
-                status, reason = "failed", f"{reason}, {WORKER_DEATHS} of {WORKER_DEATHS} times"
-                if item.remake:
-                    ask(self._ledger, "release", key)
-                else:
-                    ask(self._ledger, "commit", item.stage, Record(key, status, reason))
-            if item.remake and status != "done":
-                return Record(run.stage.key, "failed", f"its parent stage {key[:10]} {status}: {reason}")
-        return None
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        return ask(self._ledger, method, *arguments, *([self._number] if method == "lease" else []))
 
-    def _next(self, run: Run) -> Item | None:
-        """What must be trained first before a run is recorded. None where it is, and where a stage before its last one ended without weights."""
-        item: Item | None = None
-        start: Parent | None = None  # of the stage after the one looked at
+    def _items(self, run: Run) -> list[Item]:
+        """What is to be trained of a run; nothing where a stage before its last one ended without weights."""
+        items, start = list[Item](), None
         for stage in reversed(run.stage.chain):
-            attempt, ended = ask(self._ledger, "look", stage.key, self._retry)
-            if ended and ended != "done":
-                return None
-            if ended and (start is None or self._setup.storage.exists(weights_of(stage.key, start.step))):
-                break
-            save_at = start.save_at if start else ()
-            keep = start is not None and not (ended and save_at)
-            name, metrics = f"trial {self._number}: {run.name} ({stage.phase})", self._points.scored(run)
-            item = Item(stage, name, 0.0, metrics, keep, bool(ended), attempt, save_at=save_at)
+            attempt, ended = self._ask("look", stage.key, self._retry)
+            if ended:
+                return items if ended == "done" else []
+            name, save_at = f"trial {self._number}: {run.name} ({stage.phase})", start.save_at if start else ()
+            scored, keeps = self._points.scored(run), start is not None
+            items.insert(0, Item(stage, name, 0.0, scored, keeps, False, attempt, save_at=save_at))
             start = stage.init if isinstance(stage.init, Parent) else None
-        return item
+        return items
 
     def _train(self, item: Item) -> Ended:
         if self._worker is None:
@@ -250,6 +232,8 @@ class HarnessTrial(tune.Trainable):
         found = result_of(submit(self._worker, item, self._vocabulary, self._token_cache))
         if found.status in ("stopped", "left", "died"):
             self.cleanup()
+        if found.status == "stopped":  # Tune starts the trial again elsewhere, where the study goes on
+            raise StoppedError(found.reason)
         return found
 
     def cleanup(self) -> None:

@@ -14,7 +14,6 @@ from cluster.in_process import LedgerHere, ask
 from store.samples import record, stage
 
 from harness.cluster import tune as tune_module
-from harness.cluster.stages import WORKER_DEATHS
 from harness.cluster.tune import HarnessTrial, SharedWeights
 from harness.execution import WorkerSetup
 from harness.planning.work import Ended, Item
@@ -133,15 +132,6 @@ def test_a_chain_ends_with_the_stage_that_diverged(begin: Callable[..., Trial], 
     assert trial.run() is trial.run() is None, "a divergence is final"
     assert trial.trained == ["mlm-head", "post-train"]
     assert store.statuses([POST.key, LEAVES[0].key]) == {POST.key: ("diverged", 1)}
-
-
-def test_deaths_are_retried_and_then_recorded(begin: Callable[..., Trial], store: Store) -> None:
-    trial = begin(lambda item: "died" if item.stage.phase == "fine-tune" else "done")
-    assert trial.run() is None
-    assert trial.trained.count("fine-tune") == WORKER_DEATHS
-    (leaf,) = store.records([LEAVES[0].key]).values()
-    assert (leaf.status, leaf.reason) == ("failed", f"it died, {WORKER_DEATHS} of {WORKER_DEATHS} times")
-    assert store.statuses([LEAVES[0].key]) == {LEAVES[0].key: ("failed", 1)}
 
 
 def test_a_remake_that_fails_leaves_the_record_alone(begin: Callable[..., Trial], store: Store) -> None:
