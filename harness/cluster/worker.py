@@ -31,7 +31,7 @@ import harness
 from harness import private
 from harness.encoders.sources import encoder_digest, files_of
 from harness.encoders.tokens import Examples, Vocabulary
-from harness.errors import StoppedError, UserError, first_line
+from harness.errors import KEPT, StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
 from harness.paths import user_cache
 from harness.planning.work import Ended, Item
@@ -45,15 +45,12 @@ if TYPE_CHECKING:
 ASK_SECONDS = 5.0
 """The time between two questions of a process whether it is to stop."""
 FETCH_SECONDS = 300.0
-"""A worker waits this long for tokens: Ray waits for ever if an object store and its disk are full."""
 MORE_ROOM = (
-    "free some space below /tmp/ray, or give the store more memory with --object-store-memory of 'ray start' "
-    "(RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION=0.5 in the environment where harness starts Ray itself), and run the same command again: "
-    "recorded stages are kept."
+    "free some space below /tmp/ray, or give the store more memory (RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION=0.5 in the "
+    f"environment, --object-store-memory of 'ray start'); {KEPT}."
 )
 _TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 START_SECONDS = float(os.environ.get(_TIMEOUT, 300))
-"""A worker group that has not started after this time lacks resources: on a cluster its stage is retried, on one machine the command ends."""
 _ENVIRONMENT = {
     _TIMEOUT: str(START_SECONDS),
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # default 2: how soon a dead rank is noticed
@@ -168,20 +165,17 @@ def _stored(what: str, content: Any) -> Any:
     try:
         return ray.put(content)
     except (ObjectStoreFullError, OutOfDiskError) as error:
-        why = f"{what} do not fit into Ray's object store, nor on the disk that it spills to ({type(error).__name__})"
-        raise UserError(f"{why}; {MORE_ROOM}") from None
+        raise UserError(f"{what} do not fit into Ray's object store ({type(error).__name__}); {MORE_ROOM}") from None
 
 
 def fetched(references: list[Any]) -> list[Any]:
-    """Objects of the object store, copied to this node."""
+    """Objects of the object store, copied to this node. Ray would wait for ever where its object store and its disk are full."""
     try:
         objects: list[Any] = ray.get(references, timeout=FETCH_SECONDS)
+        return objects
     except GetTimeoutError:
-        where = f"did not reach node {ray.util.get_node_ip_address()} in {FETCH_SECONDS:g} s"
-        raise UserError(
-            f"Tokens or an encoder {where}: its object store or its disk may be full; {MORE_ROOM}"
-        ) from None
-    return objects
+        node = f"node {ray.util.get_node_ip_address()} in {FETCH_SECONDS:g} s"
+        raise UserError(f"Tokens or an encoder did not reach {node}: {MORE_ROOM}") from None
 
 
 # --------------------------------------------------------------------------------------------------------------- nodes
@@ -419,11 +413,11 @@ class WorkerProcess:
         try:
             found: Record | Ended = trainer.fit().return_value  # the first rank's
         except Exception as error:
-            return _group_ended(error, execution)
+            return _group_ended(error)
         return found
 
 
-def _group_ended(error: Exception, execution: Execution) -> Ended:
+def _group_ended(error: Exception) -> Ended:
     """What the end of a worker group means for its stage. Raises UserError where the command has to end."""
     from ray.train import PreemptionError
 
@@ -431,17 +425,12 @@ def _group_ended(error: Exception, execution: Execution) -> Ended:
     for each in failures.values():
         if isinstance(each, UserError):
             raise each
-    cause = getattr(error, "controller_failure", error)
-    if type(cause).__name__ == "WorkerGroupStartupTimeoutError":
-        there, free = resources_text(ray.cluster_resources()), resources_text(ray.available_resources())
-        each_takes = f"{execution.num_workers} workers ({resources_text(execution.resources)} each)"
-        said = f"The Ray Train worker group of {each_takes} did not start in {START_SECONDS:.0f} s"
-        said += f"; the cluster has {there}, of which {free} are free; lower --num-workers or --slots."
-        if execution.address == "local":
-            raise UserError(said)
-        return Ended("stopped", said)  # a cluster may grow
     if isinstance(error, PreemptionError) or any(map(died_with_node, (error, *failures.values()))):
         return NODE_LEFT
+    cause = getattr(error, "controller_failure", error)
+    if type(cause).__name__ == "WorkerGroupStartupTimeoutError":  # a cluster may grow
+        free = resources_text(ray.available_resources())
+        return Ended("left", f"its worker group did not start in {START_SECONDS:.0f} s: the cluster has {free} free")
     ranks = "; ".join(f"rank {rank}: {type(each).__name__}: {first_line(each)}" for rank, each in failures.items())
     return Ended("died", f"its worker group ended ({ranks or f'{type(cause).__name__}: {first_line(cause)}'})")
 
