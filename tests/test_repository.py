@@ -14,6 +14,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,6 @@ from packaging.utils import canonicalize_name
 
 import harness
 from harness.cli import doctor
-from harness.errors import UserError
-from harness.tasks.sources import open_source
-from harness.tasks.task import TASKS
 from harness.tracking import TRACKERS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -437,9 +435,7 @@ class TestDoctor:
 
     @pytest.mark.ray
     def test_all_checks_answer(self, workdir: Path) -> None:
-        results = doctor.checks()
-        assert len({check.name for check in results}) == len(results)
-        for check in results:
+        for check in doctor.checks().values():
             assert check.found
             assert check.ok is not False or check.fix, check
         assert not any(workdir.iterdir()), "doctor writes nothing"
@@ -448,66 +444,39 @@ class TestDoctor:
         def broken(name: str) -> None:
             raise OSError("libtorch_cpu.so: cannot open shared object file\nand more")
 
-        monkeypatch.setattr(doctor.importlib, "import_module", broken)
-        check = doctor._library("torch", doctor._described_torch)
-        assert check.ok is False
+        monkeypatch.setattr(doctor, "import_module", broken)
+        check = doctor.checked(doctor.torch_here)
+        assert (check.ok, check.fix) == (False, doctor.INSTALL)
         assert check.found == "OSError: libtorch_cpu.so: cannot open shared object file"
-        assert check.fix
 
     def test_data_folder(self, tmp_path: Path) -> None:
-        for split in ("train", "validation"):
-            (tmp_path / "cola").mkdir(exist_ok=True)
-            (tmp_path / "cola" / f"{split}.parquet").touch()
-        (tmp_path / "mnli").mkdir()
-        (tmp_path / "mnli" / "train.parquet").touch()
-        check = doctor._data(str(tmp_path))
+        """A split counts for doctor as the loader takes it."""
+        for name in ("cola/train.parquet", "cola/validation.parquet", "mnli/train.csv", "mine/train.jsonl"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
+        check = doctor.data_check(str(tmp_path))
         assert check.ok is None
-        assert "cola" in check.found.split("missing")[0]
-        assert "mnli (validation_matched, validation_mismatched)" in check.found
-        assert doctor._data(str(tmp_path / "nowhere")).ok is False
-
-    def test_data_folder_says_what_the_loader_does(self, tmp_path: Path) -> None:
-        """A file counts for doctor exactly when the loader takes it."""
-        task = TASKS["cola"]
-        (tmp_path / "cola").mkdir()
-        names = [
-            "X.parquet",
-            "X.csv",
-            "X.jsonl",
-            "X-00000-of-00001.parquet",
-            "X.tsv",
-            "X.json",
-            "X.txt",
-            "X.CSV",
-            "Y.csv",
-        ]
-        for name in names:
-            paths = [tmp_path / "cola" / name.replace("X", split) for split in (task.train, task.dev)]
-            for path in paths:
-                path.touch()
-            said = doctor._data(str(tmp_path))
-            try:
-                taken, why = all(open_source(tmp_path).has(task, split) for split in (task.train, task.dev)), ""
-            except UserError as error:
-                taken, why = False, str(error).rstrip(".")
-            assert (said.ok is not False, why in said.found) == (taken, True), name
-            for path in paths:
-                path.unlink(missing_ok=True)
-        (tmp_path / "mine").mkdir()
-        (tmp_path / "mine/train.csv").touch()
-        check = doctor._data(str(tmp_path))
-        assert (check.ok, check.found.endswith("folders for tasks of your own: mine")) == (True, True)
-        assert doctor._data("hub").ok
+        done, own, gaps = check.found.split("; ")
+        assert done.endswith(": cola")
+        assert own == "folders for tasks of your own: mine"
+        assert "mnli (validation_matched, validation_mismatched)" in gaps
+        (tmp_path / "cola/train.parquet").rename(tmp_path / "cola/train.json")
+        for folder, why in ((tmp_path, "train.json"), (tmp_path / "nowhere", "nowhere")):
+            check = doctor.checked(partial(doctor.data_check, str(folder)))
+            assert (check.ok, why in check.found) == (False, True)
+        assert doctor.data_check("hub").ok
 
     def test_store(self, tmp_path: Path) -> None:
-        assert doctor._store(f"sqlite:///{tmp_path}/new/harness.db").ok
+        def check(url: str) -> doctor.Check:
+            return doctor.checked(partial(doctor.store_check, url))
+
+        assert check(f"sqlite:///{tmp_path}/new/harness.db").ok
         assert not (tmp_path / "new").exists()
         damaged = tmp_path / "damaged.db"
         damaged.write_text("not a database" * 100)
-        check = doctor._store(f"sqlite:///{damaged}")
-        assert check.ok is False
-        assert "not a database" in check.found
-        assert doctor._store(str(tmp_path)).ok is False
-        hidden = doctor._store("postgresql+psycopg://me:secret@127.0.0.1:1/none")
+        assert check(f"sqlite:///{damaged}").ok is False
+        assert "not a database" in check(f"sqlite:///{damaged}").found
+        assert check(str(tmp_path)).ok is False
+        hidden = check("postgresql+psycopg://me:secret@127.0.0.1:1/none")
         assert hidden.ok is False
         assert "secret" not in hidden.found + hidden.fix

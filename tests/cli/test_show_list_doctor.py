@@ -116,12 +116,12 @@ def test_doctor_says_by_its_exit_status_whether_something_is_missing(
     said = harness("doctor")
     assert said.status == 0, said.out
     assert "Nothing that is needed is missing." in said.out
-    for name in ("python", "torch", "ray", "transformers", "optuna", "store", "disk", "memory", "model hub"):
+    for name in ("python", "torch", "ray", "transformers", "optuna", "store", "disk", "model hub"):
         assert name in said.out
     assert list(workdir.iterdir()) == []
     (workdir / "letter.txt").write_text("this is a letter and no database" * 40)
     for flags, missing in {
-        "--store nonsense": "store",
+        "--store nonsense": "store, storage",
         "--store sqlite:///letter.txt": "store",
         "--store postgresql+psycopg://someone@127.0.0.1:1/x": "store",
         "--data nowhere": "data folder",

@@ -81,12 +81,12 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
 def test_doctor_names_a_file_that_is_not_whole(file_store: Store, file_url: str) -> None:
     for seed in range(8):
         committed(file_store, stage(seed))
-    assert "8 records" in doctor._store(file_url).found
+    assert "8 records" in str(doctor.store_check(file_url))
     path = Path(file_url.removeprefix("sqlite:///"))
     content = bytearray(path.read_bytes())
     content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)
     path.write_bytes(content)
-    check = doctor._store(file_url)
+    check = doctor.checked(lambda: doctor.store_check(file_url))
     assert check.ok is False
     assert f"{path}" in check.found
     assert ".recover" in check.fix
