@@ -16,17 +16,7 @@ from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.api.arguments import (
-    SEARCH,
-    Files,
-    Name,
-    Set,
-    lists,
-    request_from,
-    share,
-    tune_request,
-    with_table,
-)
+from harness.api.arguments import Name, of_recorded, of_search, of_table, share
 from harness.api.caller import in_notebook, undisturbed
 from harness.api.data_frames import BenchResult, PlanSummary, TuneResult
 from harness.commands.bench import bench as run_bench
@@ -39,7 +29,6 @@ from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, recorded, recorded_runs
 from harness.commands.recorded import misclassified as misclassified
 from harness.commands.report import grid_of
-from harness.commands.stored import last_bench, like_last
 from harness.commands.study import (
     Opened,
     StudyPlan,
@@ -53,9 +42,10 @@ from harness.commands.train import Show, unshown
 from harness.commands.trained import Embeddings, embeddings_of
 from harness.commands.views import VIEWS, WITH_TEXTS, differences_of
 from harness.errors import UserError, unknown
-from harness.planning.request import PLAIN, Request
+from harness.planning.request import Request
 from harness.scores import RESULT_DTYPES as RESULT_DTYPES
 from harness.scores import results_of
+from harness.search.request import TuneRequest
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as merge_stores
 from harness.store.exchange import Merged
@@ -68,13 +58,12 @@ if TYPE_CHECKING:
     from harness.planning.work import Event
 
 
-@lists(*PLAIN)
-@undisturbed()
-def plan(table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Any) -> PlanSummary:
+@of_table
+def plan(request: Request) -> PlanSummary:
     """What a bench with these arguments would run; trains nothing.
 
     `table`: a name ('harness list tables') or the path of a YAML file. `set`: overridden values by key. `with_file`: a YAML
-    file with a method's point, as `tune` writes it, or several. `fields`: those of `harness.planning.request.Request`; what is left out is the table's.
+    file with a method's point, as `tune` writes it, or several. Others: fields of `harness.planning.request.Request`; what is left out is the table's.
 
     >>> import harness
     >>> ours = harness.plan("few_shot", tasks="movies", methods="ft", sizes=20, subsets=0, seeds=[31, 42])
@@ -85,19 +74,11 @@ def plan(table: Name = "", *, set: Set | None = None, with_file: Files = "", **f
     0  FT  movies    20       0    31
     1  FT  movies    20       0    42
     """
-    return PlanSummary(prepare(with_table(request_from(table, set, with_file, fields)), train=False))
+    return PlanSummary(prepare(request, train=False))
 
 
-@lists(*PLAIN)
-@undisturbed()
-def bench(
-    table: Name = "",
-    *,
-    set: Set | None = None,
-    with_file: Files = "",
-    on_event: Callable[[Event], None] | None = None,
-    **fields: Any,
-) -> BenchResult:
+@of_table
+def bench(request: Request, *, on_event: Callable[[Event], None] | None = None) -> BenchResult:
     """Train what a table lacks, and give its results. Arguments as of `plan`; `on_event`: called with each event of a stage.
 
     >>> import harness
@@ -107,7 +88,7 @@ def bench(
     >>> list(done.results["metric"])
     ['accuracy']
     """
-    done = run_bench(with_table(request_from(table, set, with_file, fields)), _shown(on_event))
+    done = run_bench(request, _shown(on_event))
     done.trackers.finish()
     return BenchResult(done.prepared)
 
@@ -122,9 +103,8 @@ def _shown(to: Callable[..., None] | None) -> Show:
     return show
 
 
-@lists(*PLAIN)
-@undisturbed()
-def results(table: Name = "", *, set: Set | None = None, with_file: Files = "", **fields: Any) -> pd.DataFrame:
+@of_recorded
+def results(request: Request) -> pd.DataFrame:
     """Tidy results from the store, one row a replicate and metric; trains nothing. Arguments as of `plan`; without a table
     those of the last bench in the store.
 
@@ -136,33 +116,20 @@ def results(table: Name = "", *, set: Set | None = None, with_file: Files = "", 
     >>> ours.groupby(["row", "task", "metric"])["test"].agg(["mean", "count"])["count"].tolist()
     [1]
     """
-    prepared = _recorded("results", request_from(table, set, with_file, fields))
+    prepared = _recorded(request)
     return results_of(prepared.plan, prepared.store)
 
 
-def _recalled(function: str, request: Request) -> Request:
-    """The request; without a table that of the last bench in its store."""
-    if request.table:
-        return request
-    last = last_bench(Store(request.store or DEFAULT_URL, create=False))
-    if last is None:
-        raise UserError(f"{function}: the store holds no bench yet; name a table, or a store with one.")
-    return like_last(request, last[1])
-
-
-def _recorded(function: str, request: Request, texts: bool = False) -> Prepared:
-    """The recalled request prepared for its records. Warns where its texts are asked for and not at hand."""
-    prepared = prepare_recorded(_recalled(function, request), texts=texts)
+def _recorded(request: Request, texts: bool = False) -> Prepared:
+    """Prepared for its records. Warns where its texts are asked for and not at hand."""
+    prepared = prepare_recorded(request, texts=texts)
     if prepared.note:
         warnings.warn(prepared.note, stacklevel=4)  # of the one who called
     return prepared
 
 
-@lists(*PLAIN)
-@undisturbed()
-def report(
-    table: Name = "", *, view: str = "results", set: Set | None = None, with_file: Files = "", **fields: Any
-) -> View:
+@of_recorded
+def report(request: Request, *, view: str = "results") -> View:
     """A view of a table from the store, as `harness report --view` prints it; trains nothing. Its `frame` has every number, unrounded on the metric's own
     scale; `written(format)` writes it as text, md, latex, csv, json, parquet, html, png, svg or pdf. Other arguments as of `results`.
 
@@ -173,22 +140,12 @@ def report(
     """
     if view not in VIEWS:
         raise unknown("view", view, VIEWS, "view")
-    prepared = _recorded("report", request_from(table, set, with_file, fields), texts=view in WITH_TEXTS)
+    prepared = _recorded(request, texts=view in WITH_TEXTS)
     return VIEWS[view](prepared, grid_of(prepared))
 
 
-@lists(*PLAIN)
-@undisturbed()
-def compare(
-    table: Name = "",
-    *,
-    against: str = "",
-    region: float = 1.0,
-    items: bool = False,
-    set: Set | None = None,
-    with_file: Files = "",
-    **fields: Any,
-) -> View:
+@of_recorded
+def compare(request: Request, *, against: str = "", region: float = 1.0, items: bool = False) -> View:
     """Every row of a table against one of them, from the store, as a view (`report`); trains nothing. Arguments as of `results`.
 
     `against`: a row (left out: the first). `region`: rows are equivalent within so many points. `items`: test items are a
@@ -203,17 +160,16 @@ def compare(
     """
     if not isinstance(items, bool):
         raise UserError(f"items: should be true or false, not {items!r}.")
-    prepared = _recorded("compare", request_from(table, set, with_file, fields), texts=items)
+    prepared = _recorded(request, texts=items)
     return differences_of(prepared, grid_of(prepared), against, share("region", region), items)
 
 
-@lists(*SEARCH)
-@undisturbed("optuna")
-def tune(method: str, *, set: Set | None = None, on_trial: Watcher | None = None, **arguments: Any) -> TuneResult:
+@of_search
+def tune(request: TuneRequest, *, on_trial: Watcher | None = None) -> TuneResult:
     """Search a method's hyperparameters, judged on dev over subsets and seeds. The trials that a store holds are not run again.
 
     `method`: 'cmlm', several as 'cmlm+scl', or a method's own Python file. `space`: a name ('harness list spaces') or the path of a YAML file. `preset`:
-    of the space. `mode`: 'grid' or 'search'. `seed`: of the sampler. `set` and `fields` hold for all points, as of `plan`;
+    of the space. `mode`: 'grid' or 'search'. `seed`: of the sampler. `set` and fields of a request hold for all points, as of `plan`;
     `on_trial`: called with what happened ('started', 'replicate', 'ended') and the trial.
 
     >>> import harness
@@ -221,14 +177,13 @@ def tune(method: str, *, set: Set | None = None, on_trial: Watcher | None = None
     >>> len(found.trials), "fine_tune.lr" in found.best
     (2, True)
     """
-    with searched(tune_request(method, set, arguments), _shown(on_trial)) as (opened, trackers):
+    with searched(request, _shown(on_trial)) as (opened, trackers):
         trackers.finish()
         return _result_of(opened)
 
 
-@lists(*SEARCH)
-@undisturbed()
-def tune_plan(method: str, *, set: Set | None = None, **arguments: Any) -> StudyPlan:
+@of_search
+def tune_plan(request: TuneRequest) -> StudyPlan:
     """What `tune` with these arguments would run; trains nothing. Of a search its stages, FLOPs and hours are upper bounds.
 
     >>> import harness
@@ -236,19 +191,21 @@ def tune_plan(method: str, *, set: Set | None = None, **arguments: Any) -> Study
     >>> left.points, left.stages
     (2, 2)
     """
-    return prepare_study(tune_request(method, set, arguments), train=False).plan()
+    return prepare_study(request, train=False).plan()
 
 
 @undisturbed()
 def studies(*, store: str = DEFAULT_URL) -> pd.DataFrame:
     """The studies of a store, one row a study, the one that ran last first: study, table, row, numbers of trials (complete, dropped, failed, running),
     metric, best (the mean of its best trial on dev) and started_at (of its last trial)."""
+    return _with_times(recorded_studies(Store(store, create=False)), "started_at")
+
+
+def _with_times(found: Any, name: str) -> pd.DataFrame:
     import pandas as pd
 
-    frame = pd.DataFrame(recorded_studies(Store(store, create=False)))
-    if len(frame):
-        frame["started_at"] = pd.to_datetime(frame["started_at"], unit="s", utc=True)
-    return frame
+    frame = pd.DataFrame(found)
+    return frame.assign(**{name: pd.to_datetime(frame[name], unit="s", utc=True)}) if len(frame) else frame
 
 
 @undisturbed("optuna")
@@ -278,20 +235,10 @@ def record(key: str, *, store: str = DEFAULT_URL) -> StageRecord:
     return recorded(store, key)
 
 
-@lists(*PLAIN)
-@undisturbed()
-def publish(
-    folder: Name,
-    table: Name = "",
-    *,
-    without_labels: bool = False,
-    set: Set | None = None,
-    with_file: Files = "",
-    **fields: Any,
-) -> Published:
+@of_recorded
+def publish(request: Request, folder: Name, *, without_labels: bool = False) -> Published:
     """Write the results and records of a table as a folder that others check, print and continue. `without_labels`: without the gold
     labels of its examples, which `merge` takes from the data. Other arguments as of `results`."""
-    request = _recalled("publish", request_from(table, set, with_file, fields))
     return write_published(prepare_recorded(request), Path(fspath(folder)), gold=not without_labels)
 
 
@@ -310,12 +257,7 @@ def runs(*, store: str = DEFAULT_URL) -> pd.DataFrame:
     Columns: key, table, row, method, task, size (0: the full training set), subset, seed, status, reason, metric, dev (at the
     selected checkpoint, 1 for 100 %), step, seconds of the last stage, recorded_at.
     """
-    import pandas as pd
-
-    frame = pd.DataFrame(recorded_runs(Store(store, create=False), Request()))
-    if len(frame):
-        frame["recorded_at"] = pd.to_datetime(frame["recorded_at"], unit="s", utc=True)
-    return frame
+    return _with_times(recorded_runs(Store(store, create=False), Request()), "recorded_at")
 
 
 @undisturbed("torch", "transformers.utils.logging")

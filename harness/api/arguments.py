@@ -1,18 +1,22 @@
-"""The arguments of the Python API, and the request that they make."""
+"""The arguments of the Python API, and the requests that they make."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from inspect import Parameter, signature
 from os import PathLike, fspath
 from typing import Any, TypeVar
 
+from harness.api.caller import undisturbed
+from harness.commands.stored import last_bench, like_last
 from harness.errors import UserError
 from harness.methods import read_methods
 from harness.planning.point import with_points
 from harness.planning.recipe import Value
 from harness.planning.request import PLAIN, Amount, Request, overrides_of, read, value_of, with_default_table
 from harness.search.request import TuneRequest
+from harness.store import DEFAULT_URL, Store
 
 Set = Mapping[str, Value] | Mapping[tuple[str, ...], Value]
 """Values by key ('fine_tune.lr') or by path (('fine_tune', 'lr')), as `--set` takes them."""
@@ -20,58 +24,81 @@ Name = str | PathLike[str]
 Files = Name | Sequence[Name]
 """A name, or the path of a file or folder."""
 OWN_SEARCH = ("space", "preset", "mode", "trials", "sampler", "racing", "metric", "seed")
-SEARCH = (*OWN_SEARCH, *(name for name in PLAIN if name not in ("preset", "reference", "methods", "keep")))
-"""The arguments of a search: its own, and the fields of a request that it takes too."""
-F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
-def lists(*names: str) -> Callable[[F], F]:
-    """`help` and notebooks list these arguments in place of those that the function takes by any name."""
+def _taken_by(
+    make: Callable[..., Any], leading: str, names: Iterable[str], *libraries: str
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Makes a function of the API from one of a request: in its place it takes what `make` reads the request from, `leading` first."""
+    set_name, *others = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in ("set", *names)]
+    annotated = [each.replace(annotation=Request.__annotations__.get(each.name, Any)) for each in others]
+    first = Parameter(leading, Parameter.POSITIONAL_OR_KEYWORD, annotation=Name)
+    shared = [first.replace(default="") if leading == "table" else first, set_name.replace(annotation=Set), *annotated]
 
-    def listed(function: F) -> F:
-        *own, _ = signature(function).parameters.values()
-        kinds = {name: Request.__annotations__.get(name, Any) for name in names}
-        more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in kinds.items()]
-        function.__signature__ = signature(function).replace(parameters=[*own, *more])  # type: ignore[attr-defined]
-        return function
+    def decorated(function: Callable[..., T]) -> Callable[..., T]:
+        own = [*signature(function).parameters.values()][1:]
+        shape = signature(function).replace(parameters=sorted([*own, *shared], key=lambda each: each.kind))
 
-    return listed
+        @wraps(function)
+        def called(*args: Any, **given: Any) -> T:
+            values = shape.bind(*args, **given).arguments
+            mine = {each.name: values.pop(each.name) for each in own if each.name in values}
+            with undisturbed(*libraries):
+                return function(make(**values), **mine)
+
+        called.__signature__ = shape  # type: ignore[attr-defined]
+        return called
+
+    return decorated
 
 
-def request_from(
-    table: Name, set: Set | None, with_file: Files, arguments: Mapping[str, Any], known: Collection[str] = PLAIN
-) -> Request:
-    """`arguments`: the fields of `Request` that the caller named; a filter may be one value or several. Raises TypeError for another name than those `known`."""
-    if wrong := [name for name in arguments if name not in known]:
-        raise TypeError(
-            f"unknown argument '{wrong[0]}'; known besides those of the signature are {', '.join(sorted(known))}"
-        )
-    given = {name: value for name, value in arguments.items() if value is not None}
+def request_from(table: Name = "", set: Set | None = None, with_file: Files | None = None, **fields: Any) -> Request:
+    """`fields`: those of `Request`; a filter may be one value or several. Raises UserError."""
+    given = {name: value for name, value in fields.items() if value is not None}
     request = read(Request, {"table": table, "overrides": overrides_of(set or {}), **given})
     for name in request.methods or ():
         read_methods(name)
-    files = [with_file] if isinstance(with_file, (str, PathLike)) else with_file
-    return with_points(request, [fspath(file) for file in files if file])
+    files = [with_file] if isinstance(with_file, (str, PathLike)) else with_file or []
+    return with_points(request, [fspath(file) for file in files])
 
 
-def tune_request(method: str, set: Set | None, arguments: Mapping[str, Any]) -> TuneRequest:
-    """Raises as `request_from` does."""
-    read_methods(method)
-    own = {name: value for name, value in arguments.items() if name in OWN_SEARCH and value is not None}
-    shared = {name: value for name, value in arguments.items() if name not in OWN_SEARCH}
-    base = request_from("", set, "", shared, SEARCH)
-    return read(TuneRequest, {"method": method, "base": base, **own})
-
-
-def share(name: str, value: Any) -> float:
-    """A number of points as a share. Raises UserError, which names the argument."""
-    return float(value_of(Amount, value, name)) / 100
-
-
-def with_table(request: Request) -> Request:
-    request = with_default_table(request)
+def _table_request(**arguments: Any) -> Request:
+    request = with_default_table(request_from(**arguments))
     if not request.table:
         raise UserError(
             "table: name a table, such as 'few_shot', a file of labelled rows in tasks, or a file with a target in with_file."
         )
     return request
+
+
+def _recalled_request(**arguments: Any) -> Request:
+    """Without a table, that of the last bench in its store."""
+    request = request_from(**arguments)
+    if request.table:
+        return request
+    last = last_bench(Store(request.store or DEFAULT_URL, create=False))
+    if last is None:
+        raise UserError("table: the store holds no bench yet; name a table, or a store with one.")
+    return like_last(request, last[1])
+
+
+def _tune_request(method: str, set: Set | None = None, **arguments: Any) -> TuneRequest:
+    read_methods(method)
+    own = {name: value for name in OWN_SEARCH if (value := arguments.pop(name, None)) is not None}
+    return read(TuneRequest, {"method": method, "base": request_from(set=set, **arguments), **own})
+
+
+of_table = _taken_by(_table_request, "table", ("with_file", *PLAIN))
+of_recorded = _taken_by(_recalled_request, "table", ("with_file", *PLAIN))
+of_search = _taken_by(
+    _tune_request,
+    "method",
+    (*OWN_SEARCH, *(name for name in PLAIN if name not in ("preset", "reference", "methods", "keep"))),
+    "optuna",
+)
+
+
+def share(name: str, value: Any) -> float:
+    """A number of points as a share. Raises UserError, which names the argument."""
+    return float(value_of(Amount, value, name)) / 100

@@ -42,7 +42,7 @@ def test_every_method_trains_or_says_why_not(kind: str, tmp_path: Path, monkeypa
     stages: dict[str, Stage] = {}
     for method in METHODS:
         try:
-            plan = prepare(request_from("objectives", values, "", {**fields, "methods": method}), train=False).plan
+            plan = prepare(request_from("objectives", values, **fields, methods=method), train=False).plan
         except UserError as error:
             print(f"{kind}, {method}: {error}")
             continue

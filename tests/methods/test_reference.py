@@ -107,10 +107,10 @@ def test_every_table_takes_the_flag() -> None:
 
 
 def test_a_request_with_the_flag_is_kept() -> None:
-    request = request_from("few_shot", None, "", {"reference": True, "methods": "ft"})
+    request = request_from("few_shot", reference=True, methods="ft")
     assert from_json(to_json(request)).reference is True
     assert "reference" not in to_json(replace(request, reference=None))
     with pytest.raises(
         UserError, match="reference: should be a valid boolean, unable to interpret input, not 'perhaps'"
     ):
-        request_from("few_shot", None, "", {"reference": "perhaps"})
+        request_from("few_shot", reference="perhaps")
