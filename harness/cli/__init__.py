@@ -66,8 +66,8 @@ def _run(arguments: list[str]) -> int:
             raise UserError(f"the argument '{raw}' is not UTF-8 text; type it as UTF-8, or rename the file.") from None
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         raise unknown("command", arguments[0], COMMANDS)
-    if not arguments:
-        print(FIRST_COMMANDS)
+    if arguments in ([], ["--completion"]):
+        print(FIRST_COMMANDS if not arguments else import_module("harness.cli.completion").script())
         return 0
     args = build_parser().parse_args(arguments)
     for name in (*(getattr(args, "methods", None) or ()), getattr(args, "method", "")):

@@ -1,21 +1,50 @@
-"""`bench`: shows the plan, trains what is missing, prints the table."""
+"""`bench`: trains what a table lacks and prints it. `plan`: what that would run, what is done and what the rest costs."""
 
 from __future__ import annotations
 
 import argparse
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from harness.cli.plan import describe
+from rich.filesize import decimal
+from tabulate import tabulate
+
 from harness.cli.progress import confirm, show, warn
-from harness.cli.report import check_printed, print_grid
 from harness.cli.request import read
-from harness.cli.terminal import print_lines
+from harness.cli.terminal import duration, print_lines, print_table
 from harness.commands.bench import bench as run_bench
-from harness.commands.prepare import Prepared
-from harness.wording import counted
+from harness.commands.execution import storage_of
+from harness.commands.prepare import Prepared, lacking, prepare
+from harness.commands.seal import seal
+from harness.commands.views import detections_of
+from harness.encoders.flops import parameters, weights_bytes
+from harness.errors import UserError
+from harness.views.differences import REGION
+from harness.views.notes import (
+    overlap_sentences,
+    own_data,
+    own_tasks,
+    start_sentences,
+    truncation_sentences,
+    unreached_sentences,
+    weight_sentences,
+)
+from harness.views.seal import ALONE, seal_lines
+from harness.wording import counted, listed, sizes_text, some_of
+from harness.yaml_files import format_value
+
+if TYPE_CHECKING:
+    from harness.planning.runs import Plan
+    from harness.specs import Run
 
 
 def bench(args: argparse.Namespace) -> int:
     """Show the plan, train what is missing, print the table. 1 when a cell stays incomplete."""
+    from harness.cli.report import check_printed, print_grid  # imports pandas, which a plan does without
+
     check_printed(args.format)
     request = read(args)
 
@@ -30,3 +59,162 @@ def bench(args: argparse.Namespace) -> int:
         print_lines([f"Ended because {done.prepared.over}: {counted(left, 'stage')} left; the same command goes on."])
     print_lines(done.trackers.finish())
     return status
+
+
+def plan(args: argparse.Namespace) -> int:
+    """Print what would run; train nothing, and write nothing but the seal that --seal asks for."""
+    if not args.seal and (given := [f"--{name}" for name in ("against", "region", "items") if getattr(args, name)]):
+        raise UserError(f"plan: {given[0]} is part of a sealed comparison; add --seal, or leave it out.")
+    prepared, sealed = prepare(read(args), train=False), None
+    if args.seal:
+        wanted, region = (None if each is None else each / 100 for each in (args.detect, args.region))
+        sealed = seal(prepared, args.against or "", REGION if region is None else region, args.items, wanted)
+    print_lines(describe(prepared), sys.stdout)
+    print("\n".join(["", *_rows(prepared)]))
+    if args.detect is not None:
+        print()
+        print_table(str(detections_of(prepared, args.detect / 100, duration).written("text")), sys.stdout)
+    if sealed:
+        print()
+        print_lines([*seal_lines(sealed), ALONE], sys.stdout)
+    return 0
+
+
+def _rows(prepared: Prepared) -> list[str]:
+    """A line for each printed row: its methods and settings, its runs, their stages, and how many of these are to be trained. A stage
+    of several rows is counted as to be trained in the first of them, so that the column adds up to the plan's number."""
+    resolved, left = prepared.resolved, {item.stage.key for item in prepared.items}
+    titles = resolved.titles
+    runs: dict[str, list[Run]] = {title: [] for title in resolved.printed_rows}
+    for run in prepared.plan.runs:
+        runs[titles[run.row]].append(run)
+    lines = []
+    for title, (row, *more) in resolved.printed_rows.items():
+        stages = {stage.key for run in runs[title] for stage in run.stage.chain}
+        method = f"{row.pre_train} (pre-trained) > {row.method}" if row.pre_train else row.method
+        configurations = [row, *more]
+        run_here = [row for row in configurations if any(resolved.takes(row, task) for task in resolved.tasks)]
+        settings = _settings([resolved.hyperparameters(row) for row in run_here])
+        lines.append((title, method or "-", len(runs[title]), len(stages), len(stages & left), settings))
+        left -= stages
+    headers = ("Row", "Method", "Runs", "Stages", "To train", "Set")
+    return [*tabulate(lines, headers=headers, intfmt=",", disable_numparse=[0, 1, 5]).splitlines()]
+
+
+def _settings(configurations: Sequence[Mapping[str, Any]]) -> str:
+    """'alpha=0.3, fine_tune.lr=1e-5|2e-5': each value once, in the order of the configurations."""
+    values: dict[str, dict[str, None]] = {}
+    for settings in configurations:
+        for name, value in settings.items():
+            values.setdefault(name, {})[format_value(value)] = None
+    return ", ".join(f"{name}={'|'.join(texts)}" for name, texts in values.items())
+
+
+def preset_line(named: str | None, preset: str, presets: Mapping[str, Any]) -> list[str]:
+    """What the preset in use and the others are, where the request names none and there are some."""
+    if named or not presets:
+        return []
+    about = {name: other.description.rstrip(".") for name, other in presets.items()}
+    others = [f"{name} ({text})" for name, text in about.items() if name != preset]
+    choice = f" Others: {', '.join(others)}; choose one with --preset NAME." if others else ""
+    return [f"Preset {preset}: {about[preset]}.{choice}"]
+
+
+def describe(prepared: Prepared) -> list[str]:
+    """The plan in lines: what the rest costs, cells, runs, stages, what is done, shared, skipped and unresolved, and presets."""
+    plan, resolved = prepared.plan, prepared.resolved
+    rows = len({resolved.titles[run.row] for run in plan.runs})
+    design = [(rows, "row"), (len(resolved.columns), "column"), (len(resolved.sizes), "size")]
+    subsets = max(len(resolved.subsets_at(size)) for size in resolved.sizes)
+    one = 0 in resolved.sizes and len(resolved.subsets_at(0)) < subsets
+    lines = [
+        *_cost_lines(prepared),
+        f"Table {resolved.table.name}, preset {resolved.preset}: {' x '.join(counted(*each) for each in design)} = "
+        f"{counted(math.prod(count for count, _ in design), 'cell')}, each from {counted(subsets, 'subset')} x "
+        f"{counted(len(resolved.seeds), 'seed')}{'; the full training set is one subset' if one else ''}.",
+        *([] if resolved.table.sizes else [f"Sizes: {sizes_text(resolved.sizes, resolved.size_unit)}."]),
+        f"Encoder {_encoders(plan)}, data: {plan.source}, store {prepared.store.shown}.",
+        *_work_lines(prepared),
+        *(f"Skipped: {name}{' on ' + task if task else ''}: {reason}." for name, task, reason in plan.skipped),
+        *unreached_sentences(plan, prepared.request.overrides),
+        *(f"{name}: {found.note}" for name, found in plan.tasks.items() if found.note),
+        *own_tasks(plan),
+        *own_data(plan),
+        *truncation_sentences(plan),
+        *(f"Overlap: {sentence}." for sentence in overlap_sentences(plan)),
+    ]
+    if plan.untranslated:
+        sets = [rows for each in plan.untranslated.values() for rows in each]
+        names = listed(map(resolved.translator_of, plan.untranslated))
+        lines.append(
+            f"Before that {sum(map(len, sets)):,} rows (row sets: {len(sets)}) are back-translated by {names}; until then the keys of "
+            "the rows that read them are provisional."
+        )
+    lines += [f"{sentence}." for sentence in (*start_sentences(plan), *weight_sentences(plan))]
+    if missing := lacking(plan):
+        lines.append(f"Unresolved (not at hand; keys are provisional): {some_of(missing, 4)}.")
+    presets = preset_line(prepared.request.preset, resolved.preset, resolved.table.presets)
+    return [*lines, *_kept_lines(prepared), *presets]
+
+
+def _cost_lines(prepared: Prepared) -> Iterator[str]:
+    """What is left and what it takes; of several encoders also each alone."""
+    plan, each_by = prepared.plan, prepared.calibrations
+    speeds = [f"at {speed.flops / 1e9:.0f} GFLOP/s a slot, {speed.known_by}" for speed in each_by]
+    if not prepared.items:
+        yield "To do: nothing."
+    else:
+        flops, slots = sum(item.cost for item in prepared.items), counted(prepared.slots, "slot")
+        yield (
+            f"To do: {counted(len(prepared.items), 'stage')}, {flops:.2g} FLOPs, about {duration(prepared.hours)} on "
+            f"{slots} of this machine{'' if len(speeds) > 1 else f', {speeds[0]}'}."
+        )
+    for (encoder, located), speed in (
+        zip(plan.table_data.located.items(), speeds, strict=True) if len(speeds) > 1 else ()
+    ):
+        work = prepared.work_of(located)
+        runs = sum(row.encoder == encoder for run in plan.runs for row in prepared.resolved.rows if row.name == run.row)
+        flops = sum(item.cost for item in work)
+        yield f"{encoder}: {counted(runs, 'run')}, {counted(len(work), 'stage')} to train, {flops:.2g} FLOPs, {speed}."
+
+
+def _encoders(plan: Plan) -> str:
+    """The encoders with the beginnings of their digests; of several also how large they are."""
+    names = []
+    for encoder, located in plan.table_data.located.items():
+        count = parameters(located.config) / 1e6
+        size = f", about {count:.1f} million parameters" if len(plan.encoders) > 1 and count else ""
+        names.append(f"{encoder} ({located.encoder.digest[:10]}{size})")
+    return listed(names)
+
+
+def _kept_lines(prepared: Prepared) -> Iterator[str]:
+    """The space of the weights that stay, where some are asked for."""
+    request, plan = prepared.request, prepared.plan
+    if request.keep == "none":
+        return
+    cells = len({(plan.resolved.titles[run.row], run.task, run.size) for run in plan.runs})
+    count, what = (cells, "the best run of each cell") if request.keep == "best" else (len(plan.stages), "all stages")
+    sizes = [weights_bytes(each.config) for each in plan.encoders]
+    space = decimal(round(count * sum(sizes) / len(sizes)))
+    where = storage_of(request, prepared.store).shown
+    yield f"Weights: those of {what} stay, {counted(count, 'file')}, about {space} in {where}; runs that were recorded without their weights are not trained again for them."
+
+
+def _work_lines(prepared: Prepared) -> list[str]:
+    """How many runs and stages there are, and what became of the stages so far."""
+    plan, statuses = prepared.plan, Counter(status for status, _ in prepared.statuses.values())
+    distinct = len({run.stage.key for run in plan.runs})
+    same = f" ({distinct:,} distinct: equal ones are trained once)" if distinct < len(plan.runs) else ""
+    several = sum(1 for names in plan.names().values() if len(names) > 1)
+    shared = f" ({several:,} of them used by several runs, trained once)" if several else ""
+    remade = sum(item.remake for item in prepared.items)
+    again = f" ({remade:,} of them done, but their weights are deleted and needed again)" if remade else ""
+    blocked = len(prepared.blocked)
+    waits = f", {blocked:,} blocked because the stage before diverged (--retry trains both)" if blocked else ""
+    return [
+        f"Runs: {len(plan.runs):,}, one for each row, task, size, subset and seed{same}. Stages: {len(plan.stages):,}, the "
+        f"training phases of these runs{shared}.",
+        f"Stages done: {statuses['done']:,}, failed: {statuses['failed']:,}, diverged: {statuses['diverged']:,}, to train: "
+        f"{len(prepared.items):,}{again}{waits}.",
+    ]

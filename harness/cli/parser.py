@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, NoReturn
 
@@ -44,38 +44,16 @@ class Parser(argparse.ArgumentParser):
         return self.prog.partition(" ")[2]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Reports an unknown flag first, with the closest one: a missing flag is often a misspelt one."""
-        for text in self._own(args):
+        """Reports an unknown flag first, with the closest one: a missing flag is often a misspelt one. What follows a command is the command's."""
+        for text in args[:1] if self._subparsers else args:
             flag = text.partition("=")[0]
             if flag.startswith("--") and flag != "--" and flag not in self._option_string_actions:
                 known = [name for name in self._option_string_actions if name.startswith("--")]
                 raise unknown("flag", flag, known, self._place)
         return super().parse_known_args(args, namespace)
 
-    def _own(self, args: Iterable[str]) -> Iterator[str]:
-        """The words up to the command that follows, if one does: it has flags of its own."""
-        leads = any(action.nargs == argparse.PARSER for action in self._actions)
-        words = iter(args)
-        for text in words:
-            if leads and not text.startswith("-"):
-                return
-            yield text
-            action = self._option_string_actions.get(text)
-            if leads and action and action.nargs is None:
-                next(words, None)  # its value
-
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{self._place}{': ' if self._place else ''}{message}; see '{self.prog} --help'.")
-
-
-class Completion(argparse.Action):
-    """Prints the completion script and ends."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from harness.cli.completion import script
-
-        print(script())
-        parser.exit()
 
 
 # --------------------------------------------------------------------------------------------------- values of flags
@@ -340,7 +318,7 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
 COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] = {
     "bench": (_bench, "bench:bench", "train the missing runs of a table and print it"),
     "tune": (_tune, "tune:tune", "search a method's hyperparameters over subsets and seeds"),
-    "plan": (_plan, "plan:plan", "show what a bench would run, what is done and what it costs; trains nothing"),
+    "plan": (_plan, "bench:plan", "show what a bench would run, what is done and what it costs; trains nothing"),
     "report": (_report, "report:report", "print a table from the store; without flags that of the last bench"),
     "compare": (_compare, "report:compare", "compare rows of a table from the store: intervals, tests, verdicts"),
     "verify": (_verify, "stores:verify", "check a published file of results against the records of the store"),
@@ -373,7 +351,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="harness", description="Train and compare contrastive objectives for language encoders.")
     parser.add_argument("--version", action="version", version=f"harness {harness.__version__}")
-    parser.add_argument("--completion", action=Completion, nargs=0, help="print the completion script of bash and zsh")
+    _switch(parser, "--completion", "print the completion script of bash and zsh")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for name, (add_flags, handler, help) in COMMANDS.items():
         command = commands.add_parser(name, help=help)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.plan import preset_line
+from harness.cli.bench import preset_line
 from harness.cli.progress import confirm, show, warn
 from harness.cli.request import read_tune
 from harness.cli.terminal import duration, print_lines, print_table, printable

@@ -186,7 +186,7 @@ def test_init_writes_the_task_once(harness: Harness, reviews: Path) -> None:
     assert again.status == 2
     assert "exists already" in again.err
     plans = [
-        harness(*f"plan --tasks {words} {ENCODER}".split()).out.partition("To do:")[0]
+        harness(*f"plan --tasks {words} {ENCODER}".split()).out.partition("\n")[2]
         for words in ("reviews.yaml", "reviews.csv --label stars --unlabelled more.txt")
     ]
     assert plans[0] == plans[1] != ""
