@@ -1,4 +1,6 @@
-"""`export`: a recorded stage as a folder of Hugging Face's, and on the hub. `predict`: new rows through one."""
+"""Models and what is the user's own. `errors`: the examples that a run got wrong. `export`: a recorded stage as a folder of Hugging Face's, and
+on the hub. `predict`: new rows through one. `init`: a task's YAML file for a file of labelled rows. `check`: a method from outside, held to the
+contract of the built-in ones."""
 
 from __future__ import annotations
 
@@ -11,12 +13,59 @@ from harness.cli.progress import RowProgress, show
 from harness.cli.terminal import print_lines
 from harness.commands.export import export as write
 from harness.commands.predict import ROWS, classifier, predict_file, predict_row
-from harness.commands.recorded import best_key, recorded
-from harness.commands.row_files import STANDARD_INPUT
+from harness.commands.recorded import best_key, misclassified, recorded
+from harness.commands.row_files import STANDARD_INPUT, check_new, writer
 from harness.errors import UserError
 from harness.hub import Repository
-from harness.planning.request import Request
+from harness.methods import read_method
+from harness.paths import PYTHON, named_path, replace_file
+from harness.planning.request import LABELLED, YAML, Request, flag_of, has_rows
+from harness.specs import digest_of
+from harness.store import DEFAULT_URL
+from harness.tasks.inferred import Description, infer_task, task_yaml
+from harness.tasks.task import load_user_task
 from harness.wording import counted
+from harness.yaml_files import dumped
+
+MISTAKES = {
+    "confidence": ("{wrong}{examples} are misclassified", "highest confidence", 100, "{:.0f} %"),
+    "difference": ("{examples}, scored by a regression", "largest errors", 1, "off by {:.3f}"),
+    "f1": ("{wrong}{examples} are not answered exactly", "lowest F1", 100, "F1 {:.0f}"),
+}
+"""By what orders mistakes: how many there are, which come first, and the measure of one, in words."""
+
+
+def errors(args: argparse.Namespace) -> int:
+    """Print the examples of one split that a run got wrong, those of the highest confidence first."""
+    out, split = Path(args.output) if args.output else None, args.split or "dev"
+    if out:
+        check_new(out)
+    frame = misclassified(args.key, split=split, store=args.store or DEFAULT_URL)
+    wrong, textless, measure = (frame.attrs[name] for name in ("wrong", "textless", "measure"))
+    worded, order, scale, number = MISTAKES[measure]
+    what = worded.format(wrong=f"{wrong:,} of ", examples=f"{counted(frame.attrs['rows'], 'example')} of {split}")
+    shown = frame.head(0 if out else args.limit)
+    end = ":" if len(shown) else "."
+    if out and not wrong:
+        end = "; no file is written."
+    elif out:
+        with writer(out) as write_rows:
+            write_rows([{str(name): value for name, value in row.items()} for row in frame.to_dict("records")])
+        end = f"; written to {args.output}."
+    elif len(shown) < wrong:
+        end = f"; the {len(shown)} of the {order}:"
+    missing = [f"Texts are missing ({textless}): rows are numbered in the split's own order."] if textless else []
+    print_lines([f"{what}{end}", *missing], sys.stdout)
+    for row in shown.to_dict("records"):
+        gold, predicted = (str(row.pop(name)) or "no answer" for name in ("gold", "predicted"))
+        place = f"row {row['row']}: " if textless else ""
+        print(f"\n{place}{gold} predicted as {predicted} ({number.format(scale * row[measure])})")
+        texts = [value for name, value in row.items() if isinstance(value, str) and name != "split"]
+        print_lines((f"  {' '.join(text.split())}" for text in texts), sys.stdout)
+    if 0 < len(shown) < wrong:
+        print_lines(["More: --limit N; all of them in a file: --output FILE."])
+    return 0
+
 
 LOADED_BY = {
     "classifier": "AutoModelForSequenceClassification",
@@ -84,3 +133,49 @@ def predict(args: argparse.Namespace) -> int:
     what = model.kind.predicted
     print_lines([f"Wrote {counted(rows, 'row')} to {args.output}, each with its {what}."], sys.stdout)
     return 0
+
+
+def init(args: argparse.Namespace) -> int:
+    """Infer the task, write its file, and print it with the command that takes it. Overwrites nothing."""
+    if not has_rows(args.file):
+        raise UserError(
+            f"init {args.file}: name a file of labelled rows (.csv, .tsv, .jsonl or .parquet) or hub:OWNER/NAME."
+        )
+    described = Description(**{name: value for name in LABELLED if (value := getattr(args, name)) is not None})
+    task, _ = infer_task(args.file, described, lambda name: "FILE" if name == "tasks" else flag_of(name))
+    out = named_path(args.out or f"{task.name}.yaml", "--out")
+    if out.suffix not in YAML:
+        raise UserError(f"--out {out}: should end in .yaml.")
+    if out.exists():
+        raise UserError(f"{out}: exists already; name another file with --out, or delete it.")
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out}: there is no folder {out.parent}.")
+    text = f"# harness bench --tasks {shlex.quote(out.name)}\n{dumped(task_yaml(task, out.parent))}"
+    replace_file(out, text)
+    load_user_task(out)  # what was written is what is read
+    print(text, end="")
+    print_lines([f"Written to {out}. Next: harness plan --tasks {shlex.quote(str(out))}"])
+    return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    """Print each law that does not hold, and how many do. 0: all do."""
+    from harness.contract import check as outcomes  # imports torch
+
+    if not args.file.endswith(PYTHON):
+        raise UserError(f"check {args.file}: name a Python file (.py) that defines a method.")
+    path = named_path(args.file, "check")
+    method = read_method(path)
+    source = digest_of(path.read_text(encoding="utf-8"))
+    held, broken = 0, 0
+    for outcome in outcomes(method, source):
+        held += not outcome.broken
+        broken += bool(outcome.broken)
+        if outcome.broken:
+            print_lines([f"BROKEN  {outcome.subject}: {outcome.law}: {outcome.broken}."], sys.stdout)
+    print(
+        f"Method {method.name} ({method.title}), source {source[:8]} of {path.name}: {held} laws hold, {broken} do not."
+    )
+    if not broken:
+        print_lines([f"Next: harness plan --table few_shot --methods {shlex.quote(f'ft,{args.file}')}"])
+    return bool(broken)

@@ -273,7 +273,7 @@ def _show(show: argparse.ArgumentParser) -> None:
 def _errors(errors: argparse.ArgumentParser) -> None:
     errors.add_argument("key", help="key of a run, or its first characters ('harness list runs')")
     _flag(errors, "--split", "dev, test, or the name of a test set (default: dev)")
-    _flag(errors, "--limit", "examples to print (default: 20)", kind=Count, default=20)
+    _flag(errors, "--limit", "examples to print (default: 5)", kind=Count, default=5)
     _flag(errors, "--output", "write all of them to a new .csv, .tsv, .jsonl or .parquet file", "FILE")
     _add(errors, "store", "methods", methods=CODE)
 
@@ -328,13 +328,13 @@ COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] 
         "write a table's results and records as a folder that others check and continue",
     ),
     "merge": (_merge, "stores:merge", "take over the records of other stores and published folders"),
-    "init": (_init, "own:init", "write a task's YAML file for a file of labelled rows"),
-    "check": (_check, "own:check", "hold a method of your own, a Python file, to the contract of the built-in ones"),
+    "init": (_init, "models:init", "write a task's YAML file for a file of labelled rows"),
+    "check": (_check, "models:check", "hold a method of your own, a Python file, to the contract of the built-in ones"),
     "list": (_list, "show:listing", f"list {', '.join(LISTED)}"),
     "show": (_show, "show:show", "show one record: its numbers, its parents and the command that reproduces it"),
     "errors": (
         _errors,
-        "examples:errors",
+        "models:errors",
         "show the examples that a run got wrong",
     ),
     "export": (
