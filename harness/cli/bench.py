@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 from tabulate import tabulate
 
-from harness.cli.progress import confirm, show, warn
+from harness.cli.progress import confirm, preset_line, show, warn
 from harness.cli.request import read
 from harness.cli.terminal import duration, print_lines, print_table
 from harness.commands.bench import bench as run_bench
@@ -108,16 +108,6 @@ def _settings(configurations: Sequence[Mapping[str, Any]]) -> str:
         for name, value in settings.items():
             values.setdefault(name, {})[format_value(value)] = None
     return ", ".join(f"{name}={'|'.join(texts)}" for name, texts in values.items())
-
-
-def preset_line(named: str | None, preset: str, presets: Mapping[str, Any]) -> list[str]:
-    """What the preset in use and the others are, where the request names none and there are some."""
-    if named or not presets:
-        return []
-    about = {name: other.description.rstrip(".") for name, other in presets.items()}
-    others = [f"{name} ({text})" for name, text in about.items() if name != preset]
-    choice = f" Others: {', '.join(others)}; choose one with --preset NAME." if others else ""
-    return [f"Preset {preset}: {about[preset]}.{choice}"]
 
 
 def describe(prepared: Prepared) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
@@ -31,6 +31,16 @@ ESTIMATE_EVERY_SECONDS = 1.0
 LEARNED_FROM = 200
 """Number of last stages that an estimate is learned from."""
 _ENDS = ("done", "failed", "diverged", "elsewhere")
+
+
+def preset_line(named: str | None, preset: str, presets: Mapping[str, Any]) -> list[str]:
+    """What the preset in use and the others are, where the request names none and there are some."""
+    if named or not presets:
+        return []
+    about = {name: other.description.rstrip(".") for name, other in presets.items()}
+    others = [f"{name} ({text})" for name, text in about.items() if name != preset]
+    choice = f" Others: {', '.join(others)}; choose one with --preset NAME." if others else ""
+    return [f"Preset {preset}: {about[preset]}.{choice}"]
 
 
 def confirm(yes: bool, expected: float, narrow: str) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.bench import preset_line
-from harness.cli.progress import confirm, show, warn
+from harness.cli.progress import confirm, preset_line, show, warn
 from harness.cli.request import read_tune
 from harness.cli.terminal import duration, print_lines, print_table, printable
 from harness.commands.stored import tune_command
