@@ -84,10 +84,12 @@ def difference_rows(
     for size, column, row, d in found:
         p = "" if d.p is None else f"{next(adjusted):.2g}"
         if column in places:
-            interval = f"{100 * d.interval.low:+.2f} to {100 * d.interval.high:+.2f}" if d.interval else d.why
+            interval = (
+                f"{100 * d.low:+.2f} to {100 * d.high:+.2f}" if d.low is not None and d.high is not None else d.why
+            )
             floor = "" if d.p is None else f"{d.p:.2g}"
             grid = f"{d.num_subsets} x {d.num_seeds}"
-            lines.append([column, str(size), row, f"{100 * d.mean:+.2f}", interval, floor, p, grid])
+            lines.append([column, str(size), row, f"{100 * d.difference:+.2f}", interval, floor, p, grid])
     headers = ["column", "examples", f"minus {against}", "points", "95 % interval", "p", "by Holm", "subsets x seeds"]
     told = [at for at in range(len(headers)) if at not in (1, 7) or len({line[at] for line in lines}) > 1]
     return [headers[at] for at in told], [[line[at] for at in told] for line in lines]

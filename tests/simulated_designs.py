@@ -405,8 +405,8 @@ def item_differences_held(
 
         answers = right() - right()
         for k, factor in enumerate((None, answers)):
-            interval = difference(answers.mean(axis=0), 0.01, factor).interval
-            held[k] += interval is not None and interval.low <= 0 <= interval.high
+            found = difference(answers.mean(axis=0), 0.01, factor)
+            held[k] += found.low is not None and found.high is not None and found.low <= 0 <= found.high
     return float(held[0] / designs), float(held[1] / designs)
 
 

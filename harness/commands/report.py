@@ -17,12 +17,11 @@ from harness.planning.table import HOURS
 from harness.scores import examples, hardware, joined_frames, results_of, with_records
 from harness.specs import Stage
 from harness.views.caption import Caption
-from harness.views.cells import Grid, aggregate
+from harness.views.cells import Grid, Place, aggregate
 from harness.views.classes import class_reports
 from harness.views.cost import Cost, cost_before
 from harness.views.notes import plan_notes, starts_elsewhere_sentences
 from harness.views.other_system import Digests, read_other_system
-from harness.views.runs import Place
 from harness.views.seal import sealed_places
 
 if TYPE_CHECKING:

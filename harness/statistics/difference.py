@@ -25,24 +25,11 @@ Floats = NDArray[np.float64]
 LEVEL = 0.95
 
 
-@dataclass(frozen=True)
-class Interval:
-    low: float
-    high: float
-
-    def within(self, lowest: float, highest: float) -> Interval:
-        """Cut at the ends of the scale, beyond which the truth cannot lie."""
-        return Interval(max(self.low, lowest), min(self.high, highest))
-
-
-def mean_interval(scores: ArrayLike) -> Interval | None:
-    """(subsets, seeds) -> the interval of their mean, crossed over both. None for a single run, and where scores do not vary."""
+def mean_interval(scores: ArrayLike) -> tuple[float, float] | None:
+    """(subsets, seeds) -> the ends of the interval of their mean, crossed over both. None for a single run, and where scores do not vary."""
     values = np.asarray(scores, dtype=np.float64)
-    half = float(half_width(*t_inference(mean_squares(values)), LEVEL))
-    if not half:
-        return None
-    mean = float(values.mean())
-    return Interval(mean - half, mean + half)
+    half, mean = float(half_width(*t_inference(mean_squares(values)), LEVEL)), float(values.mean())
+    return (mean - half, mean + half) if half else None
 
 
 def published_half_width(scores: ArrayLike, spread: ArrayLike | None, count: int, level: float = LEVEL) -> Floats:
@@ -58,35 +45,23 @@ def published_half_width(scores: ArrayLike, spread: ArrayLike | None, count: int
 
 
 @dataclass(frozen=True)
-class SignFlip:
-    """`count`: of the differences, the means of the subsets (of the seeds where there is one subset); `floor`: the smallest p
-    that so many can have."""
-
-    p: float
-    floor: float
-    count: int
-
-
-@dataclass(frozen=True)
 class Difference:
-    """On the metric's own scale. What cannot be had is None, and `why` says why.
+    """On the metric's own scale. What cannot be had is None, and `why` says why."""
 
-    `interval`, `error`, `p`: of the crossed t test. `flip`: None with test items, which it does not see. `improvement`: the share of pairs in which the
-    row is better, ties counted half. `equivalence_p`: of two one-sided t tests, that the difference lies outside the region of
-    practical equivalence. `item_share`: of the squared standard error, the part of the test items, where they are in it.
-    """
-
-    mean: float
+    difference: float
     num_subsets: int
     num_seeds: int
-    error: float | None = None
-    interval: Interval | None = None
+    improvement: float  # share of pairs in which the row is better, ties counted half
+    improvement_low: float | None = None
+    improvement_high: float | None = None
+    error: float | None = None  # this and the next four: of the crossed t test
+    low: float | None = None
+    high: float | None = None
     p: float | None = None
-    flip: SignFlip | None = None
-    improvement: float | None = None
-    improvement_interval: Interval | None = None
-    equivalence_p: float | None = None
-    item_share: float | None = None
+    equivalence_p: float | None = None  # of two one-sided t tests
+    sign_flip_p: float | None = None  # None with test items, which the test does not see
+    sign_flip_floor: float | None = None  # the smallest p that so few subsets can have
+    item_share: float | None = None  # of the squared standard error, where test items are in it
     why: str = ""
 
 
@@ -94,30 +69,30 @@ def difference(
     differences: ArrayLike, region: float, items: ArrayLike | None = None, level: float = LEVEL
 ) -> Difference:
     """`differences`: (subsets, seeds), all finite. `region`: half the width of the region of practical equivalence around 0. `items`:
-    (items, subsets, seeds), whose mean over items `differences` is: interval, p and equivalence then hold for other test sets too, and
-    there is no sign-flip test, which does not see them."""
+    (items, subsets, seeds), whose mean over items `differences` is: interval, p and equivalence then hold for other test sets too."""
     d = np.asarray(differences, dtype=np.float64)
-    num_subsets, num_seeds = d.shape
-    found = Difference(float(d.mean()), num_subsets, num_seeds, improvement=float(better(d).mean()))
-    if why := _without_interval(d):
-        return replace(found, why=why)
+    mean, (num_subsets, num_seeds) = float(d.mean()), d.shape
+    found = Difference(mean, num_subsets, num_seeds, float(better(d).mean()), why=_without_interval(d))
+    if found.why:
+        return found
     variances, degrees = t_inference(mean_squares(d))
-    share = None
     if items is not None:
         drawn = item_variance(items)
         variances, degrees = np.append(variances, max(0.0, drawn.variance)), (*degrees, drawn.count - 1)
-        share = float(variances[-1] / variances.sum())
-    mean, half = found.mean, float(half_width(variances, degrees, level))
-    each = d.mean(axis=0) if found.num_subsets == 1 else d.mean(axis=1)
+        found = replace(found, item_share=float(variances[-1] / variances.sum()))
+    else:
+        each = d.mean(axis=0) if len(d) == 1 else d.mean(axis=1)
+        found = replace(found, sign_flip_p=float(sign_flip(each)), sign_flip_floor=smallest_p(each.size))
+    half, (low, high) = float(half_width(variances, degrees, level)), improvement_interval(d, level)
     return replace(
         found,
+        improvement_low=float(low),
+        improvement_high=float(high),
         error=math.sqrt(variances.sum()),
-        interval=Interval(mean - half, mean + half),
+        low=mean - half,
+        high=mean + half,
         p=float(p_value(mean, variances, degrees)),
-        flip=SignFlip(float(sign_flip(each)), smallest_p(each.size), each.size) if items is None else None,
-        improvement_interval=Interval(*(float(end) for end in improvement_interval(d, level))),
         equivalence_p=equivalence(mean, variances, degrees, region),
-        item_share=share,
     )
 
 
@@ -153,14 +128,8 @@ def _without_interval(differences: Floats) -> str:
     if differences.size < 2:
         return "one pair of runs has no spread"
     if np.ptp(differences) > ROUNDING:
-        return (
-            ""
-            if float(t_inference(mean_squares(differences))[0].sum()) > 0
-            else "the means of the subsets and of the seeds do not vary"
-        )
-    same = (
-        "the rows have equal scores in all"
-        if abs(differences.flat[0]) <= ROUNDING
-        else "the difference is the same in all"
-    )
+        varies = float(t_inference(mean_squares(differences))[0].sum()) > 0
+        return "" if varies else "the means of the subsets and of the seeds do not vary"
+    equal = abs(differences.flat[0]) <= ROUNDING
+    same = "the rows have equal scores in all" if equal else "the difference is the same in all"
     return f"{same} {differences.size} pairs of runs, so that there is no spread to judge it by"

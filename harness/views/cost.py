@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.specs import Parent, Stage
-from harness.views.cells import Grid
-from harness.views.runs import Place, Runs, column_name, columns_of, metric_of, runs_of, score_interval, size_name
+from harness.views.cells import Grid, Place
+from harness.views.runs import column_name, columns_of, metric_of, on_grid, runs_of, score_interval, size_name
 from harness.views.view import DASH, Table, View, with_spread
 from harness.wording import in_points, two_digits
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PARTS = ("fine_tuning", "earlier", "search", "total")
 COLUMNS = (
@@ -104,7 +107,7 @@ def costs(
 
 
 def _cell(
-    grid: Grid, place: Place, of_cell: Runs, of_runs: RunCosts, search: Mapping[str, Cost]
+    grid: Grid, place: Place, of_cell: pd.DataFrame, of_runs: RunCosts, search: Mapping[str, Cost]
 ) -> dict[str, Any] | None:
     size, row, column = place
     columns = grid.resolved.columns
@@ -112,7 +115,7 @@ def _cell(
     tasks = [columns[column].task] if column in columns else [*dict.fromkeys(columns[name].task for name in over)]
     every = [of_runs.get((row, task, size), ()) for task in tasks]
     of_tasks = [[run for run in runs if run.counts] for runs in every]
-    values, pairs = of_cell.grid()
+    (values,), pairs = on_grid(of_cell)
     if not pairs or not all(of_tasks):
         return None
     fine_tuning, earlier = (
@@ -129,7 +132,7 @@ def _cell(
         "metric": metric_of(grid, column),
         "score": float(values.mean()),
     }
-    found |= {"low": interval and interval.low, "high": interval and interval.high}
+    found |= dict(zip(("low", "high"), interval or (None, None), strict=True))
     parts = zip(PARTS, (fine_tuning, earlier, searched, fine_tuning + earlier + searched), strict=True)
     return found | {f"{part}_{unit}": value for part, cost in parts for unit, value in vars(cost).items()}
 

@@ -5,37 +5,35 @@ Pure. `docs/statistics.md` says what each figure is and how often it is right.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.planning.aggregation import AVERAGE
-from harness.planning.resolved import ResolvedTable
 from harness.statistics.difference import difference
 from harness.statistics.sign_flip import holm
 from harness.tasks.protocols import protocol_named
-from harness.views.cells import Grid
-from harness.views.figures.panels import FAINT, INK, look, panels_of
+from harness.views.cells import Grid, Place
+from harness.views.figures.panels import INK, look, panels_of, rows_on
 from harness.views.runs import (
-    NO_RUNS,
     Answers,
     Pair,
-    Place,
     Reference,
-    Runs,
+    answers_of,
     column_name,
     columns_of,
     family_sizes,
     lowest,
     means_lines,
     metric_of,
+    no_runs,
+    on_grid,
     reference_of,
     run_places,
     runs_of,
@@ -43,6 +41,9 @@ from harness.views.runs import (
 )
 from harness.views.view import DASH, Table, View
 from harness.wording import counted, in_points, some_of, training_examples
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEVEL = 0.05
 REGION = 0.01
@@ -86,26 +87,23 @@ def differences(
     Raises UserError for fewer than two rows and for an unknown one."""
     import pandas as pd
 
-    r = grid.resolved
+    r, items = grid.resolved, answers is not None
     if len(titles := r.printed_rows) < 2:
-        raise UserError(
-            f"compare: table {r.table.name} has {'one row' if titles else 'no row'} here; name two or more with --methods."
-        )
+        rows = "one row" if titles else "no row"
+        raise UserError(f"compare: table {r.table.name} has {rows} here; name two or more with --methods.")
     named, reference = reference_of(r, against)
     found, families = judged(grid, reference, region, answers, absent)
-    if grid.collapsed and any(each["collapsed"] + each["collapsed_against"] for each in found):
+    if grid.collapsed and any(map(_fell, found)):
         others, _ = judged(replace(grid, collapsed=False), reference, region, answers, absent)
         for each, other in zip(found, others, strict=True):
-            fell = each["collapsed"] + each["collapsed_against"]
-            each["verdict_without_collapsed"] = other["verdict"] if fell else None
+            each["verdict_without_collapsed"] = other["verdict"] if _fell(each) else None
     seal, planned, plan = follow(found, named) if follow else ("", set[int](), "")
     for k, each in enumerate(found):
         each["plan"] = "planned" if k in planned else "exploratory"
         each["sentence"] = _sentence(grid, each, region)
     lines = [conclusion(grid, named, found), *([plan] if plan else []), *_remarks(found)]
-    about = {"table": r.table.name, "against": named, "region": region, "items": answers is not None}
+    about = {"table": r.table.name, "against": named, "region": region, "items": items}
     about |= {"family": families[0], "reference_family": families[1], "seal": seal}
-    items = answers is not None
     return View(
         "comparisons",
         pd.DataFrame(found, columns=[*COLUMNS]),
@@ -113,69 +111,54 @@ def differences(
         [*lines, *_notes(grid, named, found, families, region, unit if items else ""), *more],
         partial(_drawn, grid, named, found, region) if any(each["low"] is not None for each in found) else None,
         about,
-    )  # fmt: skip
+    )
 
 
 def judged(
     grid: Grid, reference: Reference, region: float = REGION, answers: Answers | None = None, absent: str = ""
 ) -> tuple[list[Difference], tuple[int, int]]:
     """Every row against its `reference`, with verdicts, and the sizes of the two families (`family_sizes`)."""
-    runs = runs_of(grid)
     found = [
-        _compared(grid, runs, (size, row, column), reference(row), region, answers, absent)
+        _compared(grid, (size, row, column), reference(row), region, answers, absent)
         for size in grid.resolved.sizes
         for column in columns_of(grid)
         for row in grid.resolved.printed_rows
         if row != reference(row)
     ]
     families = family_sizes(run_places(grid) | grid.elsewhere, reference, grid.resolved.reference_titles)
-    for of_reference, family in enumerate(families):
-        _judge([each for each in found if each["of_reference"] == bool(of_reference)], family)
+    for of_reference, size in enumerate(families):
+        family = [each for each in found if each["of_reference"] == bool(of_reference)]
+        for name in ("p", "sign_flip_p", "equivalence_p"):
+            known = [each for each in family if each[name] is not None]
+            for each, adjusted in zip(known, holm([each[name] for each in known], size), strict=True):
+                each[f"{name}_holm"] = adjusted
+    for each in (each for each in found if each["p"] is not None):
+        each["verdict"] = "equivalent" if each["equivalence_p_holm"] < LEVEL else "not separable"
+        if each["p_holm"] < LEVEL:
+            each["verdict"] = "higher" if each["difference"] > 0 else "lower"
     return found, families
 
 
 def _compared(
-    grid: Grid,
-    runs: Mapping[Place, Runs],
-    place: Place,
-    against: str,
-    region: float,
-    answers: Answers | None,
-    absent: str,
+    grid: Grid, place: Place, against: str, region: float, answers: Answers | None, absent: str
 ) -> Difference:
     size, row, column = place
-    found: Difference = {
-        **dict.fromkeys(COLUMNS),
-        "size": size,
-        "column": column,
-        "metric": metric_of(grid, column),
-        "row": row,
-    }
-    found |= {
-        "against": against,
-        "num_subsets": 0,
-        "num_seeds": 0,
-        "across_hardware": 0,
-        "collapsed": 0,
-        "collapsed_against": 0,
-    }
-    found |= {
-        "verdict": "no verdict",
-        "why": "",
-        "of_reference": not grid.resolved.reference_titles.isdisjoint((row, against)),
-    }
-    ours, theirs = (runs.get((size, name, column), NO_RUNS) for name in (row, against))
-    values, pairs = ours.minus(theirs)
-    design, left_out = grid.resolved.replicates_at(size), list[str]()
-    found["left_out"] = left_out
-    if sum(pair in theirs.scores for pair in ours.scores) < len(design):
-        rows = [(name, len(design) - len(of_row.scores)) for name, of_row in ((row, ours), (against, theirs))]
-        missing = " and ".join(f"{count} of {name}" for name, count in rows if count)
+    runs, design = runs_of(grid), len(grid.resolved.replicates_at(size))
+    ours, theirs = (runs.get((size, name, column), no_runs()) for name in (row, against))
+    (our_scores, their_scores), pairs = on_grid(ours, theirs)
+    values, left_out = our_scores - their_scores, list[str]()
+    found: Difference = {**dict.fromkeys(COLUMNS), "size": size, "column": column, "row": row, "against": against}
+    found |= dict.fromkeys(("num_subsets", "num_seeds", "across_hardware", "collapsed", "collapsed_against"), 0)
+    found |= {"metric": metric_of(grid, column), "verdict": "no verdict", "why": "", "left_out": left_out}
+    found["of_reference"] = not grid.resolved.reference_titles.isdisjoint((row, against))
+    if len(ours.index.intersection(theirs.index)) < design:
+        counts = ((name, design - len(of_row)) for name, of_row in ((row, ours), (against, theirs)))
+        missing = " and ".join(f"{count} of {name}" for name, count in counts if count)
         over = " x ".join(map(counted, values.shape, ("subset", "seed")))
         kept = f"compared over {over}" if pairs else "no replicate is done in both rows"
-        left_out.append(f"of {len(design)} runs each, {missing} {absent}: {kept}")
+        left_out.append(f"of {design} runs each, {missing} {absent}: {kept}")
     if not pairs:
-        left_out += _unselected(grid, runs, size, column, (row, against))
+        left_out += _unselected(grid, size, column, (row, against))
         return found
     items = None
     if answers is not None and (items := _item_differences(answers, (size, column), ours, theirs, pairs)) is None:
@@ -183,53 +166,31 @@ def _compared(
         left_out.append(f"test items are a factor for accuracy, EM and answer F1 of one task only, not for {metric}")
     elif items is not None:
         items = items.reshape(len(items), *values.shape)
-    d = difference(values, region, items)
-    span = 1 - lowest(grid, column)
-    ends = d.interval and d.interval.within(-span, span)
-    machines = [(ours.hardware.get(pair), theirs.hardware.get(pair)) for pair in pairs]
-    fell, fell_against = (len(each.collapsed.intersection(pairs)) for each in (ours, theirs))
-    return found | {
-        "num_subsets": d.num_subsets, "num_seeds": d.num_seeds, "difference": d.mean, "low": ends and ends.low, "high": ends and ends.high,
-        "error": d.error, "p": d.p, "sign_flip_p": d.flip and d.flip.p, "sign_flip_floor": d.flip and d.flip.floor, "improvement": d.improvement,
-        "improvement_low": d.improvement_interval and d.improvement_interval.low,
-        "improvement_high": d.improvement_interval and d.improvement_interval.high,
-        "equivalence_p": d.equivalence_p, "item_share": d.item_share, "why": d.why, "collapsed": fell, "collapsed_against": fell_against,
-        # a run that does not say its hardware counts as run on the other's
-        "across_hardware": sum(a != b for a, b in machines if a and b),
-    }  # fmt: skip
+    found |= vars(difference(values, region, items))
+    if found["low"] is not None:
+        span = 1 - lowest(grid, column)
+        found |= {"low": max(found["low"], -span), "high": min(found["high"], span)}
+    devices = zip(ours["hardware"][pairs], theirs["hardware"][pairs], strict=True)
+    # a run that does not say its hardware counts as run on the other's
+    found["across_hardware"] = sum(a != b for a, b in devices if a and b)
+    fell, fell_against = (int(each["collapsed"][pairs].sum()) for each in (ours, theirs))
+    return found | {"collapsed": fell, "collapsed_against": fell_against}
 
 
-def _unselected(grid: Grid, runs: Mapping[Place, Runs], size: int, column: str, rows: Sequence[str]) -> Iterator[str]:
+def _unselected(grid: Grid, size: int, column: str, rows: Sequence[str]) -> Iterator[str]:
     """Clauses about rows with runs, of which none counts yet."""
     for row in rows:
         cell = grid.cells.get((size, row, column))  # a table without an Avg has no cell there
-        if cell and cell.done and (size, row, column) not in runs and len(grid.resolved.printed_rows[row]) > 1:
+        if cell and cell.done and (size, row, column) not in runs_of(grid) and len(grid.resolved.printed_rows[row]) > 1:
             yield f"the configuration of {row} is selected once all runs of its configurations are done"
 
 
 def _item_differences(
-    answers: Answers, place: tuple[int, str], ours: Runs, theirs: Runs, pairs: Sequence[Pair]
+    answers: Answers, place: tuple[int, str], ours: pd.DataFrame, theirs: pd.DataFrame, pairs: Sequence[Pair]
 ) -> NDArray[np.float64] | None:
     """(items, pairs): of accuracy 1, 0 or -1 for each test item; None where the answers of a run are not known."""
-    size, column = place
-    keys = [[(size, runs.configurations[pair], column, *pair) for pair in pairs] for runs in (ours, theirs)]
-    if any(key not in answers for key in itertools.chain(*keys)):
-        return None
-    right, other = (np.array([answers[key] for key in each], dtype=np.float64) for each in keys)
-    return (right - other).T
-
-
-def _judge(family: Sequence[Difference], size: int) -> None:
-    """Adjusts the p values over a family of so many comparisons, and gives verdicts by them."""
-    tested = [each for each in family if each["p"] is not None]
-    for name in ("p", "sign_flip_p", "equivalence_p"):
-        known = [each for each in tested if each[name] is not None]
-        for each, adjusted in zip(known, holm([each[name] for each in known], size), strict=True):
-            each[f"{name}_holm"] = adjusted
-    for each in tested:
-        each["verdict"] = "equivalent" if each["equivalence_p_holm"] < LEVEL else "not separable"
-        if each["p_holm"] < LEVEL:
-            each["verdict"] = "higher" if each["difference"] > 0 else "lower"
+    (right, other) = (answers_of(answers, place, runs, pairs) for runs in (ours, theirs))
+    return None if right is None or other is None else right - other
 
 
 # ---------------------------------------------------------------------------------------------------------------- words
@@ -262,29 +223,28 @@ def conclusion(grid: Grid, named: str, found: Sequence[Difference]) -> str:
 def _sentence(grid: Grid, each: Difference, region: float) -> str:
     """What a comparison says, in plain words."""
     left_out = f" ({'; '.join(each['left_out'])})" if each["left_out"] else ""
-    place = f"{each['row']} - {each['against']}, {grid.title(each['column'])}, {training_examples(each['size'], grid.resolved.size_unit)}"
+    where = training_examples(each["size"], grid.resolved.size_unit)
+    place = f"{each['row']} - {each['against']}, {grid.title(each['column'])}, {where}"
     if each["difference"] is None:
         return f"{place}: no verdict{left_out}."
     points = f"{in_points(each['difference'], sign=True)} points"
     if each["low"] is None or each["p_holm"] is None:
         return f"{place}: no verdict: {points}, and {each['why']}{left_out}."
-    subsets, seeds = each["num_subsets"], each["num_seeds"]
-    over = f"{counted(subsets, 'subset')} x {counted(seeds, 'seed')}{' and the test items' if each['item_share'] is not None else ''}"
-    limits = (
-        "; one seed says nothing about others"
-        if seeds == 1
-        else "; one subset says nothing about others"
-        if subsets == 1
-        else ""
-    )
-    across = each["across_hardware"]
-    machines = f"; {across} of {counted(subsets * seeds, 'pair')} ran on different hardware" if across else ""
-    fell = f"; {words}" if (words := _collapsed(each)) else ""
+    subsets, seeds = counted(each["num_subsets"], "subset"), counted(each["num_seeds"], "seed")
+    items = " and the test items" if each["item_share"] is not None else ""
+    pairs = counted(each["num_subsets"] * each["num_seeds"], "pair")
+    said = [f"p {_p(each['p'])}, by Holm {_p(each['p_holm'])}"]
+    alone = "one seed" if each["num_seeds"] == 1 else "one subset" if each["num_subsets"] == 1 else ""
+    said += [f"{alone} says nothing about others"] if alone else []
+    said += [f"{across} of {pairs} ran on different hardware"] if (across := each["across_hardware"]) else []
+    said += [fell] if (fell := _collapsed(each)) else []
     verdict = f"equivalent within ±{in_points(region)} points" if each["verdict"] == "equivalent" else each["verdict"]
-    return (
-        f"{place}: {verdict}: {points}, unadjusted 95 % interval {_interval(each)} over {over}; p {_p(each['p'])}, by Holm {_p(each['p_holm'])}"
-        f"{limits}{machines}{fell}{left_out}."
-    )
+    over = f"unadjusted 95 % interval {_interval(each)} over {subsets} x {seeds}{items}"
+    return f"{place}: {verdict}: {points}, {over}; {'; '.join(said)}{left_out}."
+
+
+def _fell(each: Difference) -> int:
+    return int(each["collapsed"] + each["collapsed_against"])
 
 
 def _collapsed(each: Difference) -> str:
@@ -307,11 +267,11 @@ def _notes(
     grid: Grid, named: str, found: Sequence[Difference], families: tuple[int, int], region: float, unit: str
 ) -> Iterator[str]:
     """What the figures are. `unit`: what a test item is, where they are a factor."""
-    r = grid.resolved
+    r, exact = grid.resolved, "" if unit else "Exact p: sign flips of the subsets' means, unadjusted. "
     over = f"{counted(max(len(r.subsets_at(size)) for size in r.sizes), 'subset')} and {counted(len(r.seeds), 'seed')}"
     yield (
         f"Differences from {named} in points (x100), pair by pair. Interval and p: crossed t over {over}{', and test items' if unit else ''}, "
-        f"unadjusted. Holm: p adjusted for {_family(named, found, families)}. {'' if unit else _EXACT}"
+        f"unadjusted. Holm: p adjusted for {_family(named, found, families)}. {exact}"
         f"Better: share of pairs in which the row is better; {IMPROVED:g} is called meaningful."
     )
     yield (
@@ -324,13 +284,14 @@ def _notes(
     if floor >= LEVEL:
         yield f"So few subsets or seeds cannot reach p {LEVEL:g} by sign flips: the smallest possible p is {floor:.4g}."
     yield from means_lines(grid, "comparisons")
-    yield from _overlap_lines(r)
-    asks = (
-        ""
-        if r.aggregate.scores != "test"
-        else "; --items asks whether they hold for another one (accuracy, EM, answer F1)"
-    )
-    yield unit or f"Verdicts hold for this {r.scored_set}{asks}."
+    folds = protocol_named(r.protocol).num_subsets is not None
+    if len(r.subsets) > 1 and (folds or (0 in r.sizes and len(r.subsets_at(0)) > 1)):
+        yield (
+            f"{'Subsets' if folds else 'Subsets of the full training set'} share half of their training rows or more: intervals and p hold for these rows, "
+            "and for new ones they are likely too narrow."
+        )
+    asks = "; --items asks whether they hold for another one (accuracy, EM, answer F1)"
+    yield unit or f"Verdicts hold for this {r.scored_set}{asks if r.aggregate.scores == 'test' else ''}."
     if any(each["across_hardware"] for each in found):
         yield (
             "Different hardware rounds differently, and training can amplify that: a difference there may be one of machines. "
@@ -340,55 +301,52 @@ def _notes(
         yield "Avg takes its columns as given: it says nothing of further tasks."
 
 
-_EXACT = "Exact p: sign flips of the subsets' means, unadjusted. "
-
-
-def _overlap_lines(resolved: ResolvedTable) -> list[str]:
-    """What intervals over folds, or over redrawn full training sets, do not hold for: the crossed t test takes subsets as independent draws."""
-    folds = protocol_named(resolved.protocol).num_subsets is not None
-    if len(resolved.subsets) < 2 or not (folds or (0 in resolved.sizes and len(resolved.subsets_at(0)) > 1)):
-        return []
-    which = "Subsets" if folds else "Subsets of the full training set"
-    return [
-        f"{which} share half of their training rows or more: intervals and p hold for these rows, and for new ones they are likely too narrow."
-    ]
-
-
 def _family(named: str, found: Sequence[Difference], families: tuple[int, int]) -> str:
     """Which comparisons p is adjusted for: those of the table's rows, and by themselves those with a reference row."""
     further = sum(each["of_reference"] for each in found)
-    shown = len(found) - further
-
-    def planned(family: int, shown: int) -> str:
-        about = f"the {counted(family, 'comparison')} with {named} that the table's benches plan"
-        return f"{about}, {shown} of them shown" if family > shown else about
-
-    apart = f"those with a reference row by themselves: {planned(families[1], further)}"
-    if not shown:
-        return apart
-    return f"{planned(families[0], shown)}{f'; {apart}' if further else ''}"
+    said = []
+    for whose, size, shown in (
+        ("", families[0], len(found) - further),
+        ("those with a reference row by themselves: ", families[1], further),
+    ):
+        part = f", {shown} of them shown" if size > shown else ""
+        said += (
+            [f"{whose}the {counted(size, 'comparison')} with {named} that the table's benches plan{part}"]
+            if shown
+            else []
+        )
+    return "; ".join(said)
 
 
 # ------------------------------------------------------------------------------------------------------- table, picture
 
 
 def _table(grid: Grid, named: str, size: int, found: Sequence[Difference], items: bool, sealed: bool) -> Table:
-    tests = ("Unadjusted 95 %", "p", "Holm", *(() if items else ("Exact p",)))
-    head = ("Column", f"Minus {named}", "Points", *tests, "Better", "Verdict", *(("Plan",) if sealed else ()))
+    tests = {"p": "p", "p_holm": "Holm", **({} if items else {"sign_flip_p": "Exact p"})}
+    head = ["Column", f"Minus {named}", "Points", "Unadjusted 95 %", *tests.values(), "Better", "Verdict", "Plan"]
     rows = []
     for each in (each for each in found if each["size"] == size):
         points = DASH if each["difference"] is None else in_points(each["difference"], sign=True)
-        values = [_interval(each), *(_p(each[name]) for name in ("p", "p_holm", *(() if items else ("sign_flip_p",))))]
         better = "" if each["improvement"] is None else f"{each['improvement']:.2f}"
         place = column_name(grid, each["column"]), each["row"]
-        rows.append([*place, points, *values, better, each["verdict"], *((each["plan"],) if sealed else ())])
-    return Table(size_name(size, grid.resolved.size_unit), head, rows, {0, 1, head.index("Verdict"), len(head) - 1})
+        rows.append(
+            [
+                *place,
+                points,
+                _interval(each),
+                *(_p(each[name]) for name in tests),
+                better,
+                each["verdict"],
+                each["plan"],
+            ]
+        )
+    width = len(head) if sealed else len(head) - 1
+    left = {0, 1, *range(len(head) - 2, width)}
+    return Table(size_name(size, grid.resolved.size_unit), head[:width], [row[:width] for row in rows], left)
 
 
 def _interval(each: Difference) -> str:
-    return (
-        DASH if each["low"] is None else f"{in_points(each['low'], sign=True)} to {in_points(each['high'], sign=True)}"
-    )
+    return DASH if each["low"] is None else " to ".join(in_points(each[end], sign=True) for end in ("low", "high"))
 
 
 def _p(value: float | None) -> str:
@@ -398,46 +356,29 @@ def _p(value: float | None) -> str:
 
 
 def _drawn(grid: Grid, named: str, found: Sequence[Difference], region: float) -> Any:
-    """A panel for each size: each difference with its interval beside 0, filled where the verdict is higher or lower; of too many, those of the last columns."""
-    panels = {}
-    for size in grid.resolved.sizes:
-        shown = [each for each in found if each["size"] == size and each["low"] is not None]
-        columns = list(dict.fromkeys(each["column"] for each in shown))
-        while len(shown) > MOST and len(columns) > 1:
-            left_out = columns.pop(0)
-            shown = [each for each in shown if each["column"] != left_out]
-        if shown:
-            panels[size] = shown
-    drawn = [*itertools.chain(*panels.values())]
-    ends = [100 * each[name] for each in drawn for name in ("low", "high")] + [100 * region, -100 * region]
+    """A panel for each size: each difference with its interval beside 0, filled where the verdict is higher or lower; of too many the last."""
+    known = [each for each in found if each["low"] is not None]
+    of_size = {size: [each for each in known if each["size"] == size][-MOST:] for size in grid.resolved.sizes}
+    panels = {size: shown for size, shown in of_size.items() if shown}
+    ends = [100 * each[name] for shown in panels.values() for each in shown for name in ("low", "high")]
+    ends += [100 * region, -100 * region]
     margin = 0.03 * (max(ends) - min(ends))
-    lines = max(len(shown) + 0.8 * len({each["column"] for each in shown}) for shown in panels.values())
+    columns = {size: [*dict.fromkeys(each["column"] for each in shown)] for size, shown in panels.items()}
+    lines = max(len(shown) + 0.8 * len(columns[size]) for size, shown in panels.items())
     canvas, every = panels_of(len(panels), 2, (4.2, 0.17 * lines + 0.7))
+    rows = [*grid.resolved.printed_rows]
     for axes, (size, shown) in zip(every, panels.items(), strict=True):
-        _panel(axes, grid, shown)
-        for edge in (-100 * region, 100 * region):
-            axes.axvline(edge, color=INK, linewidth=0.7, linestyle=":")
-        axes.set(xlabel=f"minus {named}, points (95 %, unadjusted)", xlim=(min(ends) - margin, max(ends) + margin))
-        if len(panels) > 1:
-            axes.set_title(size_name(size, grid.resolved.size_unit))
-    return canvas
-
-
-def _panel(axes: Any, grid: Grid, shown: Sequence[Difference]) -> None:
-    rows, place, places = list(grid.resolved.printed_rows), 0.0, {}
-    several = len({each["column"] for each in shown}) > 1
-    for column, of_column in itertools.groupby(shown, lambda each: each["column"]):
-        for each in of_column:
+        places = [k + 0.8 * columns[size].index(each["column"]) for k, each in enumerate(shown)]
+        for place, each in zip(places, shown, strict=True):
             style = look(rows.index(each["row"]))
             axes.plot([100 * each["low"], 100 * each["high"]], [place, place], color=style["color"])
             filled = style["color"] if each["verdict"] in ("higher", "lower") else "none"
             axes.plot([100 * each["difference"]], [place], **style, markerfacecolor=filled)
-            places[place] = f"{grid.title(column)}  {each['row']}" if several else each["row"]
-            place -= 1.0
-        place -= 0.8
-    axes.axvline(0, color=INK, linewidth=0.8)
-    axes.set_yticks([*places], [*places.values()], fontsize=8)
-    axes.set(ylim=(place + 0.9, 0.9))
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-    axes.grid(axis="x", color=FAINT)
+        several = len(columns[size]) > 1
+        rows_on(axes, places, [f"{grid.title(each['column'])}  " * several + each["row"] for each in shown])
+        axes.axvline(0, color=INK, linewidth=0.8)
+        for edge in (-100 * region, 100 * region):
+            axes.axvline(edge, color=INK, linewidth=0.7, linestyle=":")
+        axes.set(xlabel=f"minus {named}, points (95 %, unadjusted)", xlim=(min(ends) - margin, max(ends) + margin))
+        axes.set_title(size_name(size, grid.resolved.size_unit) if len(panels) > 1 else "")
+    return canvas

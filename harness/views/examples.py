@@ -19,8 +19,8 @@ from harness.statistics.design import full_grid
 from harness.store import Store
 from harness.store.rows import predicted_by
 from harness.tasks.metrics import METRICS
-from harness.views.cells import Grid
-from harness.views.runs import Pair, Place, Runs, column_name, runs_of, size_name
+from harness.views.cells import Grid, Place
+from harness.views.runs import Pair, column_name, no_runs, runs_of, size_name
 from harness.views.view import DASH, Table, View
 from harness.wording import counted, in_points, training_examples
 
@@ -91,7 +91,7 @@ def examples(plan: Plan, store: Store, grid: Grid, with_texts: bool = True) -> V
     return View("examples", found, [*tables, doubts], [*lines, ABOUT, *skipped], about={"table": r.table.name})
 
 
-def _keys(grid: Grid, of_place: Mapping[Place, Runs], at: tuple[int, str]) -> dict[tuple[str, str], Pair]:
+def _keys(grid: Grid, of_place: Mapping[Place, pd.DataFrame], at: tuple[int, str]) -> dict[tuple[str, str], Pair]:
     """By row as printed and key of a run that counts its replicate, in the order of the table. Two rows may share a run; of a row without seeds each
     is there once."""
     size, column = at
@@ -99,8 +99,8 @@ def _keys(grid: Grid, of_place: Mapping[Place, Runs], at: tuple[int, str]) -> di
     results: Any = grid.results[(grid.results["size"] == size) & (grid.results["column"] == column)]
     known = {(each.row, each.subset, each.seed): each.key for each in results.itertuples() if each.status == "done"}
     for row in grid.resolved.printed_rows:
-        runs = of_place.get((size, row, column))
-        for place, configuration in runs.configurations.items() if runs else ():
+        runs: Any = of_place.get((size, row, column), no_runs())
+        for place, configuration in runs["configuration"].items():
             if configuration:  # '': several count, and their mean is the replicate's score
                 found[row, known[configuration, *place]] = place
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,10 +26,13 @@ from harness.statistics.power import (
     precision,
     upper_components,
 )
-from harness.views.cells import Grid
-from harness.views.runs import NO_RUNS, Place, Runs, columns_of, family_sizes, reference_of, run_places, runs_of
+from harness.views.cells import Grid, Place
+from harness.views.runs import columns_of, family_sizes, no_runs, on_grid, reference_of, run_places, runs_of
 from harness.views.view import DASH, Table, View
 from harness.wording import counted, in_points
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DEFAULT = Components(subset=8.3e-4, seed=1e-4, interaction=7.3e-4)
 """Variances of a paired difference of accuracies. Of subset and run: the means of the upper limits of five recorded differences (SST-2, 100 examples,
@@ -183,17 +186,16 @@ def _text(design: Design) -> str:
 
 
 def recorded_components(
-    runs: Mapping[Place, Runs], place: tuple[int, str], pairs: Sequence[tuple[str, str]]
+    runs: Mapping[Place, pd.DataFrame], place: tuple[int, str], pairs: Sequence[tuple[str, str]]
 ) -> tuple[Components, int]:
     """The mean of the upper limits over all pairs of a row and the one that it is compared with that have at least two subsets and two seeds in common, and how many
     these are; the defaults where there is none."""
     size, column = place
     found = []
     for pair in pairs:
-        ours, theirs = (runs.get((size, name, column), NO_RUNS) for name in pair)
-        values, _ = ours.minus(theirs)
-        if min(values.shape) > 1:
-            components = upper_components(mean_squares(values))
+        scores, _ = on_grid(*(runs.get((size, name, column), no_runs()) for name in pair))
+        if min(scores.shape) > 1:
+            components = upper_components(mean_squares(scores[0] - scores[1]))
             found.append(tuple(vars(components).values()))
     if not found:
         return DEFAULT, 0

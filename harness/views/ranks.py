@@ -10,26 +10,18 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from harness.statistics.crossed import ROUNDING, mean_squares, p_value, t_inference
-from harness.statistics.design import full_grid
-from harness.views.cells import Grid
+from harness.views.cells import Grid, Place
 from harness.views.differences import LEVEL, judged
-from harness.views.runs import (
-    NO_RUNS,
-    Place,
-    Runs,
-    column_name,
-    means_lines,
-    reference_of,
-    run_places,
-    runs_of,
-    size_name,
-)
+from harness.views.runs import column_name, means_lines, no_runs, on_grid, reference_of, run_places, runs_of, size_name
 from harness.views.view import DASH, Table, View, best
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 OVER = "columns"
 """In the place of a column's id: over the columns as a sample of tasks."""
@@ -40,8 +32,7 @@ LEAST_TASKS = 3
 
 
 class Rank(NamedTuple):
-    """Of a complete row among the `num_rows` complete rows of its column and size: from `low` to `high`, together for all rows, columns and sizes with 95 %. `best`: it is tied for best,
-    where any row is not."""
+    """Of a complete row among the `num_rows` complete rows of its column and size. `best`: it is tied for best, where any row is not."""
 
     low: int
     high: int
@@ -53,24 +44,22 @@ def ranks_view(grid: Grid) -> View:
     """Of each complete row its rank with an interval, by column and over the columns; marked where it is in the set of the best."""
     import pandas as pd
 
-    ranked = ranks(grid)
+    ranked, r = ranks(grid), grid.resolved
     names = ("size", "row", "column", "rank_low", "rank_high", "num_rows", "best")
     frame = pd.DataFrame([(*place, *rank) for place, rank in ranked.items()], columns=names)
     tables = []
-    for size in grid.resolved.sizes:
+    for size in r.sizes:
         columns = [*grid.columns, *([OVER] if any(place[::2] == (size, OVER) for place in ranked) else [])]
         head = ["Method", *("Over columns" if column == OVER else column_name(grid, column) for column in columns)]
-        rows = [
-            [row, *(_text(ranked.get((size, row, column))) for column in columns)] for row in grid.resolved.printed_rows
-        ]
-        tables.append(Table(size_name(size, grid.resolved.size_unit), head, rows))
+        rows = [[row, *(_text(ranked.get((size, row, column))) for column in columns)] for row in r.printed_rows]
+        tables.append(Table(size_name(size, r.size_unit), head, rows))
     lines = [
         "Rank intervals: from 1 + the rows that are surely above a row to the number of rows less those that are surely below it, by the paired crossed t test; all intervals of the table hold "
         f"together with 95 % (Bonferroni). {BEST}",
         f"Over columns: the columns are a sample of tasks, crossed with the seeds (of {LEAST_TASKS} tasks or more). In Avg they are taken as given. Rows that lack runs have no rank.",
         *means_lines(grid, "ranks"),
     ]
-    return View("ranks", frame, tables, lines, about={"table": grid.resolved.table.name})
+    return View("ranks", frame, tables, lines, about={"table": r.table.name})
 
 
 def _text(rank: Rank | None) -> str:
@@ -101,8 +90,8 @@ def sets_of_the_best(grid: Grid) -> frozenset[Place]:
         top = max(scores, key=lambda row: scores[row])
         if top not in against_top:
             against_top[top] = judged(grid, lambda row, top=top: top)[0]  # type: ignore[misc]
-        at = size, column
-        shown, others = ([c for c in every if (c["size"], c["column"]) == at] for every in (own, against_top[top]))
+        every = own, against_top[top]
+        shown, others = ([c for c in of if (c["size"], c["column"]) == (size, column)] for of in every)
         pairs = {frozenset((c["row"], c["against"])): c for c in (*others, *shown)}
         to_top = {row: pairs[frozenset((row, top))] for row in scores if row != top}
         lower = {{"lower": c["row"], "higher": c["against"]}.get(c["verdict"]) for c in (*shown, *to_top.values())}
@@ -121,41 +110,41 @@ def ranks(grid: Grid) -> Mapping[Place, Rank]:
     Holm's family has, below `LEVEL`: all hold together, and no rank tells rows apart that no verdict does. Over the columns rows are tied for best of which none is above with half of p times
     the number of a row's tests below `LEVEL`: the row with the highest true mean is left out only if one of its own tests errs.
     """
-    runs, titles_at, leading = runs_of(grid), {}, sets_of_the_best(grid)
-    for size, column in dict.fromkeys((size, column) for size, _, column in grid.cells):
-        titles_at[size, column] = [row for row in grid.resolved.printed_rows if grid.cells[size, row, column].complete]
-    for size in grid.resolved.sizes:
-        over = _over_columns(grid, runs, size)
-        runs = {**runs, **{(size, title, OVER): of for title, of in over.items()}}
-        titles_at[size, OVER] = [*over]
+    runs, leading = runs_of(grid), sets_of_the_best(grid)
+    at: dict[tuple[int, str], dict[str, pd.DataFrame]] = {}
+    for (size, row, column), cell in grid.cells.items():
+        if cell.complete and row in grid.resolved.printed_rows:
+            at.setdefault((size, column), {})[row] = runs.get((size, row, column), no_runs())
+    over = {size: _over_columns(grid, size) for size in grid.resolved.sizes}
+    at |= {(size, OVER): rows for size, rows in over.items()}
     planned = Counter((size, column) for size, _, column in run_places(grid) | grid.elsewhere)
-    everywhere = sum(math.comb(count, 2) for count in planned.values())
-    over_columns = sum(math.comb(len(titles_at[size, OVER]), 2) for size in grid.resolved.sizes)
+    everywhere, over_columns = (
+        sum(math.comb(n, 2) for n in counts) for counts in (planned.values(), map(len, over.values()))
+    )
     found = {}
-    for (size, column), titles in titles_at.items():
-        if len(titles) < 2:
+    for (size, column), rows in at.items():
+        if len(rows) < 2:
             continue
-        p = _above({title: runs.get((size, title, column), NO_RUNS) for title in titles})
-        pairs = over_columns if column == OVER else everywhere
-        kept = {title for title in titles if all(p[other, title] / 2 * (len(titles) - 1) >= LEVEL for other in titles)}
-        for title in titles:
-            best = (size, title, column) in leading
+        p, pairs = _above(rows), over_columns if column == OVER else everywhere
+        kept = {row for row in rows if all(p[other, row] / 2 * (len(rows) - 1) >= LEVEL for other in rows)}
+        for row in rows:
+            best = (size, row, column) in leading
             if column == OVER:
-                best = title in kept and len(kept) < len(titles)
-            low = 1 + sum(p[other, title] * pairs < LEVEL for other in titles)
-            high = len(titles) - sum(p[title, other] * pairs < LEVEL for other in titles)
-            found[size, title, column] = Rank(1 if best else low, high, len(titles), best)
+                best = row in kept and len(kept) < len(rows)
+            low = 1 + sum(p[other, row] * pairs < LEVEL for other in rows)
+            high = len(rows) - sum(p[row, other] * pairs < LEVEL for other in rows)
+            found[size, row, column] = Rank(1 if best else low, high, len(rows), best)
     return found
 
 
-def _above(runs: Mapping[str, Runs]) -> dict[tuple[str, str], float]:
+def _above(runs: Mapping[str, pd.DataFrame]) -> dict[tuple[str, str], float]:
     """The p by which the first row is above the second, for each ordered pair; infinite where it is not, or there is no spread to judge by."""
     p = dict.fromkeys(itertools.product(runs, runs), math.inf)
     for one, other in itertools.combinations(runs, 2):
-        d, pairs = runs[one].minus(runs[other])
+        (scores, others), pairs = on_grid(runs[one], runs[other])
         if len(pairs) < 2:
             continue
-        squares = mean_squares(d)
+        squares = mean_squares(d := scores - others)
         variances, degrees = t_inference(squares)
         if np.ptp(d) > ROUNDING and variances.sum() > 0:
             above = (one, other) if squares.mean > 0 else (other, one)
@@ -163,36 +152,32 @@ def _above(runs: Mapping[str, Runs]) -> dict[tuple[str, str], float]:
     return p
 
 
-def _over_columns(grid: Grid, runs: Mapping[Place, Runs], size: int) -> dict[str, Runs]:
-    """Rows that are complete in all columns of the average, with the mean over the subsets that all of them have of each task (columns of one group, and of one task, count as one) and seed. Subsets of two tasks are different examples, so
+def _over_columns(grid: Grid, size: int) -> dict[str, pd.DataFrame]:
+    """Rows that are complete in all columns of the average, with the mean over the subsets that all of them have of each task and seed. Subsets of two tasks are different examples, so
     that they are part of what varies between tasks; seeds are the same in all: tasks x seeds is a crossed design like subsets x seeds."""
-    groups = _groups_of_tasks(grid)
+    import pandas as pd
+
+    groups, runs = _groups_of_tasks(grid), runs_of(grid)
     columns = [*itertools.chain(*groups)]
-    titles = [
-        title
-        for title in grid.resolved.printed_rows
-        if all(grid.cells[place].complete and place in runs for place in ((size, title, column) for column in columns))
+    rows = [
+        row
+        for row in grid.resolved.printed_rows
+        if all(grid.cells[size, row, c].complete and (size, row, c) in runs for c in columns)
     ]
-    if len(groups) < LEAST_TASKS or not titles:
+    if len(groups) < LEAST_TASKS or not rows:
         return {}
-    common = {  # where collapsed runs are left out, rows lack different ones
-        column: full_grid(sorted(set.intersection(*(set(runs[size, title, column].scores) for title in titles))))
-        for column in columns
-    }
-    seeds = [seed for seed in grid.resolved.seeds if all(seed in there for _, there in common.values())]
-
-    def mean_of(title: str, column: str, seed: int) -> float:
-        return float(np.mean([runs[size, title, column].scores[subset, seed] for subset in common[column][0]]))
-
-    return {
-        title: Runs(
-            {
-                (task, seed): float(np.mean([mean_of(title, column, seed) for column in group]))
-                for (task, group), seed in itertools.product(enumerate(groups), seeds)
-            }
-        )
-        for title in titles
-    }
+    means = []
+    for group in groups:
+        of_task = []
+        for column in group:  # where collapsed runs are left out, rows lack different ones
+            scores, pairs = on_grid(*(runs[size, row, column] for row in rows))
+            seeds = [seed for _, seed in pairs[: scores.shape[2]]]
+            of_task.append(pd.DataFrame(scores.mean(axis=1), rows, seeds))
+        means.append(sum(of_task[1:], of_task[0]) / len(group))
+    by_task = pd.concat(means, axis=1, keys=range(len(means)), join="inner").dropna(axis=1)
+    common = by_task.columns.to_frame().groupby(1)[0].transform("size") == len(groups)
+    kept = by_task.loc[:, common.to_numpy()]
+    return {row: pd.DataFrame({"test": kept.loc[row]}) for row in rows}
 
 
 def _groups_of_tasks(grid: Grid) -> list[tuple[str, ...]]:

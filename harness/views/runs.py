@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +14,15 @@ from harness.errors import unknown
 from harness.planning.aggregation import AVERAGE, replicate_averages
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import on_encoder
+from harness.scores import PLACE
 from harness.statistics.design import full_grid
-from harness.statistics.difference import Interval, mean_interval
+from harness.statistics.difference import mean_interval
 from harness.tasks.metrics import METRICS
-from harness.views.cells import REPLICATE, Grid, counted_scores
+from harness.views.cells import REPLICATE, Grid, Place, counted_scores
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Place = tuple[int, str, str]
-"""(size, row, column id)."""
 Pair = tuple[int, int]
 """(subset, seed)."""
 Answers = Mapping[tuple[int, str, str, int, int], NDArray[np.float64]]
@@ -33,30 +31,27 @@ Reference = Callable[[str], str]
 """The row that each row is compared with; it is its own where it is compared with none."""
 
 
-@dataclass(frozen=True)
-class Runs:
-    """The scores of one place by replicate, on the metric's own scale, the row that was run in each ('' where several were), the
-    hardware of all that is in the score, as far as it is recorded, and the replicates with a run that collapsed."""
+def no_runs() -> pd.DataFrame:
+    import pandas as pd
 
-    scores: Mapping[Pair, float]
-    configurations: Mapping[Pair, str] = field(default_factory=dict)
-    hardware: Mapping[Pair, set[str]] = field(default_factory=dict)
-    collapsed: frozenset[Pair] = frozenset()
-
-    def grid(self) -> tuple[NDArray[np.float64], list[Pair]]:
-        """(subsets, seeds): the scores of the largest full grid, and its replicates row by row."""
-        subsets, seeds = full_grid([*self.scores])
-        pairs = [*itertools.product(subsets, seeds)]
-        return np.array([self.scores[pair] for pair in pairs]).reshape(len(subsets), len(seeds)), pairs
-
-    def minus(self, other: Runs) -> tuple[NDArray[np.float64], list[Pair]]:
-        """(subsets, seeds): the difference of each pair over the largest full grid that both have, and its replicates row by row."""
-        return Runs(
-            {pair: score - other.scores[pair] for pair, score in self.scores.items() if pair in other.scores}
-        ).grid()
+    return pd.DataFrame({"test": [], "configuration": [], "collapsed": [], "hardware": []})
 
 
-NO_RUNS = Runs({})
+def on_grid(*runs: pd.DataFrame) -> tuple[NDArray[np.float64], list[Pair]]:
+    """(rows, subsets, seeds): the scores over the largest full grid of replicates that all of `runs` have, and its replicates in order."""
+    scores = [each["test"].to_dict() for each in runs]
+    subsets, seeds = full_grid(set.intersection(*map(set, scores)))  # type: ignore[arg-type]
+    pairs = [*itertools.product(subsets, seeds)]
+    return np.array([[of[pair] for pair in pairs] for of in scores]).reshape(len(runs), len(subsets), len(seeds)), pairs
+
+
+def answers_of(
+    answers: Answers, place: tuple[int, str], runs: pd.DataFrame, pairs: Sequence[Pair]
+) -> NDArray[np.float64] | None:
+    """(items, pairs): what the runs of a (size, column) score on each test item; None where that of one is not known."""
+    size, column = place
+    keys = [(size, runs["configuration"][pair], column, *pair) for pair in pairs]
+    return np.array([answers[key] for key in keys], dtype=np.float64).T if all(key in answers for key in keys) else None
 
 
 def reference_of(resolved: ResolvedTable, against: str = "") -> tuple[str, Reference]:
@@ -114,24 +109,39 @@ def lowest(grid: Grid, column: str) -> float:
 
 
 @lru_cache(maxsize=2)
-def runs_of(grid: Grid) -> Mapping[Place, Runs]:
-    """The scores that cells are made of, by place, Avg among them. Of several configurations that all count, the mean of each replicate that all of them have."""
-    scores: Any = _whole_replicates(grid.resolved, counted_scores(grid))
-    found: dict[Place, Runs] = {}
-    for (size, row, column), frame in scores.groupby(["size", "row", "column"], sort=False):
-        found[int(size), row, column] = _runs(frame, frame)
-    over = [column for group in grid.resolved.average_over for column in group]
+def runs_of(grid: Grid) -> Mapping[Place, pd.DataFrame]:
+    """The scores that cells are made of, by place, Avg among them: `test` on the metric's own scale, the `configuration` that was run ('' of
+    several, whose mean it is), whether a run `collapsed`, and the known `hardware` of all that is in it, each by (subset, seed)."""
+    import pandas as pd
+
+    r, replicate = grid.resolved, ["size", "row", *REPLICATE]
+    scores = _whole_replicates(r, counted_scores(grid))
+    by_run = scores.groupby(PLACE, sort=False)
+    found = by_run.agg(
+        {"dev": "mean", "test": "mean", "configuration": "first", "collapsed": "any", "hardware": _known}
+    )
+    found["configuration"] = found["configuration"].where(by_run.size() == 1, "")
+    parts, over = [found.reset_index()], [*itertools.chain(*r.average_over)]
     if AVERAGE in columns_of(grid):
-        here = scores[scores["column"].isin(over)]
-        for (size, row), frame in here.groupby(["size", "row"], sort=False):
-            # Each task may have configurations of its own.
-            by_column = frame.groupby(["column", *REPLICATE], sort=False)
-            of_column = by_column.agg({"dev": "mean", "test": "mean", "collapsed": "any"}).reset_index()
-            whole = of_column[of_column.groupby(REPLICATE)["column"].transform("size") == len(over)]
-            if len(whole):
-                averages = replicate_averages(whole, REPLICATE, grid.resolved.average_over)
-                found[int(size), row, AVERAGE] = _runs(averages.assign(configuration=""), frame)
-    return found
+        here = parts[0][parts[0]["column"].isin(over)]
+        whole = here[here.groupby(replicate)["column"].transform("size") == len(over)]
+        if len(whole):
+            averages = replicate_averages(whole, replicate, r.average_over).set_index(replicate)
+            averages["hardware"] = whole.groupby(replicate)["hardware"].agg(_together)
+            parts.append(averages.reset_index().assign(column=AVERAGE, configuration=""))
+    every = pd.concat(parts).set_index(REPLICATE)[
+        ["size", "row", "column", "test", "configuration", "collapsed", "hardware"]
+    ]
+    by_place: Any = every.groupby(["size", "row", "column"], sort=False)
+    return dict(iter(by_place))
+
+
+def _together(devices: pd.Series[Any]) -> frozenset[str]:
+    return frozenset(itertools.chain(*devices))
+
+
+def _known(devices: pd.Series[Any]) -> frozenset[str]:
+    return frozenset(devices.dropna())
 
 
 def _whole_replicates(resolved: ResolvedTable, scores: pd.DataFrame) -> pd.DataFrame:
@@ -143,30 +153,10 @@ def _whole_replicates(resolved: ResolvedTable, scores: pd.DataFrame) -> pd.DataF
     return scores[there == [len(resolved.configurations(row, task)) for row, task in places]]
 
 
-def score_interval(grid: Grid, column: str, scores: NDArray[np.float64]) -> Interval | None:
+def score_interval(grid: Grid, column: str, scores: NDArray[np.float64]) -> tuple[float, float] | None:
     """That of the mean of a cell's runs (subsets, seeds), cut at the ends of the scale; None for a single run, and where all have one score."""
     found = mean_interval(scores)
-    return found and found.within(lowest(grid, column), 1.0)
-
-
-def _runs(frame: pd.DataFrame, trained: pd.DataFrame) -> Runs:
-    """`frame`: a score a configuration and replicate; `trained`: the runs that these scores are of."""
-    hardware: dict[Pair, set[str]] = {}
-    for subset, seed, device in trained[["subset", "seed", "hardware"]].dropna().itertuples(index=False):
-        hardware.setdefault((int(subset), int(seed)), set()).add(str(device))
-    scores: dict[Pair, list[float]] = {}
-    names: dict[Pair, list[str]] = {}
-    for subset, seed, score, name in zip(
-        *(frame[column] for column in ("subset", "seed", "test", "configuration")), strict=True
-    ):
-        scores.setdefault((int(subset), int(seed)), []).append(float(score))
-        names.setdefault((int(subset), int(seed)), []).append(str(name))
-    return Runs(
-        {pair: float(np.mean(values)) for pair, values in scores.items()},
-        {pair: rows[0] if len(rows) == 1 else "" for pair, rows in names.items()},
-        hardware,
-        frozenset(frame.loc[frame["collapsed"], REPLICATE].itertuples(index=False, name=None)),
-    )
+    return found and (max(found[0], lowest(grid, column)), min(found[1], 1.0))
 
 
 def size_name(size: int, unit: str) -> str:

@@ -15,10 +15,10 @@ from harness.planning.aggregation import AVERAGE
 from harness.specs import Run, Stage
 from harness.statistics.power import POWER
 from harness.store import StoredSeal
-from harness.views.cells import Grid
+from harness.views.cells import Grid, Place
 from harness.views.differences import LEVEL, Difference
 from harness.views.power import resolutions
-from harness.views.runs import Place, columns_of, reference_of, run_places
+from harness.views.runs import columns_of, reference_of, run_places
 from harness.wording import counted, in_points, listed
 
 SHOWN = 12

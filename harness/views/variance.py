@@ -6,6 +6,7 @@ Pure. `docs/statistics.md` says how each is estimated.
 from __future__ import annotations
 
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,25 +14,15 @@ from numpy.typing import NDArray
 
 from harness.statistics.crossed import Items, component_interval, item_variance, mean_squares, variance_interval
 from harness.views.cells import Grid
-from harness.views.figures.panels import FAINT, PANEL, handles_of, legend_below, mark, panels_of
-from harness.views.runs import NO_RUNS, Answers, column_name, columns_of, metric_of, runs_of, size_name
+from harness.views.figures.panels import PANEL, legend_below, look, panels_of, rows_on
+from harness.views.runs import Answers, answers_of, column_name, columns_of, metric_of, on_grid, runs_of, size_name
 from harness.views.view import DASH, Table, View
 from harness.wording import examples, in_points, some_of, training_examples
 
 SOURCES = ("subset", "seed", "interaction", "test items")
 COLUMNS = (
-    "size",
-    "row",
-    "column",
-    "metric",
-    "num_subsets",
-    "num_seeds",
-    "source",
-    "variance",
-    "low",
-    "high",
-    "share",
-    "why",
+    *("size", "row", "column", "metric", "num_subsets", "num_seeds"),
+    *("source", "variance", "low", "high", "share", "why"),
 )
 """Of the frame, a row a cell and source: variances of one run's score on the metric's own scale squared, empty where they cannot be had, and `why`;
 `share`: of the sum of all sources that are known."""
@@ -41,7 +32,8 @@ ABOUT = (
     "runs alike; what it would change in single runs is in the other columns."
 )
 REACH = 3
-"""How far a panel reaches, as a multiple of its largest standard deviation: intervals of few subsets or seeds reach further."""
+"""How far a panel reaches, as a multiple of its largest standard deviation: intervals of few subsets or seeds reach further,
+which an arrow says."""
 Source = dict[str, Any]
 
 
@@ -50,32 +42,26 @@ def variance(grid: Grid, answers: Answers) -> View:
     import pandas as pd
 
     cells: list[list[Source]] = []
-    runs = runs_of(grid)
-    for size in grid.resolved.sizes:
-        for column in columns_of(grid):
-            for row in grid.resolved.printed_rows:
-                of_cell = runs.get((size, row, column), NO_RUNS)
-                scores, pairs = of_cell.grid()
-                if len(pairs) < 2:
-                    continue
-                keys = [(size, of_cell.configurations[pair], column, *pair) for pair in pairs]
-                items = None
-                if all(key in answers for key in keys):
-                    right = np.array([answers[key] for key in keys], dtype=np.float64).T
-                    items = item_variance(right.reshape(len(right), *scores.shape))
-                place = {"size": size, "row": row, "column": column, "metric": metric_of(grid, column)}
-                place |= {"num_subsets": scores.shape[0], "num_seeds": scores.shape[1]}
-                cells.append([place | source for source in _sources(scores, items)])
-    frame = pd.DataFrame([source for cell in cells for source in cell], columns=[*COLUMNS])
-    tables = [
-        Table(
-            size_name(size, grid.resolved.size_unit),
-            ("Column", "Row", *(name.capitalize() for name in SOURCES)),
-            [[column_name(grid, s[0]["column"]), s[0]["row"], *map(_text, s)] for s in cells if s[0]["size"] == size],
-            {0, 1},
-        )
-        for size in grid.resolved.sizes
+    order = [
+        (size, row, c) for size in grid.resolved.sizes for c in columns_of(grid) for row in grid.resolved.printed_rows
     ]
+    for size, row, column in order:
+        runs = runs_of(grid).get((size, row, column))
+        if runs is None or len((found := on_grid(runs))[1]) < 2:
+            continue
+        (scores,), pairs = found
+        right = answers_of(answers, (size, column), runs, pairs)
+        items = None if right is None else item_variance(right.reshape(len(right), *scores.shape))
+        place = {"size": size, "row": row, "column": column, "metric": metric_of(grid, column)}
+        place |= {"num_subsets": scores.shape[0], "num_seeds": scores.shape[1]}
+        cells.append([place | source for source in _sources(scores, items)])
+    frame = pd.DataFrame([source for cell in cells for source in cell], columns=[*COLUMNS])
+    head = ("Column", "Row", *(name.capitalize() for name in SOURCES))
+    tables = []
+    for size in grid.resolved.sizes:
+        here = [cell for cell in cells if cell[0]["size"] == size]
+        rows = [[column_name(grid, cell[0]["column"]), cell[0]["row"], *map(_text, cell)] for cell in here]
+        tables.append(Table(size_name(size, grid.resolved.size_unit), head, rows, {0, 1}))
     about = {"table": grid.resolved.table.name}
     picture = partial(_figure, grid, cells) if cells else None
     return View("variance", frame, tables, [ABOUT, *_unknown(grid, cells)], picture, about)
@@ -97,26 +83,27 @@ def _sources(scores: NDArray[np.float64], items: Items | None) -> list[Source]:
         square = squares.subset if a else squares.seed
         why = f"with one {single} the run's own noise is in it"
         of[varied] = _source(square, *variance_interval(square, max(a, b)), why=why)
-        of |= {name: {"why": f"not known from one {single}"} for name in (single, "interaction")}
-    total = sum(source.get("variance") or 0.0 for source in of.values())
-    unknown = dict.fromkeys(("variance", "low", "high"))
-    found = [{"source": name, **unknown, "why": "", **of[name]} for name in SOURCES]
-    return [
-        each | {"share": None if each["variance"] is None or not total else each["variance"] / total} for each in found
-    ]
+        of |= {name: _source(why=f"not known from one {single}") for name in (single, "interaction")}
+    total = sum(source["variance"] or 0.0 for source in of.values())
+    for source in of.values():
+        source["share"] = None if source["variance"] is None or not total else source["variance"] / total
+    return [{"source": name, **of[name]} for name in SOURCES]
 
 
-def _source(value: Any, low: Any, high: Any, why: str = "") -> Source:
-    return {"variance": float(value), "low": float(low), "high": float(high), "why": why}
+def _source(*values: Any, why: str = "") -> Source:
+    """`values`: a variance and the ends of its interval; none where it is not known."""
+    return dict(zip(("variance", "low", "high"), map(float, values) if values else [None] * 3, strict=True)) | {
+        "why": why
+    }
 
 
 def _item_source(items: Items | None, num_runs: int) -> Source:
     if items is None:
-        return {"why": "known for accuracy, EM and answer F1 on one test set only"}
+        return _source(why="known for accuracy, EM and answer F1 on one test set only")
     if num_runs < 3:
-        return {"why": "not known from two runs, which do not show whether runs lean to one class"}
+        return _source(why="not known from two runs, which do not show whether runs lean to one class")
     if items.variance <= 0:
-        return {"why": "not known, because the runs differ more than the items"}
+        return _source(why="not known, because the runs differ more than the items")
     return _source(items.variance, *items.interval())
 
 
@@ -132,7 +119,8 @@ def _unknown(grid: Grid, cells: list[list[Source]]) -> list[str]:
     """Why sources of variance are not known, each reason once, with the cells that it holds for."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for source in (source for cell in cells for source in cell if source["why"]):
-        place = f"{source['row']}, {grid.title(source['column'])}, {training_examples(source['size'], grid.resolved.size_unit)}"
+        size = training_examples(source["size"], grid.resolved.size_unit)
+        place = f"{source['row']}, {grid.title(source['column'])}, {size}"
         reasons.setdefault((source["source"], source["why"]), []).append(place)
     return [
         f"{name.capitalize()}: {why} ({'all cells' if len(places) == len(cells) else some_of(places, 3)})."
@@ -143,37 +131,28 @@ def _unknown(grid: Grid, cells: list[list[Source]]) -> list[str]:
 def _figure(grid: Grid, cells: list[list[Source]]) -> Any:
     """A panel for each column and size, the standard deviation of each source with its interval for each row. Sources differ in marker and place,
     never in colour alone; what is not known is left out."""
-    panels: dict[tuple[str, int], list[list[Source]]] = {}
-    for cell in cells:
-        panels.setdefault((grid.title(cell[0]["column"]), cell[0]["size"]), []).append(cell)
-    canvas, drawn_on = panels_of(len(panels), panel=(1.3 * PANEL[0], 1.0 + 0.55 * max(map(len, panels.values()))))
-    for axes, ((title, size), here) in zip(drawn_on, panels.items(), strict=True):
+    panels = [[*here] for _, here in groupby(cells, lambda cell: (cell[0]["size"], cell[0]["column"]))]
+    canvas, drawn_on = panels_of(len(panels), panel=(1.3 * PANEL[0], 1.0 + 0.55 * max(map(len, panels))))
+    for axes, here in zip(drawn_on, panels, strict=True):
         _panel(axes, here)
-        name = f"{title}, {examples(size, grid.resolved.size_unit)}"
+        name = f"{grid.title(here[0][0]['column'])}, {examples(here[0][0]['size'], grid.resolved.size_unit)}"
         axes.set(title=name, xlabel="sd of a run's score by source (x100), 95 % interval")
-    legend_below(canvas, handles_of(canvas))
+    legend_below(canvas)
     return canvas
 
 
 def _panel(axes: Any, cells: list[list[Source]]) -> None:
-    known = [source for cell in cells for source in cell if source["variance"]]
-    edge = REACH * max((100 * source["variance"] ** 0.5 for source in known), default=1.0)
-    cut = False
-    for index in range(len(SOURCES)):
-        for row, source in ((row, cell[index]) for row, cell in enumerate(cells)):
+    sds = [100 * source["variance"] ** 0.5 for cell in cells for source in cell if source["variance"]]
+    edge = REACH * max(sds, default=1.0)
+    for row, cell in enumerate(cells):
+        for index, source in enumerate(cell):
             if source["variance"] is None:
                 continue
-            place, style = row + 0.18 * (index - 1.5), mark(index)
+            place, style = row + 0.18 * (index - 1.5), look(index) | {"linestyle": "none"}
             center, low, high = (100 * source[name] ** 0.5 for name in ("variance", "low", "high"))
             axes.plot([min(low, center), min(high, edge)], [place, place], color=style["color"])
             axes.plot([center], [place], **style, label=source["source"])
             if high > edge:
                 axes.plot([edge], [place], color=style["color"], marker=">", markersize=6, clip_on=False)
-                cut = True
-    axes.set_yticks(range(len(cells)), [cell[0]["row"] for cell in cells])
-    axes.set(ylim=(len(cells) - 0.5, -0.5), xlim=(-0.05 * edge / REACH, edge))
-    axes.grid(visible=False, axis="y")
-    axes.grid(axis="x", color=FAINT)
-    if cut:
-        hollow = {"color": "none", "markeredgecolor": "black", "markerfacecolor": "none"}
-        axes.plot([], [], **hollow, marker=">", label="the interval goes on")
+    rows_on(axes, [*range(len(cells))], [cell[0]["row"] for cell in cells])
+    axes.set(xlim=(-0.05 * edge / REACH, edge))

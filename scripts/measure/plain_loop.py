@@ -148,10 +148,10 @@ def compared(pairs: pd.DataFrame) -> list[list[Any]]:
         result = difference(plain - harness, region=0.01)
         means = [f"{100 * scores.mean():.2f}" for scores in (plain, harness)]
         interval, p = result.why, ""
-        if result.interval and result.p is not None:
-            interval = f"{100 * result.interval.low:+.2f} to {100 * result.interval.high:+.2f}"
+        if result.low is not None and result.high is not None and result.p is not None:
+            interval = f"{100 * result.low:+.2f} to {100 * result.high:+.2f}"
             p = f"{result.p:.3f}"
-        rows.append([name, plain.size, *means, f"{100 * result.mean:+.2f}", interval, p])
+        rows.append([name, plain.size, *means, f"{100 * result.difference:+.2f}", interval, p])
     return rows
 
 

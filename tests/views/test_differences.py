@@ -24,7 +24,7 @@ from harness.views.cells import Grid, counted_scores
 from harness.views.differences import differences
 from harness.views.power import resolutions
 from harness.views.ranks import sets_of_the_best
-from harness.views.runs import Answers, run_places, runs_of, score_interval
+from harness.views.runs import Answers, on_grid, run_places, runs_of, score_interval
 from harness.views.variance import SOURCES, variance
 from harness.views.view import FORMATS, View
 
@@ -76,7 +76,7 @@ def test_differences_are_those_of_the_pairs_and_holm_is_over_what_is_shown() -> 
             ]
         )
         expected = difference(d, 0.01)
-        assert (each.difference, each.p) == (pytest.approx(expected.mean), pytest.approx(expected.p))
+        assert (each.difference, each.p) == (pytest.approx(expected.difference), pytest.approx(expected.p))
     assert found.frame["p_holm"].tolist() == pytest.approx(holm(found.frame["p"].tolist()))
 
 
@@ -139,8 +139,8 @@ def test_intervals_end_where_the_scale_does_and_beside_a_verdict_say_that_they_a
     found = differences(grid)
     frame = found.frame.set_index("column")[["low", "high"]].abs().max(axis=1)
     assert frame.groupby(level=0).max().to_dict() == {"sst2": 1.0, "cola": 2.0, "avg": 2.0}
-    cells = [score_interval(grid, column, runs.grid()[0]) for (*_, column), runs in runs_of(grid).items()]
-    assert all(-1 <= each.low <= each.high <= 1 for each in cells if each)
+    cells = [score_interval(grid, column, on_grid(runs)[0][0]) for (*_, column), runs in runs_of(grid).items()]
+    assert all(-1 <= each[0] <= each[1] <= 1 for each in cells if each)
     assert sum("cut where the scale ends" in line for line in found.lines) == 1
     assert found.frame["sentence"].str.contains("unadjusted 95 % interval").all()
     assert all(text(found, format).count("Unadjusted 95") == 1 for format in ("text", "md", "latex"))
@@ -419,7 +419,7 @@ def test_where_all_configurations_count_a_replicate_without_one_is_in_no_mean() 
     """A, which is 5 points higher, is missing in one replicate: its mean would be that of B alone."""
     r, runs = of_two_points("none")
     grid = filled(r, [run for run in runs if (run.row, run.subset, run.seed) != ("SCL a", 0, r.seeds[0])])
-    assert runs_of(grid)[20, "SCL", "sst2"].scores.keys() == {*r.replicates} - {(0, r.seeds[0])}
+    assert {*runs_of(grid)[20, "SCL", "sst2"].index} == {*r.replicates} - {(0, r.seeds[0])}
     said = only(differences(grid), "SCL").sentence
     assert f"of {len(r.replicates)} runs each, 1 of SCL missing or failed" in said
 

@@ -48,7 +48,7 @@ def test_over_the_columns_ranks_are_those_of_the_pairwise_tests() -> None:
     }
     for one, other in itertools.permutations(ROWS, 2):
         test = difference(table[one] - table[other], 0.01)
-        p[one, other] = (test.p or 0) / 2 if test.mean > 0 else 1.0
+        p[one, other] = (test.p or 0) / 2 if test.difference > 0 else 1.0
     out = {row for row in ROWS if any(p[other, row] * 2 < 0.05 for other in ROWS if other != row)}
     assert 0 < len(out) < len(ROWS)
     for row in ROWS:

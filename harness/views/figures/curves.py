@@ -12,7 +12,7 @@ from harness.methods import definition_of
 from harness.specs import Run
 from harness.tasks.metrics import METRICS
 from harness.views.cells import Grid, counted_scores
-from harness.views.figures.panels import handles_of, legend_below, look, panels_of
+from harness.views.figures.panels import legend_below, look, panels_of
 from harness.views.view import View
 from harness.wording import examples
 
@@ -75,5 +75,5 @@ def _figure(grid: Grid, frame: pd.DataFrame, metrics: Mapping[str, str]) -> Any:
         axes.set(title=f"{titles[task]}, {examples(size, r.size_unit)}", xlabel="update", ylabel=f"dev {metric} (x100)")
         axes.locator_params(nbins=5)
         axes.xaxis.set_major_formatter("{x:,.0f}")
-    legend_below(canvas, handles_of(canvas))
+    legend_below(canvas)
     return canvas

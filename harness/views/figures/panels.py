@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 FORMATS = ("png", "svg", "pdf")
@@ -41,6 +41,7 @@ SETTINGS: Any = {
 }
 """Of matplotlib, for every figure. Its texts are data: a `$` begins no formula."""
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML admits nowhere, not even escaped."""
 
 
 def look(place: int) -> dict[str, Any]:
@@ -48,11 +49,6 @@ def look(place: int) -> dict[str, Any]:
     colour, turn = place % len(SERIES), place // len(SERIES)
     marker = MARKERS[(place + turn) % len(MARKERS)]
     return {"color": SERIES[colour], "marker": marker, "linestyle": STROKES[(place + turn) % len(STROKES)]}
-
-
-def mark(place: int) -> dict[str, Any]:
-    """The look of a row without a line between its points."""
-    return look(place) | {"linestyle": "none"}
 
 
 def panels_of(
@@ -68,23 +64,28 @@ def panels_of(
     return canvas, [canvas.add_subplot(high, wide, place + 1) for place in range(count)]
 
 
-def legend_below(canvas: Any, handles: Mapping[str, Any]) -> None:
-    """A legend of all panels, in as many columns as go below them."""
-    if handles:
-        columns = columns_of(handles, canvas.get_size_inches()[0])
-        canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
-
-
-def columns_of(names: Iterable[str], width: float) -> int:
-    """Into how many columns a legend of this width goes, in inches."""
-    lengths = [*map(len, names)]
-    return min(len(lengths), max(1, int(width / (SAMPLE + LETTER * max(lengths)))))
+def rows_on(axes: Any, places: Sequence[float], names: Sequence[str]) -> None:
+    """Names at places of the vertical axis, the first on top, with lines that go up."""
+    axes.set_yticks(places, names, fontsize=8)
+    axes.set(ylim=(max(places) + 0.9, min(places) - 0.9))
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=FAINT)
 
 
 def handles_of(canvas: Any) -> dict[str, Any]:
     """What the legend of all panels names, each name once."""
     found = [axes.get_legend_handles_labels() for axes in canvas.axes]
     return {label: handle for handles, labels in found for handle, label in zip(handles, labels, strict=True)}
+
+
+def legend_below(canvas: Any) -> None:
+    """A legend of all panels, in as many columns as go below them."""
+    if handles := handles_of(canvas):
+        most = int(canvas.get_size_inches()[0] / (SAMPLE + LETTER * max(map(len, handles))))
+        canvas.legend(
+            handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), max(1, most))
+        )
 
 
 def file_of(make: Callable[[], Any], format: str) -> bytes:
@@ -96,9 +97,4 @@ def file_of(make: Callable[[], Any], format: str) -> bytes:
     with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         make().savefig(file, format=format, metadata=no_date.get(format), dpi=200)
-    return of_xml(file.getvalue().decode()).encode() if format == "svg" else file.getvalue()
-
-
-def of_xml(text: str) -> str:
-    """The text without the characters that XML admits nowhere, not even escaped: control characters but tab and line ends."""
-    return _NOT_XML.sub("", text)
+    return _NOT_XML.sub("", file.getvalue().decode()).encode() if format == "svg" else file.getvalue()
