@@ -4,7 +4,9 @@ Hugging Face's with a model card."""
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -12,15 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from harness.commands.model_card import Checked, card
-from harness.commands.prepare import Prepared
+from harness.commands.model_card import card
 from harness.commands.recorded import StageRecord
 from harness.commands.train import Show
 from harness.commands.trained import TrainedModel, trained_model
 from harness.errors import UserError
-from harness.paths import new_folder
-from harness.specs import Data, RowSet
-from harness.tasks.task import Task
+from harness.paths import check_new_folder, new_folder
 from harness.views.calibration import temperature_of
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ CHECKED_ROWS = 64
 """Rows on which the written folder is held against the model in memory."""
 TOLERANCE = 1e-4
 """The greatest difference of logits that rounding explains: plain transformers adds up in another order."""
-UNTRAINED_HEAD = "No stage trained its MLM head, and the encoder came without one."
 RELATIVE_ALONE = (
     "transformers has no class with relative positions and refuses this folder; harness --encoder FOLDER starts from the same weights, "
     "bit for bit (checked)."
@@ -71,50 +69,79 @@ def export(
         raise UserError(
             f"--license {license}: should be the hub's identifier of a licence, as apache-2.0, mit or cc-by-4.0."
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"--out {out} exists already; name a new folder, or delete that one.")
-    kind = recorded.stage.data.kind
-    if kind and kind.trained_in and kind.output_type == "float64":
+    data = recorded.stage.data
+    if data.kind and data.kind.trained_in and data.kind.output_type == "float64":
+        mean, spread = data.kind.trained_in
         raise UserError(
-            f"{recorded.key[:12]}: its scores ({kind.trained_in[0]:.15g} ± {kind.trained_in[1]:g}) cannot be told apart in float32, which a model's "
+            f"{recorded.key[:12]}: its scores ({mean:.15g} ± {spread:g}) cannot be told apart in float32, which a model's "
             "folder holds; train on the scores less their mean, or predict with the run's key."
         )
     if onnx:
-        _check_onnx(recorded)
+        if data.kind is None or data.spans or data.prompt or recorded.stage.encoder.relative_buckets:
+            raise UserError(
+                f"--onnx: {recorded.key[:12]} is no classifier that transformers computes (one of classes or numbers, without prompt or "
+                "T5's relative positions); leave --onnx out."
+            )
+        from harness.encoders.models.onnx_file import check_onnx
+
+        check_onnx()
+    check_new_folder(out)
     model = trained_model(recorded, show, storage=storage, accept_difference=accept_difference)
     with new_folder(out) as folder:
-        form, checked = _write(recorded, model, folder)
+        form = _write(recorded, model, folder)
+        checks = [model.sentence, *_compared(recorded, model, folder, form)]
         if onnx:
-            checked = checked._replace(sentences=(*checked.sentences, _write_onnx(recorded, model, folder, form)))
-        checked = checked._replace(sentences=(*model.sentences, *checked.sentences))
-        text = card(recorded, model.prepared, form, checked, str(out), hub_name, license, onnx)
+            checks.append(_write_onnx(recorded, model, folder, form))
+        if temperature := temperature_of(model.stage, recorded.record):
+            checks.append(
+                f"On dev the cross-entropy is lowest with logits divided by {temperature:.2f} (of 1/4 to 64): 'harness predict --calibrated' does "
+                "so, nothing else does."
+            )
+        text = card(recorded, model, form, checks, str(out), hub_name, license, onnx)
         (folder / "README.md").write_text(text, encoding="utf-8")
         for path in folder.iterdir():
             path.chmod((folder / "README.md").stat().st_mode)  # safetensors writes files for their owner alone
-    return Exported(recorded.key, out, form, checked.sentences)
+    return Exported(recorded.key, out, form, tuple(checks))
 
 
-# ------------------------------------------------------------------------------------------------------- the folder
+def _write(recorded: StageRecord, model: TrainedModel, folder: Path) -> Form:
+    """Weights, configuration, tokenizer and our own settings."""
+    from harness.encoders.models.pretrained_folder import Head, write_model, write_tokenizer
 
-
-def _check_onnx(recorded: StageRecord) -> None:
-    """Raises UserError, before anything is trained, for a stage that is no classifier in one file, and where packages are missing."""
-    from harness.encoders.models.onnx_file import check_onnx
-
-    data = recorded.stage.data
-    if data.kind is None or data.spans or data.prompt or recorded.stage.encoder.relative_buckets:
-        raise UserError(
-            f"--onnx: {recorded.key[:12]} is no classifier that transformers computes (one of classes or numbers, without prompt or "
-            "T5's relative positions); leave --onnx out."
-        )
-    check_onnx()
+    stage, objective, task = model.stage, model.objective, model.task
+    head = None
+    if objective.has_classifier:
+        tensors = {name.partition("/")[2]: tensor for name, tensor in objective.parts().items()}
+        if stage.data.standardised:
+            mean, spread = stage.data.standardised
+            tensors["out.weight"] = spread * tensors["out.weight"]
+            tensors["out.bias"] = mean + spread * tensors["out.bias"]
+        head = Head(tensors, model.kind.names, model.kind.per_token)
+    objective.to("cpu")
+    form = write_model(objective.encoder, folder, head)
+    write_tokenizer(model.setup.encoders[stage.encoder.digest][0], objective.encoder, folder, stage.data.max_length)
+    settings = {
+        "key": recorded.key,
+        "form": form,
+        "task": task.name if task else "",
+        "columns": list(task.columns) if task and objective.predicts else [],
+        "max_length": stage.data.max_length,
+        "precision": stage.optim.precision,
+        "spans": asdict(stage.data.spans) if stage.data.spans else None,
+        "stage": stage.to_json(),
+        "temperature": temperature_of(stage, recorded.record),
+        "update": None if recorded.step == "last" else recorded.step,
+    }
+    settings = {name: value for name, value in settings.items() if value is not None}
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return form
 
 
 def _write_onnx(recorded: StageRecord, model: TrainedModel, folder: Path, form: Form) -> str:
     """Write the folder's classifier as a file of ONNX too, and say how it compares. Raises UserError where it computes something else."""
     from harness.encoders.models.onnx_file import BATCHES, ONNX_FILE, write_onnx
 
-    texts, _ = _checked_texts(model.prepared, model.stage.data)
+    texts, _ = _checked_texts(model)
     difference, greatest = write_onnx(folder, form, texts)
     _check_equal(recorded, difference, greatest, f"--onnx: ONNX Runtime computes other logits from {ONNX_FILE}")
     sizes = ", ".join(map(str, BATCHES))
@@ -129,47 +156,8 @@ def _check_equal(recorded: StageRecord, difference: float, greatest: float, what
         )
 
 
-def _write(recorded: StageRecord, model: TrainedModel, folder: Path) -> tuple[Form, Checked]:
-    """Weights, configuration, tokenizer and our own settings; what plain transformers computes with them is checked."""
-    from harness.encoders.models.pretrained_folder import Head, write_model, write_tokenizer
-
-    stage, objective = model.stage, model.objective
-    task, head = None, None
-    if objective.has_classifier:
-        task = model.task
-        tensors = {name.partition("/")[2]: tensor for name, tensor in objective.parts().items()}
-        if stage.data.standardised:
-            mean, spread = stage.data.standardised
-            tensors["out.weight"] = spread * tensors["out.weight"]
-            tensors["out.bias"] = mean + spread * tensors["out.bias"]
-        head = Head(tensors, model.kind.names, model.kind.per_token)
-    objective.to("cpu")
-    form = write_model(objective.encoder, folder, head)
-    write_tokenizer(model.setup.encoders[stage.encoder.digest][0], objective.encoder, folder, stage.data.max_length)
-    temperature = temperature_of(stage, recorded.record)
-    settings = {
-        "key": recorded.key,
-        "form": form,
-        "task": model.task.name if model.task else "",
-        "columns": list(model.task.columns) if model.task and objective.predicts else [],
-        "max_length": stage.data.max_length,
-        "precision": stage.optim.precision,
-        **({"spans": asdict(stage.data.spans)} if stage.data.spans else {}),
-        "stage": stage.to_json(),
-        **({"temperature": temperature} if temperature else {}),
-        **({} if recorded.step == "last" else {"update": recorded.step}),
-    }
-    (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    checked = _compared(recorded, model, folder, form, task)
-    if temperature is None:
-        return form, checked
-    said = f"On dev the cross-entropy is lowest with logits divided by {temperature:.2f} (of 1/4 to 64): 'harness predict --calibrated' does so, nothing else does."
-    return form, checked._replace(sentences=(*checked.sentences, said))
-
-
-def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Form, task: Task | None) -> Checked:
-    """Load the folder by plain transformers and compare it with the model in memory; a folder that only harness loads, by harness.
-    Raises UserError where it computes something else, which would be an error of this program."""
+def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Form) -> Iterator[str]:
+    """What plain transformers computes with the folder, beside the model in memory, in sentences. Raises UserError where it is something else."""
     import torch
 
     from harness.encoders.models.batch import Batch
@@ -178,22 +166,23 @@ def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Fo
     from harness.encoders.tokens import Tokeniser, reading_of
 
     objective, data = model.objective, model.stage.data
-    notes = [] if objective.has_classifier or not objective.encoder.fresh_head else [UNTRAINED_HEAD]
+    if objective.encoder.fresh_head and not objective.has_classifier:
+        yield "No stage trained its MLM head, and the encoder came without one."
     if data.prompt:
         words = zip(data.prompt.words, model.kind.word_names, strict=True)
         answers = ", ".join(f"{word} ({name})" for word, name in words)
         beside = " beside training examples, which are not in this folder," if data.prompt.demonstrations else ""
-        notes.append(f"It was trained{beside} to answer {answers} at the mask of '{data.prompt.template}'.")
+        yield f"It was trained{beside} to answer {answers} at the mask of '{data.prompt.template}'."
     if form == "relative":
         wrote, read = objective.encoder.parts(), load_encoder(folder, "", seed=0).parts()
-        if wrote.keys() != read.keys() or any(not torch.equal(wrote[name], read[name]) for name in wrote):
-            raise UserError(
-                f"{recorded.key[:12]}: the written folder has other weights; nothing was written. Please report it."
-            )
-        return Checked((RELATIVE_ALONE, *notes), task=task)
-    texts, source = _checked_texts(model.prepared, data)
+        same = wrote.keys() == read.keys() and all(torch.equal(wrote[name], read[name]) for name in wrote)
+        _check_equal(recorded, 0.0 if same else math.inf, 0.0, "the written folder has other weights")
+        yield RELATIVE_ALONE
+        return
+    texts, of_dev = _checked_texts(model)
     if not texts:
-        return Checked((*notes, "Its texts are not at hand, so what plain transformers computes was not checked."))
+        yield "Its texts are not at hand, so what plain transformers computes was not checked."
+        return
     if data.spans:  # plain transformers reads whole questions
         asked = Tokeniser(folder).placed([question for question, _ in texts])
         texts = [row for row, (ids, _) in zip(texts, asked, strict=True) if len(ids) <= data.spans.question]
@@ -211,25 +200,25 @@ def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Fo
     allowed = ~torch.isneginf(ours)  # of question answering the tokens that may be an answer
     difference, greatest = float((ours - theirs)[allowed].abs().max()), float(ours[allowed].abs().max())
     _check_equal(recorded, difference, greatest, "plain transformers computes other logits from the written folder")
-    compared = objective.has_classifier and data.dev and source == data.dev
-    predicted = recorded.record.predictions.get(data.dev.digest) if compared and data.dev else None
+    predicted = recorded.record.predictions.get(data.dev.digest) if objective.has_classifier and of_dev else None
     if predicted is not None and "logits" in predicted.arrays:
         gap = float(np.abs(theirs.numpy() - predicted.logits[: len(texts)]).max())
         precision = model.stage.optim.precision
         reason = "" if precision == "fp32" else f"; it was trained and evaluated in {precision}"
-        notes = [f"Plain transformers gives the recorded logits within {gap:.1g} ({len(texts)} dev rows){reason}."]
+        yield f"Plain transformers gives the recorded logits within {gap:.1g} ({len(texts)} dev rows){reason}."
     else:
         what = "states" if form == "encoder" and not objective.has_classifier else "logits"
-        notes.append(f"Plain transformers gives the same {what} within {difference:.1g} ({len(texts)} texts).")
-    return Checked(tuple(notes), len(texts[0]), task)
+        yield f"Plain transformers gives the same {what} within {difference:.1g} ({len(texts)} texts)."
 
 
-def _checked_texts(prepared: Prepared, data: Data) -> tuple[list[tuple[str, ...]], RowSet | None]:
-    """Some rows of dev, or of the training set without further views, and which set they are of; of a corpus its first texts."""
+def _checked_texts(model: TrainedModel) -> tuple[list[tuple[str, ...]], bool]:
+    """Some rows of dev, or of the training set without further views, and whether they are of dev; of a corpus its first texts."""
+    data, plan = model.stage.data, model.prepared.plan
     for row_set in (data.dev, data.train):
-        if row_set and row_set.digest in prepared.plan.library:
-            rows = prepared.plan.library[row_set.digest]
+        if row_set and row_set.digest in plan.library:
+            rows = plan.library[row_set.digest]
             width = rows.columns // (data.views if row_set is data.train else 1)
-            return [row[:width] for row in rows.take(range(min(len(rows), CHECKED_ROWS))).texts], row_set
-    corpus = next((corpus for corpus in prepared.plan.corpora if corpus.digest == data.train.digest), None)
-    return [(text,) for text in islice(corpus.texts() if corpus else (), CHECKED_ROWS)], None
+            texts = rows.take(range(min(len(rows), CHECKED_ROWS))).texts
+            return [row[:width] for row in texts], row_set is data.dev
+    corpus = next((corpus for corpus in plan.corpora if corpus.digest == data.train.digest), None)
+    return [(text,) for text in islice(corpus.texts() if corpus else (), CHECKED_ROWS)], False

@@ -19,7 +19,7 @@ from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
 from harness.kinds import Kind
 from harness.planning.work import Event, Item
-from harness.specs import Record, Stage
+from harness.specs import Stage
 from harness.storage import Storage, weights_of
 from harness.tasks.task import Task
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A stage with its weights. `prepared`: its cell, planned; `task`: what it is evaluated on, None where that is not known;
-    `sentences`: what was checked, for people."""
+    """A stage with its weights. `prepared`: its cell, planned; `sentence`: what was checked, for people."""
 
     prepared: Prepared
     stage: Stage
     objective: TrainingObjective
     tokeniser: Tokeniser
     setup: WorkerSetup
-    sentences: tuple[str, ...]
+    sentence: str
 
     @property
     def task(self) -> Task | None:
+        """What it is evaluated on; None where that is not known."""
         return self.prepared.plan.task_of(self.stage)
 
     @property
@@ -62,24 +62,32 @@ def trained_model(
     record (`accept_difference`: all the same).
     """
     recorded.check_done()
-    prepared, record, step = recorded.prepare(), recorded.record, recorded.step
+    prepared, record, step, key = recorded.prepare(), recorded.record, recorded.step, recorded.key[:12]
     kept = storage_of(replace(prepared.request, storage=storage), prepared.store)
     missing = not kept.exists(weights_of(recorded.key, step))
     if missing and not (record.predictions or record.digest_after(step) or accept_difference):
         saved = [*map(int, record.provenance.get("saved_digests", {})), recorded.stage.optim.steps]
         raise UserError(
-            f"{recorded.key[:12]}: its weights{recorded.after} are not stored, and the record has no digest to "
-            f"compare them with once they are trained again; name update {' or '.join(f'{step:,}' for step in saved)}, or take them with "
-            "'harness export --accept-difference'."
+            f"{key}: its weights{recorded.after} are not stored, and the record has no digest to compare them with once they are trained "
+            f"again; name update {' or '.join(f'{step:,}' for step in saved)}, or take them with 'harness export --accept-difference'."
         )
     if missing:
         prepared = _retrained(recorded, show, storage)
     try:
-        setup = worker_setup(recorded, prepared, kept)
-        return _checked_against_record(recorded, prepared, setup, missing, accept_difference)
+        model, digest = _loaded(recorded, prepared, kept)
     finally:
         if missing:
             kept.delete(weights_of(recorded.key, step))
+    sentence, differs = _compared(recorded, model, digest, missing)
+    if differs and not accept_difference:
+        from harness.running import device_name
+
+        made_on = ", torch ".join(str(record.provenance.get(name, "?")) for name in ("device", "torch"))
+        raise UserError(
+            f"{key}: trained again, {differs} differ from the record's, which was made on {made_on} (here: {device_name(model.setup.device)}); run "
+            "this on a machine of that kind, or take such a model with 'harness export --accept-difference'."
+        )
+    return replace(model, sentence=sentence)
 
 
 def _retrained(recorded: StageRecord, show: Show, storage: str | None) -> Prepared:
@@ -93,90 +101,79 @@ def _retrained(recorded: StageRecord, show: Show, storage: str | None) -> Prepar
     item = Item(stage, f"weights of {recorded.key[:12]}", flops, metrics, last, True, attempt, 0, save_at)
     item.cost *= item.until / stage.optim.steps if item.until else 1
     prepared.items = [item]
-    reasons: list[str] = []
+    reasons = ["no worker returned them"]
 
     def watch(event: Event) -> None:
-        reasons.extend([event.reason] * bool({event.kind} & {"failed", "diverged"}))
+        if event.kind in ("failed", "diverged"):
+            reasons.insert(0, event.reason)
 
     train(prepared, also(show, watch), remember=False)
     if not all(map(storage_of(prepared.request, prepared.store).exists, item.stored)):
-        why = reasons[0] if reasons else "no worker returned them"
-        raise UserError(f"{recorded.key[:12]}: its weights could not be trained again: {why}.")
+        raise UserError(f"{recorded.key[:12]}: its weights could not be trained again: {reasons[0]}.")
     return prepared
 
 
-def worker_setup(recorded: StageRecord, prepared: Prepared, storage: Storage) -> WorkerSetup:
-    """As the stage was trained: its threads, and a GPU where it had one and there is one here. Raises UserError where its encoder is not at hand."""
+def _loaded(recorded: StageRecord, prepared: Prepared, kept: Storage) -> tuple[TrainedModel, str]:
+    """The stage with its stored weights, as it was trained: its threads, and a GPU where it had one and there is one here; and the digest of the
+    weights. Raises UserError."""
     import torch
+    from safetensors import SafetensorError
 
-    located, origin = prepared.plan.encoder_of(recorded.stage), recorded.record.provenance
+    from harness.encoders.tokens import Tokeniser
+    from harness.running import restored
+
+    origin, located = recorded.record.provenance, prepared.plan.encoder_of(recorded.stage)
     if located.folder is None:
         raise UserError(f"The encoder {located.name} is not at hand; fetch it with 'harness bench', or name a folder.")
     threads = int(origin.get("threads", execution_of(prepared.request, prepared.resolved).threads))
     device = "cuda" if torch.cuda.is_available() and not on_cpu(origin) else "cpu"
     encoders = {located.encoder.digest: (located.folder.resolve(), located.new_config)}
-    return WorkerSetup(encoders, storage, threads, device)
-
-
-def _checked_against_record(
-    recorded: StageRecord, prepared: Prepared, setup: WorkerSetup, remade: bool, accept_difference: bool
-) -> TrainedModel:
-    """The stage with its weights, whose predictions are held against the record's. Raises UserError where they differ."""
-    import torch
-    from safetensors import SafetensorError
-
-    from harness.encoders.tokens import Tokeniser
-    from harness.running import device_name, restored
-
-    stage, record, key = prepared.plan.stages[recorded.key], recorded.record, recorded.key[:12]
-    tokeniser = Tokeniser(setup.encoders[stage.encoder.digest][0])
-    torch.set_num_threads(setup.threads)
+    setup = WorkerSetup(encoders, kept, threads, device)
+    torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("highest")
+    stage, tokeniser = prepared.plan.stages[recorded.key], Tokeniser(located.folder)
     try:
         objective, digest = restored(stage, tokeniser.vocabulary, setup, recorded.step)
     except (SafetensorError, ValueError, KeyError) as error:
-        raise UserError(f"{key}: its stored weights cannot be used ({first_line(error)}).") from None
-    read = reader(prepared.plan, prepared.plan.encoder_of(stage), tokeniser, prepared.store)
+        raise UserError(f"{recorded.key[:12]}: its stored weights cannot be used ({first_line(error)}).") from None
+    model = TrainedModel(prepared, stage, objective, tokeniser, setup, "")
     if stage.data.prompt:
-        objective.take_training_set(*read(stage.data.train, stage.data))
-    known, weights, differs = record.digest_after(recorded.step), f"weights{recorded.after}", ""
+        objective.take_training_set(*_reader(model)(stage.data.train, stage.data))
+    return model, digest
+
+
+def _reader(model: TrainedModel) -> Any:
+    plan = model.prepared.plan
+    return reader(plan, plan.encoder_of(model.stage), model.tokeniser, model.prepared.store)
+
+
+def _compared(recorded: StageRecord, model: TrainedModel, digest: str, remade: bool) -> tuple[str, str]:
+    """How the weights compare with the record, in a sentence, and what differs: their predictions where some are recorded, else their digest."""
+    from harness.training.loop import predict
+
+    record, known, weights = recorded.record, recorded.record.digest_after(recorded.step), f"weights{recorded.after}"
     if not remade and known == digest:
-        sentence = f"Its {weights} were kept since it was trained (digest {digest[:10]})."
-    elif not record.predictions:
-        outcome = "are those of the record, bit for bit"
+        return f"Its {weights} were kept since it was trained (digest {digest[:10]}).", ""
+    if not record.predictions:
+        outcome, differs = "are those of the record, bit for bit", ""
         if known is None:
             outcome = "could not be compared: the record has no digest of them"
         elif known != digest:
             outcome, differs = "DIFFER from those of the record", f"the {weights}"
         how = "It was trained again; its" if remade else "Its stored"
-        sentence = f"{how} {weights} {outcome} (digest {digest[:10]})."
-    else:
-        rows, greatest = _difference(stage, record, objective, read, torch.device(setup.device))
-        sentence = "It was trained again" if remade else "Its weights were stored by another command"
-        if greatest:
-            sentence += f"; its predictions DIFFER from the record's by up to {greatest:.2g}."
-            differs = f"its predictions (by up to {greatest:.2g})"
-        else:
-            sentence += f"; its {rows:,} predictions are those of the record, bit for bit."
-    if differs and not accept_difference:
-        made_on = ", torch ".join(str(record.provenance.get(name, "?")) for name in ("device", "torch"))
-        raise UserError(
-            f"{key}: trained again, {differs} differ from the record's, which was made on {made_on} (here: {device_name(setup.device)}); run "
-            "this on a machine of that kind, or take such a model with 'harness export --accept-difference'."
-        )
-    return TrainedModel(prepared, stage, objective, tokeniser, setup, (sentence,))
+        return f"{how} {weights} {outcome} (digest {digest[:10]}).", differs
+    import torch
 
-
-def _difference(stage: Stage, record: Record, objective: Any, read: Any, device: Any) -> tuple[int, float]:
-    """How many predictions are recorded, and the greatest difference from those that a model gives now."""
-    from harness.training.loop import predict
-
-    greatest, count = 0.0, 0
-    for rows in (rows for rows in stage.row_sets if rows.digest in record.predictions):
-        now, _ = predict(objective, read(rows, stage.data), stage.optim.precision, device)
-        greatest = max(greatest, record.predictions[rows.digest].difference(now))
-        count += len(now.gold)
-    return count, greatest
+    greatest, count, read = 0.0, 0, _reader(model)
+    for rows in (rows for rows in model.stage.row_sets if rows.digest in record.predictions):
+        given = model.objective, read(rows, model.stage.data), model.stage.optim.precision
+        now, _ = predict(*given, torch.device(model.setup.device))
+        greatest, count = max(greatest, record.predictions[rows.digest].difference(now)), count + len(now.gold)
+    how = "It was trained again" if remade else "Its weights were stored by another command"
+    if greatest:
+        differs = f"its predictions (by up to {greatest:.2g})"
+        return f"{how}; its predictions DIFFER from the record's by up to {greatest:.2g}.", differs
+    return f"{how}; its {count:,} predictions are those of the record, bit for bit.", ""
 
 
 # ---------------------------------------------------------------------------------------------------------- embeddings
@@ -206,8 +203,7 @@ def embeddings_of(recorded: StageRecord, texts: Sequence[tuple[str, ...]] | None
     model = trained_model(recorded, unshown, storage=storage)
     stage, encoder, device = model.stage, model.objective.encoder, torch.device(model.setup.device)
     if texts is None:
-        read = reader(model.prepared.plan, model.prepared.plan.encoder_of(stage), model.tokeniser, model.prepared.store)
-        examples, labels = read(stage.data.tests[0], stage.data)
+        examples, labels = _reader(model)(stage.data.tests[0], stage.data)
     else:
         examples, labels = Plain(stage.data.max_length).examples(texts, model.tokeniser), None
     tokens = examples.tokens

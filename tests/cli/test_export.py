@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from huggingface_hub.repocard import metadata_load
 from safetensors.torch import load_file
 
 from harness.api import embeddings
-from harness.commands.model_card import Checked, _stage, card, encoder_license
+from harness.commands.model_card import card, encoder_license
 from harness.commands.recorded import recorded
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.weights import checked_weights
@@ -132,18 +133,6 @@ def test_the_card_says_what_the_model_is(harness: Harness, benched: Benched, tmp
     assert ran(tmp_path, 0).startswith(("negative [", "positive ["))
 
 
-def test_the_card_of_a_regression_names_the_loss_that_it_minimises(harness: Harness, benched: Benched) -> None:
-    """One output is trained by the mean squared error, which tests/objectives/test_modules.py holds the objective to."""
-    found = recorded(None, benched.keys["FT", 42])
-    one = replace(found.stage, data=replace(found.stage.data, num_labels=1))
-    assert [("cross" in _stage(each), "`mean_squared_error`" in _stage(each)) for each in (found.stage, one)] == [
-        (True, False),
-        (False, True),
-    ]
-    digits = replace(found.stage, optim=replace(found.stage.optim, weight_decay=0.0123456789))
-    assert "weight decay 0.0123456789," in _stage(digits)
-
-
 def test_nothing_that_is_published_holds_a_local_path(
     harness: Harness, benched: Benched, folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -215,7 +204,10 @@ def test_names_break_neither_the_code_nor_the_table_of_a_card(
     found = recorded(None, benched.keys["FT", 31])
     task = replace(TASKS["sst2"], title="A | B\n<b>`x`")
     found.record.provenance["device"] = "<img onerror=x>\x1b[2J"
-    text = card(found, found.prepare(), "classifier", Checked(("<b>",), 1, task), "out")
+    kept = SimpleNamespace(
+        prepared=found.prepare(), task=task, stage=found.stage, objective=SimpleNamespace(has_classifier=True)
+    )
+    text = card(found, kept, "classifier", ["<b>"], "out")  # type: ignore[arg-type]
     assert text.replace("\n", "").isprintable()
     (row,) = (line for line in text.splitlines() if line.startswith("| A "))
     assert len(re.findall(r"(?<!\\)\|", row)) == 5

@@ -81,7 +81,8 @@ def test_a_head_is_trained_in_units_of_the_training_scores(benched: Said, harnes
     exported = harness("export", key, "--out", "out")
     assert exported.status == 0, exported.err
     assert "Plain transformers gives the recorded logits within" in exported.out + exported.err
-    assert " (of scores less 4" in (workdir / "out" / "README.md").read_text()
+    card = (workdir / "out" / "README.md").read_text()
+    assert "objective `mean_squared_error` (of scores less 4" in card
     assert harness("predict", "out", "--input", "prices.csv", "--output", "scored.jsonl").status == 0
     scored = [json.loads(line)["predicted"] for line in (workdir / "scored.jsonl").read_text().splitlines()]
     recorded = np.concatenate([found.decoded for found in records[key].predictions.values()])
