@@ -17,7 +17,7 @@ from harness.commands.prepare import prepare_recorded
 from harness.commands.publish import open_other
 from harness.commands.publish import publish as write
 from harness.commands.stored import command
-from harness.commands.verify import Verified, place_of
+from harness.commands.verify import place_of
 from harness.commands.verify import verify as verified
 from harness.errors import UserError
 from harness.paths import named_path
@@ -93,20 +93,27 @@ def verify(args: argparse.Namespace) -> int:
     """Print what was compared and what differs. 0 only where all was compared and nothing differs."""
     if args.seed is not None and not args.rerun:
         raise UserError("verify: --seed draws the stages of --rerun K; add --rerun, or leave --seed out.")
-    found = verified(Path(args.file), args.store, args.seal)
-    print_lines(_report(found), sys.stdout)
-    again = []
+    found, again = verified(Path(args.file), args.store, args.seal or ""), []
+    rows, runs = counted(len(found.results), "row"), counted(len(found.keys), "run")
+    lines = [f"{found.path}: {rows} of {runs}, store {found.store.shown}."]
+    for bench in found.benches:
+        lines.append(f"Compared with the plan of {counted(len(bench.plan.runs), 'run')} of: {command(bench.request)}")
+    lines += _first(f"Differences from what plan and records give: {len(found.differing):,}.", found.differing)
+    lines += found.seals
+    lines += _first(f"Contradictions: {len(found.problems):,}.", found.problems) if found.problems else []
+    for what, places in found.unchecked.items():
+        lines += _first(f"Not confirmed: {f'{len(places):,} ' if places else ''}{what}.", places)
+    print_lines(lines, sys.stdout)
+    lines = ["Not checked: predictions, losses, times; --rerun K trains K stages again."]
     if args.rerun:
         from harness.commands.rerun import rerun  # imports torch
 
         again = rerun(found, args.rerun, args.seed or 0, show, storage=args.storage)
-    lines = ["Not checked: predictions, losses, times; --rerun K trains K stages again."]
-    if again:
-        agree = sum(each.agrees for each in again)
+        agree = sum(agrees for agrees, _ in again)
         lines = [f"Stages trained again: {len(again):,}, of which {agree:,} agree with their records."]
-        lines += [f"  {each.sentence}" for each in again]
+        lines += [f"  {sentence}" for _, sentence in again]
     verdict = "Confirmed."
-    if found.differing or found.problems or not all(each.agrees for each in again):
+    if found.differing or found.problems or not all(agrees for agrees, _ in again):
         verdict = "NOT confirmed."
     elif found.unchecked:
         parts = [f"{len(places):,} {what}" if places else what for what, places in found.unchecked.items()]
@@ -115,23 +122,6 @@ def verify(args: argparse.Namespace) -> int:
     return 0 if verdict == "Confirmed." else EXIT_INCOMPLETE
 
 
-def _report(found: Verified) -> Iterator[str]:
-    rows, runs = counted(len(found.results), "row"), counted(len(found.keys), "run")
-    yield f"{found.path}: {rows} of {runs}, store {found.store.shown}."
-    for bench in found.benches:
-        yield f"Compared with the plan of {counted(len(bench.plan.runs), 'run')} of: {command(bench.request)}"
-    yield f"Differences from what plan and records give: {len(found.differing):,}."
-    yield from _first(found.differing)
-    yield from found.seals
-    if found.problems:
-        yield f"Contradictions: {len(found.problems):,}."
-        yield from _first(found.problems)
-    for what, places in found.unchecked.items():
-        yield f"Not confirmed: {f'{len(places):,} ' if places else ''}{what}."
-        yield from _first(places)
-
-
-def _first(sentences: Sequence[str]) -> Iterator[str]:
-    yield from (f"  {sentence}" for sentence in sentences[:SHOWN])
-    if len(sentences) > SHOWN:
-        yield f"  and {len(sentences) - SHOWN:,} more"
+def _first(title: str, sentences: Sequence[str]) -> list[str]:
+    more = [f"  and {len(sentences) - SHOWN:,} more"] if len(sentences) > SHOWN else []
+    return [title, *(f"  {sentence}" for sentence in sentences[:SHOWN]), *more]

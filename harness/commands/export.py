@@ -200,7 +200,8 @@ def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Fo
     allowed = ~torch.isneginf(ours)  # of question answering the tokens that may be an answer
     difference, greatest = float((ours - theirs)[allowed].abs().max()), float(ours[allowed].abs().max())
     _check_equal(recorded, difference, greatest, "plain transformers computes other logits from the written folder")
-    predicted = recorded.record.predictions.get(data.dev.digest) if objective.has_classifier and of_dev else None
+    compared = data.dev if objective.has_classifier and of_dev else None
+    predicted = recorded.record.predictions.get(compared.digest) if compared else None
     if predicted is not None and "logits" in predicted.arrays:
         gap = float(np.abs(theirs.numpy() - predicted.logits[: len(texts)]).max())
         precision = model.stage.optim.precision

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,12 +18,12 @@ from harness.commands.train import Show
 from harness.commands.trained import trained_model
 from harness.errors import UserError
 from harness.hub import Repository
-from harness.paths import new_folder
+from harness.paths import check_new_folder, new_folder
 from harness.planning.starts import best_run
 from harness.specs import Run
 from harness.tasks.sources import HUB_DATASET, HUB_FILE, HUB_REVISION, file_of
 from harness.tasks.task import TASKS, Task
-from harness.wording import counted, listed
+from harness.wording import counted, in_points, listed
 
 FORMAT = "--format glue-submission"
 
@@ -58,8 +60,6 @@ NAMED = ("mnli", "qnli", "rte")
 """Tasks whose classes the server wants by name."""
 OPTIONAL = "AX.tsv"
 """The diagnostic set: it counts for no score, so that a folder without it will do."""
-TestSet = tuple[list[int], list[tuple[str, ...]]]
-"""The server's index of each row, and its texts."""
 
 
 def write_submissions(prepared: Prepared, out: Path, show: Show) -> list[str]:
@@ -69,36 +69,38 @@ def write_submissions(prepared: Prepared, out: Path, show: Show) -> list[str]:
     no part of GLUE, a cell without a finished run, and test files that are missing or have not the server's number of rows.
     """
     cells = _cells(prepared)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"--out {out} exists already; name a new folder, or delete that one.")
-    places: dict[str, list[str]] = {}
-    for row in cells:
-        places.setdefault(re.sub(r"[^\w.+-]+", "_", row).strip("_.") or "row", []).append(row)
+    check_new_folder(out)
+    places = defaultdict[str, list[str]](list)
+    for row in dict.fromkeys(row for row, _ in cells):
+        places[re.sub(r"[^\w.+-]+", "_", row).strip("_.") or "row"].append(row)
     if twins := next((place for place, rows in places.items() if len(rows) > 1), None):
         raise UserError(
             f"--out {out}: rows {listed(places[twins])} would be one folder, {twins}; name one of them with --methods."
         )
-    tasks = {task for of_row in cells.values() for task in of_row}
-    files = {sheet: path for sheet in SHEETS if sheet.task in tasks and (path := _file(prepared, sheet))}
-    tests = {sheet.file: _test_set(path, sheet) for sheet, path in files.items()}
-    sentences: list[str] = []
+    tasks = {task for _, task in cells}
+    tests = {
+        sheet.file: _test_set(path, sheet)
+        for sheet in SHEETS
+        if sheet.task in tasks and (path := _file(prepared, sheet))
+    }
+    sentences = []
     with new_folder(out) as folder:
         for place, (row,) in places.items():
-            models: dict[str, Classifier] = {}
-            for task, runs in cells[row].items():
-                models[task], sentence = _best(prepared, runs, show)
+            (folder / place).mkdir()
+            for sheet in (sheet for sheet in SHEETS if sheet.file not in tests or (row, sheet.task) not in cells):
+                _write(folder / place / sheet.file, enumerate([sheet.constant] * sheet.rows))
+            for task in (task for of, task in cells if of == row):
+                model, sentence = _best(prepared, cells[row, task], show)
                 sentences.append(f"{row}, {task}: {sentence}")
-            _write(Path(folder, place), models, tests)
-            shutil.make_archive(str(Path(folder, place)), "zip", Path(folder, place))  # the files at its root
-    constant = [sheet.file for sheet in SHEETS if sheet.file not in tests]
-    sentences.append(
-        f"Constant, because the server takes whole sets only: {', '.join(constant)}. Their scores, and the overall score, say nothing of "
-        "these models."
-    )
-    return sentences
+                for sheet in (sheet for sheet in SHEETS if sheet.task == task and sheet.file in tests):
+                    predicted = _predictions(model, TASKS[task], tests[sheet.file].values())
+                    _write(folder / place / sheet.file, zip(tests[sheet.file], predicted, strict=True))
+            shutil.make_archive(str(folder / place), "zip", folder / place)  # the files at its root
+    constant = ", ".join(sheet.file for sheet in SHEETS if sheet.file not in tests)
+    return [*sentences, f"Constant, because the server takes whole sets only, and no result: {constant}."]
 
 
-def _cells(prepared: Prepared) -> dict[str, dict[str, list[Run]]]:
+def _cells(prepared: Prepared) -> dict[tuple[str, str], list[Run]]:
     """The runs that leave a model of each printed row and task. Raises UserError where the server takes no such table, or none of a cell has finished."""
     plan, resolved = prepared.plan, prepared.resolved
     known = {sheet.task for sheet in SHEETS} - {""}
@@ -110,11 +112,11 @@ def _cells(prepared: Prepared) -> dict[str, dict[str, list[Run]]]:
         raise UserError(
             f"{FORMAT}: a submission is of one size, and these are {', '.join(map(str, resolved.sizes))}; name one with --sizes."
         )
-    cells: dict[str, dict[str, list[Run]]] = {}
+    cells = defaultdict[tuple[str, str], list[Run]](list)
     for run in plan.runs_with_weights:
-        cells.setdefault(resolved.titles[run.row], {}).setdefault(run.task, []).append(run)
+        cells[resolved.titles[run.row], run.task].append(run)
     records = prepared.store.records([run.stage.key for run in plan.runs])
-    missing = [f"{row} on {task}" for row, of in cells.items() for task in of if best_run(of[task], records) is None]
+    missing = [f"{row} on {task}" for (row, task), runs in cells.items() if best_run(runs, records) is None]
     if missing or not cells:
         raise UserError(
             f"{FORMAT}: no run of {missing[0] if missing else 'the table'} has finished; run 'harness bench' with the same values first, or "
@@ -130,17 +132,13 @@ def _best(prepared: Prepared, runs: Sequence[Run], show: Show) -> tuple[Classifi
     assert best is not None
     assert best.stage.selection is not None
     stage, record = best.stage, records[best.stage.key]
-    model = trained_model(
-        StageRecord(prepared.store, stage, record, planned=prepared), show, storage=prepared.request.storage
-    )
+    recorded = StageRecord(prepared.store, stage, record, planned=prepared)
+    model = trained_model(recorded, show, storage=prepared.request.storage)
     done = sum(each.status == "done" for each in records.values())
     of = f"{done} of {len(runs)} finished runs" if done < len(runs) else counted(len(runs), "run")
-    dev = 100 * record.dev_scores[best.stage.selection.metric]
-    place = f"subset {best.subset}, seed {best.seed}, dev {dev:.2f}"
-    return classifier_of(model), f"run {stage.key[:12]} ({place}), the best on dev of {of}. {' '.join(model.sentences)}"
-
-
-# --------------------------------------------------------------------------------------------------------- test files
+    dev = in_points(record.dev_scores[best.stage.selection.metric])
+    place = f"subset {best.subset}, seed {best.seed}, dev {dev}"
+    return classifier_of(model), f"run {stage.key[:12]} ({place}), the best on dev of {of}. {model.sentence}"
 
 
 def _file(prepared: Prepared, sheet: Sheet) -> Path | None:
@@ -160,46 +158,36 @@ def _file(prepared: Prepared, sheet: Sheet) -> Path | None:
     return found
 
 
-def _test_set(path: Path, sheet: Sheet) -> TestSet:
-    """The server's index of each row (column `idx` where there is one, else its place), and its texts. Raises UserError."""
-    indices: list[int] = []
-    texts: list[tuple[str, ...]] = []
-    for part in parts(path, ROWS):
-        for place, row in enumerate(part.rows):
+def _test_set(path: Path, sheet: Sheet) -> dict[int, tuple[str, ...]]:
+    """Texts by the server's index of each row, in its order: column `idx` where there is one, else its place. Raises UserError."""
+    found = list[tuple[int, tuple[str, ...]]]()
+    for part in parts(path, TASKS[sheet.task].columns, ROWS):
+        for row, texts, place in zip(*part, strict=True):
             try:
-                indices.append(int(row.get("idx", len(indices))))
+                found.append((int(row.get("idx", len(found))), texts))
             except (TypeError, ValueError):
-                raise UserError(f"{part.place(place)}: idx is {row['idx']!r}, not a whole number.") from None
-        texts += part.texts(TASKS[sheet.task].columns)
-    if len(indices) != sheet.rows:
+                raise UserError(f"{place}: idx is {row['idx']!r}, not a whole number.") from None
+    if len(found) != sheet.rows:
         raise UserError(
-            f"{path}: {len(indices):,} rows, and GLUE's test set for {sheet.file} has {sheet.rows:,}; the server refuses another number. "
+            f"{path}: {len(found):,} rows, and GLUE's test set for {sheet.file} has {sheet.rows:,}; the server refuses another number. "
             "Put the whole file there."
         )
-    if sorted(indices) != list(range(sheet.rows)):
+    test = dict(sorted(found))
+    if [*test] != list(range(sheet.rows)):
         raise UserError(f"{path}: its column idx should number the rows from 0 to {sheet.rows - 1:,}, each once.")
-    return indices, texts
+    return test
 
 
-# ------------------------------------------------------------------------------------------------------------ writing
+def _write(path: Path, rows: Iterable[tuple[int, str]]) -> None:
+    lines = "".join(f"{index}\t{value}\n" for index, value in rows)
+    path.write_text(f"index\tprediction\n{lines}", encoding="utf-8")
 
 
-def _write(place: Path, models: dict[str, Classifier], tests: dict[str, TestSet]) -> None:
-    """The files of one row."""
-    place.mkdir()
-    for sheet in SHEETS:
-        lines: Iterable[tuple[int, str]] = ((index, sheet.constant) for index in range(sheet.rows))
-        if sheet.task in models and sheet.file in tests:
-            indices, texts = tests[sheet.file]
-            lines = sorted(zip(indices, _predictions(models[sheet.task], TASKS[sheet.task], texts), strict=True))
-        text = "".join(f"{index}\t{value}\n" for index, value in lines)
-        (place / sheet.file).write_text(f"index\tprediction\n{text}", encoding="utf-8")
-
-
-def _predictions(model: Classifier, task: Task, texts: Sequence[tuple[str, ...]]) -> Iterator[str]:
+def _predictions(model: Classifier, task: Task, texts: Iterable[tuple[str, ...]]) -> Iterator[str]:
     """What the server wants of each row."""
-    for start in range(0, len(texts), ROWS):
-        decoded = model.predictions(texts[start : start + ROWS]).decoded
+    rest = iter(texts)
+    while part := list(islice(rest, ROWS)):
+        decoded = model.predictions(part).decoded
         if not task.classes:
             low, high = task.label_range or (0.0, 5.0)
             yield from (f"{min(max(float(value), low), high):.6f}" for value in decoded)

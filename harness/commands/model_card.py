@@ -91,7 +91,7 @@ def card(
         keep_trailing_newline=True,
     )
     environment.filters |= {"counted": counted, "in_points": in_points, "value": value_text, "setting": format_value}
-    environment.filters |= {"objective": _objective, "code": lambda text: Markup("`" + text.replace("`", "'") + "`")}
+    environment.filters |= {"objective": _objective, "code": _code}
     pre_train = next((row.pre_train for row in resolved.rows if row.name == run.row), "")
     name = json.dumps(hub_name or folder, ensure_ascii=False)
     origins = [f"{data.task.title}: {data.origin}" for data in plan.tasks.values() if data.origin]
@@ -120,6 +120,11 @@ def card(
         checks=checks,
     )
     return escaped(masked(f"---\n{data.to_yaml()}\n---\n\n" + without_folders(body)), lines=True)
+
+
+def _code(text: str) -> Markup:
+    """A name in the quotes of code."""
+    return Markup("`" + text.replace("`", "'") + "`")
 
 
 def _title(plan: Plan, stage: Stage, run: Run, task: Task | None) -> str:

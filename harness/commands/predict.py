@@ -15,8 +15,7 @@ from harness.answers import SpanReading
 from harness.commands.execution import storage_of
 from harness.commands.export import SETTINGS
 from harness.commands.recorded import recorded
-from harness.commands.row_files import STANDARD_INPUT, Part, check_new, parts, print_rows, writer
-from harness.commands.row_files import kind_of as kind_of_file
+from harness.commands.row_files import Part, Row, check_new, json_lines, parts, writer
 from harness.commands.train import unshown
 from harness.commands.trained import TrainedModel, trained_model
 from harness.encoders import locate
@@ -61,45 +60,41 @@ class Classifier:
         from harness.training.loop import predict
 
         given = (self.reading.examples(texts, self.tokeniser), np.zeros(len(texts)))
-        return predict(self.objective, given, self.precision, torch.device(self.device))[0]
+        found = predict(self.objective, given, self.precision, torch.device(self.device))[0]
+        return tempered(found, self.temperature) if self.temperature else found
 
-    def columns_of(self, texts: Sequence[tuple[str, ...]]) -> list[dict[str, Any]]:
+    def columns_of(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
         """For each row the predicted class and each class's probability, or the predicted number."""
-        found = self.predictions(texts)
-        columns = self.kind.columns(tempered(found, self.temperature) if self.temperature else found)
+        columns = self.kind.columns(self.predictions(texts))
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def classifier(
     name: str, *, store: str | None = None, storage: str | None = None, calibrated: bool = False
 ) -> Classifier:
-    """By a folder ('harness export'), or by the beginning of a run's key; `calibrated`: with the temperature from dev. Raises UserError."""
+    """By a folder ('harness export'), or by the beginning of a run's key; `calibrated`: with the temperature from dev. Raises UserError: a folder
+    may be written by anyone, and whatever it leads the libraries to, in loading or with a first text, is one."""
     import torch
 
     torch.set_float32_matmul_precision("highest")
     path = named_path(name, "predict")
     if not path.is_dir() and ("/" in name or name.startswith(".")):
         raise UserError(f"{name}: there is no such folder; name one that 'harness export' wrote, or the key of a run.")
-    model = _checked(path) if path.is_dir() else _of_run(name, store, storage)
+    try:
+        model = _of_folder(path) if path.is_dir() else _of_run(name, store, storage)
+        model.columns_of([("a",) * (len(model.columns) or 1)])
+    except UserError:
+        raise
+    except Exception as error:
+        if not path.is_dir():
+            raise
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"{path}: its files make no model ({why}); fetch or export it again.") from None
     if calibrated and model.temperature is None:
         raise UserError(
             f"predict: {model.name} has no temperature from dev, as classifiers have that this version exports; leave --calibrated out."
         )
     return model if calibrated else replace(model, temperature=None)
-
-
-def _checked(folder: Path) -> Classifier:
-    """The model of a folder, which anyone may have written: whatever it leads the libraries to, in loading or with a first text, is one
-    UserError."""
-    try:
-        model = _of_folder(folder)
-        model.columns_of([("a",) * (len(model.columns) or 1)])
-    except UserError:
-        raise
-    except Exception as error:
-        why = f"{type(error).__name__}: {first_line(error)}"
-        raise UserError(f"{folder}: its files make no model ({why}); fetch or export it again.") from None
-    return model
 
 
 def _of_folder(folder: Path) -> Classifier:
@@ -189,9 +184,6 @@ def classifier_of(model: TrainedModel) -> Classifier:
     return Classifier(stage.key[:12], model.objective, model.tokeniser, model.kind, columns, *how)
 
 
-# --------------------------------------------------------------------------------------------------------------- rows
-
-
 def predict_file(
     model: Classifier,
     source: Path,
@@ -206,24 +198,21 @@ def predict_file(
     `columns`: the text columns (None: those of the model's task). `progress`: called with the number of rows so far. `size`: rows that are
     read, predicted and written at a time. Raises UserError for a row without its texts, and writes no file then.
     """
-    if source != STANDARD_INPUT:
-        kind_of_file(source, "--input")
-    if target:
-        check_new(target)
-    wanted = columns or model.columns
+    wanted, count = columns or model.columns, len(model.columns)
     if not wanted:
         raise UserError(
             f"predict: name the text column with --text; {model.name} does not say which it was trained on."
         )
-    if model.columns and len(wanted) != len(model.columns):
+    if count and len(wanted) != count:
         raise UserError(
-            f"--text {','.join(wanted)}: the model takes {len(model.columns)} texts a row ({', '.join(model.columns)}); name "
-            f"{len(model.columns)} columns."
+            f"--text {','.join(wanted)}: the model takes {count} texts a row ({', '.join(model.columns)}); name {count} columns."
         )
+    if target:
+        check_new(target)
     done = 0
     with writer(target) if target else nullcontext(print_rows) as write:
-        for part in parts(source, size):
-            write(_scored(model, part, wanted))
+        for part in parts(source, wanted, size):
+            write(_scored(model, part))
             done += len(part.rows)
             progress(done)
         if not done:
@@ -238,13 +227,16 @@ def predict_row(model: Classifier, texts: Sequence[str]) -> None:
         raise UserError(
             f"--row: {len(texts)} texts, and the model takes {len(columns)} ({', '.join(columns)}); give each as one word in quotes."
         )
-    part = Part(Path("--row"), [dict(zip(columns, texts, strict=True))], "row", [1])
-    print_rows(_scored(model, part, columns))
+    print_rows(_scored(model, Part([dict(zip(columns, texts, strict=True))], [tuple(texts)], ["--row"])))
 
 
-def _scored(model: Classifier, part: Part, columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    found = model.columns_of(part.texts(columns))
-    for index, row in enumerate(part.rows):
-        if double := next((name for name in found[index] if name in row), None):
-            raise UserError(f"{part.place(index)}: has a column '{double}' already, which predict adds; rename it.")
+def print_rows(rows: list[Row]) -> None:
+    print(json_lines(rows), end="", flush=True)
+
+
+def _scored(model: Classifier, part: Part) -> list[Row]:
+    found = model.columns_of(part.texts)
+    for row, more, place in zip(part.rows, found, part.places, strict=True):
+        if double := next((name for name in more if name in row), None):
+            raise UserError(f"{place}: has a column '{double}' already, which predict adds; rename it.")
     return [{**row, **more} for row, more in zip(part.rows, found, strict=True)]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
 
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, prepare
+from harness.commands.recorded import learning_curve
 from harness.commands.train import Show, train
 from harness.commands.verify import Verified
 from harness.devices import on_cpu
@@ -40,13 +42,6 @@ START = {"fp32": 1e-3, "bf16": 2e-2, "fp16": 2e-2}
 but another device may skip another of its first updates."""
 
 
-class Rerun(NamedTuple):
-    """A stage trained again. `agrees`: with its record, bit for bit on the same kind of hardware, else within the tolerance."""
-
-    agrees: bool
-    sentence: str
-
-
 class Tolerance(NamedTuple):
     """How far the test score of a run may lie from its record on other hardware, on the metric's own scale; `runs`: of its cell."""
 
@@ -56,32 +51,33 @@ class Tolerance(NamedTuple):
     runs: int
 
 
-def rerun(verified: Verified, count: int, seed: int, show: Show, *, storage: str | None = None) -> list[Rerun]:
-    """Train `count` stages again, drawn by `seed` from the chains of the file's finished runs, and compare them with their records.
+def rerun(
+    verified: Verified, count: int, seed: int, show: Show, *, storage: str | None = None
+) -> list[tuple[bool, str]]:
+    """Train `count` stages again, drawn by `seed` from the chains of the file's finished runs, and compare them with their records: whether
+    each agrees, bit for bit on the same kind of hardware, else within the tolerance, and a sentence.
 
     `storage`: where weights are kept: those of a parent that are there as they were recorded are used, others are trained again. Raises UserError
     where no finished run of the file can be planned here.
     """
-    keys = {*verified.keys}
-    plans: dict[str, Prepared] = {}
-    records: dict[str, Record] = {}
-    for bench in (bench for bench in verified.benches if not bench.unread):
-        prepared = prepare(bench.request, train=True, writes=False)
-        chains = {s.key for run in prepared.plan.runs if run.stage.key in keys for s in run.stage.chain}
-        for key, record in verified.store.records(chains - plans.keys(), predictions=True).items():
-            if record.status == "done":
-                plans[key], records[key] = prepared, record
-    if not plans:
+    keys, plans = {*verified.keys}, dict[str, Prepared]()
+    for prepared in (prepare(each.request, train=True, writes=False) for each in verified.benches if not each.unread):
+        runs = [run.stage for run in prepared.plan.runs if run.stage.key in keys]
+        plans |= {stage.key: prepared for run in runs for stage in run.chain if stage.key not in plans}
+    done = sorted(key for key, (status, _) in verified.store.statuses(plans).items() if status == "done")
+    if not done:
         raise UserError(
             f"--rerun: no finished run of {verified.path} can be planned here; nothing can be trained again."
         )
-    drawn = random.Random(seed).sample(sorted(plans), min(count, len(plans)))
-    groups: dict[tuple[int, int, int, bool], list[str]] = {}
+    drawn = random.Random(seed).sample(done, min(count, len(done)))
+    chains = {stage.key for key in drawn for stage in plans[key].plan.stages[key].chain}
+    records = verified.store.records(chains, predictions=True)
+    groups = defaultdict[tuple[int, int, int, bool], list[str]](list)
     for key in drawn:
         origin = records[key].provenance
         how = (int(origin.get("workers", 1)), int(origin.get("micro_batch", 0)), on_cpu(origin))
-        groups.setdefault((id(plans[key]), *how), []).append(key)
-    reruns: list[Rerun] = []
+        groups[(id(plans[key]), *how)].append(key)
+    found = []
     for (_, workers, micro_batch, is_cpu), group in groups.items():
         prepared = plans[group[0]]
         request = replace(prepared.request, num_workers=workers, micro_batch=micro_batch or None)
@@ -94,8 +90,8 @@ def rerun(verified: Verified, count: int, seed: int, show: Show, *, storage: str
             several = f" and {len(others)} more" if others else ""
             tolerance = tolerance_of(verified.results, key, len(drawn))
             agrees, sentence = judged(stage, records[key], ended.get(key), tolerance)
-            reruns.append(Rerun(agrees, f"{key[:12]}, {stage.phase} of {name}{several}: {sentence}"))
-    return reruns
+            found.append((agrees, f"{key[:12]}, {stage.phase} of {name}{several}: {sentence}"))
+    return found
 
 
 def _trained(prepared: Prepared, records: Mapping[str, Record], keys: Iterable[str], show: Show) -> dict[str, Record]:
@@ -172,8 +168,9 @@ def bit_for_bit(record: Record, ended: Record) -> tuple[bool, str]:
 
 def within_tolerance(stage: Stage, record: Record, ended: Record, tolerance: Tolerance | None) -> tuple[bool, str]:
     """Whether the first losses agree up to rounding and the test score lies within the tolerance, and the sentence about it."""
-    start, limit = _start(record), START[stage.optim.precision]
-    apart = abs(start - _start(ended)) / abs(start) if start else 0.0
+    limit = START[stage.optim.precision]
+    start, again = (next((loss for _, loss in learning_curve(each, stage)[0]), 0.0) for each in (record, ended))
+    apart = abs(start - again) / abs(start) if start else 0.0
     first = f"first losses differ by {apart:.1e} of their value, tolerance {limit:.0e}"
     if tolerance is None:
         few = "its cell has too few runs for a tolerance of scores" if stage.selection else "no score is compared"
@@ -186,25 +183,16 @@ def within_tolerance(stage: Stage, record: Record, ended: Record, tolerance: Tol
     )
 
 
-def _start(record: Record) -> float:
-    """The mean loss of the first updates that the record tells apart."""
-    first: dict[str, Any] = next((entry for entry in record.history if "loss" in entry), {"loss": 0.0})
-    points = first.get("curve", {}).get("loss")
-    return float(points[0][1] if points else first["loss"])
-
-
 def tolerance_of(results: pd.DataFrame, key: str, judged: int) -> Tolerance | None:
     """Two runs of one subset and seed on different hardware differ by the run's own noise. Its variance is at most the mean square of interaction
     and run in the cell, so that the difference lies within t * sqrt(2 * mean square) with 95 %, over all `judged` stages together."""
     scored = results[results["test"].notna()]
-    cell = ["row", "column", "size", "metric"]
     one = scored[scored["key"] == key].head(1)
-    of_cell = scored.merge(one[cell], on=cell)
-    scores = {(s, r): test for s, r, test in zip(of_cell["subset"], of_cell["seed"], of_cell["test"], strict=True)}
-    subsets, seeds = full_grid(list(scores))
+    scores = scored.merge(one[["row", "column", "size", "metric"]]).set_index(["subset", "seed"])["test"]
+    subsets, seeds = full_grid(list(scores.index))
     if len(subsets) * len(seeds) < 2:
         return None
-    squares = mean_squares([[scores[s, r] for r in seeds] for s in subsets])
+    squares = mean_squares(scores.unstack().loc[[*subsets], [*seeds]].to_numpy())
     a, b, ab = squares.degrees
     square, degrees = (squares.residual, ab) if ab else (squares.subset + squares.seed, max(a, b))
     value = float(half_width([2 * square], [degrees], 1 - LEVEL / judged))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,10 +39,10 @@ class Verified:
     path: Path
     store: Store
     results: pd.DataFrame
-    benches: list[Prepared]
+    benches: list[Prepared] = field(default_factory=list)
     differing: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    unchecked: dict[str, list[str]] = field(default_factory=dict)
+    unchecked: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     seals: list[str] = field(default_factory=list)
 
     @property
@@ -78,10 +79,10 @@ def read_results(path: Path) -> pd.DataFrame:
     return frame
 
 
-def verify(path: Path, url: str | None, seal: str | None = None) -> Verified:
+def verify(path: Path, url: str | None, seal: str = "") -> Verified:
     """Compare a file with what the plans of its benches and the records give, those of a published folder by default with its own; and the order of
     seals and runs. `seal`: the digest of one that the store has to hold. Raises UserError for a file that is not one of results, and without records."""
-    if seal is not None and len(seal) < SHOWN:
+    if seal and len(seal) < SHOWN:
         raise UserError(
             f"verify: --seal {seal} has fewer than {SHOWN} characters; give the digest as it was published."
         )
@@ -89,14 +90,13 @@ def verify(path: Path, url: str | None, seal: str | None = None) -> Verified:
     store = Store(url or (str(path) if is_published(str(path)) else DEFAULT_URL), create=False)
     if url:
         check_exists(store)
-    verified = Verified(path, store, results, [])
+    verified = Verified(path, store, results)
     if not store.statuses(verified.keys):
         raise UserError(
             f"{path}: none of its {counted(len(verified.keys), 'record')} is in {store.shown}, and without records nothing can be checked; take "
             "them over with 'harness merge RECORDS', a file or an URL, or name their store with --store."
         )
-    reason = _plan(verified)
-    _compare(verified, reason)
+    _compare(verified, _plan(verified))
     _check_seals(verified, seal)
     columns = [str(name) for name in results if name not in RESULT_DTYPES]
     columns += [f"{name} (missing)" for name in RESULT_DTYPES if name not in results]
@@ -107,23 +107,23 @@ def verify(path: Path, url: str | None, seal: str | None = None) -> Verified:
 
 def _plan(verified: Verified) -> str:
     """Plan the benches again that have the runs of the file: the one with most of them first, of these the smallest. Why some cannot be planned; '' where all can."""
-    store, keys = verified.store, {*verified.keys}
-    runs = {(*row,) for row in verified.results[["key", "task", "size", "subset", "seed"]].itertuples(index=False)}
-    tables: dict[str, set[str]] = {}
-    for label in store.labels_of(keys):
-        if tuple(label[name] for name in ("key", "task", "size", "subset", "seed")) in runs:
-            tables.setdefault(label["table"], set()).add(label["key"])
-    found = [(needed & tables.get(each.table, set()), total, each) for each, needed, total in store.requests_for(keys)]
-    found = [each for each in found if each[0] and not each[2].study]
-    found.sort(key=lambda each: (-len(each[0]), each[1]))
-    covered: set[str] = set()
-    reason = "" if found else f"{store.shown} remembers no bench that has these runs"
-    for mine, _, stored in found:
+    store, names = verified.store, ["key", "task", "size", "subset", "seed"]
+    runs, tables = {*verified.results[names].itertuples(index=False, name=None)}, defaultdict[str, set[str]](set)
+    for label in store.labels_of(verified.keys):
+        if tuple(label[name] for name in names) in runs:
+            tables[label["table"]].add(label["key"])
+    found = [
+        (needed & tables[bench.table], total, bench)
+        for bench, needed, total in store.requests_for({*verified.keys})
+        if not bench.study and needed & tables[bench.table]
+    ]
+    reason, covered = "" if found else f"{store.shown} remembers no bench that has these runs", set[str]()
+    for mine, _, bench in sorted(found, key=lambda each: (-len(each[0]), each[1])):
         if mine <= covered:
             continue
         covered |= mine
         try:
-            prepared = prepare_recorded(replace(from_json(stored.values), store=store.url), texts=True)
+            prepared = prepare_recorded(replace(from_json(bench.values), store=store.url), texts=True)
         except UserError as error:
             reason = str(error).rstrip(".")
             continue
@@ -136,74 +136,65 @@ def _plan(verified: Verified) -> str:
     return reason
 
 
-def place_of(row: Mapping[str, Any]) -> str:
+def place_of(row: Mapping[Any, Any]) -> str:
     """The run of a row, or of a label, for people."""
-    metric = f", {row['metric']}" if "metric" in row else ""
-    return f"{row['row']}, {row.get('column', row['task'])}, {examples(row['size'])}, subset {row['subset']}, seed {row['seed']}{metric}"
+    number, metric = (f"row {row['number']:.0f} (", ")") if "number" in row else ("", "")
+    metric = (f", {row['metric']}" if "metric" in row else "") + metric
+    place = f"{row['row']}, {row.get('column', row['task'])}, {examples(row['size'])}, subset {row['subset']}, seed {row['seed']}"
+    return f"{number}{place}{metric}"
 
 
 def _compare(verified: Verified, reason: str) -> None:
-    """Each row of the file with the row that plan and records give at its place, and the runs that the file leaves out."""
+    """Each row of the file with the row that plan and records give at its place; and what the benches plan and the file leaves out."""
     import pandas as pd
 
-    store, written = verified.store, verified.results.assign(number=range(1, len(verified.results) + 1))
-    repeated = written[written.duplicated(SCORE)]
-    verified.problems += [f"row {row['number']} ({place_of(row)}) repeats an earlier one" for row in _rows(repeated)]
-    derived = [results_of(prepared.plan, store) for prepared in verified.benches]
-    again = pd.concat(derived or [verified.results[:0]], ignore_index=True).drop_duplicates(SCORE)
+    results, plans, problems = verified.results, [prepared.plan for prepared in verified.benches], verified.problems
+    written = results.assign(number=range(1, len(results) + 1))
+    derived = [results_of(plan, verified.store) for plan in plans]
+    again = pd.concat(derived or [results[:0]], ignore_index=True).drop_duplicates(SCORE)
     both = written.drop_duplicates(SCORE).merge(again, "outer", SCORE, suffixes=("", " again"), indicator="side")
-    matched = both[both["side"] == "both"].sort_values("number")
+    matched, only, left_out = (
+        both[both["side"] == side].sort_values("number") for side in ("both", "left_only", "right_only")
+    )
+    problems += [f"{place_of(row)} repeats an earlier one" for row in _rows(written[written.duplicated(SCORE)])]
     for name in (name for name in RESULT_DTYPES if f"{name} again" in both):
-        differs = ~_same(matched[name], matched[f"{name} again"])
-        for row in _rows(matched[differs]):
-            values = " in the file and ".join(
-                "missing" if pd.isna(row[n]) else repr(row[n]) for n in (name, f"{name} again")
-            )
-            verified.differing.append(f"row {row['number']} ({place_of(row)}): {name} is {values} by the records")
-    recorded = store.statuses(verified.keys)
-    for row in _rows(both[both["side"] == "left_only"].sort_values("number")):
-        words = f"row {row['number']} ({place_of(row)})"
+        names = name, f"{name} again"
+        for row in _rows(matched[~_same(*(matched[each] for each in names))]):
+            values = " in the file and ".join("missing" if pd.isna(row[each]) else repr(row[each]) for each in names)
+            verified.differing.append(f"{place_of(row)}: {name} is {values} by the records")
+    recorded = verified.store.statuses({*results["key"]}.union(*(plan.stages for plan in plans)))
+    for row in _rows(only):
         if row["key"] not in recorded:
-            verified.problems.append(f"{words}: the store has no record {row['key'][:12]}")
+            problems.append(f"{place_of(row)}: the store has no record {row['key'][:12]}")
         elif reason:
-            verified.unchecked.setdefault(f"rows whose bench cannot be planned here ({reason})", []).append(words)
+            verified.unchecked[f"rows whose bench cannot be planned here ({reason})"].append(place_of(row))
         else:
-            verified.problems.append(f"{words}: the bench has no such run and score")
-    _compare_runs(verified, again)
-
-
-def _compare_runs(verified: Verified, again: pd.DataFrame) -> None:
-    """What the benches plan and the file leaves out, and stages before its runs without a record. One that is recorded, of the subsets and seeds of the file, is left out wrongly; others make
-    the file a part of its bench."""
-    results, store = verified.results, verified.store
+            problems.append(f"{place_of(row)}: the bench has no such run and score")
     runs, design = {*results[RUN].itertuples(index=False, name=None)}, [{*results[name]} for name in RUN]
-    scores = {*results[SCORE].itertuples(index=False, name=None)}
-    for row in _rows(again):
-        if tuple(row[name] for name in RUN) in runs and tuple(row[name] for name in SCORE) not in scores:
-            verified.problems.append(f"the file leaves out {place_of(row)}")
-    for plan in (prepared.plan for prepared in verified.benches):
-        known, of_bench = store.statuses(plan.stages), f"of the {len(plan.runs):,} runs of the bench"
-        earlier: dict[str, Stage] = {}
+    for row in _rows(left_out.drop(columns="number").assign(task=left_out["task again"])):
+        if tuple(row[name] for name in RUN) in runs:
+            problems.append(f"the file leaves out {place_of(row)}")
+    for plan in plans:
+        of_bench, earlier = f"of the {len(plan.runs):,} runs of the bench", dict[str, Stage]()
         for run in plan.runs:
-            place = tuple(getattr(run, name) for name in RUN)
+            place, name = tuple(getattr(run, name) for name in RUN), place_of(vars(run))
             if place in runs:
-                earlier |= {stage.key: stage for stage in run.stage.chain[:-1] if stage.key not in known}
-            elif run.stage.key not in known:
+                earlier |= {stage.key: stage for stage in run.stage.chain[:-1] if stage.key not in recorded}
+            elif run.stage.key not in recorded:
                 what = f"{of_bench}, which have no record (never trained, or deleted)"
-                verified.unchecked.setdefault(what, []).append(place_of(vars(run)))
+                verified.unchecked[what].append(name)
             elif all(value in values for value, values in zip(place, design, strict=True)):
-                verified.problems.append(f"the file leaves out the run {place_of(vars(run))}, {run.stage.key[:12]}")
+                problems.append(f"the file leaves out the run {name}, {run.stage.key[:12]}")
             else:
-                verified.unchecked.setdefault(f"{of_bench}, which the file leaves out", []).append(place_of(vars(run)))
-        verified.problems += [
+                verified.unchecked[f"{of_bench}, which the file leaves out"].append(name)
+        problems += [
             f"the {stage.phase} stage before runs of the file: the store has no record {key[:12]}"
             for key, stage in earlier.items()
         ]
 
 
-def _rows(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    for row in frame.to_dict("records"):
-        yield {str(name): int(value) if name == "number" else value for name, value in row.items()}
+def _rows(frame: pd.DataFrame) -> list[dict[Any, Any]]:
+    return frame.to_dict("records")
 
 
 def _same(one: pd.Series, other: pd.Series) -> Any:
@@ -215,7 +206,7 @@ def _same(one: pd.Series, other: pd.Series) -> Any:
     return ((one == other).fillna(False) | (one.isna() & other.isna())).to_numpy(bool)
 
 
-def _check_seals(verified: Verified, wanted: str | None) -> None:
+def _check_seals(verified: Verified, wanted: str) -> None:
     """Whether each seal of the tables is as it was sealed and older than its runs, and the one that is `wanted` is there with runs of the file."""
     store, keys = verified.store, {*verified.keys}
     tables = dict.fromkeys(label["table"] for label in store.labels_of(keys))
@@ -226,18 +217,17 @@ def _check_seals(verified: Verified, wanted: str | None) -> None:
         if not seal.intact:
             verified.problems.append(f"seal {seal.digest[:SHOWN]} is not as it was sealed")
             continue
-        runs = [
-            (row, task, size, subset, seed, str(key)) for _, row, task, size, subset, seed, key in seal.plan["runs"]
-        ]
-        starts, there = began(store, {run[-1] for run in runs}), len(keys & {run[-1] for run in runs})
-        early = [run for run in runs if starts.get(run[-1], seal.sealed_at) < seal.sealed_at]
+        names = ("row", "task", "size", "subset", "seed", "key")
+        runs = [dict(zip(names, run[1:], strict=True)) for run in seal.plan["runs"]]
+        starts, there = began(store, {run["key"] for run in runs}), len(keys & {run["key"] for run in runs})
+        early = [run for run in runs if starts.get(run["key"], seal.sealed_at) < seal.sealed_at]
         verified.seals.append(
-            f"Seal {name_of(seal)}: {counted(len(runs), 'run')} sealed, {sum(run[-1] in starts for run in runs) - len(early):,} begun after it, {len(early):,} before it; "
-            f"{there:,} of the {counted(len(keys), 'run')} of the file are in it."
+            f"Seal {name_of(seal)}: {counted(len(runs), 'run')} sealed, {sum(run['key'] in starts for run in runs) - len(early):,} begun after it, "
+            f"{len(early):,} before it; {there:,} of the {counted(len(keys), 'run')} of the file are in it."
         )
-        for *run, key in early:
-            place = place_of(dict(zip(("row", "task", "size", "subset", "seed"), run, strict=True)))
-            minutes = (seal.sealed_at - starts[key]) / 60
-            verified.problems.append(f"the run {place} began {minutes:,.1f} minutes before seal {seal.digest[:SHOWN]}")
+        verified.problems += [
+            f"the run {place_of(run)} began {(seal.sealed_at - starts[run['key']]) / 60:,.1f} minutes before seal {seal.digest[:SHOWN]}"
+            for run in early
+        ]
         if wanted and seal.digest.startswith(wanted) and not there:
             verified.problems.append(f"no run of the file is in seal {seal.digest[:SHOWN]}")

@@ -109,7 +109,7 @@ def test_predictions_of_the_best_run_by_index(report: Run, workdir: Path) -> Non
     assert sheets["MNLI-m.tsv"] == sheets["MNLI-mm.tsv"] == sheets["AX.tsv"]
     assert {value for _, value in sheets["QQP.tsv"]} == {"0"}
     assert (
-        "Constant, because the server takes whole sets only: CoLA.tsv, MRPC.tsv, QQP.tsv, QNLI.tsv, RTE.tsv, WNLI.tsv."
+        "Constant, because the server takes whole sets only, and no result: CoLA.tsv, MRPC.tsv, QQP.tsv, QNLI.tsv, RTE.tsv, WNLI.tsv."
         in out
     )
     assert out.count("best on dev of 2 runs") == 3

@@ -140,7 +140,7 @@ def test_bench_and_predict_read_one_file_alike(separator: str, predict: Run, mod
 def test_what_cannot_be_read_is_one_sentence(name: str, raw: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(raw)
     with pytest.raises(UserError, match=said) as caught:
-        [part.texts(["review"]) for part in parts(tmp_path / name, 50)]
+        [*parts(tmp_path / name, ["review"], 50)]
     assert str(caught.value).startswith(str(tmp_path / name))
 
 
@@ -161,7 +161,7 @@ def test_one_row_standard_input_and_a_file_give_the_same_json_lines(
     assert predict(str(model), "--input", "a.jsonl", "--output", "b.jsonl")[0] == 0
     expected = [json.loads(line) for line in Path("b.jsonl").read_text().splitlines()]
     for words in (["--input", "a.jsonl"], ["--input", "-"], ["--input", "-", "--batch-size", "2"]):
-        for module in ("harness.commands.row_files", "harness.commands.predict", "harness.cli.models"):
+        for module in ("harness.commands.row_files", "harness.cli.models"):
             monkeypatch.setattr(f"{module}.STANDARD_INPUT", Path("a.jsonl") if "-" in words else Path("/dev/stdin"))
         status, out, err = predict(str(model), *words)
         assert (status, err) == (0, "")
