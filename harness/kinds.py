@@ -44,23 +44,14 @@ class Kind:
 
     answer: ClassVar[Literal["class", "score", "span"]]
     dtype: ClassVar[type]
-    metrics: ClassVar[tuple[str, ...]]
-    """Of a user's task that names none; the first selects checkpoints."""
-    loss: ClassVar[Literal["cross_entropy", "mean_squared_error"]]
-    """What a head without further terms minimises."""
-    word_loss: ClassVar[Literal["cross_entropy", "kl_divergence"]] = "cross_entropy"
-    """What prompted fine-tuning minimises, between label words."""
-    pipeline: ClassVar[str] = "text-classification"
-    """What the hub calls such tasks."""
-    per_token: ClassVar[bool] = False
-    """Whether the head has outputs for each token, not for each sequence."""
-    structured: ClassVar[bool] = False
-    """Whether a label in a file may be a list or an object."""
-    label_column: ClassVar[str] = "label"
-    """Of a user's task that names none."""
-    unit: ClassVar[int | None] = None
-    """The text column that rows have in common which are no independent draws: splits do not cut it. None: rows are cut by all their
-    texts."""
+    metrics: ClassVar[tuple[str, ...]]  # of a user's task that names none; the first selects checkpoints
+    loss: ClassVar[Literal["cross_entropy", "mean_squared_error"]]  # that a head without further terms minimises
+    word_loss: ClassVar[Literal["cross_entropy", "kl_divergence"]] = "cross_entropy"  # between label words
+    pipeline: ClassVar[str] = "text-classification"  # what the hub calls such tasks
+    per_token: ClassVar[bool] = False  # the head has outputs for each token, not for each sequence
+    structured: ClassVar[bool] = False  # a label in a file may be a list or an object
+    label_column: ClassVar[str] = "label"  # of a user's task that names none
+    unit: ClassVar[int | None] = None  # the text column that splits do not cut; None: rows are cut by all their texts
 
     names: tuple[str, ...] = ()
     scale: tuple[float, float] | None = None
@@ -72,24 +63,18 @@ class Kind:
         return False
 
     @property
+    def output_type(self) -> Literal["float32", "float64"]:
+        """Of predictions, in NumPy and in torch."""
+        return "float32"
+
+    @property
     def outputs(self) -> int:
         """Outputs of the head for a sequence, or for each of its tokens: two for a span, its start and its end."""
         return len(self.names) or (2 if self.per_token else 1)
 
     @property
     def description(self) -> str:
-        """In a word or two, for people."""
         return f"{len(self.names)} classes" if self.names else "regression"
-
-    @property
-    def predicted(self) -> str:
-        """What is predicted of a row, for people."""
-        return f"predicted class ({', '.join(self.names) or 'a number'})"
-
-    @property
-    def output_type(self) -> Literal["float32", "float64"]:
-        """Of predictions, in NumPy and in torch."""
-        return "float32"
 
     @property
     def word_names(self) -> tuple[str, ...]:
@@ -174,7 +159,7 @@ class Kind:
         return shown | {f"logit.{name}": predictions.logits[:, code] for code, name in enumerate(self.names)}
 
     def collapsed(self, predictions: Predictions) -> bool:
-        """Whether one class is predicted for every example."""
+        """Whether one class is predicted for every example, or no answer."""
         return int(np.count_nonzero(predictions.histogram)) == 1
 
     def targets(self, labels: Array, tokens: Any) -> Array:
@@ -315,7 +300,6 @@ class Spans(Kind):
     label_column = "answers"
     unit = 1
     description = "extractive question answering"
-    predicted = "answer"
 
     reading: SpanReading = SQUAD
 

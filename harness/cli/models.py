@@ -130,8 +130,10 @@ def predict(args: argparse.Namespace) -> int:
         return 0
     with RowProgress("rows predicted", 0) as progress:
         rows = predict_file(model, source, Path(args.output), args.text, progress, size)
-    what = model.kind.predicted
-    print_lines([f"Wrote {counted(rows, 'row')} to {args.output}, each with its {what}."], sys.stdout)
+    said = {"class": f"predicted class ({', '.join(model.kind.names)})", "score": "predicted number", "span": "answer"}
+    print_lines(
+        [f"Wrote {counted(rows, 'row')} to {args.output}, each with its {said[model.kind.answer]}."], sys.stdout
+    )
     return 0
 
 

@@ -7,11 +7,12 @@ import sys
 import time
 import typing
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from tabulate import tabulate
 
 from harness.cli.parser import LISTED
-from harness.cli.terminal import duration, print_lines, timestamp
+from harness.cli.terminal import duration, print_lines, printable, timestamp
 from harness.commands.execution import storage_of
 from harness.commands.recorded import class_names, learning_curve, recorded_runs, requests_needing
 from harness.commands.stored import command, find_key, of_run
@@ -37,14 +38,17 @@ def listing(args: argparse.Namespace) -> int:
     what, given = args.what, next((n for n in ("table", *FILTERS) if getattr(args, n) is not None), None)
     if what not in LISTED:
         raise unknown("list", what, LISTED)
-    if what == "runs" or (what == "studies" and given is None):
-        print((_runs if what == "runs" else _studies)(Store(args.store or DEFAULT_URL, create=False), args))
-        return 0
-    if given:
+    if given and what != "runs":
         raise UserError(f"list {what}: --{given} is for 'list runs'; leave it out.")
-    if args.store and what != "benches":
+    if what in STORED:
+        store = Store(args.store or DEFAULT_URL, create=False)
+        if not (text := STORED[what](store, args)):
+            print_lines([f"The store {store.shown} holds no such {what}."])
+        print(text, end="\n" * bool(text))
+        return 0
+    if args.store:
         raise UserError(f"list {what}: only 'list benches', 'list studies' and 'list runs' take --store; leave it out.")
-    rows = [*(_benches(args.store) if what == "benches" else MAKERS[what]())]
+    rows = [*MAKERS[what]()]
     width = max(len(name) for name, _ in rows)
     print_lines([f"{name:<{width}}  {text}" for name, text in rows], sys.stdout, indent=width + 2)
     return 0
@@ -140,22 +144,15 @@ MAKERS: dict[str, Callable[[], Rows]] = {
 }
 
 
-def _benches(url: str | None) -> Rows:
-    store = Store(url or DEFAULT_URL, create=False)
-    benches = [request for request in store.requests() if not request.study]
-    if not benches:
-        raise UserError(
-            f"The store {store.shown} holds no bench yet; run 'harness bench' first, or name another with --store."
-        )
-    yield from ((timestamp(bench.asked_at), command(from_json(bench.values), store=url)) for bench in benches)
+def _benches(store: Store, args: argparse.Namespace) -> str:
+    benches = [bench for bench in store.requests() if not bench.study]
+    lines = [f"{timestamp(bench.asked_at)}  {command(from_json(bench.values), store=args.store)}" for bench in benches]
+    return "\n".join(map(printable, lines))
 
 
 def _runs(store: Store, args: argparse.Namespace) -> str:
     """A line a run, the newest last, where a terminal ends."""
     runs = recorded_runs(store, Request(args.table or "", **{name: getattr(args, name) for name in FILTERS}))
-    if not runs:
-        every = counted(len(recorded_runs(store, Request())), "recorded run")
-        raise UserError(f"list runs: no run of the {every} in {store.shown} fits; leave a filter out.")
     lines = [
         (
             *(run["key"][:KEY], run["table"], run["row"], run["task"], run["size"] or "full"),
@@ -166,28 +163,35 @@ def _runs(store: Store, args: argparse.Namespace) -> str:
         for run in reversed(runs)
     ]
     head = ("Key", "Table", "Row", "Task", "N", "Subset", "Seed", "Status", "Dev", "Took", "Recorded")
-    return tabulate(lines, head, disable_numparse=True, colalign=("left",) * 4 + ("right",) * 3 + ("left",) * 4)
+    return _table(lines, head, ("left",) * 4 + ("right",) * 3 + ("left",) * 4)
 
 
 def _studies(store: Store, _: argparse.Namespace) -> str:
     """A line a study, the newest last, where a terminal ends."""
     from harness.commands.study import recorded_studies  # imports optuna
 
-    states, studies = ("complete", "dropped", "failed", "running"), recorded_studies(store)
-    if not studies:
-        raise UserError(
-            f"The store {store.shown} holds no study yet; run 'harness tune' first, or name another with --store."
-        )
+    states = ("complete", "dropped", "failed", "running")
     lines = [
         (
             *(study[name] for name in ("study", "table", "row", *states)),
             "" if study["best"] is None else f"{in_points(study['best'])} {study['metric']}",
             _ago(study["started_at"]) if study["started_at"] else "",
         )
-        for study in reversed(studies)
+        for study in reversed(recorded_studies(store))
     ]
     head = ("Study", "Table", "Row", *map(str.capitalize, states), "Best dev", "Last trial")
-    return tabulate(lines, head, disable_numparse=True, colalign=("left",) * 3 + ("right",) * 4 + ("left",) * 2)
+    return _table(lines, head, ("left",) * 3 + ("right",) * 4 + ("left",) * 2)
+
+
+STORED: dict[str, Callable[[Store, argparse.Namespace], str]] = {
+    "benches": _benches,
+    "studies": _studies,
+    "runs": _runs,
+}
+
+
+def _table(lines: Sequence[Sequence[Any]], head: Sequence[str], align: Sequence[str]) -> str:
+    return tabulate(lines, head, disable_numparse=True, colalign=align) if lines else ""
 
 
 def _ago(seconds: float) -> str:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,7 +77,7 @@ def writer(path: Path) -> Iterator[Callable[[list[Row]], None]]:
 
     kind, made = kind_of(path, "--output"), list[Any]()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part, nullcontext[Any]() if kind == ".parquet" else opened(part, "w") as file:
+    with replacing(path) as part, opened(Path(os.devnull) if kind == ".parquet" else part, "w") as file:
 
         def write(rows: list[Row]) -> None:
             names = list(dict.fromkeys(name for row in rows for name in row))

@@ -51,7 +51,6 @@ def test_the_runs_of_a_store_and_filters(harness: Harness, benched: Benched) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("list runs --seeds 7", "list runs: no run of the 14 recorded runs in "),
         ("list tasks --seeds 31", "list tasks: --seeds is for 'list runs'; leave it out."),
         ("list runs --store sqlite:///none.db", "There is no store at sqlite:///none.db; run a bench first"),
         ("errors zzz", "has no record whose key begins with 'zzz'"),
