@@ -34,11 +34,10 @@ class Part(NamedTuple):
 def parts(path: Path, columns: Sequence[str], size: int) -> Iterator[Part]:
     """The rows of a file, or of JSON lines on standard input, in their order, `size` at a time, with the texts of `columns`. Raises UserError for a file that
     cannot be read or is not whole, and for a row whose texts are missing, no text, or all blank."""
-    if path != STANDARD_INPUT:
+    if not (piped := path == STANDARD_INPUT):
         kind_of(path, "--input")
         if not path.is_file():
             raise UserError(f"--input {path}: there is no such file.")
-    piped = path == STANDARD_INPUT
     unit, rows = ("line", objects(path, (), once=True)) if piped else (unit_of(path), rows_of(path))
     while some := list(islice(rows, size)):
         places = [f"{path}, {unit} {number}" for number, _ in some]
