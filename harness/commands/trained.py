@@ -104,7 +104,7 @@ def _retrained(recorded: StageRecord, show: Show, storage: str | None) -> Prepar
     reasons = ["no worker returned them"]
 
     def watch(event: Event) -> None:
-        if event.kind in ("failed", "diverged"):
+        if {event.kind} & {"failed", "diverged"}:
             reasons.insert(0, event.reason)
 
     train(prepared, also(show, watch), remember=False)
