@@ -105,54 +105,37 @@ def _distinct(base: Ids) -> Ids:
 
 
 class TextBuffer:
-    """Rows of `columns` texts each, appended row after row, as UTF-8; and the hashes of the rows, each computed once."""
+    """Rows of `columns` texts each, row after row, as UTF-8: text j is `raw[ends[j]:ends[j + 1]]` and has `lengths[j]` characters; and the
+    hashes of the rows, each computed once."""
 
-    def __init__(self, columns: int) -> None:
-        self.columns = columns
-        self._written, self._sizes, self._lengths = BytesIO(), array("i"), array("i")
+    def __init__(self, columns: int, raw: bytes, sizes: NDArray[Any], lengths: NDArray[Any]) -> None:
+        self.columns, self._raw = columns, raw
+        self._ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        self.lengths = lengths.reshape(-1, max(1, columns))
         self._hashes: dict[tuple[Pieces, bool], tuple[Ids, NDArray[np.bool_]]] = {}
 
     @classmethod
-    def of(cls, rows: Iterable[Sequence[str]], columns: int | None = None) -> TextBuffer:
+    def of(cls, rows: Iterable[Sequence[str]], columns: int = 0) -> TextBuffer:
         """Rows of so many texts, by default of as many as the first. Raises ValueError where rows differ in their number of texts."""
-        buffer, left = cls(columns or 0), iter(rows)
+        written, sizes, lengths, left = BytesIO(), array("i"), array("i"), iter(rows)
         while block := list(islice(left, BLOCK)):
-            buffer.columns = buffer.columns or len(block[0])
-            if set(map(len, block)) != {buffer.columns}:
+            columns = columns or len(block[0])
+            if set(map(len, block)) != {columns}:
                 raise ValueError("rows differ in their number of texts")
-            buffer._add(list(chain.from_iterable(block)))
-        return buffer
-
-    def _add(self, texts: Sequence[str]) -> None:
-        joined, lengths = "".join(texts), array("i", map(len, texts))
-        encoded = [joined.encode()] if joined.isascii() else [*map(_encoded, texts)]
-        self._written.writelines(encoded)
-        self._sizes += lengths if len(encoded) != len(texts) else array("i", map(len, encoded))
-        self._lengths += lengths
-
-    @cached_property
-    def _raw(self) -> bytes:
-        return self._written.getvalue()
-
-    @cached_property
-    def _ends(self) -> NDArray[np.int64]:
-        """Text j is `_raw[_ends[j]:_ends[j + 1]]`."""
-        return np.concatenate([[0], np.cumsum(self._sizes, dtype=np.int64)])
+            texts = [*chain.from_iterable(block)]
+            encoded = [*map(_encoded, texts)]
+            written.writelines(encoded)
+            sizes.extend(map(len, encoded))
+            lengths.extend(map(len, texts))
+        return cls(columns, written.getvalue(), np.asarray(sizes), np.asarray(lengths))
 
     def __len__(self) -> int:
-        return len(self._sizes) // max(1, self.columns)
+        return len(self.lengths)
 
-    def sizes(self, rows: Index) -> NDArray[np.int64]:
-        """UTF-8 bytes of each of `rows`, its texts together."""
-        return self._sums(self._sizes, rows)
-
-    def characters(self, rows: Index) -> NDArray[np.int64]:
-        """Characters of each of `rows`, its texts together."""
-        return self._sums(self._lengths, rows)
-
-    def _sums(self, each: array[int], rows: Index) -> NDArray[np.int64]:
-        sums: NDArray[np.int64] = np.asarray(each).reshape(len(self), max(1, self.columns))[rows].sum(axis=1)
-        return sums
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """UTF-8 bytes of each text, [rows, columns]."""
+        return np.diff(self._ends).reshape(self.lengths.shape)
 
     def blocks(self, rows: Index) -> Iterator[list[bytes]]:
         """The texts of `rows`, row after row, of BLOCK rows at a time."""
@@ -165,16 +148,13 @@ class TextBuffer:
         """The texts of rows, [m * columns]."""
         return np.asarray(rows[:, None] * np.int64(self.columns) + np.arange(self.columns)).ravel()
 
-    def contents(self, rows: Index, pieces: Pieces = counted) -> Iterator[list[bytes]]:
+    def contents(self, rows: Index, pieces: Pieces) -> Iterator[list[bytes]]:
         """One string of bytes for each of `rows`, the `pieces` of its texts; in blocks."""
         for made in map(pieces, self.blocks(rows)):
-            yield (
-                made if self.columns == 1 else [b"".join(row) for row in zip(*[iter(made)] * self.columns, strict=True)]
-            )
+            yield [b"".join(row) for row in zip(*[iter(made)] * self.columns, strict=True)]
 
-    def hashes(self, rows: Index, pieces: Pieces, each_text: bool = False) -> Ids:
-        """Hash of each of `rows`, uint64 [m], by the `pieces` of its texts; with `each_text`, of each of its texts, [m, columns]. It is
-        computed once, whichever row sets ask for it."""
+    def hashes(self, rows: Index, pieces: Pieces, each_text: bool) -> Ids:
+        """See `Rows.hashes`."""
         shape = (self.columns,) if each_text else ()
         empty = np.zeros((len(self), *shape), dtype=np.uint64), np.zeros(len(self), dtype=np.bool_)
         found, known = self._hashes.setdefault((pieces, each_text), empty)
@@ -187,10 +167,8 @@ class TextBuffer:
 
     def only(self, rows: Index) -> TextBuffer:
         """A buffer of these rows alone, with their hashes."""
-        other, flat = TextBuffer(self.columns), self._flat(rows)
-        other._written.writelines(chain.from_iterable(self.blocks(rows)))
-        other._sizes.frombytes(np.asarray(self._sizes)[flat].tobytes())
-        other._lengths.frombytes(np.asarray(self._lengths)[flat].tobytes())
+        raw = b"".join(chain.from_iterable(self.blocks(rows)))
+        other = TextBuffer(self.columns, raw, self.sizes[rows].ravel(), self.lengths[rows])
         other._hashes = {name: (found[rows], known[rows]) for name, (found, known) in self._hashes.items()}
         return other
 
@@ -247,7 +225,8 @@ class Rows:
         return self.labels
 
     def hashes(self, pieces: Pieces, each_text: bool = False) -> Ids:
-        """See `TextBuffer.hashes`."""
+        """Hash of each row, uint64 [n], by the `pieces` of its texts; with `each_text`, of each of its texts, [n, columns]. It is computed once,
+        whichever row sets ask for it."""
         return self._buffer.hashes(self._index, pieces, each_text)
 
     @property
@@ -262,7 +241,7 @@ class Rows:
             return _distinct(self.text_ids)
         if self._labelled is None:
             codes = map(_CODES[self.labels.dtype.type], self.labels.tolist())
-            blocks = self._buffer.contents(self._index)
+            blocks = self._buffer.contents(self._index, counted)
             self._labelled = _hash_blocks([b"%b|%b" % (next(codes), each) for each in block] for block in blocks)
         return _distinct(self._labelled)
 
@@ -281,12 +260,12 @@ class Rows:
     @property
     def characters(self) -> NDArray[np.int64]:
         """Characters of each row, its texts together, [n]."""
-        return self._buffer.characters(self._index)
+        return np.asarray(self._buffer.lengths[self._index].sum(axis=1, dtype=np.int64))
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """UTF-8 bytes of each row, its texts together, [n]."""
-        return self._buffer.sizes(self._index)
+        return np.asarray(self._buffer.sizes[self._index].sum(axis=1))
 
     def row_set(self, name: str = "") -> RowSet:
         """What a stage's spec holds of these rows; `name` defaults to the rows' own."""
