@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from harness.errors import UserError
 from harness.tasks.overlap import same_ids
 from harness.tasks.own_protocol import OwnProtocol, rare_classes
-from harness.tasks.protocol import EvaluationSets, of_classes, once
+from harness.tasks.protocol import EvaluationSets, of_classes
 from harness.tasks.rows import Rows, scoped
 from harness.tasks.sources import TextSource
 from harness.tasks.task import Task
@@ -86,12 +86,10 @@ class KShotProtocol(OwnProtocol):
 
         def make() -> Rows:
             rows = self._parts(task, source).pool
-            texts = same_ids(rows)[:, 0]
-            order = np.lexsort((rows.ids, texts))
-            first = np.diff(texts[order], prepend=~texts[order[:1]]) != 0
-            return rows.take(np.sort(order[first]))
+            order = np.argsort(rows.ids)
+            return rows.take(np.sort(order[np.unique(same_ids(rows)[order, 0], return_index=True)[1]]))
 
-        return once(source, ("K-shot pool", self, task), make)
+        return source.once(("K-shot pool", self, task), make)
 
     @staticmethod
     def _groups(task: Task, rows: Rows) -> tuple[NDArray[np.int64], tuple[str, ...], list[int]]:

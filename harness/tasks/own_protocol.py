@@ -18,7 +18,6 @@ from harness.tasks.protocol import (
     draw,
     evaluation_splits,
     of_classes,
-    once,
     own_test_rows,
     quotas,
     require_classes,
@@ -140,7 +139,7 @@ class OwnProtocol(Protocol):
         return pool, _Texts(task, pool).share(self._scope("dev", subset), self.DEV_SHARE, self.MOST_DEV)
 
     def _parts(self, task: Task, source: TextSource) -> _Parts:
-        return once(source, (self, task), lambda: self._cut(task, source))
+        return source.once((self, task), lambda: self._cut(task, source))
 
     def _cut(self, task: Task, source: TextSource) -> _Parts:
         whole, unit = source.has(task, WHOLE), task.kind.unit
@@ -243,12 +242,9 @@ class _Texts:
     there are no classes."""
 
     def __init__(self, task: Task, rows: Rows) -> None:
-        ids = unit_ids(rows, task.kind.unit)
-        self._order = np.argsort(ids)
-        begins = np.diff(ids[self._order], prepend=~ids[self._order[:1]]) != 0
-        self._ids, self._text_of = ids[self._order][begins], np.cumsum(begins) - 1
-        codes = task.kind.strata(rows.gold)
-        self._codes = np.minimum.reduceat(codes[self._order], np.flatnonzero(begins))
+        self._ids, self._text_of = np.unique(unit_ids(rows, task.kind.unit), return_inverse=True)
+        self._codes = np.full(len(self._ids), np.iinfo(np.int64).max)
+        np.minimum.at(self._codes, self._text_of, task.kind.strata(rows.gold))
         self._counts: list[int] = np.bincount(self._codes, minlength=max(1, len(task.classes))).tolist()
 
     def share(self, scope: Scope, share: float, most: int) -> NDArray[np.bool_]:
@@ -257,18 +253,13 @@ class _Texts:
         count = min(round(share * len(self._ids)), most, sum(available))
         chosen = np.zeros(len(self._ids), dtype=np.bool_)
         chosen[of_classes(scoped(self._ids, scope), self._codes, quotas(self._counts, count, available))] = True
-        return self._of_rows(chosen)
+        return np.asarray(chosen[self._text_of])
 
     def fold(self, scope: Scope, folds: int, fold: int) -> NDArray[np.bool_]:
         """Mask [rows] of one of `folds` parts, each with its share of each class to within one text."""
         ranks = np.empty(len(self._ids), dtype=np.int64)
         ranks[np.lexsort((scoped(self._ids, scope), self._codes))] = np.arange(len(self._ids))
-        return self._of_rows(ranks % folds == fold)
-
-    def _of_rows(self, texts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        rows = np.empty(len(self._order), dtype=np.bool_)
-        rows[self._order] = texts[self._text_of]
-        return rows
+        return np.asarray((ranks % folds == fold)[self._text_of])
 
 
 def rare_classes(task: Task, sets: Mapping[str, Rows]) -> str:

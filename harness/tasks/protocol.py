@@ -6,11 +6,10 @@ whatever order, and any subset can be had without the ones before it.
 
 from __future__ import annotations
 
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +18,6 @@ from harness.errors import UserError
 from harness.tasks.rows import Rows, Scope, scoped
 from harness.tasks.sources import TextSource
 from harness.tasks.task import OWN_TEST, Task
-
-T = TypeVar("T")
-_kept: weakref.WeakKeyDictionary[TextSource, dict[Hashable, Any]] = weakref.WeakKeyDictionary()
-
-
-def once(source: TextSource, key: Hashable, make: Callable[[], T]) -> T:
-    """`make()`, kept under `key` as long as the source lives."""
-    kept = _kept.setdefault(source, {})
-    if key not in kept:
-        kept[key] = make()
-    found: T = kept[key]
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +80,7 @@ class Protocol(ABC):
 
         Raises NotAtHand or UserError as `source.load` does, and UserError when there are too few rows to split.
         """
-        return once(source, ("evaluation sets", self, task), lambda: self._split(task, source))
+        return source.once(("evaluation sets", self, task), lambda: self._split(task, source))
 
     @abstractmethod
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:

