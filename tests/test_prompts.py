@@ -6,7 +6,6 @@ import pytest
 
 from harness.errors import UserError
 from harness.prompts import Prompt
-from harness.tasks.task import TASKS
 
 PAIR = "{first|chop}? [MASK], {second|lower}"
 
@@ -43,26 +42,3 @@ def test_what_does_not_fit_is_one_sentence(template: str, columns: int, words: s
     with pytest.raises(UserError) as caught:
         Prompt(template, tuple(words)).check(columns, ("no", "yes"))
     assert problem in str(caught.value)
-
-
-def test_packaged_prompts_fit_their_tasks() -> None:
-    for task in TASKS.values():
-        if task.prompt:
-            task.prompt.check(len(task.columns), task.kind.word_names)
-
-
-def test_words_stand_in_the_order_of_the_codes() -> None:
-    """As LM-BFF gives them: contradiction No, entailment Yes, neutral Maybe; the first class of QNLI and RTE is entailment."""
-    said = {
-        name: dict(zip(task.kind.word_names, task.prompt.words, strict=True))
-        for name, task in TASKS.items()
-        if task.prompt
-    }
-    assert said["sst2"] == {"negative": "terrible", "positive": "great"}
-    assert said["cola"] == {"unacceptable": "incorrect", "acceptable": "correct"}
-    assert said["mnli"] == {"contradiction": "No", "entailment": "Yes", "neutral": "Maybe"}
-    assert said["rte"] == said["qnli"] == {"entailment": "Yes", "not_entailment": "No"}
-    assert said["mrpc"] == {"not_equivalent": "No", "equivalent": "Yes"}
-    assert said["stsb"] == {"0": "No", "5": "Yes"}
-    assert said["qqp"] == {"not_duplicate": "No", "duplicate": "Yes"}
-    assert [TASKS[name].prompt.draws for name in ("sst2", "mnli", "qqp")] == [16, 4, 4]  # type: ignore[union-attr]

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from methods.contexts import CONTEXT, HEADLESS, chain, keys
 
-from harness.api.arguments import request_from
 from harness.encoders import locate
 from harness.errors import UserError
 from harness.methods import METHODS, REFERENCE, methods_named
 from harness.methods import chain as chained
-from harness.planning.request import Request, from_json, to_json
+from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import load_table, table_names
@@ -69,16 +68,6 @@ def test_states_can_be_those_of_a_post_trained_encoder_and_words_can_not() -> No
         chained(steps("tapt+tfidf"), CONTEXT)
 
 
-def test_spans_are_skipped_with_a_reason() -> None:
-    from harness.answers import SQUAD
-
-    questions = replace(CONTEXT, data=replace(CONTEXT.data, num_labels=2, spans=SQUAD))
-    for name in REFERENCE:
-        assert (
-            METHODS[name].unfit(questions) == f"{METHODS[name].title} is not defined for extractive question answering"
-        )
-
-
 def plan_of(table: str, **changes: Any) -> Plan:
     preset = "quick" if "quick" in load_table(table).presets else None
     return make_plan(resolve(load_table(table), Request(preset=preset, **changes)), None, locate("bert-tiny"))
@@ -104,13 +93,3 @@ def test_every_table_takes_the_flag() -> None:
         rows = resolve(table, Request(tasks=tasks, reference=True)).rows
         assert [row.title for row in rows if row.method in REFERENCE] == TITLES
         assert resolve(table, Request(tasks=tasks)).rows == rows[: -4 if name != "own" else None]
-
-
-def test_a_request_with_the_flag_is_kept() -> None:
-    request = request_from("few_shot", reference=True, methods="ft")
-    assert from_json(to_json(request)).reference is True
-    assert "reference" not in to_json(replace(request, reference=None))
-    with pytest.raises(
-        UserError, match="reference: should be a valid boolean, unable to interpret input, not 'perhaps'"
-    ):
-        request_from("few_shot", reference="perhaps")

@@ -320,23 +320,6 @@ class TestHub:
         assert "holds files that are not read as a table" in bare
         assert "has no split 'train' but test" in test
 
-    def test_other_formats_by_the_arrow_copy_of_datasets(self, hub: StandIn, tmp_path: Path) -> None:
-        lines(hub.folder("me/plain") / "train.txt", ["One.", "", " Two. "])
-        lines(hub.folder("me/comma") / "train.csv", ["id,text", "1,One.", '2," Two. "'])
-        same = open_corpus(lines(tmp_path / "same.txt", ["One.", "Two."]))
-        names = ("hub:me/plain", "hub:me/comma")
-        found = opened(tmp_path, *names, HF_ENDPOINT=hub.address)
-        assert [line.split()[1:] for line in found] == [[same.digest, "2", "2"]] * 2
-        assert opened(tmp_path, *names, download=False, HF_HUB_OFFLINE="1") == found
-
-    def test_what_the_hub_has_not_got_and_a_hub_that_is_not_there(self, hub: StandIn, tmp_path: Path) -> None:
-        assert "the hub has no data set me/none" in opened(tmp_path, "hub:me/none", HF_ENDPOINT=hub.address)[0]
-        for variables in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
-            (said,) = opened(tmp_path, "hub:me/prose", **variables)
-            assert said.startswith(
-                "NotAtHand corpus hub:me/prose: data set me/prose is not in the hub cache and cannot be"
-            )
-
     def test_a_fetch_that_was_cut_off_goes_on(self, hub: StandIn, tmp_path: Path) -> None:
         for i in range(3):
             parquet(hub.folder("me/prose") / f"train-{i}.parquet", [f"text {i}"])

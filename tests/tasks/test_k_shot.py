@@ -74,21 +74,6 @@ def test_a_larger_k_holds_the_training_rows_of_a_smaller_one(tmp_path: Path) -> 
     assert set(cut(SST2, source, 4, 2)[0].texts) < set(cut(SST2, source, 8, 2)[0].texts)
 
 
-def test_each_text_is_drawn_as_often(tmp_path: Path) -> None:
-    """Of 50 texts of class 0 that could be drawn, each is in dev or training of a subset with probability 32 / 50."""
-    source = sst2(tmp_path, 1)
-    counts: dict[tuple[str, ...], int] = {}
-    for subset in range(200):
-        for rows in cut(SST2, source, 8, subset):
-            for text, gold in zip(rows.texts, rows.gold, strict=True):
-                if gold == 1:
-                    form = tuple(map(normalised, text))
-                    counts[form] = counts.get(form, 0) + 1
-    expected = 200 * 16 / len(counts)
-    assert len(counts) >= 120
-    assert max(abs(count - expected) for count in counts.values()) < 5 * expected**0.5
-
-
 def test_mnli_has_three_classes_and_two_test_sets(tmp_path: Path) -> None:
     for split, count in (("train", 300), ("validation_matched", 30), ("validation_mismatched", 31)):
         rows = [{**row, "hypothesis": f"{split} {row['hypothesis']}"} for row in pairs(count, *MNLI.columns, classes=3)]

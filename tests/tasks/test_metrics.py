@@ -7,8 +7,6 @@ import warnings
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
-from scipy import stats
-from sklearn import metrics
 
 from harness.errors import UserError
 from harness.kinds import Predictions
@@ -19,27 +17,23 @@ def score(metric: str, gold: ArrayLike, logits: ArrayLike) -> float:
     return ours.score(metric, Predictions({"logits": np.asarray(logits)}, np.asarray(gold)))
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("classes", [2, 3])
-def test_class_metrics_agree_with_scikit_learn(seed: int, classes: int) -> None:
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(50, classes)).astype(np.float32)
-    gold = rng.integers(0, classes, 50)
-    predicted = logits.argmax(1)
-    assert score("accuracy", gold, logits) == pytest.approx(metrics.accuracy_score(gold, predicted))
-    assert score("balanced_accuracy", gold, logits) == pytest.approx(metrics.balanced_accuracy_score(gold, predicted))
-    assert score("mcc", gold, logits) == pytest.approx(metrics.matthews_corrcoef(gold, predicted))
-    if classes == 2:
-        assert score("f1", gold, logits) == pytest.approx(metrics.f1_score(gold, predicted))
+def test_metrics_by_hand() -> None:
+    """Three right of five: of class 1 two, with one wrongly predicted and one missed. Scores rise together, but not in a line."""
+    gold, predicted = [0, 0, 1, 1, 1], [0, 1, 1, 1, 0]
+    expected = {"accuracy": 3 / 5, "balanced_accuracy": (1 / 2 + 2 / 3) / 2, "f1": 4 / 6, "mcc": 1 / 6}
+    for metric, value in expected.items():
+        assert score(metric, gold, np.eye(2)[predicted]) == pytest.approx(value)
+    assert score("spearman", [1.0, 2.0, 3.0], [[1], [2], [9]]) == pytest.approx(1)
+    assert score("pearson", [1.0, 2.0, 3.0], [[1], [2], [9]]) == pytest.approx(8 / 76**0.5)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_correlations_agree_with_scipy_with_ties(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    gold = rng.integers(0, 6, 40).astype(np.float32)
-    logits = np.round(rng.normal(size=(40, 1)), 1).astype(np.float32)
-    assert score("spearman", gold, logits) == pytest.approx(stats.spearmanr(gold, logits[:, 0])[0])
-    assert score("pearson", gold, logits) == pytest.approx(stats.pearsonr(gold, logits[:, 0])[0], rel=1e-5)
+def test_a_class_that_nobody_holds_changes_nothing_and_a_collapsed_model_is_no_error() -> None:
+    gold = [0, 1, 2, 2]
+    for metric in ("f1_macro", "f1_micro", "f1_weighted"):
+        assert score(metric, gold, np.eye(6)[[0, 1, 2, 1]]) == score(metric, gold, np.eye(3)[[0, 1, 2, 1]])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert 0 <= score(metric, gold, np.eye(3)[[0] * 4]) < 0.5
 
 
 @pytest.mark.parametrize("metric", ["spearman", "pearson"])
@@ -81,20 +75,6 @@ def test_averaged_f1_by_hand() -> None:
     assert score("f1_macro", gold, logits) == pytest.approx(sum(f1) / 3)
     assert score("f1_weighted", gold, logits) == pytest.approx((4 * f1[0] + 3 * f1[1] + 1 * f1[2]) / 8)
     assert score("f1_micro", gold, logits) == pytest.approx(5 / 8)
-
-
-@pytest.mark.parametrize("metric", ["f1_macro", "f1_micro", "f1_weighted"])
-def test_averaged_f1_ignores_the_names_of_the_classes(metric: str) -> None:
-    """Renumbering the classes changes nothing; a class that nobody holds changes nothing; a collapsed model is no error."""
-    rng = np.random.default_rng(0)
-    gold, predicted = rng.integers(0, 4, 60), rng.integers(0, 4, 60)
-    renumbered = np.array([2, 0, 3, 1])
-    value = score(metric, gold, np.eye(4)[predicted])
-    assert score(metric, renumbered[gold], np.eye(4)[renumbered[predicted]]) == pytest.approx(value)
-    assert score(metric, gold, np.eye(6)[predicted]) == pytest.approx(value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert 0 <= score(metric, gold, np.tile([1.0, 0, 0, 0], (60, 1))) < 0.5
 
 
 def test_balanced_accuracy_leaves_out_a_class_without_gold_rows() -> None:

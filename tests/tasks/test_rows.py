@@ -36,28 +36,6 @@ def test_order_changes_neither_digest_nor_ids_nor_the_sorted_rows() -> None:
         assert np.array_equal(other.sorted().gold, original.gold)
 
 
-def test_one_row_more_or_less_is_another_digest() -> None:
-    digests = {rows().digest, *(rows().take([i for i in range(5) if i != left]).digest for left in (1, 2, 3, 4))}
-    assert len(digests) == 5
-    assert rows().take([0, 1, 2, 3, 4, 0]).digest not in digests
-
-
-def test_editing_a_text_or_a_label_changes_the_digest() -> None:
-    base = rows().digest
-    for index in range(len(TEXTS)):
-        labels = LABELS.copy()
-        labels[index] = 2
-        assert rows(labels=labels).digest != base
-        texts = tuple((t[0] + "!", t[1]) if i == index else t for i, t in enumerate(TEXTS))
-        assert rows(texts).digest != base
-
-
-def test_where_one_text_ends_and_the_next_begins_matters() -> None:
-    splits = [("ab", "c"), ("a", "bc"), ("", "abc"), ("abc", "")]
-    assert len({Rows((split,)).digest for split in splits}) == len(splits)
-    assert Rows((("1:a", ""),)).digest != Rows((("a", "0:"),)).digest
-
-
 def test_kinds_of_labels_are_told_apart() -> None:
     texts = (("x",), ("y",))
     codes = Rows(texts, np.array([1, 0]))
