@@ -62,13 +62,6 @@ def test_k_of_each_class_in_both_and_no_text_in_two_sets(tmp_path: Path, size: i
     )
 
 
-def test_a_draw_knows_no_order_of_the_file_and_differs_between_subsets(tmp_path: Path) -> None:
-    first, second = (sst2(tmp_path / str(order), order) for order in (1, 2))
-    digests = [[rows.digest for rows in cut(SST2, first, 16, subset)] for subset in range(6)]
-    assert digests == [[rows.digest for rows in cut(SST2, second, 16, subset)] for subset in range(6)]
-    assert len({digest for both in digests for digest in both}) == 12
-
-
 def test_a_larger_k_holds_the_training_rows_of_a_smaller_one(tmp_path: Path) -> None:
     source = sst2(tmp_path, 1)
     assert set(cut(SST2, source, 4, 2)[0].texts) < set(cut(SST2, source, 8, 2)[0].texts)
@@ -119,15 +112,6 @@ def test_sizes_that_cannot_be_say_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"give sizes up to {size}"):
         cut(SST2, source, size + 1, 0)
     assert K_SHOT.sizes(SST2, sst2(tmp_path / "more", 1)) == (16,)
-
-
-def test_further_texts_hold_the_training_set_and_none_of_dev(tmp_path: Path) -> None:
-    source = sst2(tmp_path, 1)
-    train, dev = cut(SST2, source, 8, 0)
-    some, more = (K_SHOT.texts(SST2, source, 8, 0, count) for count in (20, 60))
-    assert set(train.texts) < set(some.texts) < set(more.texts)
-    assert K_SHOT.texts(SST2, source, 8, 0, 16).digest == train.unlabelled().digest
-    assert not set(more.texts) & {*dev.texts, *K_SHOT.evaluation_sets(SST2, source).tests["test"].texts}
 
 
 def test_a_run_has_the_seed_of_its_split() -> None:

@@ -208,19 +208,6 @@ def test_each_labelled_row_is_in_dev_once(size: int, tmp_path: Path) -> None:
         cut(OWN["own_cross_validated"], task, source, size, 5)
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_further_texts_hold_no_text_of_dev_or_test(name: str, tmp_path: Path) -> None:
-    write_file(tmp_path / "a.csv", rows(100))
-    task, source = opened(tmp_path, "a.csv")
-    for size, subset in ((20, 0), (30, 3)):
-        train, dev, test = cut(OWN[name], task, source, size, subset)
-        pool = OWN[name].text_pool(task, source, size, subset)
-        further = OWN[name].texts(task, source, size, subset, len(pool))
-        assert not forms(further) & (forms(dev) | forms(test))
-        assert forms(train) <= forms(further)
-        assert len(further) > len(train)
-
-
 def test_sizes_are_a_learning_curve_up_to_all_rows(tmp_path: Path) -> None:
     for count, sizes in ((40, (10, 0)), (400, (20, 100, 0)), (4000, (200, 1000, 0))):
         write_file(tmp_path / "a.csv", [{"text": f"Text {i}.", "label": "abc"[i % 3]} for i in range(count)])

@@ -84,14 +84,6 @@ def test_mrpc_without_the_msr_test_file_says_so(tmp_path: Path) -> None:
     assert "is split 200/208" in FEW.evaluation_sets(TASKS["mrpc"], source).note
 
 
-@pytest.mark.parametrize("task", ["cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte"])
-def test_dev_and_tests_share_no_text(task: str, glue: TextSource) -> None:
-    sets = FEW.evaluation_sets(TASKS[task], glue)
-    for rows in sets.tests.values():
-        assert not keys(sets.dev) & keys(rows)
-        assert not np.isin(sets.dev.ids, rows.ids).any()
-
-
 def test_dev_and_test_are_all_of_the_source_rows(tmp_path: Path) -> None:
     rows = single(800) + single(40)  # 40 rows stand twice
     source = folder_of(tmp_path, single(5), rows)
@@ -235,24 +227,6 @@ def test_the_origin_of_every_set_is_said(tmp_path: Path) -> None:
     assert FEW.evaluation_sets(TASKS["mnli"], open_source(tmp_path)).origin == (
         "dev 72 and matched 28 of the 100 rows of validation_matched; mismatched 14 of the 50 rows of validation_mismatched"
     )
-
-
-def test_nothing_depends_on_files_and_their_order(tmp_path: Path) -> None:
-    train, validation = single(300) + single(20), single(900)
-    first = folder_of(tmp_path / "a", train, validation)
-    write_file(tmp_path / "b/sst2/train.parquet", train[::-1])
-    write_file(tmp_path / "b/sst2/validation.csv", validation[450:] + validation[:450])
-    second = open_source(tmp_path / "b")
-    for protocol in (FEW, FULL):
-        one, two = (protocol.evaluation_sets(SST2, source) for source in (first, second))
-        assert one.dev.digest == two.dev.digest
-        assert one.dev.texts == two.dev.texts
-        assert one.tests["test"].texts == two.tests["test"].texts
-        for size, subset in ((0, 0), (20, 0), (20, 4), (100, 2)):
-            a, b = (protocol.training_set(SST2, source, size, subset) for source in (first, second))
-            assert a.digest == b.digest
-            assert a.texts == b.texts
-            assert np.array_equal(a.gold, b.gold)
 
 
 def test_subsets_have_their_size_and_come_from_train(tmp_path: Path) -> None:

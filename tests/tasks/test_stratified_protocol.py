@@ -179,22 +179,3 @@ def test_the_papers_sizes_on_the_official_files(task: str, dev: int, test: int, 
 
 
 # ------------------------------------------------------------------------------------------------------------- texts
-
-
-@pytest.mark.parametrize("protocol", ["cmlm_few_shot", "scl_few_shot", "own"])
-def test_texts_hold_the_training_set_and_grow(tmp_path: Path, protocol: str) -> None:
-    """100 texts of 100 training examples are the examples themselves: the same digest, so the same stage."""
-    chosen = PROTOCOLS[protocol]
-    sources = [sst2(tmp_path / str(seed), 300, 40, seed) for seed in (1, 2)]
-    labelled = chosen.training_set(SST2, sources[0], 20, 1)
-    sets = [chosen.texts(SST2, sources[0], 20, 1, count) for count in (20, 50, 120)]
-    assert [len(each) for each in sets] == [20, 50, 120]
-    assert sets[0].digest == labelled.unlabelled().digest
-    assert set(sets[0].texts) < set(sets[1].texts) < set(sets[2].texts)
-    assert [chosen.texts(SST2, sources[1], 20, 1, 50).digest] == [sets[1].digest]
-    assert chosen.texts(SST2, sources[0], 20, 2, 50).digest != sets[1].digest
-    evaluation = chosen.evaluation_sets(SST2, sources[0])
-    assert not set(sets[2].texts) & {*evaluation.dev.texts, *evaluation.tests["test"].texts}
-    for wrong in (19, 301):
-        with pytest.raises(UserError, match="give a number between them"):
-            chosen.texts(SST2, sources[0], 20, 1, wrong)

@@ -1,0 +1,80 @@
+"""What holds of every protocol: sets share no text, files and their order change nothing, subsets differ, further texts hold the training set."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tasks.task_files import write_file
+
+from harness.errors import UserError
+from harness.tasks.overlap import normalised
+from harness.tasks.protocol import Protocol
+from harness.tasks.protocols import PROTOCOLS
+from harness.tasks.rows import Rows
+from harness.tasks.sources import TextSource, open_source
+from harness.tasks.task import TASKS
+
+SST2 = TASKS["sst2"]
+SPLIT = [name for name, protocol in PROTOCOLS.items() if not protocol.scores_dev]
+every_protocol = pytest.mark.parametrize("protocol", [PROTOCOLS[name] for name in SPLIT], ids=SPLIT)
+
+
+def source(folder: Path, order: int) -> TextSource:
+    """Every fifth text three times in other letters, positive rows in three of four, in an order of its own and a format of its own."""
+    for split, count in (("train", 240), ("validation", 90)):
+        rows: list[dict[str, Any]] = []
+        for i in range(count):
+            said = (f"{split} {i}.", f"{split.upper()} {i}", f"{split}, {i}!")[: 3 if i % 5 == 0 else 1]
+            rows += [{"sentence": text, "label": int(i % 4 > 0)} for text in said]
+        random.Random(order).shuffle(rows)
+        write_file(folder / f"sst2/{split}.{('csv', 'jsonl')[order]}", rows)
+    return open_source(folder)
+
+
+def forms(rows: Rows) -> set[str]:
+    return {normalised(text) for (text,) in rows.texts}
+
+
+def cut(protocol: Protocol, of: TextSource, size: int, subset: int) -> list[Rows]:
+    """Training, dev and test."""
+    sets = protocol.evaluation_sets(SST2, of)
+    found = protocol.training_set(SST2, of, size, subset), protocol.dev_set(SST2, of, size, subset)
+    return [*found, *sets.tests.values()]
+
+
+@every_protocol
+def test_sets_share_no_text_and_are_the_same_from_any_files(protocol: Protocol, tmp_path: Path) -> None:
+    one, other = (source(tmp_path / str(order), order) for order in (0, 1))
+    digests = set()
+    for size, subset in ((8, 0), (20, 1), (20, 3)):
+        sets = cut(protocol, one, size, subset)
+        assert [each.digest for each in sets] == [each.digest for each in cut(protocol, other, size, subset)]
+        assert [each.texts for each in sets] == [each.sorted().texts for each in sets]
+        by_text = protocol.name.startswith(("own", "k_shot"))
+        training, dev, test = (forms(each) if by_text else set(each.texts) for each in sets)
+        assert training
+        assert not training & dev
+        assert not (training | dev) & test
+        digests.add(sets[0].digest)
+    assert len(digests) == 3
+
+
+@every_protocol
+def test_further_texts_hold_the_training_set_and_none_of_dev_and_test(protocol: Protocol, tmp_path: Path) -> None:
+    """As many texts as training examples are the examples themselves: the same digest, so the same stage."""
+    one, other = (source(tmp_path / str(order), order) for order in (0, 1))
+    labelled, *held_out = cut(protocol, one, 20, 1)
+    count, most = len(labelled), len(protocol.text_pool(SST2, one, 20, 1))
+    sets = [protocol.texts(SST2, one, 20, 1, number) for number in (count, count + 20, most)]
+    assert sets[0].digest == labelled.unlabelled().digest
+    assert [len(each) for each in sets] == [count, count + 20, most]
+    assert set(sets[0].texts) < set(sets[1].texts) < set(sets[2].texts)
+    assert not set(sets[2].texts) & {text for each in held_out for text in each.texts}
+    assert protocol.texts(SST2, other, 20, 1, count + 20).digest == sets[1].digest
+    assert protocol.texts(SST2, one, 20, 2, count + 20).digest != sets[1].digest
+    for wrong in (count - 1, most + 1):
+        with pytest.raises(UserError, match="give a number between them"):
+            protocol.texts(SST2, one, 20, 1, wrong)
