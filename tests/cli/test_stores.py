@@ -198,25 +198,3 @@ def test_without_labels_a_table_is_continued_from_its_data(
     Path("glue").rename("data")
     verified = harness("verify ../lab/results")
     assert (verified.status, "Confirmed" in verified.out) == (0, True), "by the store that took it over"
-    monkeypatch.undo()
-    ours, theirs = (
-        Store(url, create=False)
-        for url in (f"sqlite:///{elsewhere}/.harness/harness.db", str(tmp_path / "lab" / "labelled"))
-    )
-    for key in sorted(theirs.keys()):
-        one, other = (store.records([key], predictions=True)[key].predictions for store in (ours, theirs))
-        assert one.keys() == other.keys()
-        for digest in one:
-            assert one[digest].gold.dtype == other[digest].gold.dtype
-            assert (one[digest].gold == other[digest].gold).all()
-            assert (one[digest].logits == other[digest].logits).all()
-
-
-def test_publishing_without_labels_never_drops_a_record_and_replaces_the_other_kind(harness: Harness) -> None:
-    assert harness("publish results").status == 0
-    assert harness("publish results --without-labels").status == 0
-    assert not Path("results/records.db.xz").exists()
-    with Store("sqlite:///.harness/harness.db")._write() as connection:
-        connection.exec_driver_sql("delete from records where key in (select key from runs where row = 'SCL')")
-    refused = harness("publish results --last --methods ft")
-    assert (refused.status, "that would be lost" in refused.err) == (2, True)
