@@ -32,7 +32,6 @@ from harness.commands.report import grid_of
 from harness.commands.study import (
     Opened,
     StudyPlan,
-    Watcher,
     prepare_study,
     recalled_study,
     recorded_studies,
@@ -45,6 +44,7 @@ from harness.errors import UserError, unknown
 from harness.planning.request import Request
 from harness.scores import RESULT_DTYPES as RESULT_DTYPES
 from harness.scores import results_of
+from harness.search.points import Watch
 from harness.search.request import TuneRequest
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as merge_stores
@@ -165,7 +165,7 @@ def compare(request: Request, *, against: str = "", region: float = 1.0, items: 
 
 
 @of_search
-def tune(request: TuneRequest, *, on_trial: Watcher | None = None) -> TuneResult:
+def tune(request: TuneRequest, *, on_trial: Watch | None = None) -> TuneResult:
     """Search a method's hyperparameters, judged on dev over subsets and seeds. The trials that a store holds are not run again.
 
     `method`: 'cmlm', several as 'cmlm+scl', or a method's own Python file. `space`: a name ('harness list spaces') or the path of a YAML file. `preset`:
@@ -216,7 +216,9 @@ def study(name: str, *, store: str = DEFAULT_URL) -> TuneResult:
 
 
 def _result_of(opened: Opened) -> TuneResult:
-    return TuneResult(opened.name, opened.found.trials, opened.best_set())
+    best = opened.found.best
+    settings = opened.points.space.overrides(best.point) if best else ()
+    return TuneResult(opened.name, opened.found.trials, {each.key: each.value for each in settings} if best else None)
 
 
 @undisturbed()

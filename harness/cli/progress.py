@@ -201,7 +201,7 @@ class TrialProgress(_Progress):
         self._trials = {trial.number: trial for trial in seen}
 
     def __call__(self, kind: str, trial: Trial) -> None:
-        """Count one event of a trial; see `Watch` in cluster/proposals.py."""
+        """Count one event of a trial; see `Watch` in search/points.py."""
         self._trials[trial.number] = trial
         if kind == "replicate" and trial.outcomes[-1].status != "done":
             self.line(f"{trial.outcomes[-1].status}: trial {trial.number}: {trial.outcomes[-1].reason}")

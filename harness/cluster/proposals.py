@@ -14,7 +14,7 @@ from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
 from harness.errors import UserError
-from harness.search.points import Points, State, Trial, best_trial
+from harness.search.points import Points, State, Trial, Watch, best_trial
 from harness.search.racing import paired, projected
 from harness.search.study import DIED, NOTES, REPEATS, asked, key_of, limit_of, notes_of, sampler_of, trials_of
 from harness.store import Store
@@ -26,8 +26,6 @@ FACTOR = 2
 """ASHA: the better half continues at each rung."""
 
 T = TypeVar("T")
-Watch = Callable[[str, Trial], None]
-"""Told 'started', 'replicate' and 'ended' with the trial as it is then."""
 
 
 class Proposals(Searcher, Stopper):

@@ -23,11 +23,10 @@ from harness.commands.train import Show, unshown
 from harness.errors import UserError, unknown
 from harness.paths import PYTHON, without_folders
 from harness.planning.point import PointFile
-from harness.planning.recipe import Value
 from harness.planning.request import LABELLED, YAML, Text, Texts, from_json, read, rooted_path
 from harness.planning.resolve import resolve
 from harness.scores import results_of
-from harness.search.points import Points, State, Trial
+from harness.search.points import Points, State, Trial, Watch
 from harness.search.request import TuneRequest
 from harness.search.space import check_metric, check_overrides, requested_space
 from harness.search.study import limit_of, remaining, study_name, summaries, trials_of, unfinished
@@ -42,9 +41,6 @@ from harness.views.study import Study
 
 if TYPE_CHECKING:
     import optuna
-
-Watcher = Callable[[str, Trial], None]
-"""Called with what happened to a trial, as of `Show`, and the trial."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +119,7 @@ class Opened(PreparedStudy):
     owner: Owner
     store: Store
     optuna: optuna.Study
-    watchers: list[Watcher] = field(default_factory=list)
+    watchers: list[Watch] = field(default_factory=list)
     over: str = ""
     running: bool = False
 
@@ -153,27 +149,22 @@ class Opened(PreparedStudy):
         return sum(trial.state != "running" and unfinished(trial) for trial in self.found.found)
 
     def final_test(self) -> dict[str, Any]:
-        """The best point's test scores, beside the default point's, from the predictions that their runs kept."""
-        found, columns = self.found, self.points.base.columns.values()
-        assert found.best is not None
-        beside = found.default is not None and found.default is not found.best and found.default.eligible
-        default = self._test_scores(found.default) if found.default and beside else None
-        one_each = len({column.task for column in columns}) == len(columns)
-        same = all(column.metric == self.points.metric_of(column.task) for column in columns)
-        return found.final_test(self._test_scores(found.best), default, one_each and same)
-
-    def _test_scores(self, trial: Trial) -> dict[str, list[float]]:
-        """By column title, in the order of the study's replicates."""
-        prepared = prepare(self.points.space.bench(self.request.base, trial.point), train=False)
+        """The best point's test scores, from the predictions that its runs kept."""
+        points, best = self.points, self.found.best
+        assert best is not None
+        prepared = prepare(points.space.bench(self.request.base, best.point), train=False)
         scores = own_scores(prepared.resolved, results_of(prepared.plan, self.store))
         found = scores[scores["done"]].set_index(["size", "column", "subset", "seed"])["test"].to_dict()
         base, test = prepared.resolved, {}
         for size in base.sizes:
             for name, column in base.columns.items():
                 title = f"{column.title} ({column.metric})" + (f" N={size}" if len(base.sizes) > 1 else "")
-                places = [(size, name, self.points.subset_of(size, s), seed) for s, seed in self.points.replicates]
+                places = [(size, name, points.subset_of(size, s), seed) for s, seed in points.replicates]
                 test[title] = [found[place] for place in places if place in found]
-        return test
+        columns = base.columns.values()
+        one_each = len({column.task for column in columns}) == len(columns)
+        same = all(column.metric == points.metric_of(column.task) for column in columns)
+        return self.found.final_test(test, one_each and same)
 
     def best_point(self) -> dict[str, Any]:
         """The best point as `best.yaml` has it. Raises ValueError where there is none."""
@@ -195,11 +186,6 @@ class Opened(PreparedStudy):
         point = {"method": method, "set": dict(best.point), "target": kept, "chosen": chosen}
         PointFile.model_validate(point)
         return point
-
-    def best_set(self) -> dict[str, Value] | None:
-        """The best point as the `set` of a bench; None where there is none."""
-        best = self.found.best
-        return None if best is None else {o.key: o.value for o in self.points.space.overrides(best.point)}
 
 
 def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -63,6 +63,10 @@ class Trial:
         """Every replicate is done. Only such a trial can be the best."""
         ended = self.state == "complete" and bool(self.outcomes)
         return ended and all(outcome.status == "done" for outcome in self.outcomes)
+
+
+Watch = Callable[[str, Trial], None]
+"""Told 'started', 'replicate' and 'ended' with the trial as it is then."""
 
 
 def best_trial(trials: Iterable[Trial]) -> Trial | None:

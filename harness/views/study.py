@@ -146,23 +146,19 @@ class Study:
             found["default"] = self.measured(first.values) | {"difference": difference}
         return found | self.spent() | {"sampler": space.sampler, "racing": space.racing, "seed": self.seed}
 
-    def final_test(
-        self, test: Mapping[str, Sequence[float]], default: Mapping[str, Sequence[float]] | None, compares: bool
-    ) -> dict[str, Any]:
-        """The best point's test scores by column, and `default`, those of the default point where that is another one, all in the order of the
-        replicates. `difference`: dev minus test, None unless it `compares`: both are means of one metric over the same tasks."""
+    def final_test(self, test: Mapping[str, Sequence[float]], compares: bool) -> dict[str, Any]:
+        """The best point's test scores by column, in the order of the replicates. `difference`: dev minus test, None unless it `compares`: both are
+        means of one metric over the same tasks."""
         dev, full = self.best.values if self.best else (), len(self.replicates)
-        if not test or {len(values) for values in (dev, *test.values(), *(default or {}).values())} != {full}:
+        if not test or {len(values) for values in (dev, *test.values())} != {full}:
             raise ValueError("a final test takes one dev score and one test score a column for each replicate")
-        average, first = ([mean(values) for values in zip(*(of or {}).values(), strict=True)] for of in (test, default))
+        average = [mean(values) for values in zip(*test.values(), strict=True)]
         return {
             "replicates": full,
             "dev": self.measured(dev),
             "columns": {title: self.measured(values) for title, values in test.items()},
             "test": self.measured(average),
             "difference": self.measured(dev, average) if compares else None,
-            "default": self.measured(first) if first else None,
-            "above_default": self.measured(average, first) if first else None,
         }
 
 
@@ -316,20 +312,11 @@ def test_lines(study: Study, test: Mapping[str, Any], before: Sequence[int]) -> 
         yield f"Dev: {_shown(test['dev'])}, {_distance(test['difference'])} test."
     else:
         yield f"Dev {study.points.metric}: {_shown(test['dev'])}, not a mean of the same scores as that of test."
-    points = "this point"
-    if test["default"]:
-        points = "this point and the default one"
-        above = _distance(test["above_default"])
-        yield f"Test of the default point: {_shown(test['default'])}; the best point is {above} it."
     yield f"Values are in points (x100): {_design(study)}."
+    looks = ", once"
     if before:
-        tried = ", ".join(map(str, before))
-        yield (
-            f"The test set was scored for {points} after the choice on dev, and before for trial {tried} of this study: this score is one of "
-            f"{len(before) + 1}."
-        )
-    else:
-        yield f"The test set was scored once, for {points}, after the choice on dev."
+        looks = f", and before for trial {', '.join(map(str, before))} of this study: this score is one of {len(before) + 1}"
+    yield f"The test set was scored for this point after the choice on dev{looks}."
 
 
 def _distance(difference: Measured) -> str:

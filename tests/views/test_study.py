@@ -395,18 +395,16 @@ def test_the_final_test_is_held_against_dev_replicate_by_replicate() -> None:
     dev = [0.7, 0.6, 0.8, 0.72, 0.62, 0.82]
     test = {"SST-2 (acc)": [0.6, 0.5, 0.7, 0.62, 0.52, 0.72], "MRPC (F1)": [0.7, 0.6, 0.8, 0.72, 0.62, 0.82]}
     ended = study(trial(0, dev))
-    found = ended.final_test(test, None, True)
+    found = ended.final_test(test, True)
     assert found["dev"]["mean"] == pytest.approx(0.71)
     assert found["columns"]["SST-2 (acc)"]["mean"] == pytest.approx(0.61)
     assert found["difference"] == {"mean": pytest.approx(0.05), "spread": pytest.approx(0, abs=1e-12)}
-    beside = ended.final_test(test, {name: [value + 0.03 for value in values] for name, values in test.items()}, False)
-    assert beside["above_default"]["mean"] == pytest.approx(-0.03)
-    assert beside["difference"] is None
+    assert ended.final_test(test, False)["difference"] is None
     *_, again = final_test_lines(ended, found, [3, 5])
     assert again.endswith("this score is one of 3."), "earlier looks at the test set are counted"
     for wrong in (study(trial(0, dev[:5])), study()):
         with pytest.raises(ValueError, match="for each replicate"):
-            wrong.final_test(test, None, True)
+            wrong.final_test(test, True)
     for columns in ({}, {"SST-2": [0.5]}):
         with pytest.raises(ValueError, match="for each replicate"):
-            ended.final_test(columns, None, True)
+            ended.final_test(columns, True)
