@@ -21,7 +21,7 @@ from harness.encoders.packaged import (
     encoder_folder,
     relative_positions_error,
 )
-from harness.encoders.tokens.pretrained_tokenizer import pretrained_tokenizer
+from harness.encoders.tokens.tokeniser import pretrained_tokenizer
 from harness.encoders.trained_tokenizer import PAD, SPECIAL, TRAINED, cache_folder, parsed, trained_tokenizer
 from harness.errors import UserError, first_line, hint, unknown
 from harness.hub import Repository, is_id

@@ -22,7 +22,7 @@ class Taco(Masked, Method):
     title = "TACO"
     full_name = "token-alignment contrastive objective"
     citation = "Fu et al., Contextual Representation Learning beyond Masked Language Modeling, ACL 2022"
-    network = "alignment:TokenAlignment"
+    network = "masked:TokenAlignment"
     retired: ClassVar = {"embedding": "layer", "detach_contrast": True, "window_reading": "half"}
     decisions = ("T1", "T2", "T3", "T5", "T6", "T7", "T8", "T9", "T14", "C10")
 

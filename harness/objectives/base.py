@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.encoders.flops import forward_flops
-from harness.encoders.kernels.packing import block_width
-from harness.encoders.models.batch import Batch, Gather, slots_of
+from harness.encoders.models.batch import Batch, Gather, slots_of, width_of
 from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.tokens import Examples, Tokens, Vocabulary
 from harness.kinds import Kind
@@ -60,7 +59,8 @@ class Views:
 
     def micro_batch(self, rows: slice, gather: Gather | None = None) -> Views:
         """The views of some of a batch's examples, which have all sequences of each: whole contrast groups, or else with what gathers the others."""
-        tokens = self.tokens.take(owned(self.owner, rows))
+        own = _of_rows(self.owner, rows)
+        tokens = self.tokens.take(own)
         first, last = self.tokens.offsets[rows.start], self.tokens.offsets[rows.stop]
         where = self.predicted.get("where", np.zeros(0, np.int64))
         predicted = {name: array[(where >= first) & (where < last)] for name, array in self.predicted.items()}
@@ -68,12 +68,12 @@ class Views:
         return replace(
             self,
             tokens=tokens,
-            owner=self.owner[owned(self.owner, rows)] - rows.start,
-            ids=replace(self.tokens, ids=self.ids).take(owned(self.owner, rows)).ids,
-            sequences={name: array[owned(self.owner, rows)] for name, array in self.sequences.items()},
+            owner=self.owner[own] - rows.start,
+            ids=replace(self.tokens, ids=self.ids).take(own).ids,
+            sequences={name: array[own] for name, array in self.sequences.items()},
             predicted=predicted,
             placed={name: array[rows, : int(tokens.lengths.max())] for name, array in self.placed.items()},
-            main=self.main and self.main.take(owned(np.resize(self.owner, len(self.main)), rows)),
+            main=self.main and self.main.take(_of_rows(np.resize(self.owner, len(self.main)), rows)),
             whole=self if gather else None,
             gather=gather,
         )
@@ -84,13 +84,13 @@ class Views:
 
     def batch(self, *, block: bool = False) -> Batch:
         """The same on the host. In a block the number of predicted tokens is rounded up too, so that few shapes occur."""
-        block = block and self.tokens.places is None  # the places of answers are those of packed tokens
         whole = self.whole.batch(block=block) if self.whole else None
-        predicted, placed, width = dict(self.predicted), self.placed, 0
-        if block:
-            width = whole.shape[1] if whole else block_width(int(self.tokens.lengths.max()))
+        width = width_of(self.tokens) if block else 0
+        width = whole.shape[1] if width and whole else width
+        predicted, placed = dict(self.predicted), self.placed
+        if width:
             placed = {name: _widened(array, width) for name, array in placed.items()}
-        if block and predicted:
+        if width and predicted:
             count, predicted["where"] = len(predicted["where"]), slots_of(self.tokens, width)[predicted["where"]]
             empty = np.zeros(block_count(count) - count, np.int64)
             predicted = {name: np.concatenate([array, empty.astype(array.dtype)]) for name, array in predicted.items()}
@@ -114,8 +114,7 @@ def _widened(array: NDArray[Any], width: int) -> NDArray[Any]:
     return found
 
 
-def owned(owner: NDArray[np.int64], rows: slice) -> NDArray[np.int64]:
-    """The sequences of some examples, in their order."""
+def _of_rows(owner: NDArray[np.int64], rows: slice) -> NDArray[np.int64]:
     return np.flatnonzero((owner >= rows.start) & (owner < rows.stop))
 
 

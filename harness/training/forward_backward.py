@@ -7,22 +7,85 @@ of the batch; only its own rows carry a gradient. Every micro-batch does so, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from harness.encoders.models.batch import Batch, Gather
+from harness.errors import DivergedError
 from harness.objectives.base import TrainingObjective, Views
 from harness.specs import Optim
 from harness.streams import seed_of
-from harness.training.numerics import DTYPES, grad_scaler
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The type of products by precision."""
+LEAST_SCALE = 1.0
+"""Below it gradients overflow without being scaled, and no update can be expected any more."""
+
+
+def grad_scaler(device: torch.device, precision: str) -> GradScaler:
+    """For the updates of one stage in fp16, whose smallest gradients would be 0: torch's, from 2^16 on, doubled after 2,000 updates in a row and
+    halved where a gradient is not finite; such an update is skipped. In another precision it changes nothing, and has no state."""
+    return GradScaler(device.type, enabled=precision == "fp16")
+
+
+def loss_scale(scaler: GradScaler, optimizer: torch.optim.Optimizer, step: int, steps: int) -> dict[str, float]:
+    """Measures of a stage of `steps` updates after `step` of them: the scale, and how many updates were skipped since its start.
+    None in another precision than fp16.
+
+    Raises DivergedError where the scale is below LEAST_SCALE, and where all updates of the stage were skipped.
+    """
+    if not scaler.is_enabled():
+        return {}
+    # AdamW counts the updates that it makes, for its bias correction. A checkpoint holds that count already.
+    made = torch.stack([state["step"] for state in optimizer.state.values()]).max()
+    scale, skipped = scaler.get_scale(), step - int(made)
+    if scale < LEAST_SCALE or skipped == steps:
+        raise DivergedError(
+            f"the gradients overflow fp16: {skipped} of {step} updates were skipped, down to a loss scale of {scale:.15g}; "
+            "train in bf16 or fp32"
+        )
+    return {"loss_scale": scale, "skipped_updates": float(skipped)}
+
+
+@contextmanager
+def repeatable_kernels(device: torch.device) -> Iterator[None]:
+    """Let torch use only kernels that give the same bits each time, where `device` is a CUDA device; afterwards what was set before.
+
+    Without this the backward pass of attention and sums at repeated indices add in no fixed order. An operation without such a
+    kernel raises RuntimeError. cuDNN's attention, which torch prefers in half precision, is left out: it plans anew for each shape of
+    a batch, and here nearly every batch has another one (docs/gpu.md).
+    """
+    if device.type != "cuda":
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch refuses the products of cuBLAS
+    memory: Any = torch.utils.deterministic
+    attention: Any = torch.backends.cuda
+    deterministic, warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    fills, cudnn = memory.fill_uninitialized_memory, attention.cudnn_sdp_enabled()
+    torch.use_deterministic_algorithms(True)
+    memory.fill_uninitialized_memory = False  # a kernel for each new tensor, for nothing
+    attention.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+        memory.fill_uninitialized_memory = fills
+        attention.enable_cudnn_sdp(cudnn)
+
 
 CPU = torch.device("cpu")
 

@@ -26,8 +26,7 @@ from harness.specs import Optim, Selection, Stage
 from harness.streams import stream
 from harness.tasks.metrics import score
 from harness.training.checkpoint import Checkpoints, SavedWeights
-from harness.training.forward_backward import ON_CPU, Placement, autocast
-from harness.training.numerics import loss_scale, repeatable_kernels
+from harness.training.forward_backward import ON_CPU, Placement, autocast, loss_scale, repeatable_kernels
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
 from harness.training.result import Speed, Stopwatch, TrainingProgress, TrainingResult
 from harness.training.update import CapturedUpdate, Update, capturable

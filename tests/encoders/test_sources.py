@@ -21,7 +21,7 @@ from harness.encoders import sources
 from harness.encoders.packaged import PACKAGED
 from harness.encoders.sources import Located, locate
 from harness.encoders.tokens import Tokeniser
-from harness.encoders.tokens.pretrained_tokenizer import pretrained_tokenizer
+from harness.encoders.tokens.tokeniser import pretrained_tokenizer
 from harness.errors import UserError
 
 

@@ -35,9 +35,8 @@ from gpu.plain import plain
 from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
 from harness.streams import stream
-from harness.training.forward_backward import Placement
+from harness.training.forward_backward import Placement, repeatable_kernels
 from harness.training.loop import _TrainingRun as TrainingRun
-from harness.training.numerics import repeatable_kernels
 from harness.training.update import CudaGraphs
 
 ROWS = 64

@@ -18,8 +18,7 @@ from harness.encoders.tokens import Examples
 from harness.kinds import Spans
 from harness.methods import objective
 from harness.objectives import build
-from harness.objectives.classification import CRITERIA
-from harness.objectives.heads import TokenHead
+from harness.objectives.classification import CRITERIA, TokenHead
 from harness.specs import Data, Encoder, RowSet, Selection, Stage
 from harness.tasks.metrics import score
 from harness.training.forward_backward import ForwardBackward, Placement

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.training.numerics import repeatable_kernels
+from harness.training.forward_backward import repeatable_kernels
 
 
 def _settings() -> tuple[Any, ...]:

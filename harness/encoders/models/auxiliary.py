@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from harness.encoders.kernels.cpu import linear, use_cpu_kernels
 from harness.encoders.kernels.packing import filled
 from harness.encoders.models.batch import Batch
-from harness.encoders.models.last_layer import only_positions
 from harness.encoders.models.relative_positions import RelativePositions
-from harness.encoders.models.text_encoder import TextEncoder, draw
+from harness.encoders.models.text_encoder import TextEncoder, draw, only_positions
 from harness.streams import seed_of
 
 

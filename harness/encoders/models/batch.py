@@ -41,16 +41,14 @@ class Batch:
     @classmethod
     def of(cls, tokens: Tokens, device: torch.device, ids: Any = None, *, block: bool = False) -> Batch:
         """From tokens, with `ids` [T] instead of their own where given (a corrupted view)."""
-        return cls.on_host(
-            tokens, ids, block_width(int(tokens.lengths.max())) if block and tokens.places is None else 0
-        ).to(device)
+        return cls.on_host(tokens, ids, width_of(tokens) if block else 0).to(device)
 
     @classmethod
-    def on_host(cls, tokens: Tokens, ids: Any = None, width: int = 0, **more: NDArray[Any]) -> Batch:
-        """The same on the host; a block where `width` is above 0. `more`: of each token [T]."""
+    def on_host(cls, tokens: Tokens, ids: Any = None, width: int = 0) -> Batch:
+        """The same on the host; a block where `width` is above 0."""
         lengths = tokens.lengths
         arrays = {"ids": tokens.ids if ids is None else ids, "types": tokens.types}
-        arrays = {name: array.astype(np.int64) for name, array in arrays.items()} | more
+        arrays = {name: array.astype(np.int64) for name, array in arrays.items()}
         if tokens.places is not None:
             allowed = tokens.places[:, 0] >= 0
             allowed[tokens.offsets[:-1]] = True
@@ -58,9 +56,8 @@ class Batch:
         if width:
             slots = slots_of(tokens, width)
             for name, array in arrays.items():
-                arrays[name] = np.full(
-                    len(lengths) * width, array[0]
-                )  # a token that an embedding of trained words alone has
+                # At padding a token that an embedding of trained words alone has.
+                arrays[name] = np.full(len(lengths) * width, array[0])
                 arrays[name][slots] = array
         shape = len(lengths), width or int(lengths.max())
         return cls(arrays | layout_arrays(lengths, width), shape, None if width else lengths)
@@ -93,9 +90,9 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """On a device: to a GPU in one transfer, for which nothing waits."""
         if device.type != "cuda":
-            return self.read([torch.from_numpy(array).to(device) for array in self.every])
+            return self._read(iter([torch.from_numpy(array).to(device) for array in self.every]))
         buffer = staged(self.every, pinned=True).to(device, non_blocking=True)
-        return replace(self.read(parts(buffer, self.every)), buffer=buffer)
+        return replace(self._read(iter(parts(buffer, self.every))), buffer=buffer)
 
     def fill(self, host: Batch) -> None:
         """Take the values of a batch of the same form, in place."""
@@ -114,17 +111,18 @@ class Batch:
     @property
     def form(self) -> tuple[Any, ...]:
         """What is equal for two batches that one captured update takes."""
-        inner = [each.form for each in (self.main, self.whole) if each]
-        return (*((name, array.shape) for name, array in self.arrays.items()), *inner)
-
-    def read(self, tensors: list[Tensor]) -> Batch:
-        """The same with other arrays, in the order of `every`."""
-        return self._read(iter(tensors))
+        return (*self.arrays, *(array.shape for array in self.every))
 
     def _read(self, tensors: Iterator[Tensor]) -> Batch:
+        """The same with other arrays, in the order of `every`."""
         arrays = {name: next(tensors) for name in self.arrays}
         main, whole = (each and each._read(tensors) for each in (self.main, self.whole))
         return replace(self, arrays=arrays, main=main, whole=whole)
+
+
+def width_of(tokens: Tokens) -> int:
+    """Of a block with these tokens; 0 where answers are looked for, whose places are those of packed tokens."""
+    return 0 if tokens.places is not None else block_width(int(tokens.lengths.max()))
 
 
 def slots_of(tokens: Tokens, width: int) -> NDArray[np.int64]:

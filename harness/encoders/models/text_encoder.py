@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from inspect import signature
@@ -22,12 +23,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging as transformers_logging
 
-from harness.encoders.families import base_config, family_of
+from harness.encoders.families import Family, Layer, base_config, family_of
 from harness.encoders.kernels.attention import NAME
 from harness.encoders.kernels.cpu import linear, use_cpu_kernels
-from harness.encoders.kernels.packing import filled
+from harness.encoders.kernels.packing import Packing, filled
 from harness.encoders.models.batch import Batch
-from harness.encoders.models.last_layer import only_positions
 from harness.encoders.models.relative_positions import RelativePositions
 from harness.errors import UserError, first_line
 from harness.streams import seed_of
@@ -390,3 +390,65 @@ def draw(tensors: Mapping[str, Tensor], spread: float, seed: int) -> None:
                 tensors[name].normal_(0.0, spread, generator=generator)
             else:
                 tensors[name].fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
+
+
+@contextmanager
+def only_positions(family: Family, last: Any, positions: Tensor, packing: Packing) -> Iterator[None]:
+    """In this context a library's last layer runs what follows its attention only at `positions` [M] (M rounded as `filled`
+    does). Where these are the first tokens, its attention too computes only those."""
+    rows, first = filled(positions), positions is packing.first
+    if family.layer is not None:
+        last.forward = _at_rows(family.layer, last, rows, first)
+        try:
+            yield
+        finally:
+            del last.forward  # that of its class again
+        return
+
+    def first_tokens_only(_: nn.Module, arguments: Any, named: dict[str, Any]) -> Any:
+        return arguments, {**named, "packing": named["packing"].only_first()}
+
+    hooks = [last.attention.output.register_forward_pre_hook(_selected(rows))]
+    if first:
+        hooks.append(last.attention.self.register_forward_pre_hook(first_tokens_only, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _selected(rows: Tensor) -> Any:
+    """A hook that lets a module see only these rows of its inputs [1, T', ...]."""
+    return lambda _, inputs: tuple(states.index_select(1, rows) for states in inputs)
+
+
+def _at_rows(parts: Layer, layer: Any, rows: Tensor, first: bool) -> Any:
+    """The forward pass of a layer with its own output projection in its attention: [1, T', d] -> [1, M, d]."""
+    attention, projection, attention_norm, feed_forward, feed_forward_norm = (
+        layer.get_submodule(name)
+        for name in (
+            parts.attention,
+            parts.projection,
+            parts.attention_norm,
+            parts.feed_forward,
+            parts.feed_forward_norm,
+        )
+    )
+
+    def forward(hidden: Tensor, *given: Any, packing: Packing, **named: Any) -> Tensor:
+        packing = packing.only_first() if first else packing
+        hook = projection.register_forward_pre_hook(_selected(rows))
+        try:
+            read = attention_norm(hidden) if parts.pre_norm else hidden
+            attended = attention(read, *given, packing=packing, **named)[0]
+        finally:
+            hook.remove()
+        hidden = hidden.index_select(1, rows)
+        if parts.pre_norm:
+            hidden = hidden + attended
+            return hidden + feed_forward(feed_forward_norm(hidden))  # type: ignore[no-any-return]
+        hidden = attention_norm(attended + hidden)
+        return feed_forward_norm(feed_forward(hidden) + hidden)  # type: ignore[no-any-return]
+
+    return forward
