@@ -74,21 +74,6 @@ class TestSharing:
             assert parameter.grad is not None, name
             assert parameter.grad.any(), name
 
-    @pytest.mark.parametrize("shared", [True, False])
-    def test_every_parameter_is_listed_once(self, shared: bool, folder: Path) -> None:
-        encoder = tiny.encoder(folder)
-        auxiliary = beside(encoder, shared=shared, **RELATIVE)
-        names = dict(Both(encoder, auxiliary).named_parameters())
-        assert len({id(p) for p in names.values()}) == len(names)
-        alone = {f"encoder.{n}" for n, _ in encoder.named_parameters()}
-        own = {f"auxiliary.{n}" for n, _ in auxiliary.named_parameters()}
-        assert names.keys() == alone | own
-        assert any("word_embeddings" in n for n in own) is not shared
-        state = Both(encoder, auxiliary).state_dict()
-        assert {n for n in state if n.startswith("auxiliary.")} >= own
-        assert any("word_embeddings" in n for n in state if n.startswith("auxiliary.")) is not shared
-        assert {n for n in encoder.parts() if "relative_positions" not in n} == tiny.encoder(folder).parts().keys()
-
     def test_dropout_is_its_own(self, folder: Path) -> None:
         """L6: the sampling pass has none while the encoder trains; and the encoder keeps its mode."""
         encoder, batch = tiny.encoder(folder), batch_of(folder)

@@ -14,13 +14,12 @@ import questions
 import tiny
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModel, pipeline
+from transformers import AutoModel
 
 from harness.answers import SpanReading
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.pretrained_folder import (
     HEAD_FILE,
-    PIPELINES,
     Head,
     form_of,
     plain_logits,
@@ -146,34 +145,6 @@ def test_plain_transformers_gives_the_same_logits(folders: dict[str, Path], tmp_
     for name, logits in expected.items():
         # Rounding of logits near 2 in float32: ALBERT was 1.4e-6 apart on an AMD Milan.
         np.testing.assert_allclose(found[name], logits, atol=3e-6, rtol=1e-6, err_msg=name)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_pipeline_gives_the_same_logits_or_the_card_names_none(
-    kind: str, folders: dict[str, Path], tmp_path: Path
-) -> None:
-    """As a stranger reads the tag: of every family a classifier, and the masked language model of those that have one."""
-    made, expected = classifier_of(folders[kind])
-    form = form_of(made.encoder, head_of(made, NAMES))
-    folder = written(made, folders[kind], tmp_path / "classifier", NAMES)
-    assert PIPELINES.get(form) == ("text-classification" if kind in CLASSIFIER else None)
-    if kind in CLASSIFIER:
-        asked = pipeline(PIPELINES[form], model=str(folder))
-        pairs = [{"text": first, "text_pair": second} for first, second in ROWS]
-        answers = asked(pairs, top_k=None, function_to_apply="none", truncation=True)
-        found = [[{each["label"]: each["score"] for each in answer}[name] for name in NAMES] for answer in answers]
-        np.testing.assert_allclose(found, expected, atol=3e-6, rtol=1e-5)
-    encoder = tiny.encoder(folders[kind]).eval()
-    if PIPELINES.get(form_of(encoder, None)) == "fill-mask":
-        assert write_model(encoder, tmp_path / "mlm") == "masked_lm"
-        write_tokenizer(folders[kind], encoder, tmp_path / "mlm", 64)
-        asked = pipeline("fill-mask", model=str(tmp_path / "mlm"))
-        tokens = tiny.tokens(folders[kind], [(f"w1 {asked.tokenizer.mask_token} w3",)])
-        place = np.flatnonzero(tokens.ids == asked.tokenizer.mask_token_id)
-        with torch.no_grad():
-            shares = encoder.mlm_logits(encoder(Batch.of(tokens, CPU), torch.as_tensor(place))).softmax(dim=-1)[0]
-        for answer in asked(f"w1 {asked.tokenizer.mask_token} w3", top_k=3):
-            assert answer["score"] == pytest.approx(shares[answer["token"]].item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -26,7 +26,7 @@ TEXTS = ["The Film of 2024, a film: GOOD", "  good\tfilm\nÉté W1 ", "w1 2024 2
 
 def cased() -> Tokenizer:
     """WordPiece whose casing, accents and numbers depend on its own normalizer and pre-tokenizer."""
-    words = (
+    words = [
         "The",
         "the",
         "Film",
@@ -44,7 +44,7 @@ def cased() -> Tokenizer:
         ":",
         "W1",
         "w1",
-    )
+    ]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     made = Tokenizer(models.WordPiece({token: i for i, token in enumerate((*special, *words))}, unk_token="[UNK]"))
     made.add_special_tokens(special)
@@ -136,16 +136,7 @@ def test_the_ids_of_packaged_encoders_stay(encoder: str) -> None:
         *(101, 7668, 15743, 17076, 15687, 19169, 7668, 9960, 2358, 27807, 1984, 2638, 100, 1092, 102)
     ]
     assert tokeniser([("A 2024 film", "電影 ok")], 64).ids.tolist() == [
-        101,
-        1037,
-        16798,
-        2549,
-        2143,
-        102,
-        100,
-        100,
-        7929,
-        102,
+        *(101, 1037, 16798, 2549, 2143, 102, 100, 100, 7929, 102)
     ]
 
 

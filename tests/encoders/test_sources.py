@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -145,25 +146,8 @@ class TestNew:
 
     def test_a_configuration_stays(self) -> None:
         """Frozen: with another one, whatever is recorded for a new encoder would be trained again."""
-        assert sources.SIZES["tiny"].config(30_522) == {
-            "model_type": "bert",
-            "vocab_size": 30_522,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 256,
-            "max_position_embeddings": 128,
-            "type_vocab_size": 2,
-            "pad_token_id": 0,
-            "hidden_act": "gelu",
-            "hidden_dropout_prob": 0.1,
-            "attention_probs_dropout_prob": 0.1,
-            "initializer_range": 0.02,
-            "layer_norm_eps": 1e-12,
-            "tie_word_embeddings": True,
-            "is_decoder": False,
-            "add_cross_attention": False,
-        }
+        config = json.dumps(sources.SIZES["tiny"].config(30_522))
+        assert hashlib.sha256(config.encode()).hexdigest()[:16] == "5c82d8b695b15acf"
 
     def test_the_padding_id_is_the_tokenizers(self, folders: dict[str, Path]) -> None:
         for kind, folder in folders.items():

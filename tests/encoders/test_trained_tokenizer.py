@@ -18,7 +18,7 @@ from harness.encoders.trained_tokenizer import SPECIAL
 from harness.errors import UserError
 
 SIZE = 512
-WORDS = (
+WORDS = [
     "Correcting",
     "contrasting",
     "corrected",
@@ -29,7 +29,7 @@ WORDS = (
     "masks",
     "Über",
     "naïve",
-)
+]
 
 
 def texts(seed: int = 0) -> list[str]:

@@ -7,16 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from hypothesis import given
-from hypothesis import strategies as st
 from questions import LENGTH, READING, windows
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from harness.answers import SpanReading, as_label, of_label, token_span
 from harness.encoders.tokens import Tokeniser, Windows
-from harness.encoders.tokens.reading import _windows
-from harness.encoders.tokens.tokeniser import PairFrame
 from harness.errors import UserError
 from harness.tasks.rows import Rows
 
@@ -86,32 +82,6 @@ def test_an_answer_comes_back_from_its_tokens(answer: str, tokeniser: Tokeniser)
                 inside.append(TEXT[begin:end].strip())
         assert inside
         assert set(inside) == {answer}
-
-
-@given(st.integers(0, 90), st.integers(0, 12), st.integers(2, 40), st.integers(0, 60))
-def test_windows_of_a_naive_walk(content: int, question: int, room: int, stride: int) -> None:
-    """Each token of the context is in a window at its own place; neighbours share `stride` tokens; all but the last are full."""
-    two, shared = np.array([[1, 0]]), min(stride, room // 2)
-    frame = PairFrame(two, np.array([[2, 0], [2, 0]]), two, (0, 1))
-    ids, places = np.arange(100, 100 + content, dtype=np.int32), np.arange(2 * content, dtype=np.int32).reshape(-1, 2)
-    tokens = _windows(np.full(question, 7, np.int32), ids, places, frame, room, shared)
-    start, expected = 0, []
-    while True:
-        expected.append((start, min(content, start + room)))
-        if start + room >= content:
-            break
-        start += room - shared
-    assert len(tokens) == len(expected)
-    assert tokens.places is not None
-    for number, (first, last) in enumerate(expected):
-        sequence, left = tokens.take([number]), 1 + question + 2
-        assert sequence.places is not None
-        assert sequence.ids.tolist() == [1, *[7] * question, 2, 2, *range(100 + first, 100 + last), 1]
-        assert sequence.types.tolist() == [0] * left + [1] * (last - first) + [0]
-        np.testing.assert_array_equal(sequence.places[left:-1], places[first:last])
-        assert (sequence.places[:left] == -1).all()
-        assert (sequence.places[-1] == -1).all()
-        assert sequence.special.tolist() == [True, *[False] * question, True, True, *[False] * (last - first), True]
 
 
 @pytest.mark.parametrize(("length", "stride"), [(64, 16), (50, 1), (512, 128)])

@@ -1,4 +1,4 @@
-"""Each loss of whole sequences against a loop written from the formula, float64 gradients, closed forms and degenerate batches."""
+"""Each loss of sequences and masked tokens against a loop written from the formula, float64 gradients, closed forms and degenerate batches."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from objectives.formulas import assert_finite_gradients, cosine, leaf, normal
+from objectives.formulas import assert_connected_zero, assert_finite_gradients, cosine, leaf, normal
 from torch import Tensor
 
-from harness.objectives.losses import simclr, simsiam, supervised_contrastive
+from harness.objectives.losses import masked_lm, sequence_contrastive, simclr, simsiam, supervised_contrastive
 
 REDUCTIONS = ("mean", "mean_valid", "sum")
 
@@ -150,3 +150,69 @@ class TestSimsiam:
         loss = simsiam(h0, hk, z0, zk)
         assert loss.item() == 0.0
         assert_finite_gradients(loss, z0, zk)
+
+
+def naive_masked_lm(logits: Tensor, targets: Tensor) -> float:
+    total = 0.0
+    for row, target in zip(logits.tolist(), targets.tolist(), strict=True):
+        total -= math.log(math.exp(row[target]) / sum(math.exp(value) for value in row))
+    return total / len(targets)
+
+
+class TestMaskedLm:
+    def test_equals_the_formula(self) -> None:
+        logits, targets = normal(6, 11), torch.tensor([0, 10, 3, 3, 7, 1])
+        assert masked_lm(logits, targets).item() == pytest.approx(naive_masked_lm(logits, targets), rel=1e-12)
+
+    def test_gradient(self) -> None:
+        targets = torch.tensor([0, 4, 2])
+        assert torch.autograd.gradcheck(lambda logits: masked_lm(logits, targets), (leaf(normal(3, 5)),))
+
+    def test_nothing_selected_is_a_connected_zero(self) -> None:
+        logits = leaf(normal(0, 7))
+        loss = masked_lm(logits, torch.zeros(0, dtype=torch.long))
+        (gradient,) = torch.autograd.grad(loss, (logits,))
+        assert loss.item() == 0.0
+        assert gradient.shape == (0, 7)
+
+    @pytest.mark.parametrize("target", [-100, -1, 6])
+    def test_no_index_is_ignored(self, target: int) -> None:
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            masked_lm(normal(2, 6), torch.tensor([1, target]))
+
+
+def naive_sequence_contrast(corrupted: Tensor, cropped: Tensor, temperature: float) -> float:
+    pairs = list(zip(corrupted.tolist(), cropped.tolist(), strict=True))
+    total = 0.0
+    for k, (mlm, crop) in enumerate(pairs):
+        for anchor, partner in ((mlm, crop), (crop, mlm)):
+            own = math.exp(cosine(anchor, partner) / temperature)
+            rest = sum(
+                math.exp(cosine(anchor, view) / temperature) for j, pair in enumerate(pairs) if j != k for view in pair
+            )
+            total -= math.log(own / (own + rest))
+    return total / (2 * len(pairs))
+
+
+@settings(max_examples=30)
+@given(num_pairs=st.integers(1, 7), temperature=st.floats(0.05, 5.0), seed=st.integers(0, 10_000))
+def test_sequence_contrast_equals_the_loop(num_pairs: int, temperature: float, seed: int) -> None:
+    a, b = normal(num_pairs, 4, seed=seed), normal(num_pairs, 4, seed=seed + 1)
+    loss = sequence_contrastive(a, b, temperature=temperature)
+    assert loss.shape == ()
+    assert loss.dtype == torch.float64
+    assert loss.item() == pytest.approx(naive_sequence_contrast(a, b, temperature), rel=1e-11, abs=1e-14)
+
+
+@pytest.mark.parametrize("num_pairs", [1, 2, 4])
+def test_gradient_of_the_sequence_contrast(num_pairs: int) -> None:
+    inputs = leaf(normal(num_pairs, 3)), leaf(normal(num_pairs, 3, seed=1))
+    assert torch.autograd.gradcheck(lambda a, b: sequence_contrastive(a, b, temperature=0.4), inputs)
+
+
+def test_one_pair_of_sequences_and_none_are_a_connected_zero() -> None:
+    for num_pairs in (0, 1):
+        a, b = leaf(normal(num_pairs, 3)), leaf(normal(num_pairs, 3, seed=1))
+        loss = sequence_contrastive(a, b, temperature=0.3)
+        assert_connected_zero(loss, a, b)
+        assert not loss.signbit()

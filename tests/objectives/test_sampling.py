@@ -47,14 +47,6 @@ class TestSelectFixed:
         assert np.array_equal(selected, expected)
         assert np.array_equal(selected, select_fixed(maskable.astype(int), lengths, probability, uniforms, rounding))
 
-    def test_frequencies(self) -> None:
-        size = 20_000
-        lengths, maskable = np.full(size, 6), np.tile([False, True, True, True, True, True], size)
-        selected = select_fixed(maskable, lengths, 0.25, stream(0, "u").random(6 * size), stream(0, "r").random(size))
-        counts = selected.reshape(size, 6).sum(axis=1)
-        assert_uniform(counts, [1, 2])  # 1.5 a sequence
-        assert_uniform(np.nonzero(selected.reshape(size, 6)[counts == 1])[1], [1, 2, 3, 4, 5])
-
 
 class TestCrop:
     @settings(max_examples=60)
@@ -80,13 +72,6 @@ class TestCrop:
         assert made.tolist() == indices
         assert new_lengths.tolist() == kept
         assert made.dtype == new_lengths.dtype == np.int64
-
-    def test_every_place_is_equally_likely(self) -> None:
-        size = 20_000
-        indices, kept = crop(np.full(size, 11), 0.7, stream(0, "crop").random(size))
-        assert (kept == 8).all()
-        assert_uniform(indices.reshape(size, 8)[:, 1] % 11, [1, 2, 3, 4])
-        assert (indices.reshape(size, 8)[:, 0] % 11 == 0).all()
 
 
 def positives(lengths: Ints, window: int, seed: int = 0) -> Ints:

@@ -19,7 +19,6 @@ from harness.encoders.models.weights import weights_digest
 from harness.encoders.tokens import Examples
 from harness.errors import DivergedError
 from harness.kinds import Predictions
-from harness.methods import DEFINITIONS
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
 from harness.specs import Stage
@@ -35,7 +34,6 @@ from harness.training.loop import (
     train,
 )
 from harness.training.result import TrainingResult
-from harness.training.update import trainable
 
 CPU = torch.device("cpu")
 
@@ -135,33 +133,6 @@ class TestParameters:
         assert taken == [4]
         for name, parameter in module.named_parameters():
             torch.testing.assert_close(parameter.detach().double(), expected[name], rtol=1e-5, atol=1e-6)
-
-    @pytest.mark.parametrize(("kind", "name"), tiny.SPREAD)
-    def test_what_is_trained_moves_and_nothing_else(self, kind: str, name: str, folders: dict[str, Path]) -> None:
-        """The MLM head is trained where the objective uses it, the tied word embeddings once; what is frozen stays."""
-        spec = tiny.OBJECTIVES[name]
-        if DEFINITIONS[spec.name].labelled:
-            stage, inputs = tiny.fine_tuning(folders[kind], spec, steps=2, every=1)
-        else:
-            stage, inputs = tiny.post_training(folders[kind], spec, steps=2)
-        objective = objective_of(folders[kind], stage)
-        before = {n: p.detach().clone() for n, p in objective.named_parameters()}
-        chosen = trainable(objective)
-        assert len({id(p) for p in chosen.values()}) == len(chosen)
-        head = {f"encoder.model.{n.split('/')[1]}" for n in objective.encoder.parts() if n.startswith("mlm_head/")}
-        assert head
-        encoder_alone = spec.name in ("auxiliary_mlm", "frozen_head")
-        part = "encoder." if encoder_alone else "auxiliary."
-        has_frozen = encoder_alone or spec.params.get("replacements") == "converged"
-        frozen = {n for n in before if has_frozen and n.startswith(part)}
-        frozen |= before.keys() - head if spec.name == "mlm_head" else set()
-        uses_head = "masked_lm" in objective.weights or spec.name == "prompt"
-        assert (head <= chosen.keys()) == uses_head
-        assert before.keys() - chosen.keys() == frozen | (set() if uses_head else head)
-        train(objective, inputs, stage.optim, stage.seed)
-        after = dict(objective.named_parameters())
-        still = {n for n in before if torch.equal(before[n], after[n])}
-        assert still == before.keys() - chosen.keys()
 
 
 class TestCompact:

@@ -14,7 +14,6 @@ import pytest
 import tiny
 import torch
 
-from harness.encoders.models.batch import Batch
 from harness.encoders.models.weights import checked_weights, weights_digest
 from harness.methods import definition_of
 from harness.objectives.classification import CrossEntropy
@@ -90,39 +89,6 @@ class TestEveryObjective:
         stage, inputs = tiny.post_training(folders[kind], tiny.OBJECTIVES[name], steps=1)
         record = record_of(folders[kind], tmp_path, stage, inputs)
         assert record.status == "failed"
-
-    @pytest.mark.parametrize(("kind", "name"), [("roberta", "mlm"), ("bert", "electra-shallow")])
-    def test_relative_positions_survive_into_fine_tuning(
-        self, kind: str, name: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """An encoder's are trained by any objective, they lie in the weights, the child predicts with them, and it trains
-        them on."""
-        folder = folders[kind]
-        stage, inputs = tiny.post_training(folder, tiny.OBJECTIVES[name], lr=5e-3, relative=(32, 128))
-        record_of(folder, tmp_path, stage, inputs, keep_weights=True)
-        weights = checked_weights(Storage(str(tmp_path)), stage.key)[0]
-        (table,) = [n for n in weights if n.endswith("relative_positions.table")]
-        assert table.startswith("encoder/")
-        assert weights[table].abs().max() > 1e-3
-
-        built: list[CrossEntropy] = []
-        initialise = CrossEntropy.build
-        monkeypatch.setattr(CrossEntropy, "build", lambda self: (built.append(self), initialise(self))[1])
-        child, inputs = tiny.fine_tuning(folder, init=Parent(stage), steps=4, every=4)
-        record = record_of(folder, tmp_path, child, inputs, keep_weights=True)
-        assert record.status == "done"
-        after = checked_weights(Storage(str(tmp_path)), child.key)[0]
-        assert not torch.equal(after[table], weights[table])
-
-        (module,) = built
-        tokens = tiny.tokens(folder, tiny.texts(30, 2)[0])
-        module.eval()
-        with torch.no_grad():
-            found = module.predict(Batch.of(tokens, torch.device("cpu"))).numpy()
-            np.testing.assert_allclose(found, record.predictions["dev"].logits, atol=1e-5)
-            module.encoder.relative_positions.table.zero_()
-            without = module.predict(Batch.of(tokens, torch.device("cpu"))).numpy()
-        assert np.abs(found - without).max() > 1e-4
 
 
 class TestChain:

@@ -35,14 +35,6 @@ def test_pauses_do_not_count(clock: list[float]) -> None:
     assert speed.seconds_left == 12.0
 
 
-def test_a_report_is_due_every_few_seconds(clock: list[float]) -> None:
-    watch, found = Stopwatch(10), []
-    for _ in range(9):
-        clock[0] += 1.0
-        found.append(watch.due())
-    assert found == [False, True] * 4 + [False]
-
-
 def test_a_record_names_it(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens without padding of each row that was trained on; and the loop reports its updates on the way."""
     monkeypatch.setattr(result, "REPORT_SECONDS", 0.0)
