@@ -223,38 +223,35 @@ class Tokeniser:
             for ids, places in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
         ]
 
+    def _probe(self, texts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ids and types [n, 2] of a sequence of so many texts, and the places of their own tokens in it."""
+        probe = self([(_PROBE,) * texts], 512)
+        return np.stack([probe.ids, probe.types], axis=1).astype(np.int64), np.flatnonzero(~probe.special)
+
+    def _refused(self, where: str) -> UserError:
+        kind = type(self._tokenizer).__name__
+        return UserError(f"The tokenizer ({kind}) puts no special token {where}; name an encoder of a BERT-like kind.")
+
     @property
     def pair_frame(self) -> PairFrame:
         """Derived from a tokenised pair of texts. Raises UserError where it puts no special token between them."""
-        probe = self([(_PROBE, _PROBE)], 512)
-        outside = np.stack([probe.ids.astype(np.int64), probe.types.astype(np.int64)], axis=1)
-        inside = np.flatnonzero(~probe.special)
+        placed, inside = self._probe(2)
         half = len(inside) // 2
         if not half or inside[half] == inside[half - 1] + 1:
-            raise UserError(
-                f"The tokenizer ({type(self._tokenizer).__name__}) puts no special token between two texts; name an encoder of a "
-                "BERT-like kind."
-            )
+            raise self._refused("between two texts")
         first, last = inside[half - 1], inside[half]
-        types = int(probe.types[first]), int(probe.types[last])
-        return PairFrame(outside[: inside[0]], outside[first + 1 : last], outside[inside[-1] + 1 :], types)
+        types = int(placed[first, 1]), int(placed[last, 1])
+        return PairFrame(placed[: inside[0]], placed[first + 1 : last], placed[inside[-1] + 1 :], types)
 
     @property
     def frame(self) -> Frame:
         """Derived from one tokenised text. Raises UserError when it adds no last token."""
-        probe = self([(_PROBE,)], 512)
-        inside = np.flatnonzero(~probe.special)
-        placed = np.stack([probe.ids.astype(np.int64), probe.types.astype(np.int64)], axis=1)
+        placed, inside = self._probe(1)
         if not len(inside) or inside[-1] + 1 == len(placed):
-            raise UserError(
-                f"The tokenizer ({type(self._tokenizer).__name__}) puts no special token after a text; name an encoder of a "
-                "BERT-like kind."
-            )
-        last = placed[inside[-1] + 1 :]
-        separator = self._tokenizer.sep_token_id
-        return Frame(
-            placed[: inside[0]], last, int(last[0, 0] if separator is None else separator), int(placed[inside[0], 1])
-        )
+            raise self._refused("after a text")
+        last, separator = placed[inside[-1] + 1 :], self._tokenizer.sep_token_id
+        separator = int(last[0, 0] if separator is None else separator)
+        return Frame(placed[: inside[0]], last, separator, int(placed[inside[0], 1]))
 
 
 _CONFIGS = ("config.json", "tokenizer_config.json")
