@@ -202,7 +202,7 @@ OBJECTIVES: dict[str, Objective] = {
     "mlm-special": of_method("mlm", mask_special_tokens=True),
     "cssl-simclr": of_method("cssl", temperature=0.2, contrast_group=4),
     "cssl-simsiam": of_method("cssl", contrast="simsiam"),
-    # Its own 0.05 makes float32 errors of a cosine (6e-8) 1.2e-6 of a loss; tests/objectives/test_simcse.py has it in double precision.
+    # Its own 0.05 makes float32 errors of a cosine (6e-8) 1.2e-6 of a loss.
     "simcse": of_method("simcse", temperature=0.2, contrast_group=4),
     "taco": of_method("taco", **_TOKENS),
     "taco-concentrated": of_method("taco", **_TOKENS, concentrated=True),

@@ -117,20 +117,6 @@ def test_first_tokens_alone(lengths: list[int], more: int) -> None:
     same_gradients(leaves, gradients, total)
 
 
-@pytest.mark.parametrize("more", [0, 16])
-@pytest.mark.parametrize("shape", LENGTHS)
-def test_without_gradient_it_is_the_same(shape: str, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's own kernel over one padded block, and ours over groups."""
-    lengths, packed = LENGTHS[shape], packing_of(LENGTHS[shape])
-    q, k, v = drawn(sum(lengths) + more, 3)
-    grouped = attended(q.requires_grad_(), k, v, packed).detach()
-    monkeypatch.setattr(Packing, "layout", lambda *_: pytest.fail("went through groups"))
-    monkeypatch.setattr(MODULE, "training", False)
-    with torch.no_grad():
-        padded = attended(q.detach(), k, v, packed)
-    torch.testing.assert_close(grouped[:, : sum(lengths)], padded[:, : sum(lengths)], atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("first_tokens_only", [False, True])
 @pytest.mark.parametrize("lengths", [[3, 1, 2], [2, 2]], ids=str)
@@ -149,30 +135,6 @@ def test_gradient_check(lengths: list[int], first_tokens_only: bool, dropout: fl
         return packed_attention(MODULE, q, k, v, None, None, dropout, packing=packed)[0]
 
     assert torch.autograd.gradcheck(once, leaves)
-
-
-@pytest.mark.parametrize("first_tokens_only", [False, True])
-def test_dropout_drops_weights(first_tokens_only: bool) -> None:
-    """With a value of its own for each key the weights can be read: each is 0 or 1 / (1 - p) of what it was."""
-    lengths, p = [40, 33, 21, 40], 0.25
-    packed = packing_of(lengths)
-    packed = packed.only_first() if first_tokens_only else packed
-    total, width = sum(lengths), max(lengths)
-    generator = torch.Generator().manual_seed(2)
-    q, k = (torch.randn(1, HEADS, total, width, generator=generator) for _ in range(2))
-    v = torch.cat([torch.eye(n, width) for n in lengths]).expand(1, HEADS, total, width)
-    torch.manual_seed(6)
-    whole, dropped = (
-        packed_attention(MODULE, q.requires_grad_(), k, v, None, 0.1, rate, packing=packed)[0].detach()
-        for rate in (0.0, p)
-    )
-    asked = packed.first if first_tokens_only else torch.arange(total)
-    whole, dropped = whole[:, asked], dropped[:, asked]
-    kept = dropped != 0
-    torch.testing.assert_close(dropped, torch.where(kept, whole / (1 - p), 0))
-    count = int((whole != 0).sum())
-    assert count == HEADS * (len(lengths) * sum(lengths) // 4 if first_tokens_only else sum(n * n for n in lengths))
-    assert abs(int(kept.sum()) / count - (1 - p)) < 5 * (p * (1 - p) / count) ** 0.5
 
 
 @pytest.mark.parametrize("first_tokens_only", [False, True])

@@ -87,13 +87,6 @@ class TestEmbeddings:
         embedded.square().sum().backward()
         assert encoder.base.embeddings.word_embeddings.weight.grad.abs().sum() > 0
 
-    @pytest.mark.parametrize("kind", [kind for kind in tiny.KINDS if kind != "electra"])
-    def test_words_alone(self, kind: str, folders: dict[str, Path]) -> None:
-        encoder = tiny.encoder(folders[kind])
-        table = encoder.base.embeddings.word_embeddings.weight
-        states = torch.randn(4, encoder.hidden_size, generator=torch.Generator().manual_seed(0))
-        torch.testing.assert_close(encoder.embedding_logits(states), states @ table.T)
-
     def test_words_of_another_width(self, folders: dict[str, Path]) -> None:
         encoder = tiny.encoder(folders["electra"])
         with pytest.raises(ValueError, match="are 16 wide and its hidden states 32: take an encoder"):

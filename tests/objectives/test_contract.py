@@ -15,7 +15,6 @@ from harness.contract.objectives import OF_OBJECTIVE, Subject, seen
 from harness.encoders.tokens import ClozeExamples
 from harness.methods import definition_of
 from harness.objectives.base import embedding_std
-from harness.training.forward_backward import autocast
 from harness.training.update import trainable
 
 CPU = torch.device("cpu")
@@ -70,13 +69,6 @@ class TestObjectiveContract:
         moved = Subject(one.module, one.examples.take(order), None if one.labels is None else one.labels[order])
         for term, value in one.terms().items():
             assert moved.terms()[term].item() == pytest.approx(value.item(), abs=1e-5)
-
-    def test_half_precision_is_near_single(self, name: str, bert: Path) -> None:
-        one = tiny.subject(bert, name)
-        with autocast(CPU, "fp16"):
-            terms = one.terms()
-        for term, value in one.terms().items():  # sampled tokens may differ, so it is not bit-identical
-            assert terms[term].item() == pytest.approx(value.item(), rel=0.02, abs=0.01)
 
 
 @pytest.mark.parametrize(("kind", "name"), COUNTED)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from harness.objectives.masking import crop, sample_negatives, sample_positives, select_fixed
+from harness.objectives.masking import corrupt, crop, sample_negatives, sample_positives, select, select_fixed
 from harness.streams import stream
 
 Ints = NDArray[np.int64]
@@ -157,3 +157,40 @@ class TestSampleNegatives:
             assert_uniform(drawn[:, 0], others)
             for sequence in others:
                 assert_uniform(drawn[drawn[:, 0] == sequence, 1], list(range(lengths[sequence])))
+
+
+MASK = 103
+
+
+class TestSelect:
+    def test_exact(self) -> None:
+        maskable = np.array([True, True, True, False, True])
+        uniforms = np.array([0.0, 0.149, 0.15, 0.0, 0.99])
+        selected = select(maskable, 0.15, uniforms)
+        assert selected.tolist() == [True, True, False, False, False]  # strict: u = p is not selected
+        assert selected.dtype == maskable.dtype
+
+    @settings(max_examples=60)
+    @given(length=st.integers(0, 40), p_m=st.floats(0, 1), p_c=st.floats(0, 1), seed=st.integers(0, 999))
+    def test_laws(self, length: int, p_m: float, p_c: float, seed: int) -> None:
+        maskable = stream(seed, "maskable").random(length) < 0.8
+        view0 = select(maskable, p_m, stream(seed, "view-0").random(length))
+        for k in (1, 2):
+            uniforms = stream(seed, "view-k", k).random(length)
+            view = select(maskable, p_c, uniforms, excluded=view0)
+            assert not (view & view0).any()
+            assert not ((view | view0) & ~maskable).any()
+            assert not (view & (uniforms >= p_c)).any()
+            assert not (select(maskable, p_c / 2, uniforms, excluded=view0) & ~view).any()  # grows with p
+
+
+IDS = [10, 11, 12, 13, 14, 15]
+SELECTED = [True, True, True, True, True, False]
+ACTIONS = [0.0, 0.799, 0.8, 0.899, 0.9, 0.0]
+RANDOM = [90, 91, 92, 93, 94, 95]
+
+
+class TestCorrupt:
+    def test_bands(self) -> None:
+        given = map(np.array, (IDS, SELECTED, ACTIONS, RANDOM))
+        assert corrupt(*given, mask_id=MASK).tolist() == [MASK, MASK, 92, 93, 14, 15]
