@@ -177,18 +177,6 @@ def test_every_field_but_labels_changes_the_key(kind: type, name: str) -> None:
     assert (other.key == FINE.key) == ((kind, name) in LABELS)
 
 
-@pytest.mark.parametrize(("kind", "name"), EVERY, ids=lambda x: x if isinstance(x, str) else x.__name__)
-def test_an_earlier_stage_counts_as_much(kind: type, name: str) -> None:
-    """Changed in the parent, every field but labels changes the child's key; the grandparent's stays."""
-    if (kind, name) in {(Selection, "metric"), (Selection, "every"), (Stage, "selection")}:
-        parent = altered(replace(POST, selection=Selection("accuracy")), kind, name, OTHER[kind][name])
-        before = replace(FINE, init=Parent(replace(POST, selection=Selection("accuracy"))))
-    else:
-        parent, before = altered(POST, kind, name, OTHER[kind][name]), FINE
-    after = replace(FINE, init=Parent(parent))
-    assert (after.key == before.key) == ((kind, name) in LABELS)
-
-
 def test_execution_and_labels_of_a_run_are_no_part_of_a_stage() -> None:
     run = Run(FINE, "CMLM", "cmlm", "toy", 100, 2, 31)
     assert replace(run, row="w/o CL", method="tapt", task="x", size=0, subset=9, seed=1).stage.key == FINE.key
@@ -249,11 +237,6 @@ def test_what_is_not_finite_or_has_no_canonical_form_is_refused(bad: Any) -> Non
             digest_of(value)
     with pytest.raises(ValueError, match="no canonical form"):
         _ = replace(FINE, optim=replace(FINE.optim, lr=bad)).key
-
-
-@pytest.mark.parametrize(("name", "new"), [("dev", None), ("tests", ()), ("tests", TESTS[::-1]), ("tests", TESTS[:1])])
-def test_an_evaluation_set_more_or_less_is_another_stage(name: str, new: Any) -> None:
-    assert altered(FINE, Data, name, new).key != FINE.key
 
 
 def test_true_is_not_one_and_text_is_no_number() -> None:
@@ -373,23 +356,6 @@ def parents_of(stage: st.SearchStrategy[Stage]) -> st.SearchStrategy[Parent]:
 
 roots = stages_from(st.builds(Encoder, digests, st.text(max_size=5)))
 chains = roots | stages_from(parents_of(roots | stages_from(parents_of(roots))))
-
-
-@settings(max_examples=200)
-@given(numbers)
-def test_the_canonical_float_is_its_own_canonical_form(x: float) -> None:
-    once = canonical(x)
-    assert canonical(once) == once
-    assert once == pytest.approx(x, rel=1e-11)
-    assert digest_of(Optim(x, 1, 1)) == digest_of(Optim(once, 1, 1))
-
-
-@settings(max_examples=100)
-@given(params, st.randoms(use_true_random=False))
-def test_the_order_of_a_mapping_does_not_matter(values: dict[str, Any], random: Any) -> None:
-    items = list(values.items())
-    random.shuffle(items)
-    assert digest_of(Objective("x", 1, dict(items))) == digest_of(Objective("x", 1, values))
 
 
 @settings(max_examples=100)

@@ -21,9 +21,7 @@ from harness.planning.aggregation import (
     RULES,
     Aggregation,
     average,
-    best_configurations,
     mean,
-    std,
     subset_means,
     subset_std,
 )
@@ -97,22 +95,6 @@ def naive_std(values: Sequence[float], ddof: int) -> float | None:
     return float(squares / (len(values) - ddof)) ** 0.5
 
 
-@pytest.mark.parametrize("name", RULES)
-@settings(max_examples=40)
-@given(runs=RUNS, k=st.integers(1, 9))
-def test_a_rule_is_its_naive_loop(name: str, runs: Runs, k: int) -> None:
-    found = RULES[name].summary(frame(runs), k)
-    value, scores = NAIVE[name](runs, k)
-    assert found.value == value
-    assert sorted(found.scores) == sorted(scores)
-
-
-@given(st.lists(SCORE, min_size=1, max_size=8), st.integers(0, 1))
-def test_the_spread_is_its_naive_loop(values: list[float], ddof: int) -> None:
-    expected = naive_std(values, ddof)
-    assert std(values, ddof) == (None if expected is None else pytest.approx(expected, abs=1e-12))
-
-
 @given(RUNS, st.integers(1, 8), st.randoms(use_true_random=False))
 def test_rules_select_by_dev_alone_and_not_by_order(runs: Runs, k: int, chance: random.Random) -> None:
     """Top k of all is the mean, top 1 the best; test scores decide nothing; without ties the order does not either."""
@@ -150,29 +132,6 @@ def test_an_average_weighs_groups_of_columns_equally() -> None:
     assert average(values, [["mnli"], ["mnli_mm"], ["qnli"]]) == pytest.approx((0.8 + 0.7 + 0.6) / 3)
     assert average(values, [["mnli", "mnli_mm"], ["qnli"]]) == pytest.approx((0.75 + 0.6) / 2)
     assert average(values, [["mnli"], ["qnli"]]) == mean([0.8, 0.6])
-
-
-@settings(max_examples=20)
-@given(
-    st.dictionaries(
-        st.tuples(st.sampled_from("ab"), st.sampled_from(["x", "y", "z"])), RUNS.filter(len), min_size=1, max_size=6
-    ),
-    st.sampled_from(sorted(RULES)),
-)
-def test_the_best_configuration_is_that_of_a_naive_loop(runs: dict[tuple[str, str], Runs], name: str) -> None:
-    rows = [
-        {"task": task, "configuration": configuration, "dev": dev, "test": test}
-        for (task, configuration), each in runs.items()
-        for dev, test in each
-    ]
-    found = best_configurations(pd.DataFrame(rows), ["task"], RULES[name], 2)
-    for task in {task for task, _ in runs}:
-        best, highest = "", -1.0
-        for (other, configuration), each in runs.items():
-            value = NAIVE[name]([(dev, dev) for dev, _ in each], 2)[0]
-            if other == task and value > highest:
-                best, highest = configuration, value
-        assert found[task] == best
 
 
 # ------------------------------------------------------------------------------------------------- through the table

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,57 +19,6 @@ from harness.planning.estimate import (
     remaining,
 )
 from harness.specs import Record
-
-Took = Callable[[Timed, float], float]
-"""Seconds of a stage that begins at a moment."""
-
-
-def simulated(stages: list[Timed], slots: int, took: Took) -> Iterator[tuple[int, float, float]]:
-    """A bench of independent stages on `slots` slots: after each end how many have ended, what is estimated, and the truth."""
-    waiting, ended = stages[::-1], list[Timed]()
-    running: list[tuple[float, int, Timed, float]] = []
-    moments: list[tuple[list[Timed], list[Timed], list[Timed], float]] = []
-    now, count = 0.0, 0
-    while waiting or running:
-        while waiting and len(running) < slots:
-            stage, count = waiting.pop(), count + 1
-            heapq.heappush(running, (now + took(stage, now), count, stage, now))
-        now, _, stage, began = heapq.heappop(running)
-        ended.append(Timed(stage.cost, now - began))
-        still = [Timed(each.cost, now - since) for _, _, each, since in running]
-        moments.append((list(ended), still, waiting[::-1], now))
-    for before, still, rest, at in moments[:-1]:
-        found = remaining(before, still, rest, slots)
-        assert found is not None
-        yield len(before), found, now - at
-
-
-def fine_tunings(count: int, seed: int = 0) -> list[Timed]:
-    """Stages whose costs differ tenfold, the dearest first, as the pool starts them."""
-    draw = random.Random(seed)
-    return [Timed(1e12 * 10**power) for power in sorted((draw.random() for _ in range(count)), reverse=True)]
-
-
-@pytest.mark.parametrize("slots", [1, 2, 5])
-def test_without_noise_it_is_exact_from_the_first_end(slots: int) -> None:
-    for _, found, truth in simulated(fine_tunings(60), slots, lambda stage, _: stage.cost / 1e11):
-        assert found == pytest.approx(truth, rel=0.05, abs=2.0)
-
-
-def test_it_follows_a_machine_that_becomes_four_times_slower() -> None:
-    """After a change of speed the estimate is soon within a third of the truth and stays there; a mean over all stages would
-    not."""
-    stages = [Timed(1e12)] * 80
-    slow_from = 40 * 10.0
-    found = {
-        ended: each / truth
-        for ended, each, truth in simulated(stages, 1, lambda s, now: s.cost / 1e11 * (4 if now >= slow_from else 1))
-    }
-    assert all(0.66 < ratio < 1.5 for ended, ratio in found.items() if ended >= 56)
-    over_all = {
-        ended: (40 * 10 + (ended - 40) * 40) / ended * (80 - ended) / ((80 - ended) * 40) for ended in range(41, 80)
-    }
-    assert all(abs(found[ended] - 1) < abs(over_all[ended] - 1) for ended in range(45, 80))
 
 
 def test_slots_share_the_work_and_the_longest_stage_bounds_it() -> None:

@@ -71,16 +71,6 @@ def keys(runs: Sequence[Run]) -> set[str]:
 # -------------------------------------------------------------------------------------------------- the paper's numbers
 
 
-def test_240_runs_are_new_and_60_are_those_of_the_few_shot_table() -> None:
-    noisy, few_shot = resolve_table("scl_noisy", "paper"), resolve_table("scl_few_shot", "paper")
-    ours, theirs = planned(noisy), make_plan(few_shot, None, UNREAD)
-    assert len(ours.runs) == len(keys(ours.runs)) == 300
-    assert len(keys(ours.runs) & keys(theirs.runs)) == 60
-    assert keys([run for run in ours.runs if run.row in LOSSES]) == keys([r for r in theirs.runs if r.size == 100])
-    assert {run.stage.optim.steps for run in ours.runs} == {700}, "with copies as many updates as without"
-    assert {run.stage.data.train.rows for run in ours.runs} == {100, 400}
-
-
 # ----------------------------------------------------------------------------------------------------- the training sets
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,6 @@ from harness.views.notes import mlm_head_notes, weight_sentences
 SHAPE = {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "vocab_size": 50265}
 SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512, "vocab_size": 30522}
 ROBERTA = Located(Encoder("unresolved:roberta-base", "roberta-base"), None, SHAPE, None)
-TINY_NEW = Located(Encoder("4" * 32, "new:tiny"), None, {**SMALL, "model_type": "bert"}, None, new=True)
 TINY = Located(Encoder("7" * 32, "tiny"), None, SMALL, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 
 
@@ -55,10 +53,6 @@ def few_shot() -> Plan:
 @pytest.fixture(scope="module")
 def ablation() -> Plan:
     return plan("ablation")
-
-
-def phases(made: Plan) -> Counter[str]:
-    return Counter(stage.phase for stage in made.stages.values())
 
 
 # ---------------------------------------------------------------------------------------------- the papers' arithmetic
@@ -111,37 +105,6 @@ def test_masks_need_a_mask_token(few_shot: Plan) -> None:
     items: Any = [SimpleNamespace(name="a run", stage=stage) for stage in few_shot.stages.values()]
     with pytest.raises(UserError, match="a run masks tokens, but the tokenizer of roberta-base has no mask token"):
         check_masks(items, SimpleNamespace(vocabulary=Vocabulary(50_265, None)), ROBERTA)
-
-
-def test_one_mnli_run_serves_two_columns(few_shot: Plan) -> None:
-    columns = [name for name, column in few_shot.resolved.columns.items() if column.task == "mnli"]
-    runs = [run for run in few_shot.runs if run.task == "mnli"]
-    assert columns == ["mnli", "mnli_mm"]
-    assert len(runs) == 4 * 3 * 15
-    assert all([rows.name for rows in run.stage.data.tests] == ["mnli/matched", "mnli/mismatched"] for run in runs)
-    assert {run.stage.data.dev.name for run in runs if run.stage.data.dev} == {"mnli/dev"}
-
-
-def test_tables_share_what_is_one_computation(few_shot: Plan, ablation: Plan) -> None:
-    """CMLM: of Table 3's 600 runs 240 are Table 1's (CMLM is CMLM, w/o CL is TAPT): 2 x 4 tasks x 2 sizes x 15;
-    360 fine-tunings and as many post-trainings are new."""
-
-    def leaves(made: Plan, row: str) -> dict[Any, Stage]:
-        return {
-            (r.task, r.size, r.subset, r.seed): r.stage
-            for r in made.runs
-            if r.row == row and r.size in (100, 1000) and r.task in ablation.resolved.tasks
-        }
-
-    for ours, theirs in (("CMLM", "CMLM"), ("w/o CL", "TAPT")):
-        here, there = leaves(ablation, ours), leaves(few_shot, theirs)
-        assert len(here) == 120
-        assert {cell: [s.key for s in leaf.chain] for cell, leaf in here.items()} == {
-            cell: [s.key for s in leaf.chain] for cell, leaf in there.items()
-        }
-    shared = [few_shot.stages[key] for key in ablation.stages if key in few_shot.stages]
-    assert Counter(stage.phase for stage in shared) == {"fine-tune": 240, "post-train": 240}
-    assert len(ablation.stages) - len(shared) == 360 + 360
 
 
 def test_a_plan_takes_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,14 +177,6 @@ def test_an_override_changes_the_keys_it_should(text: str, changed: set[tuple[st
     before, after = keyed(plan("few_shot", **ONE)), keyed(plan("few_shot", **ONE, set=(text,)))
     assert set(before) == set(after) == ALL
     assert {stage for stage in before if before[stage] != after[stage]} == changed
-
-
-def test_a_rows_own_setting_wins_over_the_command_line() -> None:
-    def leaves(**more: Any) -> dict[str, str]:
-        return {run.row: run.stage.key for run in plan("ablation", **{**ONE, "sizes": (100,)}, **more).runs}
-
-    before, after = leaves(), leaves(set=("cmlm.alpha=0.3",))
-    assert {row for row in before if before[row] != after[row]} == {"CMLM", "w/ SimCLR", "w/o MLM", "w/o CRM"}
 
 
 def test_a_setting_that_no_row_takes_is_refused() -> None:

@@ -37,17 +37,6 @@ def updates(runs: tuple[Run, ...], row: str, phase: str) -> set[int]:
     return {stage.optim.steps for run in runs if run.row == row for stage in run.stage.chain if stage.phase == phase}
 
 
-@pytest.mark.parametrize(("table", "row", "runs"), [("unlabelled", "100", 360), ("views", "K = 1", 300)])
-def test_the_first_point_of_each_figure_is_table_1(table: str, row: str, runs: int) -> None:
-    """The counts of the paper's setting, and 60 runs that are CMLM's of Table 1: fine-tuning and post-training."""
-    figure, first = (plan_of(resolved(name, "paper")) for name in (table, "few_shot"))
-    assert len(figure.runs) == runs == len({run.stage.key for run in figure.runs})
-    common = figure.stages.keys() & first.stages.keys()
-    assert len(common) == 120
-    assert common == {stage.key for run in figure.runs if run.row == row for stage in run.stage.chain}
-    assert {name.split("/")[0] for key in common for name in first.names()[key]} == {"CMLM"}
-
-
 def test_further_texts_cost_no_update_unless_epochs_are_kept() -> None:
     runs = plan_of(resolved("unlabelled", "paper")).runs
     assert updates(runs, "100", "post-train") == updates(runs, "2500", "post-train") == {650}

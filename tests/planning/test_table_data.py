@@ -48,13 +48,8 @@ def quick(source: TextSource) -> Plan:
 @pytest.mark.parametrize(
     "texts",
     [
-        (),
-        ("cmlm.alpha=0.3", "cmlm.p_c=0.5"),
-        ("scl.temperature=0.07", "scl.lam=0.4", "cssl.temperature=0.2"),
-        ("fine_tune.lr=1e-5",),
-        ("post_train.batch_size=12",),
-        ("fine_tune.epochs=3",),
-        ("post_train.epochs=7", "post_train.batch_size=16"),
+        ("cmlm.alpha=0.3", "scl.temperature=0.07", "cssl.temperature=0.2"),
+        ("post_train.epochs=7", "post_train.batch_size=16", "fine_tune.lr=1e-5"),
         ("optim.dropout=0", "max_length=64"),
     ],
     ids=str,

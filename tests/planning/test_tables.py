@@ -15,7 +15,6 @@ from test_answers import predictions as answers
 
 from harness.errors import UserError
 from harness.kinds import Predictions
-from harness.methods import METHODS, hyperparameters
 from harness.planning.recipe import MlmHead, Phase, PreTrain, fraction_of
 from harness.planning.row import Row
 from harness.planning.table import Column, Preset, Table, load_table, table_names
@@ -83,14 +82,6 @@ def test_what_no_chosen_row_uses_is_no_deviation() -> None:
     assert alone.comparable
     assert alone.deviations == ()
     assert not resolve_table(table, "paper", methods=("tapt",), set=("post_train.lr=1",)).comparable
-
-
-def test_rows_are_rows_of_known_methods() -> None:
-    for name in table_names():
-        resolved = resolve_table(name, **({} if load_table(name).tasks else {"tasks": ("sst2",)}))
-        for row in resolved.rows:
-            for part, values in row.settings.items():
-                hyperparameters(METHODS[part], values, f"{name}, row {row.name}")
 
 
 def change(preset: str = "quick", table: str = "few_shot", **overrides: Any) -> Any:
