@@ -6,7 +6,6 @@ import functools
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.devices import cores
@@ -20,8 +19,7 @@ LATE = 0.1
 """Share of its time that a stage is assumed to need yet when it runs longer than estimated."""
 
 
-@dataclass(frozen=True)
-class Calibration:
+class Calibration(NamedTuple):
     """FLOP/s of one slot on this machine, and the source of that number."""
 
     flops: float

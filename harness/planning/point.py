@@ -21,6 +21,7 @@ from harness.planning.request import (
     Override,
     Request,
     Study,
+    flag_of,
     parse_override,
     same_table,
 )
@@ -42,11 +43,6 @@ class PointTarget(Strict):
     preset: Name
     row: Name
     set: tuple[str, ...] = ()
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """What it gives of a request."""
-        return {name: value for name in ("preset", *TARGET) if (value := getattr(self, name))}
 
 
 _fields: dict[str, Any] = {name: (MODEL_FIELDS[name].annotation, MODEL_FIELDS[name]) for name in TARGET}
@@ -86,11 +82,10 @@ def load_point(path: Path) -> PointFile:
 
 def settings(point: PointFile, places: Places, row: str) -> tuple[Override, ...]:
     """The point's `set` as overrides of its `row`. `places`: of its file."""
-    found = []
-    for key, value in point.set.items():
-        whole = key if "." in key or key in TABLE_WIDE else f"{point.name}.{key}"
-        found.append(_alone(Override(tuple(whole.split(".")), value, origin=places("set", key), in_file=True), row))
-    return tuple(found)
+    whole = {key: key if "." in key or key in TABLE_WIDE else f"{point.name}.{key}" for key in point.set}
+    return tuple(
+        _alone(Override((*whole[key].split("."),), point.set[key], places("set", key), True), row) for key in whole
+    )
 
 
 def _alone(override: Override, row: str) -> Override:
@@ -110,43 +105,39 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
     for file in files:
         point, places = load_point(Path(file)), Places(Path(file))
         target, row = point.target, point.name
-        if not request.table and target:
-            request = _taking(request, {"table": target.table}, places)
-        if target and same_table(request.table, target.table) and asked.preset in (None, target.preset):
-            values = _target_values(load_table(request.table, request.origin("table")), point, target, places)
-            (asked_as,) = values["methods"]
-            row = known_methods(asked_as)
-            if asked.methods is None:
-                values["methods"] = (*(request.methods or ()), asked_as)
-            shared = [
-                parse_override(text, places("target", "set", i), in_file=True) for i, text in enumerate(target.set)
-            ]
-            overrides += [_alone(override, row) for override in shared]
-            taken = {name: value for name, value in values.items() if getattr(asked, name) is None}
-            for name, value in taken.items():
-                if name != "methods" and getattr(request, name) not in (None, value):
-                    raise UserError(
-                        f"{places('target', name)}: differs from {request.origin(name)}; say which holds with --{name.replace('_', '-')}."
-                    )
-            request = _taking(request, taken, places)
         if target:
-            given = target.fields
-            protocol = given.get("protocol") or load_table(target.table, places("target", "table")).protocol
-            studies.append(Study(file, protocol, *(given.get(name, ()) for name in ("tasks", "sizes", "subsets"))))
+            given = {name: value for name in ("preset", *TARGET) if (value := getattr(target, name))}
+            table = load_table(target.table, places("target", "table"))
+            on = (given.get(name, ()) for name in ("tasks", "sizes", "subsets"))
+            studies.append(Study(file, given.get("protocol") or table.protocol, *on))
+            if not request.table:
+                request = _taking(request, {"table": target.table}, places)
+            if same_table(request.table, target.table) and asked.preset in (None, target.preset):
+                asked_as = _row_of(table, point, target, places)
+                row = known_methods(asked_as)
+                shared = [parse_override(text, places("target", "set", i), True) for i, text in enumerate(target.set)]
+                overrides += [_alone(each, row) for each in shared]
+                preset = table.presets.get(target.preset)
+                if given.get("data") in (OWN_DATA, preset and preset.data):
+                    given.pop(
+                        "data", None
+                    )  # a name for where the preset's tasks come from, nothing that a request takes
+                taken = {name: value for name, value in given.items() if getattr(asked, name) is None}
+                for name, value in taken.items():
+                    if getattr(request, name) not in (None, value):
+                        where, theirs = places("target", name), request.origin(name)
+                        raise UserError(f"{where}: differs from {theirs}; say which holds with {flag_of(name)}.")
+                taken |= {"methods": (*(request.methods or ()), asked_as)} if asked.methods is None else {}
+                request = _taking(request, taken, places)
         overrides += settings(point, places, row)
-    _check_shared(overrides)
-    return replace(request, overrides=(*overrides, *request.overrides), studies=tuple(studies))
-
-
-def _check_shared(overrides: Iterable[Override]) -> None:
-    """Raises UserError where points differ in a value that holds for the whole table."""
     held: dict[str, Override] = {}
-    for override in overrides:
-        other = held.setdefault(override.key, override) if not override.row else override
-        if other.value != override.value:
+    for each in (each for each in overrides if not each.row):
+        other = held.setdefault(each.key, each)
+        if other.value != each.value:
             raise UserError(
-                f"{override.place}: {override.key} holds for all rows and differs from {other.place}; name one of the files."
+                f"{each.place}: {each.key} holds for all rows and differs from {other.place}; name one of the files."
             )
+    return replace(request, overrides=(*overrides, *request.overrides), studies=tuple(studies))
 
 
 def _taking(request: Request, values: Mapping[str, Any], places: Places) -> Request:
@@ -155,15 +146,11 @@ def _taking(request: Request, values: Mapping[str, Any], places: Places) -> Requ
     return replace(request, **values, origins={**request.origins, **origins})
 
 
-def _target_values(table: Table, point: PointFile, target: PointTarget, places: Places) -> dict[str, Any]:
-    """What a target gives of a request, by field."""
-    values = target.fields
-    preset = table.presets.get(target.preset)
-    if values.get("data") == OWN_DATA or (preset and preset.data == values.get("data")):
-        values.pop("data", None)  # a name for where the preset's tasks come from, nothing that a request takes
+def _row_of(table: Table, point: PointFile, target: PointTarget, places: Places) -> str:
+    """The row of a target; of a method that the table has no row for, and gets one, the method."""
     names = {text.lower() for row in table.rows for text in (row.name, row.method)}
-    title = "+".join(method.title for method in methods_named(point.name))
-    if target.row.lower() not in names and target.row.lower() != title.lower():
+    if target.row.lower() in names:
+        return target.row
+    if target.row.lower() != "+".join(method.title for method in methods_named(point.name)).lower():
         raise unknown("row", target.row, [row.name for row in table.rows], places("target", "row"))
-    # A method that the table has no row for gets one, but by the method's name, not by its title.
-    return values | {"methods": (target.row if target.row.lower() in names else point.method,)}
+    return point.method

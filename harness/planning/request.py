@@ -40,9 +40,8 @@ OWN_TABLE = "own"
 
 @dataclasses.dataclass(frozen=True)
 class Override:
-    """One changed value. `path`: ('fine_tune', 'lr'), ('cmlm', 'alpha') or ('max_length',). `row`: the row or method whose rows
-    alone it reaches, '' for all. `origin`: where it was set, as errors name it ('--set', 'set'); `in_file`: the origin is the place of
-    this value in a file."""
+    """One changed value. `path`: ('fine_tune', 'lr') or ('max_length',). `row`: the row or method whose rows alone it reaches, '' for all.
+    `origin`: where it was set, as errors name it ('--set', 'set'); `in_file`: that is the place of this value in a file."""
 
     path: tuple[str, ...]
     value: Any
@@ -114,11 +113,9 @@ def _said(group: Group, help: str, metavar: str | None = None, default: Any = No
 class Request:
     """What to compute, and how it is executed.
 
-    `table`: a name or the path of a YAML file. `methods` takes names of rows as written ('w/ SimCLR') or of methods ('cmlm':
-    all its rows); a method without a row gets one ('taco', 'cmlm+scl'). `reference`: the reference rows that it lacks, too. `tasks`: names, YAML files of the user's own, or files of
-    labelled rows, which the fields of that group describe. `protocol`: another than the table's. `encoder`: one, or several comma-separated, whose rows make one table.
-    `studies`: those of the points that it takes. `gpus_per_run` None: what the cluster says. `origins`: where the
-    fields were set that a file or a store gave.
+    `table`: a name or the path of a YAML file. `methods` takes names of rows as written ('w/ SimCLR') or of methods ('cmlm': all its rows); a
+    method without a row gets one ('taco', 'cmlm+scl'). `tasks`: names, YAML files of the user's own, or files of labelled rows, which the
+    fields of that group describe. `studies`: those of the points that it takes. `origins`: where fields were set that a file or a store gave.
     """
 
     table: Text = ""
@@ -302,11 +299,9 @@ def parse_override(text: str, origin: str = "set", in_file: bool = False) -> Ove
 
 def overrides_of(values: Mapping[Any, Any], origin: str = "set") -> tuple[Override, ...]:
     """Values by key ('fine_tune.lr', 'cmlm:fine_tune.lr') or by path (('fine_tune', 'lr'))."""
-    found = []
-    for key, value in values.items():
-        row, _, path = key.rpartition(":") if isinstance(key, str) else ("", "", ".".join(key))
-        found.append(Override(tuple(path.split(".")), value, origin, row=row))
-    return tuple(found)
+    keys = {key if isinstance(key, str) else ".".join(key): value for key, value in values.items()}
+    parts = ((*key.rpartition(":"), value) for key, value in keys.items())
+    return tuple(Override(tuple(path.split(".")), value, origin, row=row) for row, _, path, value in parts)
 
 
 # --------------------------------------------------------------------------------------------------------------- JSON
@@ -350,13 +345,11 @@ def _rooted(request: Request, folder: Path) -> Request:
 
     changes: dict[str, Any] = {name: rooted(getattr(request, name)) for name in ("data", "corpus", *BESIDE)}
     changes["encoder"] = ",".join(map(rooted, request.encoders)) or None
-    if request.table.endswith(YAML):
-        changes["table"] = rooted(request.table)
-    tasks = None if request.tasks is None else tuple(rooted(t) if is_own(t) else t for t in request.tasks)
-    if request.methods is not None:
-        parts = [[rooted(part) if part.endswith(PYTHON) else part for part in m.split("+")] for m in request.methods]
-        changes["methods"] = tuple(map("+".join, parts))
-    return replace(request, **changes, tasks=tasks)
+    changes["table"] = rooted(request.table) if request.table.endswith(YAML) else request.table
+    changes["tasks"] = request.tasks and tuple(rooted(task) if is_own(task) else task for task in request.tasks)
+    parts = [[rooted(part) if part.endswith(PYTHON) else part for part in m.split("+")] for m in request.methods or ()]
+    changes["methods"] = request.methods and tuple(map("+".join, parts))
+    return replace(request, **changes)
 
 
 def same_table(name: str, other: str) -> bool:

@@ -87,7 +87,7 @@ class Plan:
 
     @property
     def unresolved(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for stage in self.stages.values() for name in stage.unresolved))
+        return tuple(dict.fromkeys(name for run in self.runs for name in run.stage.unresolved))
 
     def names(self) -> dict[str, list[str]]:
         """Run names by the keys of their chains: which runs a stage serves."""
@@ -210,12 +210,10 @@ class _Lazy(dict[K, V]):
     """Values that are read at first access."""
 
     def __init__(self, read: Callable[[K], V]) -> None:
-        super().__init__()
         self._read = read
 
     def __missing__(self, key: K) -> V:
-        self[key] = value = self._read(key)
-        return value
+        return self.setdefault(key, self._read(key))
 
 
 def _corpus_rows(resolved: ResolvedTable, part: Part, corpora: Mapping[Part, Corpus]) -> RowSet:
@@ -249,31 +247,27 @@ def _mlm_head(resolved: ResolvedTable, located: Located, library: dict[str, Rows
 
 def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:
     """Computed FLOPs of one stage; 0 when the encoder's shape is unknown."""
-    if "hidden_size" not in config:
+    definition = definition_of(stage.objective)
+    if "hidden_size" not in config or not definition.encoded:
         return 0.0
+    data, optim, prompt, kind = stage.data, stage.optim, stage.data.prompt, stage.data.kind
 
     def sequences(rows: RowSet) -> tuple[float, float]:
         """(sequences of a row, tokens of a sequence)."""
-        alone = rows.mean_chars / CHARS_PER_TOKEN + 2.5
-        shown = len(prompt.words) if prompt and prompt.demonstrations else 0
-        whole = alone + (1 + shown) * len(prompt.template) / CHARS_PER_TOKEN + shown * alone if prompt else alone
-        return kind.sequences(whole, longest) if kind else 1.0, min(longest, whole)
+        whole = alone = rows.mean_chars / CHARS_PER_TOKEN + 2.5
+        if prompt:
+            shown = len(prompt.words) if prompt.demonstrations else 0
+            whole = alone + (1 + shown) * len(prompt.template) / CHARS_PER_TOKEN + shown * alone
+        return kind.sequences(whole, data.max_length) if kind else 1.0, min(data.max_length, whole)
 
-    definition = definition_of(stage.objective)
-    if not definition.encoded:
-        return 0.0
-    optim, prompt, kind, longest = stage.optim, stage.data.prompt, stage.data.kind, stage.data.max_length
-    many, mean = (1.0, longest) if stage.data.blocks == "packed" else sequences(stage.data.train)
-    rows = min(optim.batch_size, max(1, stage.data.train.rows)) * many
+    many, mean = (1.0, data.max_length) if data.blocks == "packed" else sequences(data.train)
+    rows = min(optim.batch_size, max(1, data.train.rows)) * many
     total = definition.step_flops(config, rows, mean) * optim.steps
     if definition.encodes_once:
-        total = stage.data.train.rows * forward_flops(config, mean, mean * mean)
-    if stage.selection and stage.data.dev:
-        draws = max(1, prompt.draws) if prompt else 1
-        for rows_of, times in [
-            (stage.data.dev, 1 if definition.encodes_once else stage.evaluations),
-            *((t, 1) for t in stage.data.tests),
-        ]:
+        total = data.train.rows * forward_flops(config, mean, mean * mean)
+    if stage.selection and data.dev:
+        draws, dev_times = max(1, prompt.draws) if prompt else 1, 1 if definition.encodes_once else stage.evaluations
+        for rows_of, times in ((data.dev, dev_times), *((test, 1) for test in data.tests)):
             many, each = sequences(rows_of)
             total += times * draws * rows_of.rows * many * forward_flops(config, each, each * each)
     return total

@@ -72,37 +72,31 @@ class TaskReader:
         self.protocol = protocol_named(self.resolved.protocol)
 
     def evaluations(self) -> TaskData:
+        task, found = self.task, None
         if self.source is not None:
             try:
-                found = self.protocol.evaluation_sets(self.task, self.source)
+                found = self.protocol.evaluation_sets(task, self.source)
             except NotAtHand:
                 self.source = None
-            else:
-                self.tests = dict(found.tests)
-                labelled = {"dev": found.dev, **self.tests} if self.task.own else {}
-                return TaskData(
-                    self.task,
-                    self.keep(found.dev, "dev"),
-                    {role: self.keep(rows, role) for role, rows in self.tests.items()},
-                    "" if found.comparable else found.note,
-                    found.origin,
-                    len(self.source.unlabelled(self.task)) if self.task.unlabelled else 0,
-                    self.labels(self.source),
-                    found.rare,
-                    self.source.skipped(self.task),
-                    {role: self.task.kind.counts(rows.gold) for role, rows in labelled.items()},
-                )
-        # All evaluations, as every protocol has: a run is the same whether or not its table prints them all.
-        roles = {c.evaluation for c in self.resolved.columns.values() if c.task == self.task.name}
-        tests = {role: self.unread(role, 1000) for role in sorted(roles | {*self.task.evaluations})}
-        return TaskData(self.task, self.unread("dev", 500), tests)
-
-    def labels(self, source: TextSource) -> tuple[float, ...]:
-        """See `TaskData`."""
-        if not self.task.own:
-            return ()
-        gold = source.load(self.task, WHOLE if source.has(self.task, WHOLE) else self.task.train).gold
-        return self.task.kind.summary(gold)
+        if found is None or self.source is None:
+            # All evaluations, as every protocol has: a run is the same whether or not its table prints them all.
+            roles = {c.evaluation for c in self.resolved.columns.values() if c.task == task.name} | {*task.evaluations}
+            return TaskData(task, self.unread("dev", 500), {role: self.unread(role, 1000) for role in sorted(roles)})
+        self.tests = dict(found.tests)
+        labelled = {"dev": found.dev, **self.tests} if task.own else {}
+        whole = WHOLE if task.own and self.source.has(task, WHOLE) else task.train
+        return TaskData(
+            task,
+            self.keep(found.dev, "dev"),
+            {role: self.keep(rows, role) for role, rows in self.tests.items()},
+            "" if found.comparable else found.note,
+            found.origin,
+            len(self.source.unlabelled(task)) if task.unlabelled else 0,
+            task.kind.summary(self.source.load(task, whole).gold) if task.own else (),
+            found.rare,
+            self.source.skipped(task),
+            {role: task.kind.counts(rows.gold) for role, rows in labelled.items()},
+        )
 
     def unread(self, role: str, rows: int) -> RowSet:
         name = f"{self.task.name}/{role}"

@@ -49,9 +49,7 @@ def _tokenizer(path: Path) -> Any:
 
     try:
         found: Any = Tokenizer.from_file(str(path))
-    except (
-        Exception
-    ):  # the library has one class for no file and a damaged one; what is wrong with it is said where it is used
+    except Exception:  # of no file and of a damaged one, of which is told where it is used
         return None
     found.no_truncation()
     found.no_padding()
