@@ -117,13 +117,10 @@ def test_a_request_of_an_older_store_is_read() -> None:
     ("arguments", "said"),
     [
         ({"preset": "quik"}, "preset of table few_shot: unknown preset 'quik'. Did you mean 'quick'?"),
-        ({"set": {"fine_tune.lrr": 1}}, "set fine_tune.lrr=1: unknown key"),
         ({"set": {("cmlm", "alpha"): -1}}, "set cmlm.alpha=-1: should be greater"),
         ({"data": "nowhere"}, "nowhere: there is no such folder; data takes 'hub'"),
         ({"data": 3}, "data: should be a valid string, not 3."),
-        ({"sizes": "twenty"}, "sizes: should be a valid integer, unable to parse string as an integer, not 'twenty'."),
         ({"gpus_per_run": float("nan")}, "gpus_per_run: should be a finite number, not nan."),
-        ({"retry": 3}, "retry: should be a valid boolean, unable to interpret input, not 3."),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None:
@@ -137,12 +134,8 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None
     ("method", "arguments", "said"),
     [
         ("mlm", {}, "tune mlm: no packaged space varies this method; write one and name it with space."),
-        ("taco_fine_tune", {}, "tune the method ft with space taco_fine_tune."),
-        ("cmlm", {"space": "scl"}, "space scl: the space scl is for the method scl, and not for cmlm"),
         ("cmlm", {"trials": 0}, "trials: should be greater than or equal to 1, not 0."),
         ("cmlm", {"mode": "gird"}, "mode: unknown mode 'gird'. Did you mean 'grid'?"),
-        ("cmlm", {"mode": "grid", "trials": 5}, "trials: a grid ends by itself; leave it out"),
-        ("cmlm", {"metric": "mcc"}, "metric mcc: the task movies does not have it"),
         ("cmlm", {"set": {"cmlm.alpha": 0.2}}, "set cmlm.alpha=0.2: the search of cmlm varies cmlm.alpha itself"),
         ("cmlm", {"num_workers": 9999}, "num_workers 9999: "),
         ("cmlm", {"store": "harness.db"}, "store 'harness.db' is not a database URL"),
@@ -208,8 +201,6 @@ def test_numbers_of_numpy_and_paths_are_the_same_request() -> None:
         (lambda: harness.export(best=True), "best: the store"),
         (lambda: harness.export("abc", update=3), "There is no store"),
         (lambda: harness.predict("nowhere/", ["a"], calibrated=True), "name one that 'harness export' wrote"),
-        (lambda: harness.compare("few_shot", methods="ft", data="nowhere"), "data takes 'hub'"),
-        (lambda: harness.plan(**MOVIES, set={"fine_tune.lrr": 1}, table="few_shot"), "fine_tune.lrr"),
         (lambda: harness.plan("few_shot", **MOVIES).seal(against="TAPT"), "against: unknown row"),
     ],
 )

@@ -132,15 +132,6 @@ def test_runs_that_collapsed_are_left_out_on_request(harness: Harness) -> None:
     assert "Left out: " not in harness("compare").out
 
 
-def test_the_figure_of_the_variance(harness: Harness) -> None:
-    picture = harness("report --view variance --format svg").out
-    assert picture == harness("report --view variance --format svg").out
-    assert "<svg" in picture
-    said = harness("report --view variance --format svg --subsets 1")
-    assert (said.status, said.out) == (2, "")
-    assert "variance: there is nothing to draw" in said.err
-
-
 def test_a_plan_says_what_it_detects(harness: Harness) -> None:
     words = BENCHED.removeprefix("bench ")
     said = harness(f"plan {words} --detect 6")

@@ -11,32 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.completion import COMPLETERS
-from harness.methods import METHODS
-from harness.tasks.task import TASKS
-
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def offered(name: str, prefix: str) -> list[str]:
-    return [word for word in COMPLETERS[name](prefix=prefix) if word.startswith(prefix)]
-
-
-def test_names_and_lists_of_names(workdir: Path) -> None:
-    (workdir / "mine.yaml").touch()
-    (workdir / "notes.txt").touch()
-    assert offered("method", "") == list(METHODS)
-    assert offered("--methods", "ft,cm") == ["ft,cmlm"]
-    assert offered("--methods", "ft,cmlm+sc") == ["ft,cmlm+scl"]
-    assert set(offered("--tasks", "")) == {*TASKS, "mine.yaml"}
-    assert offered("--tasks", "cola,ss") == ["cola,sst2"]
-    assert {"few_shot", "mine.yaml"} <= set(offered("--table", ""))
 
 
 LINES = {
     "harness be": {"bench"},
     "harness bench --table few_shot --methods ft,cm": {"ft,cmlm"},
     "harness list me": {"methods"},
+    "harness plan --methods ft,cmlm+sc": {"ft,cmlm+scl"},
+    "harness plan --tasks cola,ss": {"cola,sst2"},
     "harness bench --keep ": {"best", "all", "none"},
     "harness tune cmlm --tr": {"--track", "--trials", "--translator"},
 }

@@ -107,8 +107,7 @@ def test_a_bench_trains_what_one_encoder_has_not(
     everything = {label["key"] for label in store.recorded_runs()}
     assert first < everything
     assert len(everything) == 2 * len(first)
-    for format in ("md", "latex", "html", "json"):
-        assert harness(*f"report --format {format}".split()).status == 0
+    assert harness("report --format html").status == 0
     rows = of_csv(harness("report --format csv"))
     assert {(row["row"], row["encoder"]) for row in rows} == {(row, row.rpartition(" ")[2]) for row in ROWS}
 
@@ -119,8 +118,6 @@ def test_a_bench_trains_what_one_encoder_has_not(
     assert "--encoder roberta " in again
     alone = harness(*shlex.split(again.replace("bench", "plan", 1)))
     assert "Stages done: 2, failed: 0, diverged: 0, to train: 0." in alone.out, alone.out
-    exported = harness(*f"export {one['key'][:12]} --out model".split())
-    assert exported.status == 0, exported.err
     published = folder / "table.csv"
     published.write_text(harness("report --format csv").out, encoding="utf-8")
     verified = harness(f"verify {published}")

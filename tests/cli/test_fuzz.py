@@ -2,9 +2,8 @@
 
     pytest tests/cli/test_fuzz.py -m slow --fuzz-seed 3      # 200 cases of each kind
 
-A case is a command line and the files that it names. The files begin as valid ones (the packaged tables and search spaces, and a small
-table, task, point, encoder, classifier, corpus, data set, labelled file, translation, runtime environment and store of records made here),
-and then change: values, keys and parts of YAML and JSON by their structure, any file by its bytes. Nothing trains: what would start Ray ends the case. A case passes when
+A case is a command line and a folder of valid inputs, of which one file that the command reads has changed: values, keys and parts of YAML and JSON
+by their structure, any file by its bytes. Nothing trains: what would start Ray ends the case. A case passes when
 
 - the status is 0, 1 or 2, and 0 or 1 come without an error;
 - status 2 comes with one message on standard error, which begins with 'harness: ' and has at most four lines;
@@ -33,9 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz.cases import KINDS, Case
-from fuzz.inputs import prepare, published, record
-from ruamel.yaml import YAML
+from fuzz.cases import KINDS, case
+from fuzz.inputs import prepare
 
 from harness import cli, retry
 from harness.wording import escaped
@@ -61,18 +59,13 @@ def late(number: int, _: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def valid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
-    """A folder with the valid inputs; the packaged tables and spaces, the keys of the folder's records, its results by format, and its store."""
+def valid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A folder with the valid inputs and the packaged tables, and the keys of its records."""
     folder = tmp_path_factory.mktemp("fuzz") / "valid"
-    folder.mkdir()
-    prepare(folder)
-    reader = YAML(typ="safe", pure=True)
-    packaged: list[Any] = [
-        [reader.load(path.read_text(encoding="utf-8")) for path in packaged_files(name).values()]
-        for name in ("benchmarks", "search_spaces")
-    ]
-    keys, results = record(folder), published(folder)
-    return folder, [*packaged, keys, results, (folder / ".harness" / "harness.db").read_bytes()]
+    (folder / "benchmarks").mkdir(parents=True)
+    for name, path in packaged_files("benchmarks").items():
+        shutil.copy(path, folder / "benchmarks" / f"{name}.yaml")
+    return folder, prepare(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -95,36 +88,31 @@ def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cases", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_no_traceback_and_no_hang(
-    kind: str, cases: int, valid: tuple[Path, list[Any]], tmp_path: Path, request: pytest.FixtureRequest
+    kind: str, cases: int, valid: tuple[Path, list[str]], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    folder, packaged = valid
+    folder, keys = valid
     seed = request.config.getoption("--fuzz-seed")
     failed = []
     for number in range(cases):
-        case = KINDS[kind](random.Random(f"{seed}/{kind}/{number}"), packaged)
         here = tmp_path / str(number)
-        trouble = run(case, here, folder)
-        if trouble:
-            failed.append(f"{here}: harness {shlex.join(case.words)}: {trouble}")
+        shutil.copytree(folder, here)
+        words = case(random.Random(f"{seed}/{kind}/{number}"), kind, here, keys)
+        if trouble := run(words, here):
+            failed.append(f"{here}: harness {shlex.join(words)}: {trouble}")
         else:
             shutil.rmtree(here)
     assert not failed, "\n".join(failed).encode("ascii", "backslashreplace").decode()
 
 
-def run(case: Case, folder: Path, valid: Path) -> str:
-    """Run the case in a copy of the valid inputs. Returns what is wrong with its end, '' for nothing."""
-    shutil.copytree(valid, folder, symlinks=True)
-    for name, raw in case.files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(raw)
+def run(words: list[str], folder: Path) -> str:
+    """Run the command in a folder. Returns what is wrong with its end, '' for nothing."""
     out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True), io.StringIO()
     status: int | str | None
     signal.setitimer(signal.ITIMER_VIRTUAL, CPU_SECONDS)
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
     try:
         with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = cli.main(case.words)
+            status = cli.main(words)
     except SystemExit as error:
         status = error.code
     except StoppedError:

@@ -78,10 +78,8 @@ def test_its_rows_stand_in_the_table_and_are_marked(harness: Harness, lines: lis
         both[both["row"] != "SetFit [setfit 1.2.0]"].reset_index(drop=True), plain, check_dtype=False
     )
     assert "SetFit" not in harness("report").out
-    for format in ("md", "latex", "json", "html"):
-        out = tmp_path / f"page.{format}"
-        assert harness(f"report --other-system {file} --format {format} --out {out}").status == 0
-        assert "SetFit" in out.read_text()
+    assert harness(f"report --other-system {file} --out {tmp_path}/page.html").status == 0
+    assert "SetFit" in (tmp_path / "page.html").read_text()
 
 
 def test_it_is_compared_pair_by_pair(harness: Harness, lines: list[Line], tmp_path: Path) -> None:

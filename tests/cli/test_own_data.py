@@ -136,17 +136,15 @@ def test_a_point_that_was_selected_on_test_rows_is_refused(harness: Harness, ref
 
 
 @pytest.mark.usefixtures("packaged")
-@pytest.mark.parametrize("format", ["text", "md", "latex", "csv", "json", "html"])
+@pytest.mark.parametrize("format", ["text", "json", "html"])
 def test_a_report_names_the_file_and_its_rows_but_no_folder(harness: Harness, reviews: Path, format: str) -> None:
     words = f"report --table own --tasks {reviews}/reviews.csv --label stars --unlabelled {reviews}/more.txt {ENCODER}"
     said = harness(*f"{words} --format {format} --out report".split())
     assert said.status == 1, "nothing is trained"
     text = (reviews / "report").read_text()
     assert str(reviews) not in text
-    if format != "csv":
-        task, rows = infer_task("reviews.csv", Description(label="stars"), str)
-        assert f"file reviews.csv (rows {rows.digest[:10]})" in text, "whoever has the file can tell that it is the one"
-        assert task.name == "reviews"
+    _, rows = infer_task("reviews.csv", Description(label="stars"), str)
+    assert f"file reviews.csv (rows {rows.digest[:10]})" in text, "whoever has the file can tell that it is the one"
 
 
 @pytest.mark.usefixtures("reviews")
@@ -190,21 +188,6 @@ def test_init_writes_the_task_once(harness: Harness, reviews: Path) -> None:
         for words in ("reviews.yaml", "reviews.csv --label stars --unlabelled more.txt")
     ]
     assert plans[0] == plans[1] != ""
-
-
-@pytest.mark.usefixtures("packaged")
-def test_keys_know_no_file_and_no_order(reviews: Path) -> None:
-    """The same rows under another name, in another order and format give the same runs."""
-    lines = (reviews / "reviews.csv").read_text().splitlines()
-    (reviews / "copy.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
-
-    def keys(file: str) -> list[str]:
-        request = Request(
-            "own", tasks=(file,), label="stars", encoder="bert-tiny", methods=("ft", "cmlm"), unlabelled="more.txt"
-        )
-        return [run.stage.key for run in prepare(request, train=False).plan.runs]
-
-    assert keys("reviews.csv") == keys("copy.csv")
 
 
 @pytest.mark.usefixtures("packaged")

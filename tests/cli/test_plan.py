@@ -112,13 +112,6 @@ def test_wrong_data_are_said_by_a_plan_too(harness: Harness, tmp_path: Path, wor
     assert "train.csv, line 2: label '5' is unknown" in said.err
 
 
-def test_a_report_without_a_store_is_an_empty_table(harness: Harness, workdir: Path) -> None:
-    said = harness(f"report {MOVIES}")
-    assert said.status == 1
-    assert "0/1" in said.out
-    assert list(workdir.iterdir()) == []
-
-
 def test_these_commands_import_neither_torch_nor_ray(workdir: Path) -> None:
     """One after another in one process, so that the first that imports one of them is named."""
     lines = ["list methods", "list tables", "show abc", "plan --table nothing", f"plan {MOVIES}", f"report {MOVIES}"]

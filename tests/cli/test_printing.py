@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import pytest
-from cli.command import Said
-from store.samples import record, stage
 
 from harness.cli import main
 from harness.cli.terminal import (
@@ -21,10 +15,7 @@ from harness.cli.terminal import (
     print_lines,
     print_table,
     standard_streams,
-    timestamp,
-    wrapped,
 )
-from harness.store import Owner, Store
 from harness.views.page import Section, page
 from harness.views.view import Table, View, noted
 from harness.wording import escaped
@@ -79,10 +70,6 @@ def test_tables_are_not_wrapped(narrow: Terminal) -> None:
     assert " ".join(" ".join(lines[6:]).split()) == " ".join(before[6:])
 
 
-def test_a_tiny_terminal_is_left_alone() -> None:
-    assert wrapped("word " * 10, 12) == ["word " * 10]
-
-
 @pytest.mark.parametrize(
     "text", ["\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\rb", "a\nb", "\x9b2J", "\u202egnp.exe", "\u200fa", "\udcff"]
 )
@@ -104,21 +91,6 @@ def test_nothing_steers_a_terminal_whatever_prints_it(text: str, capfd: pytest.C
     assert json.dumps(text) in out.splitlines()
 
 
-def test_show_prints_no_unix_time(workdir: Path, harness: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    time.tzset()
-    of, owner = stage(3), Owner.current()
-    store = Store("sqlite:///x.db")
-    done = record(of)
-    done.provenance["started_at"], done.seconds = 1_700_000_000.25, 5000.0
-    store.lease(of.key, owner)
-    store.commit(of, done, owner)
-    said = harness(f"show {of.key} --store sqlite:///x.db")
-    assert "started         2023-11-15 07:13:20+0900" in said.out
-    assert "1700000000" not in said.out
-    assert re.search(r"cost +1e\+12 FLOPs in 1\.4 h", said.out)
-
-
 @pytest.mark.parametrize(
     ("hours", "text"),
     [
@@ -135,7 +107,3 @@ def test_show_prints_no_unix_time(workdir: Path, harness: Callable[..., Said], m
 )
 def test_durations(hours: float, text: str) -> None:
     assert duration(hours) == text
-
-
-def test_a_moment_that_no_calendar_has() -> None:
-    assert timestamp(1e30) == "1e+30"

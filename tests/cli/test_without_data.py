@@ -23,7 +23,6 @@ BENCH = (
 PRINTED = (
     "report",
     "report --format csv",
-    "report --format json",
     "compare",
     "report --view variance",
     "report --view cost",

@@ -18,8 +18,6 @@ import pytest
 import tiny
 from cli.command import Said, command
 from fuzz.inputs import prepare as prepare_inputs
-from fuzz.inputs import published as published_inputs
-from fuzz.inputs import record as record_inputs
 from methods.contexts import CONTEXT, chain
 from search.small import ran
 
@@ -294,8 +292,7 @@ def test_what_a_store_or_a_folder_names_is_never_run(
     """Neither the files that a request, a study, a row or a results file names, nor the code in a stage, a snapshot or a model's folder."""
     for module in ("rerun", "trained"):
         monkeypatch.setattr(f"harness.commands.{module}.train", lambda *_, **__: None)
-    prepare_inputs(workdir)
-    key = record_inputs(workdir)[0]
+    key = prepare_inputs(workdir)[0]
     code = "open('ran', 'w').close()\n"
     (workdir / "evil.py").write_text(code)
     url = ".harness/harness.db"
@@ -314,7 +311,7 @@ def test_what_a_store_or_a_folder_names_is_never_run(
         store.commit()
     (workdir / "p").mkdir()
     (workdir / "p" / "records.db.xz").write_bytes(lzma.compress(Path(url).read_bytes(), preset=0))
-    (workdir / "p" / "results.csv").write_bytes(published_inputs(workdir)["csv"])
+    (workdir / "p" / "results.csv").write_bytes(Path("results.csv").read_bytes())
     shutil.copytree("model", "m")
     settings = json.loads(Path("m/harness.json").read_text()) | {
         "stage": evil | {"data": {"train": {"digest": "x"}, "prompt": {"template": "x"}}}
