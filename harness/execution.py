@@ -21,7 +21,6 @@ class Execution:
     slots: int = 0
     gpus_per_run: float = 0.0
     cpus_per_run: float = 1.0
-    threads: int = 1
     num_workers: int = 1
 
     @property

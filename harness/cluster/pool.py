@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayError
+from ray.exceptions import RayError
 
 from harness.cluster.ledger import LOOK_SECONDS, StopRequests, ask, start_ledger
 from harness.cluster.stages import Stages
@@ -19,7 +19,7 @@ from harness.cluster.worker import (
     TokenCache,
     Tokenised,
     answer,
-    died_with_node,
+    node_left,
     on_driver_node,
     resources_text,
     result_of,
@@ -182,7 +182,7 @@ class Pool:
             worker.node, problem = answer(reference)
         except RayError as error:
             self._remove(worker)
-            self._num_failed += not died_with_node(error) and not isinstance(error, ActorUnavailableError)
+            self._num_failed += not node_left(error)
             if self._num_failed < MAX_STARTS:
                 return ""
             why = f"{self._num_failed} processes in a row ended before their first stage"

@@ -63,7 +63,7 @@ MARK = "harness-storage"
 """A file that identifies the storage; it is never deleted."""
 STOP = threading.Event()
 """Set in a process that is to stop its stage with a checkpoint: its node leaves, or the command's time is over."""
-NODE_LEFT = Ended("left", "its worker's node left")
+NODE_LEFT = Ended("left", "its worker's node left, or cannot be reached")
 
 Tokenised = Callable[[RowSet, Data, str], tuple[Examples, Any]]
 """(row set, how the stage reads it, the digest of its encoder) -> its examples and labels, as arrays. Called once for each row set, way of
@@ -83,16 +83,15 @@ def result_of(reference: Any) -> Ended:
     try:
         found: Ended = answer(reference)
         return found
-    except ActorUnavailableError:
-        return Ended("left", "its worker could not be reached")
     except (RayActorError, OutOfMemoryError) as error:
-        died = Ended("died", f"its worker process died ({type(error).__name__})")
-        return NODE_LEFT if died_with_node(error) else died
+        if node_left(error):
+            return NODE_LEFT
+        return Ended("died", f"its worker process died ({type(error).__name__})")
 
 
-def died_with_node(error: Exception) -> bool:
-    """Whether a process ended because its node did."""
-    return private.NODE_DIED in str(error)
+def node_left(error: Exception) -> bool:
+    """Whether a process ended because its node did, or that cannot be reached now."""
+    return isinstance(error, ActorUnavailableError) or private.NODE_DIED in str(error)
 
 
 def on_driver_node() -> NodeAffinitySchedulingStrategy:
@@ -204,21 +203,17 @@ def on_this_node(setup: WorkerSetup) -> WorkerSetup:
     if not setup.storage_mark:
         return setup
     try:
-        seen = storage.read(MARK).decode() if storage.exists(MARK) else ""
-    except StorageError as error:
-        raise UserError(f"{node} cannot use the storage. {error}") from None
-    if seen != setup.storage_mark:
-        raise UserError(
-            f"{node} sees another place than the driver under the storage {storage.shown}; name one with --storage that all nodes "
-            "share: a folder on NFS, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX."
-        )
-    if code_digest() != setup.code:
-        raise UserError(f"{node} has another harness than the driver; install the same one there.")
-    storage.probe()
-    try:
+        if not storage.exists(MARK) or storage.read(MARK).decode() != setup.storage_mark:
+            raise UserError(
+                f"{node} sees another place than the driver under the storage {storage.shown}; name one with --storage that all "
+                "nodes share: a folder on NFS, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX."
+            )
+        if code_digest() != setup.code:
+            raise UserError(f"{node} has another harness than the driver; install the same one there.")
+        storage.probe()
         encoders = {name: (_folder_here(name, *each, setup.files), each[1]) for name, each in setup.encoders.items()}
-    except OSError as error:
-        raise UserError(f"{node} cannot keep an encoder ({error}); set XDG_CACHE_HOME there.") from None
+    except (StorageError, OSError) as error:
+        raise UserError(f"{node} cannot use the storage, or keep an encoder in XDG_CACHE_HOME. {error}") from None
     return replace(setup, encoders=encoders)
 
 
@@ -285,8 +280,8 @@ def stop_when_asked(ledger: Any) -> None:
 def train(
     item: Item, setup: WorkerSetup, vocabulary: Vocabulary, sets: list[tuple[Examples, Any]], ledger: Any
 ) -> Record | Ended:
-    """Train a stage in this process, one rank of the default process group or alone, and report to the ledger how far it is. Returns its record, or why it has none. `sets`: as of
-    `TokenCache.references`."""
+    """Train a stage in this process, as a rank of the default process group or alone, and report to the ledger how far it is. Returns its record, or why it
+    has none. `sets`: as of `TokenCache.references`."""
     from harness.running import run_stage
     from harness.training.loop import Inputs
     from harness.training.process_group import ProcessGroup
@@ -337,8 +332,8 @@ def _train_rank(given: dict[str, Any]) -> Record | Ended:
 
 
 class WorkerProcess:
-    """Imports torch once, then trains one stage after another. Where `execution.num_workers` ranks train a stage together, it takes no resources and prepares
-    nothing, and starts a worker group of Ray Train's for each stage."""
+    """Imports torch once, then trains one stage after another. Where several ranks train a stage together, it prepares nothing, and starts a worker
+    group of Ray Train's for each stage."""
 
     def __init__(self, setup: WorkerSetup, ledger: Any, name: str, execution: Execution) -> None:
         self._setup, self._ledger, self._name, self._execution = setup, ledger, name, execution
@@ -372,13 +367,13 @@ class WorkerProcess:
         from ray.train import ScalingConfig
         from ray.train.torch import TorchTrainer
 
-        logging.getLogger("ray.train").setLevel(logging.ERROR)
         if self._execution.num_workers > 1:
             return self.record_of_group(item, vocabulary, references)
 
         def alone() -> Record | Ended:
             return train(item, self._setup, vocabulary, fetched(references), self._ledger)
 
+        logging.getLogger("ray.train").setLevel(logging.ERROR)
         found: Record | Ended = TorchTrainer(alone, scaling_config=ScalingConfig(num_workers=0)).fit().return_value
         return found
 
@@ -390,9 +385,9 @@ class WorkerProcess:
 
         from harness.cluster.process_group_backend import ProcessGroupConfig
 
+        logging.getLogger("ray.train").setLevel(logging.ERROR)
+        os.environ.update(_ENVIRONMENT | os.environ)
         execution = self._execution
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
         backend = "cpu:gloo,cuda:nccl" if execution.gpus_per_run >= 1 else "gloo"
         trainer = TorchTrainer(
             _train_rank,
@@ -412,9 +407,9 @@ class WorkerProcess:
         )
         try:
             found: Record | Ended = trainer.fit().return_value  # the first rank's
+            return found
         except Exception as error:
             return _group_ended(error)
-        return found
 
 
 def _group_ended(error: Exception) -> Ended:
@@ -425,7 +420,7 @@ def _group_ended(error: Exception) -> Ended:
     for each in failures.values():
         if isinstance(each, UserError):
             raise each
-    if isinstance(error, PreemptionError) or any(map(died_with_node, (error, *failures.values()))):
+    if isinstance(error, PreemptionError) or any(map(node_left, (error, *failures.values()))):
         return NODE_LEFT
     cause = getattr(error, "controller_failure", error)
     if type(cause).__name__ == "WorkerGroupStartupTimeoutError":  # a cluster may grow

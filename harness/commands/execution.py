@@ -47,7 +47,6 @@ def worker_setup_of(
     setup = WorkerSetup(
         {each.encoder.digest: (each.folder.resolve(), each.new_config) for each in encoders if each.folder},
         storage,
-        execution.threads,
         micro_batch=request.micro_batch or 0,
         dev_points=request.dev_points,
         checkpoint_seconds=60 * request.checkpoint_minutes,

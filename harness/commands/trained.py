@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.commands.execution import execution_of, storage_of
+from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import StageRecord
 from harness.commands.texts import reader
@@ -125,11 +125,10 @@ def _loaded(recorded: StageRecord, prepared: Prepared, kept: Storage) -> tuple[T
     origin, located = recorded.record.provenance, prepared.plan.encoder_of(recorded.stage)
     if located.folder is None:
         raise UserError(f"The encoder {located.name} is not at hand; fetch it with 'harness bench', or name a folder.")
-    threads = int(origin.get("threads", execution_of(prepared.request, prepared.resolved).threads))
     device = "cuda" if torch.cuda.is_available() and not on_cpu(origin) else "cpu"
     encoders = {located.encoder.digest: (located.folder.resolve(), located.new_config)}
-    setup = WorkerSetup(encoders, kept, threads, device)
-    torch.set_num_threads(threads)
+    setup = WorkerSetup(encoders, kept, int(origin.get("threads", 1)), device)
+    torch.set_num_threads(setup.threads)
     torch.set_float32_matmul_precision("highest")
     stage, tokeniser = prepared.plan.stages[recorded.key], Tokeniser(located.folder)
     try:

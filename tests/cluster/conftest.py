@@ -5,7 +5,6 @@ import os
 import pickle
 import re
 import shutil
-import signal
 import tempfile
 import urllib.request
 from collections.abc import Callable
@@ -126,33 +125,19 @@ class Ended:
 
 
 Bench = Callable[..., Ended]
-"""(folder, command line, exit status it must end with, records after which it is interrupted) -> what it printed."""
+"""(folder, command line, exit status it must end with) -> what it printed."""
 
 
-@pytest.fixture(params=["in this process", pytest.param("on Ray", marks=[pytest.mark.ray, pytest.mark.slow])])
-def bench(
-    request: pytest.FixtureRequest,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    packaged: dict[str, Path],
-) -> Bench:
-    """Runs a bench in a folder: with the real driver and this process as its only worker, or as a command with its own Ray."""
+@pytest.fixture
+def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, packaged: dict[str, Path]) -> Bench:
+    """Runs a bench in a folder, with the real driver and this process as its only worker."""
 
-    def here(folder: Path, line: str, status: int = 0, interrupt_after: int = 0) -> Ended:
+    def here(folder: Path, line: str, status: int = 0) -> Ended:
         with monkeypatch.context() as patched:
             patched.chdir(folder)
-            in_process.patch(patched, interrupt_after)
+            in_process.patch(patched)
             said = command(capsys, line)
         assert said.status == status, said.err
         return Ended(said.out, said.err)
 
-    def on_ray(folder: Path, line: str, status: int = 0, interrupt_after: int = 0) -> Ended:
-        with started(folder, line) as driver:
-            if interrupt_after:
-                driver.recorded(interrupt_after)
-                driver.signal(signal.SIGINT, group=True)
-            assert driver.wait() == status, driver.err
-            driver.gone()
-        return Ended(driver.out, driver.err)
-
-    return here if request.param == "in this process" else on_ray
+    return here

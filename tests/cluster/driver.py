@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from harness.specs import Record
 from harness.store import Store
 
 HARNESS = ("-m", "harness")
@@ -79,41 +80,27 @@ class Kept:
     numbers: tuple[Any, ...]
 
 
-def kept(folder: Path, url: str = "") -> dict[str, Kept]:
-    """Every record of a store, the folder's own where none is named, by key; empty while there is none."""
-    store = Store(url or f"sqlite:///{folder / '.harness' / 'harness.db'}", create=False)
+def kept(folder: Path) -> dict[str, Kept]:
+    """Every record of the folder's store, by key; empty while there is none."""
+    store = Store(f"sqlite:///{folder / '.harness' / 'harness.db'}", create=False)
     if not store.exists:
         return {}
     with store._read() as connection:
         rows = {row[0]: row for row in connection.exec_driver_sql("SELECT key, committed_at FROM records")}
     statuses, records = store.statuses(rows), store.records(rows, predictions=True)
     store._engine.dispose()
-    found = {}
-    for key, record in records.items():
-        numbers = (
-            record.selected_step,
-            record.tied,
-            record.dev_scores,
-            record.histogram,
-            record.history,
-            record.weights_digest,
-            {
-                digest: (p.logits.dtype, p.logits.tobytes(), p.gold.tobytes())
-                for digest, p in record.predictions.items()
-            },
-        )
-        found[key] = Kept(*statuses[key], rows[key][1], numbers)
-    return found
+
+    def numbers(of: Record) -> tuple[Any, ...]:
+        predicted = {name: (p.logits.dtype, p.logits.tobytes(), p.gold.tobytes()) for name, p in of.predictions.items()}
+        return of.selected_step, of.tied, of.dev_scores, of.histogram, of.history, of.weights_digest, predicted
+
+    return {key: Kept(*statuses[key], rows[key][1], numbers(record)) for key, record in records.items()}
 
 
 def outside(listeners: dict[tuple[str, int], str]) -> dict[tuple[str, int], str]:
     """Those that another machine can reach."""
-    addresses = {place: ip_address(place[0]) for place in listeners}
-    return {
-        place: listeners[place]
-        for place, address in addresses.items()
-        if not (getattr(address, "ipv4_mapped", None) or address).is_loopback
-    }
+    loopback = {place for place in listeners if ip_address(place[0].removeprefix("::ffff:")).is_loopback}
+    return {place: listeners[place] for place in listeners.keys() - loopback}
 
 
 def numbers(records: dict[str, Kept]) -> dict[str, tuple[Any, ...]]:
@@ -126,7 +113,6 @@ class Driver:
 
     def __init__(self, folder: Path, line: str, program: Sequence[str] = HARNESS, **environment: str) -> None:
         self.folder = folder
-        self.url = re.search(r"--store (\S+://\S+)|$", line)[1] or ""  # type: ignore[index]
         for name in ("secrets", "tokenizers") if program == HARNESS else ():  # imported by Ray and by workers
             (folder / f"{name}.py").write_text("raise SystemError('a file of the current folder is no library')")
         self._out, self._err = (folder / f"{uuid.uuid4().hex}.{name}" for name in ("out", "err"))
@@ -160,20 +146,14 @@ class Driver:
         folder = str(self.folder.resolve())
         found = []
         for process in psutil.process_iter():
-            try:
+            with suppress(psutil.Error):
                 if process.cwd() == folder and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
-            except psutil.Error:
-                continue
         return found
 
     def gone(self, seconds: float = 60.0) -> None:
         """Wait until none of its processes is left."""
-        until = time.monotonic() + seconds
-        while left := self.processes():
-            if time.monotonic() > until:
-                raise AssertionError(f"left after {seconds:g} s: {[(p.pid, p.ppid(), p.cmdline()) for p in left]}")
-            time.sleep(0.2)
+        waited("the end of its processes", lambda: not self.processes(), seconds)
 
     def listeners(self) -> dict[tuple[str, int], str]:
         """(address, port) of every socket that its processes listen on now -> command line."""
@@ -211,7 +191,7 @@ class Driver:
         """Wait until the store holds this many records."""
 
         def enough() -> dict[str, Kept] | None:
-            found = kept(self.folder, self.url)
+            found = kept(self.folder)
             return found if len(found) >= count else None
 
         found: dict[str, Kept] = self.waited(f"{count} records", enough)
@@ -239,10 +219,8 @@ class Driver:
     def clean(self) -> None:
         """Kill what is left, which is all ours."""
         for process in self.processes():
-            try:
+            with suppress(psutil.Error):
                 process.kill()
-            except psutil.Error:
-                continue
         self.popen.wait()
 
     @property

@@ -42,20 +42,16 @@ def test_a_run_takes_a_gpu_where_one_is_of_use(
 
 
 @pytest.mark.parametrize(("given", "there", "device"), [([0], True, "cuda"), ([], True, "cpu"), ([0], False, "cpu")])
-def test_a_worker_trains_on_the_gpu_that_ray_gave_it(
+def test_a_worker_trains_on_the_gpu_that_ray_gave_it_in_float32(
     machine: pytest.MonkeyPatch, tmp_path: Path, given: list[int], there: bool, device: str
 ) -> None:
+    """Whatever the environment set: a variable that allows TF32 would change numbers and no key."""
     machine.setattr("ray.get_gpu_ids", lambda: given)
     machine.setattr("torch.cuda.is_available", lambda: there)
-    assert prepared(WorkerSetup({}, Storage(str(tmp_path)))).device == device
-
-
-def test_a_worker_multiplies_in_float32(tmp_path: Path) -> None:
-    """Whatever the environment set: a variable that allows TF32 would change numbers and no key."""
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("high")
-        prepared(WorkerSetup({}, Storage(str(tmp_path))))
+        assert prepared(WorkerSetup({}, Storage(str(tmp_path)))).device == device
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
         torch.set_float32_matmul_precision(before)

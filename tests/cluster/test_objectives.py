@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 from cluster.conftest import Bench
-from cluster.driver import finished, kept
+from cluster.driver import kept
 from trained import films_folder
 
 from harness.store import Store
-from harness.yaml_files import packaged_files
 
 SHORT = "--tasks sst2 --data data --sizes 100 --subsets 0 --set fine_tune.steps=2 --set max_length=64 --slots 1 --yes --format json"
 OBJECTIVES = (
@@ -64,24 +63,3 @@ def test_pre_training_from_random_weights(bench: Bench, folder: Path, bert: Path
     again = bench(folder, line.replace("MLM,TACO", "MLM,ELECTRA"))
     assert again.done == 2, "ELECTRA's pre-training and its fine-tuning, nothing else"
     assert len([*(folder / ".harness" / "blocks").glob("[!.]*")]) == 1
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_workers_read_blocks_and_views(folder: Path, bert: Path) -> None:
-    """One chain on Ray: pre-training on blocks of a corpus, post-training on two translations of each text, fine-tuning."""
-    text = packaged_files("benchmarks")["pretraining"].read_text(encoding="utf-8")
-    row = "{name: MLM, pre_train: mlm, method: ft}"
-    assert text.count(row) == 1
-    (folder / "chain.yaml").write_text(text.replace(row, row.replace("ft", "cssl")), encoding="utf-8")
-    line = PRE.format(bert).replace(
-        "--table pretraining --methods MLM,TACO,COCO-LM", "--table chain.yaml --methods MLM"
-    )
-    driver = finished(folder, f"{line} --set post_train.steps=2 --translator file:views.jsonl")
-    assert driver.counts["done"] == 3
-    (cell,) = (cell for cell in driver.table["cells"] if cell["column"] == "sst2")
-    assert (cell["done"], cell["expected"]) == (1, 1)
-    store = Store(f"sqlite:///{folder}/.harness/harness.db", create=False)
-    stages = {stage.phase: stage for key in kept(folder) if (stage := store.stage(key))}
-    assert stages["pre-train"].data.blocks == "packed"
-    assert stages["post-train"].data.views == 2

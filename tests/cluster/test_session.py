@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -10,41 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster.driver import OURS
 
 from harness.cluster.session import session
 from harness.errors import UserError
 from harness.execution import Execution
 from harness.store import Owner
-
-SET_FIRST = """
-import importlib, os, sys
-def end():
-    names = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_ROTATION_MAX_BYTES", "RAY_ROTATION_BACKUP_COUNT"
-    sys.exit(" ".join(os.environ.get(name, "unset") for name in names))
-class Ray:
-    def find_spec(self, name, path, target=None):
-        if name == "ray":
-            end()
-sys.meta_path.insert(0, Ray())
-importlib.import_module(sys.argv[1])
-end()
-"""
-"""Ends as Ray would be imported, or afterwards where it is not, with what it would read then."""
-
-
-@pytest.mark.parametrize("module", ["pool", "proposals"])
-def test_whatever_is_imported_first_ray_finds_its_environment(module: str) -> None:
-    """Ray reads once, as it is imported, that it has to stay on loopback, and how long its logs may be."""
-    environment = {name: value for name, value in os.environ.items() if name not in OURS}
-    done = subprocess.run(
-        [sys.executable, "-c", SET_FIRST, f"harness.cluster.{module}"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr == f"0 {16 * 2**20} 1\n"
 
 
 @pytest.fixture

@@ -117,16 +117,6 @@ def test_of_two_trials_one_trains_a_stage(begin: Callable[..., Trial], monkeypat
     assert (again.trained, other.trained) == (["mlm-head", "post-train", "fine-tune"], [])
 
 
-def test_deleted_weights_are_made_again(begin: Callable[..., Trial], store: Store) -> None:
-    trial = begin()
-    trial.run()
-    trial._setup.storage.delete(weights_of(POST.key))
-    other = begin()
-    assert other.run(RUNS[1]) is None
-    assert other.trained == ["post-train", "fine-tune"]
-    assert {attempt for _, attempt in store.statuses([HEAD.key, POST.key, *(s.key for s in LEAVES)]).values()} == {1}
-
-
 def test_a_chain_ends_with_the_stage_that_diverged(begin: Callable[..., Trial], store: Store) -> None:
     trial = begin(lambda item: "diverged" if item.stage.phase == "post-train" else "done")
     assert trial.run() is trial.run() is None, "a divergence is final"

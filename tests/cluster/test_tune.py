@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from cluster.conftest import asked
-from cluster.driver import ENDED, TRACE, Driver, Kept, finished, kept, outside, started, waited
+from cluster.driver import ENDED, TRACE, Driver, Kept, finished, kept, outside, started
 from cluster.studies import GRID, NOISE, POINTS, best, keys_of_bench, leases, roots, space_in, table, weights
 
 pytestmark = pytest.mark.ray
@@ -21,18 +19,8 @@ STAGE = re.compile(r"trial \d+: CMLM/movies/n20/subset[01]/seed31 \((warm-up|pos
 """What a stage is called in the dashboard."""
 
 
-def meanwhile(driver: Driver, what: str, found: Callable[[], Any]) -> Any:
-    """Wait for something that a running command does."""
-
-    def there() -> Any:
-        assert driver.popen.poll() is None, f"ended with {driver.popen.returncode} too early:\n{driver.err}"
-        return found()
-
-    return waited(what, there)
-
-
 def begun(driver: Driver) -> None:
-    meanwhile(driver, "a study that is begun", lambda: "Ray dashboard" in driver.err)
+    driver.waited("a study that is begun", lambda: "Ray dashboard" in driver.err)
 
 
 def named(driver: Driver) -> set[str]:
@@ -44,15 +32,14 @@ def named(driver: Driver) -> set[str]:
         tasks = answer["data"]["result"]["result"] if answer else []
         return {task["name"] for task in tasks if STAGE.fullmatch(task["name"])}
 
-    found: set[str] = meanwhile(driver, "a stage in the dashboard", names)
+    found: set[str] = driver.waited("a stage in the dashboard", names)
     return found
 
 
 def process_of(driver: Driver, title: str) -> psutil.Process:
     """Wait for a process of a running command by what Ray calls it."""
-
-    found: psutil.Process = meanwhile(driver, title, lambda: next(iter(driver.titled(title)), None))
-    return found
+    found: list[psutil.Process] = driver.waited(title, lambda: driver.titled(title))
+    return found[0]
 
 
 @dataclass

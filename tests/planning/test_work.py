@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import combinations
 from typing import Any
 
 from hypothesis import given, settings
@@ -38,11 +37,6 @@ for run in PLAN.runs:
     else:
         KEYS[run.row] = leaf.key
 NAMES = {key: name for name, key in KEYS.items()}
-
-
-def statuses(**states: Iterable[str]) -> dict[str, tuple[Status, int]]:
-    """`statuses(done=[FT], failed=[HEAD])`; every record is of a second attempt."""
-    return {KEYS[name]: (status, 2) for status, names in states.items() for name in names}  # type: ignore[misc]
 
 
 def left(
@@ -129,14 +123,3 @@ def test_laws_of_work_in_any_state(states: tuple[Any, ...], weights: set[str], r
         if name in PARENT:
             before = PARENT[name] in order[: order.index(name)]
             assert before or (state[PARENT[name]] == "done" and PARENT[name] in weights)
-
-
-def test_interrupted_at_any_point_the_same_command_goes_on() -> None:
-    """Whatever prefix of the list is done, with its weights there or deleted, exactly the rest is trained."""
-    order = [*left({})[0]]
-    for count in range(len(order) + 1):
-        done = order[:count]
-        for kept in (n for size in range(2) for n in combinations([HEAD, TAPT_1, CMLM_1], size)):
-            items, blocked = left(statuses(done=done), weights=set(kept) & set(done))
-            assert {n for n, item in items.items() if not item.remake} == set(order) - set(done)
-            assert blocked == set()
