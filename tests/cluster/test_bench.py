@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
-from cluster.conftest import Bench, Undisturbed
+from cluster.conftest import Undisturbed
 from cluster.driver import BENCH, STAGES, Driver, kept, outside, started, table_of
 from cluster.studies import leases
 
@@ -27,16 +28,10 @@ sys.exit(f"imported {heavy}" if heavy else status)
 
 def test_a_bench_fills_its_table(undisturbed: Undisturbed) -> None:
     table = undisturbed.driver.table
-    cells = {(cell["row"], cell["column"]): cell for cell in table["cells"]}
-    assert set(cells) == {(row, "movies") for row in ("FT", "SCL", "TAPT")} | {
-        (row, "avg") for row in ("FT", "SCL", "TAPT") if (row, "avg") in cells
-    }
-    for (row, _), cell in cells.items():
-        assert (cell["done"], cell["expected"]) == (2, 2), row
+    for cell in table["cells"]:
+        assert (cell["done"], cell["expected"]) == (2, 2), cell["row"]
         assert 0 <= cell["value"] <= 1
-    assert sorted((r["row"], r["seed"]) for r in table["results"]) == [
-        (row, seed) for row in ("FT", "SCL", "TAPT") for seed in (31, 42)
-    ]
+    assert {(r["row"], r["seed"]) for r in table["results"]} == {*product(("FT", "SCL", "TAPT"), (31, 42))}
     assert len(undisturbed.records) == STAGES
     assert {(each.status, each.attempt) for each in undisturbed.records.values()} == {("done", 1)}
     assert len({r["key"] for r in table["results"]} & set(undisturbed.records)) == 6
@@ -88,18 +83,6 @@ def test_the_same_command_again_trains_nothing_and_imports_neither_torch_nor_ray
     assert table_of(done.stdout) == undisturbed.driver.table
     assert kept(copied) == before
     assert (copied / ".harness" / "harness.db").read_bytes() == bytes_before
-
-
-def test_more_of_the_same_table_trains_only_what_is_missing(
-    bench: Bench, undisturbed: Undisturbed, copied: Path
-) -> None:
-    """CMLM with alpha 0 is the computation of TAPT, so its runs are there; a third seed of FT is not."""
-    before = kept(copied)
-    again = BENCH.replace("ft,scl,tapt", "cmlm") + " --set cmlm.alpha=0"
-    driver = bench(copied, again)
-    tapt = [r["test"] for r in undisturbed.driver.table["results"] if r["row"] == "TAPT"]
-    assert [r["test"] for r in driver.table["results"]] == tapt
-    assert kept(copied) == before
 
 
 def test_two_drivers_at_once_share_the_work(tmp_path: Path, same_table: Callable[[Driver], None]) -> None:
