@@ -7,10 +7,10 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,60 +65,40 @@ def start_worker(execution: Execution, setup: WorkerSetup, ledger: Any, name: st
 class Bench:
     """A pool at work in a thread."""
 
-    def __init__(self, folder: Path, every: list[Item], execution: Execution) -> None:
+    def __init__(self, folder: Path, every: list[Item]) -> None:
         (folder / "begun").mkdir(exist_ok=True)
-        self.folder, self.every = folder, every
+        self.folder, self.every, self.events = folder, every, list[Event]()
         self.store = Store(f"sqlite:///{folder / 'harness.db'}")
-        self.events: list[Event] = []
-        self.error: BaseException | None = None
-        self.over = ""
-        self._pool: Pool | None = None
-        self._execution = execution
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        setup = WorkerSetup({"e" * 32: (folder, None)}, Storage(str(folder / "products")))
+        empty = (np.zeros(1, np.int32), np.zeros(1, np.int64))
+        known = {"e" * 32: Vocabulary(9, None)}
+        self.pool = Pool(self.store, setup, known, lambda *_: empty, Execution(), "none", start_worker)
+        self._ended = ThreadPoolExecutor(1).submit(self._run)
 
     def _run(self) -> None:
-        setup = WorkerSetup({"e" * 32: (self.folder, None)}, Storage(str(self.folder / "products")))
-        empty = (np.zeros(1, np.int32), np.zeros(1, np.int64))
-        vocabularies = {item.stage.encoder.digest: Vocabulary(9, None) for item in self.every}
         try:
-            at_work = self._pool = Pool(
-                self.store, setup, vocabularies, lambda *_: empty, self._execution, "none", start_worker
-            )
-            try:
-                for event in at_work.run(self.every):
-                    self.events.append(event)
-                self.over = at_work.over
-            finally:
-                at_work.close()
-        except BaseException as error:
-            self.error = error
+            for event in self.pool.run(self.every):
+                self.events.append(event)
+        finally:
+            self.pool.close()
 
     def begun(self) -> list[dict[str, Any]]:
         """Every beginning of a stage so far, with its process's pid and node."""
         return [json.loads(path.read_text()) for path in (self.folder / "begun").iterdir() if path.suffix != ".part"]
 
     def waits_for(self, what: str, found: Callable[[], Any]) -> Any:
-        def asked() -> Any:
-            if self.error:
-                raise self.error
-            return found()
-
-        return waited(what, asked)
+        return waited(what, lambda: (self._ended.done() and self._ended.result()) or found())
 
     def go(self) -> None:
         (self.folder / "go").touch()
 
     def time_is_over(self) -> None:
         """The deadline is now: one given by the clock might pass before a stage has begun."""
-        assert self._pool
-        self._pool._stop_requests._deadline = time.monotonic()
+        self.pool._stop_requests._deadline = time.monotonic()
 
     def ends(self) -> dict[str, Record]:
         """The records, once all stages have ended."""
-        self.waits_for("the end", lambda: not self._thread.is_alive())
-        if self.error:
-            raise self.error
+        self.waits_for("the end", self._ended.done)
         return self.store.records([item.stage.key for item in self.every])
 
     def said(self, kind: str) -> list[str]:
@@ -201,7 +181,7 @@ def test_a_node_that_joins_is_used_and_one_that_leaves_gives_its_runs_back(clust
         return [sentence for sentence in bench.said("notice") if sentence.startswith("waiting for a worker of 1 CPUs")]
 
     with node(cluster, num_cpus=1) as first:
-        bench = Bench(tmp_path, leaves(6), Execution())
+        bench = Bench(tmp_path, leaves(6))
         bench.waits_for("a stage on the first node", bench.begun)
         with node(cluster, num_cpus=1) as second:
             bench.waits_for("one on the second", lambda: len({each["node"] for each in bench.begun()}) == 2)
@@ -231,7 +211,7 @@ def test_a_node_that_gives_notice_gives_its_stages_back_and_gets_no_other(cluste
     """As often as it happens, which is not the stage's fault."""
     every = leaves(2)
     with node(cluster, num_cpus=1):
-        bench = Bench(tmp_path, every, Execution())
+        bench = Bench(tmp_path, every)
         bench.waits_for("a stage on the node that stays", bench.begun)
         for times in range(1, 3):
             leaving = cluster.add_node(num_cpus=1)
@@ -256,15 +236,15 @@ def test_a_node_that_gives_notice_gives_its_stages_back_and_gets_no_other(cluste
 def test_at_its_deadline_a_bench_ends_in_order_and_another_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     every = leaves(3)
     with node(cluster, num_cpus=2):
-        bench = Bench(tmp_path, every, Execution())
+        bench = Bench(tmp_path, every)
         bench.waits_for("two stages", lambda: len(bench.begun()) == 2)
         bench.time_is_over()
         assert bench.ends() == {}
-        assert bench.over == "the time of this command is over"
+        assert bench.pool.over == "the time of this command is over"
         assert len(bench.begun()) == 2, "the third did not start"
         assert bench.said("retried") == ["stopped"] * 2
-        again = Bench(tmp_path, leaves(3), Execution())
+        again = Bench(tmp_path, leaves(3))
         again.go()
         records = again.ends()
     assert [each.status for each in records.values()] == ["done"] * 3
-    assert again.over == ""
+    assert again.pool.over == ""

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from cluster.in_process import LedgerHere, ask
-from store.samples import record, stage
+from cluster.test_stages import LEAVES, POST
+from store.samples import record
 
 from harness.cluster import tune as tune_module
 from harness.cluster.tune import HarnessTrial, SharedWeights
@@ -19,17 +20,11 @@ from harness.execution import WorkerSetup
 from harness.planning.work import Ended, Item
 from harness.search.points import ReplicateOutcome
 from harness.search.points import Trial as StudyTrial
-from harness.specs import Parent, Record, Run
+from harness.specs import Record, Run
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store
 
-HEAD, POST, LEAF = (
-    replace(each, phase=phase)
-    for each, phase in zip(stage().chain, ("mlm-head", "post-train", "fine-tune"), strict=True)
-)
-POST = replace(POST, init=Parent(HEAD))
-LEAVES = [replace(LEAF, seed=seed, init=Parent(POST)) for seed in range(2)]
-RUNS = [Run(leaf, "CMLM", "cmlm", "toy", 20, 0, leaf.seed) for leaf in LEAVES]
+RUNS = [Run(leaf, "CMLM", "cmlm", "toy", 20, 0, leaf.seed) for leaf in LEAVES[:2]]
 Act = Callable[[Item], Any]
 
 

@@ -1,4 +1,4 @@
-"""The storage and the encoder on every node: what a node cannot see is said before it trains, and weights travel."""
+"""What a worker needs before it trains: its node's storage and encoders, the device that Ray gave it, and tokens."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from bucket import Server, served
 from cluster import in_process
 from cluster.driver import BENCH, kept
 
 from harness.cli import main
 from harness.cluster import worker
+from harness.cluster.session import _gpus
+from harness.cluster.worker import TokenCache, prepared
 from harness.encoders.sources import encoder_digest
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
+from harness.specs import Data, Encoder, Objective, Optim, RowSet, Selection, Stage
 from harness.storage import Storage, weights_of
 from harness.store import Store
 
@@ -25,8 +30,8 @@ CLUSTER = Execution("auto")
 
 
 @pytest.fixture(autouse=True)
-def _object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process; and this node's cache is empty."""
+def _node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with an empty cache, whose object store is this process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("ray.put", lambda value: value)
     monkeypatch.setattr("ray.get", lambda value, timeout: value)
@@ -108,3 +113,78 @@ def test_a_storage_that_does_not_answer_is_said_before_ray_starts(
     said = capsys.readouterr().err
     assert re.search(r"harness: The storage s3://\*\*\*@weights/x\S* could not be .*connect", said)
     assert "hush" not in said
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A cluster with one GPU, which Ray gave to this process."""
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0, "GPU": 1.0})
+    monkeypatch.setattr("ray.get_gpu_ids", lambda: [0])
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("address", "torch_has", "share"),
+    [("local", True, 1.0), ("local", False, 0.0), ("auto", False, 1.0)],
+    ids=["a GPU", "torch without CUDA", "another machine's torch"],
+)
+def test_a_run_takes_a_gpu_where_one_is_of_use(
+    machine: pytest.MonkeyPatch, address: str, torch_has: bool, share: float
+) -> None:
+    """With a build of torch for the CPU a GPU would hold back all runs but one."""
+    machine.setattr("torch.cuda.is_available", lambda: torch_has)
+    assert _gpus(Execution(address, gpus_per_run=-1.0)) == share
+    assert _gpus(Execution(address, gpus_per_run=0.5)) == 0.5, "as requested"
+
+
+@pytest.mark.parametrize(("given", "there", "device"), [([0], True, "cuda"), ([], True, "cpu"), ([0], False, "cpu")])
+def test_a_worker_trains_on_the_gpu_that_ray_gave_it_in_float32(
+    machine: pytest.MonkeyPatch, tmp_path: Path, given: list[int], there: bool, device: str
+) -> None:
+    """Whatever the environment set: a variable that allows TF32 would change numbers and no key."""
+    machine.setattr("ray.get_gpu_ids", lambda: given)
+    machine.setattr("torch.cuda.is_available", lambda: there)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert prepared(WorkerSetup({}, Storage(str(tmp_path)))).device == device
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+TRAIN, OTHER, DEV, TEST = (RowSet(name, name) for name in ("train", "other", "dev", "test"))
+READINGS = [
+    Data(TRAIN, 2, 64, DEV, (TEST,)),
+    Data(OTHER, 2, 64, DEV, (TEST,)),
+    Data(TRAIN, 2, 128, DEV, (TEST,)),
+    Data(TRAIN, max_length=64),
+    Data(TRAIN, max_length=64, views=2),
+    Data(TRAIN, max_length=64, blocks="packed"),
+    Data(TRAIN, 2, 64, DEV, (TEST,), views=2),
+    Data(TRAIN, 2, 64, TRAIN, (DEV, TEST)),
+]
+"""Longer, in views and in blocks, with and without evaluation sets, and a training set that is another's dev set."""
+
+
+def test_a_row_set_is_tokenised_once_for_each_way_of_reading_it() -> None:
+    """However many stages ask for it; a process without texts gets what another has made."""
+    made: list[Any] = []
+
+    def tokenised(rows: RowSet, data: Data, encoder: str) -> Any:
+        made.append((rows.digest, data.max_length, data.views, data.blocks))
+        return made[-1]
+
+    first = TokenCache(tokenised)
+    for times in range(3):
+        cache = first if times < 2 else TokenCache(made=first.made)
+        for data in READINGS:
+            selection = Selection("accuracy") if data.dev else None
+            stage = Stage(Objective("cross_entropy", 1), data, Optim(1e-3, 8, 2), 0, Encoder("e", "e"), selection)
+            evaluations = [*([data.dev] if data.dev else []), *data.tests]
+            # Evaluation sets are read text by text, however the training rows are.
+            assert cache.references(stage) == [
+                (data.train.digest, data.max_length, data.views, data.blocks),
+                *((rows.digest, data.max_length, 1, "text") for rows in evaluations),
+            ]
+    assert len(made) == len(set(made)) == 9, "train in 4 ways, other in one, dev and test at 2 lengths"
