@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ import tiny
 import torch
 import trained
 from cli.command import Said, command
-from cli.conftest import BENCH, Benched
+from cli.conftest import Benched
 from huggingface_hub import ModelCardData
 from huggingface_hub.repocard import metadata_load
 from safetensors.torch import load_file
@@ -53,18 +53,27 @@ def harness(benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 PLAIN = """
 import json, sys
-import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+import torch, transformers
 texts, found = json.loads(sys.stdin.read()), {}
-for folder in sys.argv[1:]:
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    given = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+for folder in sys.argv[2:]:
+    given = transformers.AutoTokenizer.from_pretrained(folder)(texts, padding=True, truncation=True, return_tensors="pt")
+    model, info = getattr(transformers, sys.argv[1]).from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
     with torch.no_grad():
-        found[folder] = model(**given).logits.double().tolist()
+        logits = model.eval()(**given).logits
+    found[folder] = (logits[:, 0] if logits.ndim == 3 else logits).double().tolist()
 assert "harness" not in sys.modules
 print(json.dumps(found))
 """
+
+
+def plain_logits(loaded_by: str, folders: Iterable[str], texts: list[str]) -> dict[str, Any]:
+    """Of each folder, by plain transformers in a fresh process; of a masked LM at the first token."""
+    program = [sys.executable, "-c", PLAIN, loaded_by, *folders]
+    done = subprocess.run(program, input=json.dumps(texts), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def predictions(key: str) -> tuple[list[str], Any]:
@@ -89,15 +98,8 @@ def test_every_method_leaves_the_store_as_a_folder_that_gives_the_recorded_predi
         assert "loaded by AutoModelForSequenceClassification" in said.out
     assert sorted((benched.folder / ".harness").rglob("*")) == before, "weights made for the export stay"
     texts, _ = predictions(benched.keys[rows[0], 31])
-    done = subprocess.run(
-        [sys.executable, "-c", PLAIN, *(str(tmp_path / str(number)) for number in range(len(rows)))],
-        input=json.dumps(texts),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    folders = [str(tmp_path / str(number)) for number in range(len(rows))]
+    found = plain_logits("AutoModelForSequenceClassification", folders, texts)
     for number, row in enumerate(rows):
         _, logits = predictions(benched.keys[row, 31])
         np.testing.assert_allclose(found[str(tmp_path / str(number))], logits, atol=1e-6, rtol=0, err_msg=row)
@@ -163,25 +165,6 @@ def test_the_licence_of_an_encoder_is_that_of_its_card(card: str | None, stated:
     assert encoder_license(tmp_path) == stated
 
 
-def test_an_encoder_after_post_training_is_a_masked_lm(harness: Harness, benched: Benched, tmp_path: Path) -> None:
-    store = Store("sqlite:///" + str(benched.folder / ".harness" / "harness.db"), create=False)
-    stage = store.stage(benched.keys["TAPT", 31])
-    assert stage is not None
-    assert stage.parent is not None
-    said = harness("export", stage.parent.key, "--out", str(tmp_path / "out"))
-    assert said.status == 0, said
-    assert "loaded by AutoModelForMaskedLM" in said.out
-    assert "its weights are those of the record, bit for bit" in said.out
-    from transformers import AutoModelForMaskedLM
-
-    _, info = AutoModelForMaskedLM.from_pretrained(str(tmp_path / "out"), output_loading_info=True)
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
-    # and it is an encoder to start from
-    words = BENCH.format(encoder=tmp_path / "out", methods="ft").replace("bench", "plan", 1)
-    assert harness(*words.split()).status == 0
-
-
 def test_the_card_of_an_encoder_with_its_head_beside_it_has_code_that_runs(
     harness: Harness, benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,16 +227,6 @@ def test_a_file_of_onnx_that_computes_something_else_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_onnx_without_its_packages_is_refused_before_anything_is_trained(
-    harness: Harness, benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("harness.encoders.models.onnx_file.find_spec", lambda package: None)
-    monkeypatch.setattr("harness.commands.export.trained_model", lambda *_, **__: pytest.fail("trained"))
-    said = harness("export", benched.keys["FT", 31], "--out", str(tmp_path / "out"), "--onnx")
-    assert said.status == 2
-    assert "onnx and onnxruntime and onnxscript not installed; run pip install 'glue-harness[onnx]'" in said.err
-
-
 def test_the_best_run_is_that_with_the_best_dev_score(harness: Harness, benched: Benched, tmp_path: Path) -> None:
     store = Store("sqlite:///" + str(benched.folder / ".harness" / "harness.db"), create=False)
     scores = {key: record.dev_scores["accuracy"] for key, record in store.records(benched.keys.values()).items()}
@@ -265,28 +238,6 @@ def test_the_best_run_is_that_with_the_best_dev_score(harness: Harness, benched:
     assert "license_name" not in metadata
     mine = {key for (row, _), key in benched.keys.items() if row == "SCL"}
     assert json.loads((tmp_path / "scl" / "harness.json").read_text())["key"] in mine, said
-
-
-def test_kept_weights_are_taken_as_they_are(
-    harness: Harness, benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kept by another command: still held against the record."""
-    key = benched.keys["FT", 42]
-    events: list[int] = []
-    monkeypatch.setattr(Storage, "delete", lambda *_: None)
-    assert harness("export", key, "--out", str(tmp_path / "first")).status == 0
-    monkeypatch.undo()
-    monkeypatch.chdir(benched.folder)
-    weights = benched.folder / ".harness" / "products" / weights_of(key)
-    assert weights.exists()
-    monkeypatch.setattr("harness.commands.trained.train", lambda *_, **__: events.append(1))
-    said = harness("export", key, "--out", str(tmp_path / "second"))
-    assert said.status == 0, said
-    assert not events
-    assert "bit for bit" in said.out
-    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second"))
-    assert first == second
-    weights.unlink()
 
 
 def test_a_model_that_differs_from_its_record_is_refused(
@@ -319,6 +270,7 @@ def test_a_model_that_differs_from_its_record_is_refused(
         ("export zzz --out x", "has no record whose key begins with 'zzz'"),
         ("export FT --out x --push me/model", "--push: the hub cannot be reached (HF_HUB_OFFLINE is set); connect, or"),
         ("export TAPT --out x --onnx", "is no classifier that transformers computes"),
+        ("export FT --out x --onnx", "onnx and onnxruntime and onnxscript not installed; run pip install"),
         (
             "export FT --out x --update 1",
             "(fine-tune) keeps its best checkpoint alone; name a stage of pre-training or",
@@ -326,7 +278,9 @@ def test_a_model_that_differs_from_its_record_is_refused(
         ("export TAPT --out x --update 3", "has 2 updates (weights saved after 2); name one"),
     ],
 )
-def test_refusals(words: str, said: str, harness: Harness, benched: Benched) -> None:
+def test_refusals(words: str, said: str, harness: Harness, benched: Benched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.encoders.models.onnx_file.find_spec", lambda package: None)
+    monkeypatch.setattr("harness.commands.export.trained_model", lambda *_, **__: pytest.fail("trained"))
     words = words.replace(" TAPT ", f" {post_training(benched, 'TAPT').key} ")
     found = harness(words.replace(" FT ", f" {benched.keys['FT', 31]} "))
     assert found.status == 2
@@ -347,21 +301,6 @@ def test_a_stage_whose_data_are_gone_is_refused(harness: Harness, benched: Bench
     assert not list(tmp_path.iterdir())
 
 
-PLAIN_STATES = """
-import json, sys
-import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
-texts, found = json.loads(sys.stdin.read()), {}
-for folder in sys.argv[1:]:
-    given = AutoTokenizer.from_pretrained(folder)(texts, padding=True, truncation=True, return_tensors="pt")
-    with torch.no_grad():
-        logits = AutoModelForMaskedLM.from_pretrained(folder).eval()(**given).logits
-    found[folder] = logits[:, 0].double().tolist()
-assert "harness" not in sys.modules
-print(json.dumps(found))
-"""
-
-
 def post_training(benched: Benched, row: str) -> Any:
     store = Store("sqlite:///" + str(benched.folder / ".harness" / "harness.db"), create=False)
     stage = store.stage(benched.keys[row, 31])
@@ -379,14 +318,13 @@ def test_every_pre_trained_encoder_gives_the_same_logits_in_plain_transformers(
         key, out = post_training(benched, row).key, tmp_path / row
         said = harness(f"export {key} --out {out} {words}")
         assert said.status == 0, said.err
+        assert "loaded by AutoModelForMaskedLM" in said.out
+        assert ("its weights are those of the record, bit for bit" in said.out) == (not words)
         encoder = tiny.encoder(out)
         batch = Batch.of(tiny.tokens(out, [(text,) for text in texts]), torch.device("cpu"))
         with torch.inference_mode():
             expected[str(out)] = encoder.eval().mlm_logits(encoder(batch, batch.packing.first)).double().numpy()
-    program = [sys.executable, "-c", PLAIN_STATES, *expected]
-    done = subprocess.run(program, input=json.dumps(texts), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    for folder, logits in json.loads(done.stdout).items():
+    for folder, logits in plain_logits("AutoModelForMaskedLM", expected, texts).items():
         np.testing.assert_allclose(logits, expected[folder], atol=1e-6, rtol=0, err_msg=folder)
 
 
@@ -408,8 +346,11 @@ def test_weights_after_an_update_are_held_against_the_record(
     tensors, digest = checked_weights(storage, key, 1)
     written = load_file(tmp_path / "b" / "model.safetensors")
     assert all(torch.equal(tensors[f"encoder/{name}"], written[name]) for name in written if "encoder." in name)
-    storage.delete(weights_of(key, 1))
-    for told, words, status in ((digest, "are those of the record, bit for bit", 0), ("0" * 32, "differ from", 2)):
+    for told, words, status in (
+        (digest, "were kept since it was trained", 0),
+        (digest, "are those of the record, bit for bit", 0),
+        ("0" * 32, "differ from", 2),
+    ):
 
         def known(*given: Any, told: str = told) -> Any:
             found = recorded(*given)
@@ -417,9 +358,10 @@ def test_weights_after_an_update_are_held_against_the_record(
             return found
 
         monkeypatch.setattr("harness.cli.models.recorded", known)
-        said = harness(f"export {key} --update 1 --out {tmp_path / told}")
+        said = harness(f"export {key} --update 1 --out {tmp_path / words[:4]}")
         assert said.status == status, said
         assert words in said.out + said.err
+        storage.delete(weights_of(key, 1))
     assert sorted((benched.folder / ".harness").rglob("*")) == before, "weights made for the export stay"
 
 

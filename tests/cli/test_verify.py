@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import shutil
 import sqlite3
@@ -43,60 +42,6 @@ def harness(benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     return lambda *words: command(capsys, *words)
 
 
-@pytest.fixture
-def published(harness: Harness, tmp_path: Path) -> Path:
-    """The bench's results as CSV."""
-    path = tmp_path / "results.csv"
-    path.write_text(harness("report --format csv").out)
-    return path
-
-
-@pytest.fixture
-def copied(benched: Benched, tmp_path: Path) -> Path:
-    """A copy of the store's database."""
-    return shutil.copyfile(benched.folder / ".harness" / "harness.db", tmp_path / "copy.db")
-
-
-def changed(path: Path, row: int, column: str, value: str) -> None:
-    """Write another value into a CSV, in a row counted from 1."""
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    rows[row - 1][column] = value
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def tampered(database: Path, key: str, change: Callable[[dict[str, Any], dict[str, Predictions]], None]) -> None:
-    """Change a record and its predictions."""
-    with sqlite3.connect(database) as connection:
-        body, blob = connection.execute("select record, predictions from records where key = ?", [key]).fetchone()
-        record, predictions = json.loads(body), unpacked(blob) if blob else {}
-        change(record, predictions)
-        body, blob = json.dumps(record), packed(predictions) if blob else None
-        connection.execute("update records set record = ?, predictions = ? where key = ?", [body, blob, key])
-
-
-def test_each_format_is_confirmed_from_any_folder(
-    harness: Harness, benched: Benched, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frame = pd.read_csv(published, dtype=RESULT_DTYPES, keep_default_na=False, na_values="")
-    frame.to_parquet(tmp_path / "results.parquet", index=False)
-    store = f"sqlite:///{benched.folder}/.harness/harness.db"
-    for folder in (benched.folder, tmp_path):
-        monkeypatch.chdir(folder)
-        for path in (published, tmp_path / "results.parquet"):
-            said = harness("verify", str(path), "--store", store)
-            assert said.status == 0, said.out
-            assert said.out.endswith("Confirmed.\n")
-            assert "Differences from what plan and records give: 0." in said.out
-            assert "Compared with the plan of 14 runs of: harness bench --table few_shot" in said.out
-
-
-# ----------------------------------------------------------------------------------------------------- tampering
-
-
 @dataclass
 class Scene:
     """A copy of the bench's database, and files printed from it. `run`: the command, `keys`: of the bench's runs."""
@@ -109,16 +54,14 @@ class Scene:
     def store(self) -> str:
         return f"sqlite:///{self.database}"
 
-    def sql(self, statement: str, *values: str) -> list[Any]:
+    def delete(self, key: str) -> None:
         with sqlite3.connect(self.database) as connection:
-            return connection.execute(statement, values).fetchall()
+            connection.execute("delete from records where key = ?", [key])
 
     def printed(self, change: Callable[[list[dict[str, Any]]], Any] = lambda rows: None) -> Path:
         """The results as CSV, with changed rows."""
         path = self.database.with_suffix(".csv")
-        path.write_text(self.run("report", "--format", "csv", "--store", self.store).out)
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(self.run("report", "--format", "csv", "--store", self.store).out.splitlines()))
         names = [*rows[0]]
         change(rows)
         with path.open("w", newline="") as file:
@@ -127,104 +70,89 @@ class Scene:
             writer.writerows(rows)
         return path
 
-    def worst(self) -> list[str]:
-        with self.printed().open(newline="") as file:
-            rows = sorted(csv.DictReader(file), key=lambda row: float(row["test"]))
-        return list(dict.fromkeys(row["key"] for row in rows))[:3]
+    def verify(self, path: Path, *words: str) -> Said:
+        return self.run("verify", str(path), "--store", self.store, *words)
 
 
 @pytest.fixture
-def scene(harness: Harness, benched: Benched, copied: Path) -> Scene:
-    return Scene(harness, benched.keys, copied)
+def scene(harness: Harness, benched: Benched, tmp_path: Path) -> Scene:
+    database = benched.folder / ".harness" / "harness.db"
+    return Scene(harness, benched.keys, shutil.copyfile(database, tmp_path / "copy.db"))
 
 
-def without_worst(scene: Scene) -> Path:
-    for key in scene.worst():
-        scene.sql("delete from records where key = ?", key)
+def test_each_format_is_confirmed_from_any_folder(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = scene.printed()
+    frame = pd.read_csv(path, dtype=RESULT_DTYPES, keep_default_na=False, na_values="")
+    frame.to_parquet(tmp_path / "results.parquet", index=False)
+    monkeypatch.chdir(tmp_path)
+    for each in (path, tmp_path / "results.parquet"):
+        said = scene.verify(each)
+        assert said.status == 0, said.out
+        assert said.out.endswith("Confirmed.\n")
+        assert "Differences from what plan and records give: 0." in said.out
+        assert "Compared with the plan of 14 runs of: harness bench --table few_shot" in said.out
+
+
+# ----------------------------------------------------------------------------------------------------- tampering
+
+
+def worst_deleted(scene: Scene) -> Path:
+    with scene.printed().open(newline="") as file:
+        rows = sorted(csv.DictReader(file), key=lambda row: float(row["test"]))
+    for row in rows[:3]:
+        scene.delete(row["key"])
     return scene.printed()
 
 
-def best_repeated(scene: Scene) -> Path:
-    return scene.printed(lambda rows: rows.extend(30 * [max(rows, key=lambda row: float(row["test"]))]))
-
-
-def row_added(scene: Scene) -> Path:
-    return scene.printed(lambda rows: rows.append(rows[2] | {"seed": "53", "test": "0.99"}))
-
-
-def row_renamed(scene: Scene) -> Path:
-    return scene.printed(lambda rows: rows[2].update(row="SCL (ours)"))
-
-
-def row_dropped(scene: Scene) -> Path:
-    return scene.printed(lambda rows: rows.pop(3))
-
-
-def seed_dropped(scene: Scene) -> Path:
-    return scene.printed(lambda rows: rows.__setitem__(slice(None), [row for row in rows if row["seed"] == "31"]))
-
-
 def parents_deleted(scene: Scene) -> Path:
-    path = scene.printed()
-    store = Store(scene.store, create=False)
+    path, store = scene.printed(), Store(scene.store, create=False)
     for seed in (31, 42):
-        stage = store.stage(scene.keys["CMLM", seed])
-        assert stage is not None
-        assert stage.parent is not None
-        scene.sql("delete from records where key = ?", stage.parent.key)
+        parent = store.stage(scene.keys["CMLM", seed]).parent  # type: ignore[union-attr]
+        assert parent is not None
+        scene.delete(parent.key)
     return path
 
 
+def bench_forgotten(scene: Scene) -> Path:
+    path = scene.printed()
+    with sqlite3.connect(scene.database) as connection:
+        connection.execute("delete from requests")
+    return path
+
+
+def changed(change: Callable[[list[dict[str, Any]]], Any]) -> Callable[[Scene], Path]:
+    return lambda scene: scene.printed(change)
+
+
 NOT, PART = "NOT confirmed.\n", "Confirmed in part, without "
+PLACE = "row 3 (SCL, sst2, 20 examples, subset 0, seed 31, "
 
 
 @pytest.mark.parametrize(
     ("tamper", "verdict", "says"),
     [
-        (without_worst, PART, "without 3 of the 14 runs of the bench, which have no record (never trained, or deleted)."),
-        (best_repeated, NOT, "Contradictions: 30.\n  row 15 ("),
-        (row_added, NOT, "row 15 (SCL, sst2, 20 examples, subset 0, seed 53, accuracy): the bench has no such run and score"),
-        (row_renamed, NOT, "the file leaves out the run SCL, sst2, 20 examples, subset 0, seed 31"),
-        (row_dropped, NOT, "the file leaves out the run SCL, sst2, 20 examples, subset 0, seed 42"),
-        (seed_dropped, PART, "without 7 of the 14 runs of the bench, which the file leaves out."),
+        (worst_deleted, PART, "without 3 of the 14 runs of the bench, which have no record (never trained, or deleted)."),
+        (bench_forgotten, PART, "14 rows whose bench cannot be planned here ("),
         (parents_deleted, NOT, "the post-train stage before runs of the file: the store has no record "),
+        (changed(lambda rows: rows.extend(30 * [max(rows, key=lambda row: float(row["test"]))])), NOT, "Contradictions: 30.\n  row 15 ("),
+        (changed(lambda rows: rows.append(rows[2] | {"seed": "53", "test": "0.99"})), NOT,
+         "row 15 (SCL, sst2, 20 examples, subset 0, seed 53, accuracy): the bench has no such run and score"),
+        (changed(lambda rows: rows[2].update(row="SCL (ours)")), NOT, "the file leaves out the run SCL, sst2, 20 examples, subset 0, seed 31"),
+        (changed(lambda rows: rows.pop(3)), NOT, "the file leaves out the run SCL, sst2, 20 examples, subset 0, seed 42"),
+        (changed(lambda rows: rows.__setitem__(slice(None), [row for row in rows if row["seed"] == "31"])), PART,
+         "without 7 of the 14 runs of the bench, which the file leaves out."),
+        (changed(lambda rows: rows[2].update(test="0.987")), NOT, f"{PLACE}accuracy): test is 0.987 in the file and "),
+        (changed(lambda rows: rows[2].update(dev="")), NOT, f"{PLACE}accuracy): dev is missing in the file and "),
+        (changed(lambda rows: rows[2].update(metric="f1")), NOT, f"{PLACE}f1): the bench has no such run and score"),
     ],
 )  # fmt: skip
 def test_tampering_is_named(tamper: Callable[[Scene], Path], verdict: str, says: str, scene: Scene) -> None:
-    path = tamper(scene)
-    said = scene.run("verify", str(path), "--store", scene.store)
+    said = scene.verify(tamper(scene))
     assert said.status == 1, said.out
     assert says in said.out, said.out
     assert verdict in said.out[said.out.rindex("Not checked: ") :], said.out
-
-
-def test_without_its_data_a_bench_is_not_confirmed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = scene.printed()
-
-    def gone(*_: Any, **__: Any) -> None:
-        raise UserError("There is no folder data.")
-
-    monkeypatch.setattr("harness.commands.verify.prepare_recorded", gone)
-    said = scene.run("verify", str(path), "--store", scene.store)
-    assert said.status == 1
-    assert "14 rows whose bench cannot be planned here (There is no folder data)" in said.out, said.out
-    assert PART in said.out
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "says"),
-    [
-        ("test", "0.987", "row 3 (SCL, sst2, 20 examples, subset 0, seed 31, accuracy): test is 0.987 in the file and "),
-        ("dev", "", "row 3 (SCL, sst2, 20 examples, subset 0, seed 31, accuracy): dev is missing in the file and "),
-        ("metric", "f1", "row 3 (SCL, sst2, 20 examples, subset 0, seed 31, f1): the bench has no such run and score"),
-    ],
-)  # fmt: skip
-def test_a_changed_figure_is_named(column: str, value: str, says: str, harness: Harness, published: Path) -> None:
-    changed(published, 3, column, value)
-    said = harness("verify", str(published))
-    assert said.status == 1
-    assert says in said.out, said.out
-    assert said.out.endswith("NOT confirmed.\n")
 
 
 def parquet_of(**column: Any) -> bytes:
@@ -238,7 +166,6 @@ def parquet_of(**column: Any) -> bytes:
         ("none.csv", None, "cannot be read (No such file or directory)"),
         ("other.csv", "a,b\n1,2\n", "is not a file of results, as 'harness report --format csv' writes it (it has no column size, row, "),
         ("ragged.csv", "a,b\n1,2,3\n", "(it has rows with more values than columns)"),
-        ("empty.csv", "", "(No columns to parse from file)"),
         ("other.json", "[1]", "(it should be a .csv or .parquet file)"),
         ("broken.parquet", b"PAR1", "is not a file of results"),
         ("huge.csv", f"{','.join(RESULT_DTYPES)}\n{','.join(['1'] * 7 + ['1' + '0' * 400] + ['1'] * 14)}\n", "is not a file of results"),
@@ -252,19 +179,17 @@ def test_other_files_are_refused(name: str, content: str | bytes | None, says: s
         read_results(tmp_path / name)
 
 
-def test_wrong_values_and_places_are_refused(harness: Harness, published: Path) -> None:
-    assert "--seed draws the stages of --rerun K" in harness("verify", str(published), "--seed", "1").err
-    assert "There is no store at " in harness("verify", str(published), "--store", "sqlite:///nowhere.db").err
-    changed(published, 2, "seed", "many")
-    assert "(invalid literal for int() with base 10: 'many')" in harness("verify", str(published)).err
+def test_wrong_values_and_places_are_refused(scene: Scene) -> None:
+    path = scene.printed(lambda rows: rows[1].update(seed="many"))
+    assert "--seed draws the stages of --rerun K" in scene.verify(path, "--seed", "1").err
+    assert "There is no store at " in scene.run("verify", str(path), "--store", "sqlite:///nowhere.db").err
+    assert "(invalid literal for int() with base 10: 'many')" in scene.verify(path).err
 
 
-def test_stages_trained_again_are_bit_identical_and_the_store_is_only_read(
-    harness: Harness, benched: Benched, published: Path
-) -> None:
+def test_stages_trained_again_are_bit_identical_and_the_store_is_only_read(scene: Scene, benched: Benched) -> None:
     """Twelve of the stages: leaves, and stages without labels, whose weights are compared."""
     before = {path: path.read_bytes() for path in (benched.folder / ".harness").rglob("*") if path.is_file()}
-    said = harness("verify", str(published), "--rerun", "12", "--seed", "3")
+    said = scene.run("verify", str(scene.printed()), "--rerun", "12", "--seed", "3")
     assert said.status == 0, said.out
     assert "Stages trained again: 12, of which 12 agree with their records." in said.out
     assert said.out.count("bit-identical") == 12
@@ -272,22 +197,20 @@ def test_stages_trained_again_are_bit_identical_and_the_store_is_only_read(
     assert {path: path.read_bytes() for path in (benched.folder / ".harness").rglob("*") if path.is_file()} == before
 
 
-def test_predictions_that_training_does_not_give_are_found(
-    harness: Harness, benched: Benched, published: Path, copied: Path
-) -> None:
+def test_predictions_that_training_does_not_give_are_found(scene: Scene) -> None:
     """Test predictions changed and published: only training finds that out."""
-
-    def better(_: dict[str, Any], predictions: dict[str, Predictions]) -> None:
-        for each in predictions.values():
-            each.logits[:2] += 1e-4
-
-    for key in benched.keys.values():
-        tampered(copied, key, better)
-    store = f"sqlite:///{copied}"
-    assert harness("verify", str(published), "--store", store).status == 0
-    said = harness("verify", str(published), "--store", store, "--rerun", "99")
+    path, keys = scene.printed(), [scene.keys[row, 31] for row in ("FT", "SCL")]
+    with sqlite3.connect(scene.database) as connection:
+        for key, blob in connection.execute("select key, predictions from records").fetchall():
+            if key in keys:
+                predictions = unpacked(blob)
+                for each in predictions.values():
+                    each.logits[:2] += 1e-4
+                connection.execute("update records set predictions = ? where key = ?", [packed(predictions), key])
+    assert scene.verify(path).status == 0
+    said = scene.verify(path, "--rerun", "99")
     assert said.status == 1
-    assert said.out.count("DIFFERS from its record in its predictions (logits by up to 0.0001)") == len(benched.keys)
+    assert said.out.count("DIFFERS from its record in its predictions (logits by up to 0.0001)") == len(keys)
 
 
 # ----------------------------------------------------------------------------------------------- other hardware
