@@ -14,14 +14,15 @@ from tabulate import tabulate
 from harness.cli.parser import LISTED
 from harness.cli.terminal import duration, print_lines, printable, timestamp
 from harness.commands.execution import storage_of
-from harness.commands.recorded import class_names, learning_curve, recorded_runs, requests_needing
-from harness.commands.stored import command, find_key, of_run
+from harness.commands.recorded import StageRecord, learning_curve, recorded, recorded_runs
+from harness.commands.stored import command
 from harness.errors import UserError, unknown
 from harness.methods import definition_of
 from harness.planning.request import FILTERS, Request, from_json
 from harness.specs import Parent, Record, Stage
 from harness.storage import weights_of
 from harness.store import DEFAULT_URL, Store
+from harness.tasks.task import TASKS
 from harness.wording import counted, in_points, value_text
 
 Rows = Iterator[tuple[str, str]]
@@ -203,15 +204,12 @@ def _ago(seconds: float) -> str:
 
 def show(args: argparse.Namespace) -> int:
     """Print one record: what was trained, its scores, the stages before it, the runs it serves and how to reproduce them."""
-    store = Store(args.store or DEFAULT_URL, create=False)
-    key = find_key(store, args.key)
-    stage, record = store.stage(key), store.records([key], predictions=True)[key]
-    assert stage is not None
-    lines = [f"{key}  {stage.phase}  {record.status}{f': {record.reason}' if record.reason else ''}"]
-    labelled = [*_stage_lines(stage), *_score_lines(stage, record, class_names(stage, store.labels(key)))]
-    lines += [f"{label:<{LABEL}}{text}" for label, text in labelled]
+    found = recorded(args.store, args.key)
+    stage, record = found.stage, found.record
+    lines = [f"{record.key}  {stage.phase}  {record.status}{f': {record.reason}' if record.reason else ''}"]
+    lines += [f"{label:<{LABEL}}{text}" for label, text in (*_stage_lines(stage), *_score_lines(found))]
     lines += [*_history_lines(record), *(f"{label:<{LABEL}}{text}" for label, text in _provenance(stage, record))]
-    lines += ["parents", *_parent_lines(store, args.storage, stage), *_run_lines(store, key, args.store)]
+    lines += ["parents", *_parent_lines(found.store, args.storage, stage), *_run_lines(found)]
     print_lines(lines, sys.stdout, indent=LABEL)
     return 0
 
@@ -234,8 +232,10 @@ def _stage_lines(stage: Stage) -> Rows:
     yield "seed", str(stage.seed)
 
 
-def _score_lines(stage: Stage, record: Record, classes: Sequence[str]) -> Rows:
-    """The best checkpoint and its dev scores, of a stage that selects one; the learning curve as two lines of bars."""
+def _score_lines(found: StageRecord) -> Rows:
+    """The best checkpoint and its dev scores, of a stage that selects one; the learning curve as two lines of bars. Classes have the names of their data, or
+    of a task of its runs."""
+    stage, record = found.stage, found.record
     metric = stage.selection.metric if stage.selection else ""
     if stage.selection:
         every = f"among evaluations every {counted(stage.selection.every, 'step')} and at the end"
@@ -243,6 +243,12 @@ def _score_lines(stage: Stage, record: Record, classes: Sequence[str]) -> Rows:
         yield "selected", f"step {record.selected_step}: best dev {metric} {every}{same}"
         yield "dev scores", _scores(record.dev_scores)
         if record.histogram:
+            named = [
+                stage.data.classes,
+                *(TASKS[label["task"]].classes for label, _ in found.runs if label.get("task") in TASKS),
+            ]
+            codes = tuple(f"class {code}" for code in range(stage.data.num_labels))
+            classes = next((names for names in named if len(names) == len(codes)), codes)
             counts = ", ".join(f"{count:,} x {name}" for name, count in zip(classes, record.histogram, strict=True))
             yield "dev output", f"predicted classes: {counts}{' (collapsed: one class only)' * record.collapsed}"
     for name, points in zip(("loss", f"dev {metric}"), learning_curve(record, stage), strict=True):
@@ -308,20 +314,14 @@ def _parent_lines(store: Store, storage: str | None, stage: Stage) -> Iterator[s
     yield f"  encoder {stage.encoder.name}, digest {stage.encoder.digest}"
 
 
-def _run_lines(store: Store, key: str, url: str | None) -> Iterator[str]:
+def _run_lines(found: StageRecord) -> Iterator[str]:
     """The runs that end with a stage, each with the command that reproduces it."""
-    labels, requests = store.labels(key), [*requests_needing(store, key)]
-    if not labels:
-        yield f"{'runs':<{LABEL}}no run ends with this stage; later stages start from it"
-        yield from (f"  reproduce: {command(from_json(request.values), store=url)}" for request in requests[:1])
-        return
-    yield "runs"
-    for label in labels:
-        size = f"n{label['size']}" if label["size"] else "full size"
-        place = f"{label['task']}, {size}, subset {label['subset']}, seed {label['seed']}"
-        yield f"  table {label['table']}, row {label['row']}: {place}"
-        request = next((request for request in requests if request.table == label["table"]), None)
-        if request:
-            yield f"    reproduce: {command(of_run(request, label), store=url)}"
-        else:
-            yield "    the command that reproduces it is unknown: the store has lost the request of this run"
+    labelled = any(label for label, _ in found.runs)
+    yield "runs" if labelled else f"{'runs':<{LABEL}}no run ends with this stage; later stages start from it"
+    for (label, _), again in zip(found.runs, found.commands, strict=True):
+        if label:
+            size = f"n{label['size']}" if label["size"] else "full size"
+            place = f"{label['task']}, {size}, subset {label['subset']}, seed {label['seed']}"
+            yield f"  table {label['table']}, row {label['row']}: {place}"
+        lost = "the command that reproduces it is unknown: the store has lost the request of this run"
+        yield f"    reproduce: {again}" if again else f"    {lost}"

@@ -4,7 +4,7 @@ it again; its numbers, and the runs of a store, as data frames."""
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from harness.commands.prepare import Prepared, lacking, name_of_task, prepare, prepare_recorded
-from harness.commands.stored import check_exists, command, find_key, last_bench, like_last, of_cell, of_run
+from harness.commands.stored import check_exists, command, last_bench, like_last, of_run
 from harness.errors import UserError, unknown
 from harness.methods import definition_of, known_methods
-from harness.planning.request import Request, encoder_names, from_json
+from harness.planning.request import Request, encoder_names
 from harness.planning.runs import Plan
 from harness.planning.starts import best_run
 from harness.specs import Record, RowSet, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.store.rows import predicted_by
-from harness.tasks.task import TASKS
 from harness.wording import in_points, some_of
 
 if TYPE_CHECKING:
@@ -31,20 +30,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class StageRecord:
-    """A stage of a store, its record with predictions, and the request that makes it.
-
-    `cell`: the request of its cell, all subsets and seeds; of a stage that no run ends with the whole request. `again`: the command that
-    makes it again. Both empty where the store does not know. `step`: which of its weights are meant, its final ones or those after an
-    update. `planned`: a table of several runs that has it, where one is at hand.
-    """
+    """A stage of a store and its record with predictions."""
 
     store: Store
     stage: Stage
     record: Record
-    cell: Request | None = None
-    again: str = ""
-    step: Literal["last"] | int = "last"
-    planned: Prepared | None = None
+    runs: Sequence[tuple[Mapping[str, Any], StoredRequest | None]] = ()
+    """The labels of the runs that it ends, each with the request that makes it, where the store knows that; without one the whole request and no label."""
+    url: str | None = None  # of the store, as it was named
+    step: Literal["last"] | int = "last"  # which of its weights are meant: its final ones, or those after an update
+    planned: Prepared | None = None  # a table of several runs that has it, where one is at hand
+
+    @property
+    def cell(self) -> Request | None:
+        """The request of its cell, all subsets and seeds, or the whole one where it ends no run."""
+        return next((of_run(stored, label, cell=True) for label, stored in self.runs if stored), None)
+
+    @property
+    def commands(self) -> list[str]:
+        """Those that make its `runs` again; '' where one is not known."""
+        return [command(of_run(stored, label), store=self.url) if stored else "" for label, stored in self.runs]
+
+    @property
+    def again(self) -> str:
+        return next(filter(None, self.commands), "")
 
     @property
     def key(self) -> str:
@@ -164,19 +173,32 @@ class StageRecord:
 
 
 def recorded(url: str | None, beginning: str, update: int | None = None) -> StageRecord:
-    """The stage whose key begins so, in the store at `url` (None: the default one), with its final weights or those after an `update`.
+    """The only stage whose key begins so, in the store at `url` (None: the default one), with its final weights or those after an `update`.
     Raises UserError."""
     store = Store(url or DEFAULT_URL, create=False)
-    key = find_key(store, beginning)
-    stage, record = store.stage(key), store.records([key], predictions=True)[key]
-    assert stage is not None  # a record keeps its stage
+    check_exists(store)
+    keys = store.keys_like(beginning)
+    if not keys:
+        raise UserError(f"The store {store.shown} has no record whose key begins with '{beginning}'.")
+    if len(keys) > 1:
+        shown = ", ".join(key[:12] for key in keys)
+        raise UserError(f"Several keys begin with '{beginning}': {shown}; give more characters.")
+    stage, record = store.stages(keys)[keys[0]], store.records(keys, predictions=True)[keys[0]]
     step = "last" if update is None else _checked_update(stage, record, update)
-    needing, labels = [*requests_needing(store, key)], store.labels(key)
-    for stored, label in ((each, label) for each in needing for label in labels if label["table"] == each.table):
-        again = command(of_run(stored, label), store=url)
-        return StageRecord(store, stage, record, of_cell(stored, label), again, step)
-    whole = next((from_json(each.values) for each in needing if not each.study), None)
-    return StageRecord(store, stage, record, whole, command(whole, store=url) if whole else "", step)
+    asked = [_of_encoder(each, stage) for each in sorted(store.requests(keys[0]), key=lambda each: bool(each.study))]
+    runs = [
+        (label, next((each for each in asked if each.table == label["table"]), None)) for label in store.labels_of(keys)
+    ]
+    if not any(each for _, each in runs):
+        runs += [({}, each) for each in asked if not each.study][:1]
+    return StageRecord(store, stage, record, runs, url, step)
+
+
+def _of_encoder(stored: StoredRequest, stage: Stage) -> StoredRequest:
+    """A request of several encoders with the stage's own alone."""
+    names = encoder_names(str(stored.values.get("encoder", "")))
+    mine = [name for name in names if stage.encoder.name in (name, Path(name).name)]
+    return replace(stored, values={**stored.values, "encoder": mine[0]}) if len(names) > 1 and mine else stored
 
 
 def _checked_update(stage: Stage, record: Record, update: int) -> Literal["last"] | int:
@@ -193,26 +215,6 @@ def _checked_update(stage: Stage, record: Record, update: int) -> Literal["last"
             f"{place} has {stage.optim.steps:,} updates (weights saved after {saved}{stage.optim.steps:,}); name one."
         )
     return "last" if update == stage.optim.steps else update
-
-
-def requests_needing(store: Store, key: str) -> Iterator[StoredRequest]:
-    """The requests that need a stage, of several encoders each with the stage's own alone; benches before studies."""
-    stage = store.stage(key)
-    for stored in sorted(store.requests(key), key=lambda request: bool(request.study)):
-        names = encoder_names(str(stored.values.get("encoder", "")))
-        mine = [name for name in names if stage and stage.encoder.name in (name, Path(name).name)]
-        several = len(names) > 1 and mine
-        yield replace(stored, values={**stored.values, "encoder": mine[0]}) if several else stored
-
-
-def class_names(stage: Stage, labels: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The names of the classes that a stage predicts: as its data name them, else by the tasks of its runs; their codes where
-    neither is known."""
-    if stage.data.classes:
-        return stage.data.classes
-    known = (TASKS[label["task"]].classes for label in labels if label["task"] in TASKS)
-    codes = tuple(f"class {code}" for code in range(stage.data.num_labels))
-    return next((names for names in known if len(names) == len(codes)), codes)
 
 
 def best_key(request: Request) -> tuple[str, list[str]]:

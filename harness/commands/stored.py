@@ -33,19 +33,6 @@ def check_exists(store: Store) -> None:
         raise UserError(f"There is no store at {store.shown}; run a bench first, or name another one with --store.")
 
 
-def find_key(store: Store, beginning: str) -> str:
-    """The only key that begins so. Raises UserError."""
-    check_exists(store)
-    keys = store.keys_like(beginning)
-    if not keys:
-        raise UserError(f"The store {store.shown} has no record whose key begins with '{beginning}'.")
-    if len(keys) > 1:
-        raise UserError(
-            f"Several keys begin with '{beginning}': {', '.join(key[:12] for key in keys)}; give more characters."
-        )
-    return keys[0]
-
-
 def last_bench(store: Store, table: str = "", finished: bool = False) -> tuple[StoredRequest, Request] | None:
     """The last bench that was run, of `table` where one is named; the last one whose stages have all ended, where it has to be `finished`."""
     for stored in store.requests():
@@ -78,48 +65,31 @@ def like_last(request: Request, last: Request) -> Request:
     return replace(request, **taken, overrides=overrides, origins={**request.origins, **origins})
 
 
-def of_run(stored: StoredRequest, label: Mapping[str, Any]) -> Request:
-    """The part of a stored request that makes one run, by the run's label in the store; the run's cell, where the table takes the best of several."""
-    request, task = from_json(stored.values), str(label["task"])
+def of_run(stored: StoredRequest, label: Mapping[str, Any], cell: bool = False) -> Request:
+    """The part of a stored request that makes one run, by the run's label in the store (without one all of it); all subsets and seeds of its `cell`, where that is
+    wanted or the table takes the best of several. A row that the table does not have, and gets for its method, goes by the method."""
+    request = from_json(stored.values)
+    if not label:
+        return request
+    task, row, method = (str(label[name]) for name in ("task", "row", "method"))
+    try:
+        table = load_table(request.table)
+        cell = cell or (table.aggregate.k or 1) > 1
+        added = set(method.split("+")) <= METHODS.keys() and row == "+".join(m.title for m in methods_named(method))
+        row = method if added and row not in {each.name for each in table.rows} else row
+    except UserError:  # the user's file is gone or changed
+        pass
+    files = [name for name in request.methods or () if PYTHON in name and _is_of(name, method)]
     named = request.tasks is None or task in request.tasks
-    alone = _runs_of_a_cell(request) == 1
     return replace(
         request,
         reference=None,
-        methods=(_method(request, label),),
-        seeds=(label["seed"],) if alone else request.seeds,
-        subsets=(label["subset"],) if alone else request.subsets,
+        methods=(files[0] if files else row,),
+        seeds=request.seeds if cell else (label["seed"],),
+        subsets=request.subsets if cell else (label["subset"],),
         tasks=(task,) if named else tuple(text for text in request.tasks or () if is_own(text)),
         sizes=(label["size"],) if label["size"] else request.sizes,
     )
-
-
-def of_cell(stored: StoredRequest, label: Mapping[str, Any]) -> Request:
-    """The part of a stored request that makes the cell of a run: all its subsets and seeds."""
-    request = from_json(stored.values)
-    return replace(of_run(stored, label), subsets=request.subsets, seeds=request.seeds)
-
-
-def _runs_of_a_cell(request: Request) -> int:
-    """How many runs a cell of the table needs at least."""
-    try:
-        return load_table(request.table).aggregate.k or 1
-    except UserError:  # the user's file is gone or changed
-        return 1
-
-
-def _method(request: Request, label: Mapping[str, Any]) -> str:
-    """A row by its name; one that the table does not have, and gets for its method, by the method."""
-    row, method = str(label["row"]), str(label["method"])
-    for name in request.methods or ():
-        if PYTHON in name and _is_of(name, method):
-            return name
-    added = set(method.split("+")) <= METHODS.keys() and row == "+".join(m.title for m in methods_named(method))
-    try:
-        rows = {each.name for each in load_table(request.table).rows}
-    except UserError:  # the user's file is gone or changed
-        return row
-    return method if added and row not in rows else row
 
 
 def _is_of(name: str, method: str) -> bool:

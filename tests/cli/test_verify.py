@@ -180,9 +180,10 @@ def test_other_files_are_refused(name: str, content: str | bytes | None, says: s
 
 
 def test_wrong_values_and_places_are_refused(scene: Scene) -> None:
-    path = scene.printed(lambda rows: rows[1].update(seed="many"))
+    path = scene.printed()
     assert "--seed draws the stages of --rerun K" in scene.verify(path, "--seed", "1").err
     assert "There is no store at " in scene.run("verify", str(path), "--store", "sqlite:///nowhere.db").err
+    path = scene.printed(lambda rows: rows[1].update(seed="many"))
     assert "(invalid literal for int() with base 10: 'many')" in scene.verify(path).err
 
 
