@@ -37,7 +37,7 @@ from harness.training.fit import fit
 from harness.training.forward_backward import Placement
 from harness.training.loop import Inputs, Report, Scoring, train
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
-from harness.training.result import Speed, TrainingResult, provenance_of
+from harness.training.result import Speed, provenance_of
 
 
 def run_stage(
@@ -105,7 +105,9 @@ def run_stage(
             record.provenance |= {"saved_at": list(save_at)}
             record.provenance |= {"saved_digests": saved.digests} if process_group.rank == 0 else {}
         record.provenance |= provenance_of(result.speed)
-        fill(record, result, stage)
+        vars(record).update({name: value for name, value in vars(result).items() if name != "speed"})
+        if stage.data.dev and (predicted := result.predictions.get(stage.data.dev.digest)):
+            record.histogram, record.collapsed = predicted.histogram, predicted.collapsed
         record.status = "done"
     except StoppedError:
         raise
@@ -125,25 +127,24 @@ def run_stage(
 
 def _build(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, record: Record) -> TrainingObjective:
     """The stage's objective on the weights that it starts from. Notes the parent's weights in the record's provenance."""
-    root, data = stage.encoder, stage.data
-    if root == NO_ENCODER:
-        return build(stage.objective, None, vocabulary, data.kind, stage.optim.dropout, stage.seed)
-    folder, config = setup.encoders[root.digest]
-    encoder = load_encoder(folder, root.digest, seed=stage.seed, config=config)
-    if root.relative_buckets:
-        encoder.add_relative_positions(root.relative_buckets, root.relative_distance)
-    if not isinstance(stage.init, Parent):
-        return build(stage.objective, encoder, vocabulary, data.kind, stage.optim.dropout, stage.seed)
-    parent, step, parts = stage.init.stage, stage.init.step, stage.init.parts
-    kept = "selected" if parent.selection else "last"
-    if isinstance(step, str) and step != kept:
-        raise ValueError(f"the parent keeps its {kept} weights, and step '{step}' is asked for")
-    tensors, record.provenance["parent_product"] = _parents_weights(stage.init, setup)
-    encoder.load_parts(tensors, [part for part in parts if part in ENCODER_PARTS])
-    if WORD_EMBEDDINGS in parts:
-        encoder.load_word_embeddings(tensors)
-    objective = build(stage.objective, encoder, vocabulary, data.kind, stage.optim.dropout, stage.seed)
-    objective.load_parts(tensors, parts)
+    encoder, root, tensors = None, stage.encoder, dict[str, Tensor]()
+    parts: tuple[str, ...] = ()
+    if root != NO_ENCODER:
+        folder, config = setup.encoders[root.digest]
+        encoder = load_encoder(folder, root.digest, seed=stage.seed, config=config)
+        if root.relative_buckets:
+            encoder.add_relative_positions(root.relative_buckets, root.relative_distance)
+    if encoder and isinstance(stage.init, Parent):
+        step, parts, kept = stage.init.step, stage.init.parts, "selected" if stage.init.stage.selection else "last"
+        if isinstance(step, str) and step != kept:
+            raise ValueError(f"the parent keeps its {kept} weights, and step '{step}' is asked for")
+        tensors, record.provenance["parent_product"] = _parents_weights(stage.init, setup)
+        encoder.load_parts(tensors, [part for part in parts if part in ENCODER_PARTS])
+        if WORD_EMBEDDINGS in parts:
+            encoder.load_word_embeddings(tensors)
+    objective = build(stage.objective, encoder, vocabulary, stage.data.kind, stage.optim.dropout, stage.seed)
+    if parts:
+        objective.load_parts(tensors, parts)
     return objective
 
 
@@ -206,17 +207,6 @@ def _parents_weights(parent: Parent, setup: WorkerSetup) -> tuple[dict[str, Tens
             f"the weights of its parent stage {key[:10]} were damaged ({first_line(error)}) and are deleted: the same "
             "command makes them again"
         ) from None
-
-
-def fill(record: Record, outcome: TrainingResult, stage: Stage) -> None:
-    record.selected_step = outcome.selected_step
-    record.tied = outcome.tied
-    record.dev_scores = outcome.dev_scores
-    record.history = outcome.history
-    record.flops = outcome.flops
-    record.predictions = outcome.predictions
-    if stage.data.dev and (predicted := outcome.predictions.get(stage.data.dev.digest)):
-        record.histogram, record.collapsed = predicted.histogram, predicted.collapsed
 
 
 def provenance(setup: WorkerSetup, process_group: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -142,19 +141,6 @@ def test_show_prints_a_command_that_is_read_where_a_cell_needs_several_runs_and_
     assert "To do: nothing." in again.err
     plan = prepare(read_words(words), train=False).plan
     assert (key in plan.stages, len(plan.runs)) == (True, 3)
-
-
-def test_show_says_where_the_command_is_not_known(harness: Harness) -> None:
-    harness(f"bench {FIRST}")
-    with sqlite3.connect(".harness/harness.db") as connection:
-        connection.execute("DELETE FROM requests")
-        connection.execute("DELETE FROM request_stages")
-    connection.close()
-    store = Store("sqlite:///.harness/harness.db")
-    key = next(key for key in store.keys_like("") if store.labels(key))
-    said = harness(f"show {key}")
-    assert said.status == 0
-    assert "the command that reproduces it is unknown" in said.out
 
 
 def test_a_list_of_benches_is_commands_the_last_one_first(harness: Harness) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -92,26 +91,22 @@ class TestEveryObjective:
 
 
 class TestChain:
-    @pytest.mark.parametrize("kind", ["half of it", "one bit"])
-    def test_damaged_weights_of_the_parent_are_said_and_deleted(self, kind: str, bert: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("kind", ["half of it", "one bit", "none"])
+    def test_damaged_or_deleted_weights_of_the_parent_are_said(self, kind: str, bert: Path, tmp_path: Path) -> None:
         parent, inputs = tiny.post_training(bert, steps=2)
         record_of(bert, tmp_path, parent, inputs, keep_weights=True)
         file = tmp_path / f"{parent.key}.safetensors"
         content = bytearray(file.read_bytes())
         content[-100] ^= 1  # within a tensor: the file still loads
         file.write_bytes(content[:1000] if kind == "half of it" else content)
+        if kind == "none":
+            file.unlink()
         child, inputs = tiny.fine_tuning(bert, init=Parent(parent))
         record = record_of(bert, tmp_path, child, inputs)
         assert record.status == "failed"
-        assert f"the weights of its parent stage {parent.key[:10]} were damaged" in record.reason
+        said = f"{parent.key} are no longer in {tmp_path}" if kind == "none" else f"{parent.key[:10]} were damaged"
+        assert f"the weights of its parent stage {said}" in record.reason
         assert not file.exists()
-
-    def test_deleted_weights_of_the_parent_are_said(self, bert: Path, tmp_path: Path) -> None:
-        parent, _ = tiny.post_training(bert, steps=2)
-        child, inputs = tiny.fine_tuning(bert, init=Parent(parent))
-        record = record_of(bert, tmp_path, child, inputs)
-        assert record.status == "failed"
-        assert f"{parent.key} are no longer in {tmp_path}" in record.reason
 
     def test_a_later_stage_starts_from_the_parents_weights(self, bert: Path, tmp_path: Path) -> None:
         """With a learning rate of almost nothing the child's weights are the parent's."""
@@ -181,87 +176,70 @@ class TestChain:
             assert said in record.reason
 
 
+def raising(error: BaseException) -> Callable[[torch.Tensor], torch.Tensor]:
+    def fail(loss: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    return fail
+
+
+def spoil_step_3(act: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the loss of the third batch."""
+    classify, calls = CrossEntropy.classify, [0]
+
+    def spoiled(self: CrossEntropy, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        calls[0] += 1
+        loss = classify(self, logits, labels)
+        return act(loss) if calls[0] == 3 else loss
+
+    monkeypatch.setattr(CrossEntropy, "classify", spoiled)
+
+
 class TestWhatGoesWrong:
-    @pytest.fixture
-    def at_step_3(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[torch.Tensor], torch.Tensor]], None]:
-        """Replace the loss of the third batch."""
-
-        def install(act: Callable[[torch.Tensor], torch.Tensor]) -> None:
-            classify, calls = CrossEntropy.classify, [0]
-
-            def spoiled(self: CrossEntropy, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-                calls[0] += 1
-                loss = classify(self, logits, labels)
-                return act(loss) if calls[0] == 3 else loss
-
-            monkeypatch.setattr(CrossEntropy, "classify", spoiled)
-
-        return install
-
-    def failed(self, bert: Path, tmp_path: Path) -> Record:
+    @pytest.mark.parametrize(
+        ("act", "status", "reason"),
+        [
+            (lambda loss: loss * float("nan"), "diverged", "at step 3 "),
+            (raising(IndexError("index 7 is out\nand more")), "failed", "IndexError: index 7 is out (test_running.py:"),
+            (raising(SystemExit(0)), "failed", "SystemExit: 0 (test_running.py:"),
+            (raising(torch.OutOfMemoryError("Tried 2 GiB.")), "failed", "out of memory: Tried 2 GiB."),
+            (raising(MemoryError("Tried 2 GiB.")), "failed", "out of memory: Tried 2 GiB."),
+            (lambda loss: loss + torch.empty(1 << 60).sum(), "failed", "out of memory: "),
+        ],
+    )
+    def test_a_stage_that_fails_is_a_record(
+        self, act: Any, status: str, reason: str, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        spoil_step_3(act, monkeypatch)
         stage, inputs = tiny.fine_tuning(bert)
         record = record_of(bert, tmp_path, stage, inputs, keep_weights=True)
-        assert record.key == stage.key
-        assert record.predictions == {}
-        assert record.weights_digest is None
-        assert record.selected_step is None
+        assert (record.key, record.status) == (stage.key, status)
+        assert reason in record.reason
+        assert (record.predictions, record.weights_digest, record.selected_step) == ({}, None, None)
         assert record.seconds > 0
         assert "host" not in record.provenance
         assert list(tmp_path.iterdir()) == []
-        return record
 
-    def test_diverged(self, bert: Path, tmp_path: Path, at_step_3: Any) -> None:
-        at_step_3(lambda loss: loss * float("nan"))
-        record = self.failed(bert, tmp_path)
-        assert record.status == "diverged"
-        assert "at step 3 " in record.reason
+    def test_what_ray_ends_a_worker_with_is_not_the_stages(
+        self, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        exits = FunctionType(compile("raise SystemExit(1)", "worker.py", "exec"), {"__name__": "ray._private.worker"})
+        spoil_step_3(lambda loss: exits(), monkeypatch)
+        stage, inputs = tiny.fine_tuning(bert)
+        with pytest.raises(SystemExit):
+            record_of(bert, tmp_path, stage, inputs)
 
     def test_a_diverged_record_says_that_there_is_a_checkpoint(
-        self, bert: Path, tmp_path: Path, at_step_3: Any
+        self, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It is deleted by that when the record is committed."""
-        at_step_3(lambda loss: loss * float("nan"))
+        spoil_step_3(lambda loss: loss * float("nan"), monkeypatch)
         stage, inputs = tiny.fine_tuning(bert, every=1)
         setup = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
         record = run_stage(stage, inputs, tiny.vocabulary(bert), tiny.METRICS, setup, keep_weights=False)
         assert record.status == "diverged"
         assert record.provenance["checkpoints"] > 0
         assert Storage(str(tmp_path)).exists(checkpoint_of(stage.key))
-
-    def test_an_exception_in_a_batch(self, bert: Path, tmp_path: Path, at_step_3: Any) -> None:
-        def fail(loss: torch.Tensor) -> torch.Tensor:
-            raise IndexError("index 7 is out of range\nand more")
-
-        at_step_3(fail)
-        record = self.failed(bert, tmp_path)
-        line = fail.__code__.co_firstlineno + 1
-        assert record.status == "failed"
-        assert record.reason == f"IndexError: index 7 is out of range (test_running.py:{line})"
-
-    def test_a_loss_that_ends_python(self, bert: Path, tmp_path: Path, at_step_3: Any) -> None:
-        """A failed stage; what Ray ends the worker with is not its own."""
-        at_step_3(lambda loss: sys.exit(0))
-        record = self.failed(bert, tmp_path)
-        assert (record.status, record.reason[:16]) == ("failed", "SystemExit: 0 (t")
-        exits = FunctionType(compile("raise SystemExit(1)", "worker.py", "exec"), {"__name__": "ray._private.worker"})
-        at_step_3(lambda loss: exits())
-        with pytest.raises(SystemExit):
-            self.failed(bert, tmp_path)
-
-    @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError])
-    def test_out_of_memory(self, kind: type[Exception], bert: Path, tmp_path: Path, at_step_3: Any) -> None:
-        def fail(loss: torch.Tensor) -> torch.Tensor:
-            raise kind("Tried to allocate 2 GiB.")
-
-        at_step_3(fail)
-        record = self.failed(bert, tmp_path)
-        assert (record.status, record.reason) == ("failed", "out of memory: Tried to allocate 2 GiB.")
-
-    def test_out_of_memory_on_the_cpu(self, bert: Path, tmp_path: Path, at_step_3: Any) -> None:
-        at_step_3(lambda loss: loss + torch.empty(1 << 60).sum())
-        record = self.failed(bert, tmp_path)
-        assert record.status == "failed"
-        assert record.reason.startswith("out of memory: ")
 
     def test_a_device_that_does_not_start(self, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Its name is asked for first; that this fails is no reason to end the worker's call without a record."""
@@ -277,21 +255,12 @@ class TestWhatGoesWrong:
         assert (record.status, record.provenance["device"]) == ("failed", "cuda")
         assert "CUDA error: out of memory" in record.reason
 
-    def test_another_version_of_the_objective(self, bert: Path, tmp_path: Path) -> None:
-        stage, inputs = tiny.fine_tuning(bert, Objective("cross_entropy", 99))
-        record = record_of(bert, tmp_path, stage, inputs)
-        assert record.status == "failed"
-        assert "version" in record.reason
-
-    def test_an_encoder_that_cannot_be_loaded(self, bert: Path, tmp_path: Path) -> None:
-        stage, inputs = tiny.fine_tuning(bert)
-        record = run_stage(
-            Stage(stage.objective, stage.data, stage.optim, 1, Encoder("other"), stage.selection),
-            inputs,
-            tiny.vocabulary(bert),
-            tiny.METRICS,
-            tiny.worker_setup(tmp_path / "nowhere", tmp_path),
-            keep_weights=False,
-        )
-        assert record.status == "failed"
-        assert "nowhere" in record.reason
+    @pytest.mark.parametrize(("objective", "encoder", "reason"), [(99, None, "version"), (None, "other", "nowhere")])
+    def test_what_cannot_be_built(
+        self, objective: int | None, encoder: str | None, reason: str, bert: Path, tmp_path: Path
+    ) -> None:
+        stage, inputs = tiny.fine_tuning(bert, *([Objective("cross_entropy", objective)] if objective else []))
+        stage = replace(stage, init=Encoder(encoder)) if encoder else stage
+        setup = tiny.worker_setup(tmp_path / "nowhere" if encoder else bert, tmp_path)
+        record = run_stage(stage, inputs, tiny.vocabulary(bert), tiny.METRICS, setup, keep_weights=False)
+        assert (record.status, reason in record.reason) == ("failed", True), record.reason
