@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.report import caption_of, grid_of
@@ -66,8 +67,11 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
     made += [f"Plan sealed: {each.digest}, {time_of(each)}." for each in store.seals(table)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        values = _without_folders(prepared.kept.values)
-        count = publish_records(store, table, prepared.plan.stages, values, folder, prepared.snapshot, gold)
+        # they start from the current folder of whoever reads it
+        values = json.loads(without_folders(json.dumps(dict(prepared.kept.values), ensure_ascii=False)))
+        count = publish_records(
+            store, table, prepared.plan.stages, values | {"folder": "."}, folder, prepared.snapshot, gold
+        )
         shown = results_view(grid, caption)
         replace_file(folder / RESULTS_FILE, shown.written("csv"))
         views = (shown, notes_view(grid, caption), settings_view(grid.resolved))
@@ -101,25 +105,17 @@ def _check_folder(folder: Path, store: Store, recorded: Mapping[str, Record]) ->
             )
 
 
-class Other(NamedTuple):
-    """A store to take records from. `labels`: of one that was published without them; `shown`: as the user named it."""
-
-    store: Store
-    labels: Labels | None
-    shown: str
-
-
-def open_other(name: str, data: str | None = None) -> Other:
-    """A store, a published folder, or the file of records of one (a path or an URL), for `harness.store.merge`. `data`: the folder with the data of one
-    that was published without labels; None: where its bench had them. Raises UserError where it is not there, and where the data are not the rows that
+def open_other(name: str, data: str | None = None) -> tuple[Store, Labels | None, str]:
+    """A store, a published folder, or the file of records of one (a path or an URL), for `harness.store.merge`, with the labels of one that was published
+    without them, and its name for people. `data`: the folder with the data of such a one; None: where its bench had them. Raises UserError where it is not there, and where the data are not the rows that
     it predicts."""
     records = str(Path(name) / UNLABELLED_FILE) if is_published(name, UNLABELLED_FILE) else name
     if is_records(records):
         store = Store(sqlite_url(unpacked_from(records, name)), create=False)
-        return Other(store, None if has_labels(records) else _labels_of(store, name, data), name)
+        return store, None if has_labels(records) else _labels_of(store, name, data), name
     store = Store(name, create=False)
     check_exists(store)
-    return Other(store, None, store.shown)
+    return store, None, store.shown
 
 
 def _labels_of(there: Store, shown: str, data: str | None) -> Labels:
@@ -128,9 +124,7 @@ def _labels_of(there: Store, shown: str, data: str | None) -> Labels:
         raise UserError(f"{shown}: names no bench; publish it again.")
     request = replace(stored[1], store=there.url, data=data or stored[1].data)
     library = prepare(request, train=False).plan.library
-    for key in sorted(there.keys()):
-        stage = there.stage(key)
-        assert stage is not None  # a record keeps its stage
+    for stage in there.stages(there.keys()).values():
         for rows in (stage.data.dev, *stage.data.tests):
             if rows is not None and rows.digest not in library:
                 raise UserError(
@@ -138,14 +132,3 @@ def _labels_of(there: Store, shown: str, data: str | None) -> Labels:
                     "it was made from with --data."
                 )
     return lambda digest: library[digest].gold
-
-
-def _without_folders(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The request of a bench with the last part of each path, which start from the current folder of whoever reads it."""
-
-    def short(value: Any) -> Any:
-        if isinstance(value, list):
-            return [short(entry) for entry in value]
-        return without_folders(value) if isinstance(value, str) else value
-
-    return {name: short(value) for name, value in values.items()} | {"folder": "."}

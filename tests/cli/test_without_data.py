@@ -113,7 +113,7 @@ def test_errors_and_records_have_names_and_row_numbers(lab: Path, harness: Harne
     dev = api.record(key).predictions.query("split == 'dev'").reset_index(drop=True)
     assert [*dev["gold"].iloc[bare["row"] - 1]] == [*bare["gold"]]
     said = harness(f"errors {key}")
-    assert (said.status, said.out.count("\nrow ")) == (0, len(bare))
+    assert (said.status, said.out.count("\nrow ")) == (0, min(5, len(bare)))
     assert "Texts are missing (recorded bench, tasks: there is no file mood.csv" in said.out
     assert "row " not in harness(f"errors {key}").out.partition("\n")[0]
 

@@ -171,7 +171,8 @@ class TestChain:
             parent, inputs = tiny.post_training(folders[kind], steps=1)
             assert record_of(folders[kind], tmp_path, parent, inputs, keep_weights=True).status == "done"
             stage, inputs = tiny.fine_tuning(bert, init=Parent(parent, step=step))
-            record = record_of(bert, tmp_path, stage, inputs)
+            setup = replace(tiny.worker_setup(bert, tmp_path), encoders={stage.encoder.digest: (bert, None)})
+            record = run_stage(stage, inputs, tiny.vocabulary(bert), tiny.METRICS, setup, keep_weights=False)
             assert record.status == "failed"
             assert said in record.reason
 
