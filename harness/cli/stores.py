@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.cli import EXIT_INCOMPLETE
 from harness.cli.progress import show
@@ -24,7 +23,7 @@ from harness.paths import named_path
 from harness.specs import Record
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as take_over
-from harness.store.exchange import Conflict, Merged
+from harness.store.exchange import Merged
 from harness.wording import counted, some_of
 
 SHOWN = 5
@@ -70,15 +69,12 @@ def _lines(merged: Merged, there: str, store: Store) -> Iterator[str]:
         )
     if merged.conflicts:
         yield f"{counted(len(merged.conflicts), 'record')} differ and stay as they are in {here}:"
-        yield from (f"  {_conflict(each, store.labels(each.key))}" for each in merged.conflicts[:SHOWN])
+        for ours, theirs in merged.conflicts[:SHOWN]:
+            run = "".join(f" ({place_of(label)})" for label in store.labels(ours.key)[:1])
+            yield f"  {ours.key[:12]}{run}: {_outcome(ours)} here, {_outcome(theirs)} there"
         yield from [f"  and {len(merged.conflicts) - SHOWN:,} more"] if len(merged.conflicts) > SHOWN else []
     if merged.studies:
         yield f"Studies with other trials, which stay as they are in {here}: {some_of(merged.studies, SHOWN)}."
-
-
-def _conflict(conflict: Conflict, labels: list[dict[str, Any]]) -> str:
-    run = f" ({place_of(labels[0])})" if labels else ""
-    return f"{conflict.key[:12]}{run}: {_outcome(conflict.ours)} here, {_outcome(conflict.theirs)} there"
 
 
 def _outcome(record: Record) -> str:

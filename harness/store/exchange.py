@@ -40,26 +40,17 @@ Labels = Callable[[str], NDArray[Any]]
 """The gold labels [n] of a row set, in its canonical order, by its digest."""
 
 
-@dataclass(frozen=True)
-class Conflict:
-    """One key with two outcomes."""
-
-    key: str
-    ours: Record
-    theirs: Record
-
-
 @dataclass
 class Merged:
     """Records of the other store: `added`, those that took the place of a failed one (`replaced`), those that were here with the same
-    outcome (`known`; of these with `other_weights` for the stages after it) or with another (`conflicts`). `studies`: those whose
+    outcome (`known`; of these with `other_weights` for the stages after it) or with another (`conflicts`: ours, theirs). `studies`: those whose
     trials differ; they stay as they are here."""
 
     added: int = 0
     replaced: int = 0
     known: int = 0
     other_weights: int = 0
-    conflicts: list[Conflict] = field(default_factory=list)
+    conflicts: list[tuple[Record, Record]] = field(default_factory=list)
     studies: list[str] = field(default_factory=list)
 
     @property
@@ -73,7 +64,7 @@ class Merged:
         if old and (old["status"] == "done" or row["status"] != "done"):
             here, there = record_of(old), record_of(row)
             if old["status"] == "done" == row["status"] and not same_outcome(here, there):
-                self.conflicts.append(Conflict(row["key"], here, there))
+                self.conflicts.append((here, there))
             else:
                 self.known += 1
                 self.other_weights += row["status"] == "done" and here.weights_digest != there.weights_digest

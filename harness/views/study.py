@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from harness.search.points import Points, ReplicateOutcome, State, Trial, best_t
 from harness.tasks.metrics import METRICS
 from harness.views.page import Block, Commands, Folded, Section, page
 from harness.views.view import DASH, Table, View, best, noted, with_spread
-from harness.wording import counted, in_points, shortened, some_of
+from harness.wording import counted, in_points, shortened, some_of, value_text
 from harness.yaml_files import dumped
 
 if TYPE_CHECKING:
@@ -223,14 +222,9 @@ def _score(study: Study, trial: Trial, top: Trial | None = None) -> str:
     return best(text) if trial is top else text
 
 
-def shown_value(value: Value | None, exact: bool = False) -> str:
-    """A hyperparameter's value; a float with more than six digits is rounded to four unless `exact`."""
-    if value is None or isinstance(value, bool):
-        return {None: DASH, True: "true", False: "false"}[value]
-    if not isinstance(value, float):
-        return str(value)
-    text = repr(value) if exact or len(re.sub(r"e.*|\D", "", repr(value))) <= 6 else f"{value:.4g}"
-    return re.sub(r"e([+-]?)0*(\d)", lambda found: f"e{found[1].strip('+')}{found[2]}", text)
+def shown_value(value: Value | None) -> str:
+    """A hyperparameter's value, a drawn number in four digits."""
+    return DASH if value is None else value_text(float(f"{value:.4g}") if isinstance(value, float) else value)
 
 
 def _reason(text: str) -> str:
@@ -371,10 +365,9 @@ def _across(study: Study, grid: Grid, trials: Cells) -> tuple[list[Table], list[
             return f"{len(trial.outcomes)}/{len(study.replicates)}"
         return noted(_score(study, trial, top), "" if trial.eligible else "x")
 
-    values = [shown_value(b, exact=True) for b in grid[right]]
+    values = [value_text(b) for b in grid[right]]
     rows = [
-        [shown_value(a, exact=True), *(cell(trials.get((a, b))) for b in grid[right]), margin(wide, **{down: a})]
-        for a in grid[down]
+        [value_text(a), *(cell(trials.get((a, b))) for b in grid[right]), margin(wide, **{down: a})] for a in grid[down]
     ]
     rows.append(["mean", *(margin(high, **{right: b}) for b in grid[right]), margin(wide * high)])
     title, lines = f"{study.score}, {down} down, {right} across", list[str]()
@@ -399,7 +392,7 @@ def _by_path(study: Study, grid: Grid, trials: Cells) -> tuple[list[Table], list
             shown = in_points(mean(means)) if means else DASH
             shown = f"({shown})" if 0 < len(means) < count else best(shown) if means and mean(means) == top else shown
             beside = [f"#{first.number}", _score(study, first)] if first else [DASH, DASH]
-            rows.append([shown_value(value, exact=True), shown, f"{len(means)}/{count}", *beside])
+            rows.append([value_text(value), shown, f"{len(means)}/{count}", *beside])
         tables.append(Table(f"{study.score} by {path}", [path, "mean", "points", "best", "its value"], rows))
     partly = "A mean in parentheses is over other points than the rest of the table, since points are missing."
     missing = len(_margin(trials.values(), {})[0]) < points

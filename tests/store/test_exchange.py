@@ -80,7 +80,9 @@ def test_a_finished_record_stays_and_the_other_is_named(store: Store, other: Sto
     other.commit(of, differing, owner)
     merged = merge(store, other)
     assert rows(store) == ours
-    assert [(c.key, c.ours.selected_step, c.theirs.selected_step) for c in merged.conflicts] == [(of.key, 20, 10)]
+    assert [(ours.key, ours.selected_step, theirs.selected_step) for ours, theirs in merged.conflicts] == [
+        (of.key, 20, 10)
+    ]
     assert not merged.agrees
 
 
