@@ -142,18 +142,12 @@ class Storage:
 
     def probe(self) -> None:
         """Write a small file, read it and delete it."""
-        name, content = f"probe-{uuid.uuid4().hex}", uuid.uuid4().bytes
-        self.write(name, content)
+        name = f"probe-{uuid.uuid4().hex}"
+        self.write(name, b"probe")
         try:
-            found = self.read(name)
-        except FileNotFoundError:
-            found = b""
+            self.read(name)
         finally:
             self.delete(name)
-        if found != content:
-            raise StorageError(
-                f"The storage {self.shown} does not return what was written to it; name another storage."
-            )
 
     def _call(self, done: str, in_folder: Callable[[Path], T], in_bucket: Callable[[Any, str], T]) -> T:
         def once() -> T:

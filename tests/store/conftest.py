@@ -6,7 +6,6 @@ from pathlib import Path
 import postgresql
 import pytest
 
-from harness import retry
 from harness.store import Store
 
 
@@ -39,10 +38,3 @@ def store(url: str) -> Iterator[Store]:
 @pytest.fixture
 def file_store(file_url: str) -> Store:
     return Store(file_url)
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store is waited for a moment instead of a minute."""
-    monkeypatch.setattr(retry, "WAITS", (0.05, 0.05))
-    monkeypatch.setattr("harness.store.database.LOCK_SECONDS", 0.1)

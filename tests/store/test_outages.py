@@ -58,10 +58,10 @@ def test_a_server_that_is_started_again_is_waited_for(server: postgresql.Own) ->
     assert same(store.records([OF.key], predictions=True)[OF.key], record(OF))
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_commit_whose_answer_was_lost_is_neither_doubled_nor_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(retry, "WAITS", (0.05, 0.05))
     write, lost = Database._write, [True]
 
     @contextmanager

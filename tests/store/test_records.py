@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from store.samples import DEV, committed, record, run, same, stage
+from store.samples import committed, record, run, same, stage
 
 from harness.errors import UserError
 from harness.specs import Stage
@@ -143,11 +143,6 @@ def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(tmp_path:
     assert (store.statuses(["a"]), store.records(["a"]), store.labels("a")) == ({}, {}, [])
     assert (store.keys_like(""), store.newest(9), store.stage("a")) == ([], [], None)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_artifacts_lie_beside_the_database(file_store: Store, tmp_path: Path) -> None:
-    assert file_store.artifacts == tmp_path / "folder" / "products"
-    assert DEV.digest not in str(file_store.artifacts)
 
 
 TEXTS = {"a": "one", "b": "", "c": "zwei\nZeilen 日本 😀 \u2028 'quoted' % ?", "d": "x" * 100_000, "e": "a\x00b"}
