@@ -45,8 +45,7 @@ def test_the_nearest_is_the_one_that_is_meant(name: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["longformer", "funnel", "canine", "t5", "gpt2", "perplexity", "imdb", "dpo", "q", "", "-", "#"],
+    "name", ["longformer", "funnel", "canine", "t5", "gpt2", "perplexity", "imdb", "dpo", "q", "", "-", "#"]
 )
 def test_another_name_is_near_to_none(name: str) -> None:
     assert not hint(name, KNOWN)

@@ -73,8 +73,5 @@ def test_what_is_no_file_of_its_own_is_written_into(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_names_what_the_user_named(tmp_path: Path) -> None:
-    with (
-        pytest.raises(OSError, match=r"No space left on device: .*/out'$"),
-        new_folder(tmp_path / "out"),
-    ):
+    with pytest.raises(OSError, match=r"No space left on device: .*/out'$"), new_folder(tmp_path / "out"):
         raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")

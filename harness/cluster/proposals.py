@@ -181,12 +181,7 @@ def scheduler_of(proposals: Proposals) -> TrialScheduler | None:
         return None
     if rule == "paired":
         return Race(proposals)
-    common = {
-        "time_attr": "replicates_done",
-        "metric": "score",
-        "mode": "max",
-        "grace_period": min(GRACE, full - 1),
-    }
+    common = {"time_attr": "replicates_done", "metric": "score", "mode": "max", "grace_period": min(GRACE, full - 1)}
     if rule == "asha":
         return ASHAScheduler(max_t=full, reduction_factor=FACTOR, **common)
     return MedianStoppingRule(hard_stop=True, min_time_slice=math.inf, **common)  # never pauses

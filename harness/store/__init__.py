@@ -2,15 +2,7 @@
 
 from harness.store.database import DEFAULT_URL, SCHEMA_VERSION
 from harness.store.exchange import merge
-from harness.store.records import (
-    LEASE_SECONDS,
-    RENEW_SECONDS,
-    Grant,
-    Owner,
-    Store,
-    StoredRequest,
-    StoredSeal,
-)
+from harness.store.records import LEASE_SECONDS, RENEW_SECONDS, Grant, Owner, Store, StoredRequest, StoredSeal
 
 __all__ = [
     "DEFAULT_URL",

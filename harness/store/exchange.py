@@ -23,15 +23,7 @@ from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, write_packed
 from harness.store.records import Store, StoredRequest
 from harness.store.rows import anonymous, packed, record_of, unpacked
 from harness.store.studies import take_studies
-from harness.store.tables import (
-    RECORDS,
-    REQUEST_STAGES,
-    REQUESTS,
-    RUNS,
-    SEALS,
-    SNAPSHOTS,
-    TRANSLATIONS,
-)
+from harness.store.tables import RECORDS, REQUEST_STAGES, REQUESTS, RUNS, SEALS, SNAPSHOTS, TRANSLATIONS
 
 CHUNK = 100
 """Records, with their predictions, of one transaction."""

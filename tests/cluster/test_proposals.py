@@ -199,10 +199,7 @@ def points_of(folder: Path, **wishes: Any) -> FakePoints:
     return FakePoints(small_space(folder, **{"mode": "search", "trials": 8, "racing": "none", **wishes}))
 
 
-several = settings(
-    max_examples=12,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+several = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 STOPS = st.lists(st.integers(0, 25), max_size=3)
 
 

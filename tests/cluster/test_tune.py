@@ -47,7 +47,6 @@ class Study:
     """A grid on two slots, ended by Ctrl-C, and gone on with while the processes of a stage and of a trial were killed."""
 
     folder: Path
-    second: Driver
     ended: Driver
     last: Driver
     before: dict[str, Kept]
@@ -63,8 +62,6 @@ def study(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]) -
     folder = space_in(tmp_path_factory.mktemp("study"))
     with started(folder, GRID) as ended:
         begun(ended)
-        second = Driver(folder, GRID)  # `finished` would end the other one too: it cleans the folder
-        assert second.wait() == 2, second.err
         ended.recorded(1)
         ended.signal(signal.SIGINT, group=True)
         assert ended.wait() == ENDED[signal.SIGINT][0], ended.err
@@ -78,7 +75,7 @@ def study(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]) -
         process_of(last, "ray::ResourceTrainable").kill()
         assert last.wait() == 0, last.err
         last.gone()
-    return Study(folder, second, ended, last, before, open_leases, kept(folder), names, listeners)
+    return Study(folder, ended, last, before, open_leases, kept(folder), names, listeners)
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +107,6 @@ def test_nothing_recorded_is_trained_again(study: Study) -> None:
 def test_every_listener_is_on_loopback(study: Study) -> None:
     assert len(study.listeners) >= 5, "Ray's processes were not seen"
     assert outside(study.listeners) == {}
-
-
-def test_a_second_command_on_a_study_is_refused(study: Study) -> None:
-    (sentence,) = (line for line in study.second.err.splitlines() if line.startswith("harness: "))
-    assert "is run by another command now" in sentence
-    assert study.second.out == ""
 
 
 def test_what_is_said_and_what_is_left(study: Study) -> None:

@@ -11,19 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.kinds import Predictions
-from harness.specs import (
-    Data,
-    Encoder,
-    Objective,
-    Optim,
-    Parent,
-    Record,
-    RowSet,
-    Run,
-    Selection,
-    Stage,
-    Status,
-)
+from harness.specs import Data, Encoder, Objective, Optim, Parent, Record, RowSet, Run, Selection, Stage, Status
 from harness.store import Owner, Store
 
 DEV, TEST = RowSet("d" * 32, "toy/dev", 4, 50.5), RowSet("7" * 32, "toy/test", 3, 40.0)

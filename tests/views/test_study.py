@@ -344,11 +344,7 @@ def test_the_page_has_everything_the_study_found() -> None:
     assert text == paged(mixed(), tuple(made))
     assert re.search(r"Trial 1: alpha = 0.1, p_c = 0.15; dev acc 6\d\.\d\d ± \d\.\d\d\.", text)
     parts = ["method: scl", "Test: 70.00.", "dev acc, alpha down, p_c across", "1010101010", "harness tune scl"]
-    parts += [
-        "a CPU, 1 thread a run, torch 2.13.0.",
-        "diverged: loss is NaN at update 31",
-        "a_translator &amp; 5%",
-    ]
+    parts += ["a CPU, 1 thread a run, torch 2.13.0.", "diverged: loss is NaN at update 31", "a_translator &amp; 5%"]
     assert not [part for part in parts if part not in text]
     shown = re.sub(r"<style>.*?</style>|<script>.*?</script>|base64,[^\"]*", "", text, flags=re.DOTALL)
     assert not re.search(r"\b(nan|None)\b", shown)
