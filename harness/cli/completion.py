@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -27,44 +26,40 @@ def complete(parser: argparse.ArgumentParser) -> None:
 def attach(parser: argparse.ArgumentParser) -> None:
     """Give each argument its completer, by its name or by its metavar."""
     for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                attach(command)
+        for command in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
+            attach(command)
         name, metavar = (action.option_strings or [action.dest])[-1], str(action.metavar)
-        choices = _names(partial(metavar.split, "|")) if "|" in metavar else None
+        choices = Names(metavar.split("|")) if "|" in metavar else None
         if completer := choices or COMPLETERS.get(name, METAVARS.get(metavar)):
             action.completer = completer  # type: ignore[attr-defined]
 
 
-def _names(named: Callable[[], Iterable[str]], separators: str = "", files: Any = None) -> Callable[..., list[str]]:
-    """Completes a name, which is looked up only then. `separators`: characters between several of them; `files`: a completer of paths, offered too."""
+class Names:
+    """Completes names, or those of a table 'MODULE:NAME' that is imported only then. `separators`: characters between several of them;
+    `files`: a completer of paths, offered too."""
 
-    def completer(prefix: str, **_: Any) -> list[str]:
-        start = max((prefix.rfind(mark) for mark in separators), default=-1) + 1
-        return [prefix[:start] + name for name in named()] + ([] if files is None or start else [*files(prefix)])
+    def __init__(self, names: Iterable[str] | str, separators: str = "", files: Any = None) -> None:
+        self.names, self.separators, self.files = names, separators, files
 
-    return completer
-
-
-def _methods() -> Iterable[str]:
-    return list(import_module("harness.methods").METHODS)
-
-
-def _tasks() -> Iterable[str]:
-    return list(import_module("harness.tasks.task").TASKS)
-
-
-def _tables() -> Iterable[str]:
-    return list(import_module("harness.yaml_files").packaged_files("benchmarks"))
+    def __call__(self, prefix: str, **_: Any) -> list[str]:
+        names: Any = self.names
+        if isinstance(names, str):
+            module, name = names.split(":")
+            found: Any = getattr(import_module(module), name)
+            names = found("benchmarks") if callable(found) else found
+        start = max((prefix.rfind(mark) for mark in self.separators), default=-1) + 1
+        return [prefix[:start] + name for name in names] + (
+            [] if self.files is None or start else [*self.files(prefix)]
+        )
 
 
 _YAML, _FOLDERS = FilesCompleter(("yaml", "yml")), DirectoriesCompleter()
 METAVARS: dict[str, Any] = {"FILE": FilesCompleter(), "FOLDER": _FOLDERS, "URI": _FOLDERS}
 COMPLETERS: dict[str, Any] = {
-    "--table": _names(_tables, files=_YAML),
-    "--methods": _names(_methods, ",+"),
-    "method": _names(_methods, "+"),
-    "--tasks": _names(_tasks, ",", _YAML),
+    "--table": Names("harness.yaml_files:packaged_files", files=_YAML),
+    "--methods": Names("harness.methods:METHODS", ",+"),
+    "method": Names("harness.methods:METHODS", "+"),
+    "--tasks": Names("harness.tasks.task:TASKS", ",", _YAML),
     "--with": _YAML,
     "model": _FOLDERS,
 }

@@ -316,45 +316,51 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
 
 
 COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] = {
+    "plan": (_plan, "bench:plan", "show what a bench would run, what is done and what it costs; trains nothing"),
     "bench": (_bench, "bench:bench", "train the missing runs of a table and print it"),
     "tune": (_tune, "tune:tune", "search a method's hyperparameters over subsets and seeds"),
-    "plan": (_plan, "bench:plan", "show what a bench would run, what is done and what it costs; trains nothing"),
     "report": (_report, "report:report", "print a table from the store; without flags that of the last bench"),
-    "compare": (_compare, "report:compare", "compare rows of a table from the store: intervals, tests, verdicts"),
-    "verify": (_verify, "stores:verify", "check a published file of results against the records of the store"),
-    "publish": (
-        _publish,
-        "stores:publish",
-        "write a table's results and records as a folder that others check and continue",
-    ),
+    "compare": (_compare, "report:compare", "compare the rows of a table: intervals, tests, verdicts"),
+    "list": (_list, "show:listing", "list what is packaged, and the benches, studies and runs of a store"),
+    "show": (_show, "show:show", "show one record, its parents and the command that reproduces it"),
+    "errors": (_errors, "models:errors", "show the examples that a run got wrong"),
+    "export": (_export, "models:export", "write a model as a Hugging Face folder with a model card, and upload it"),
+    "predict": (_predict, "models:predict", "predict for new rows with an exported model or a recorded run"),
+    "publish": (_publish, "stores:publish", "write results and records as a folder that others check and continue"),
     "merge": (_merge, "stores:merge", "take over the records of other stores and published folders"),
+    "verify": (_verify, "stores:verify", "check a published file of results against the records of the store"),
     "init": (_init, "models:init", "write a task's YAML file for a file of labelled rows"),
     "check": (_check, "models:check", "hold a method of your own, a Python file, to the contract of the built-in ones"),
-    "list": (_list, "show:listing", f"list {', '.join(LISTED)}"),
-    "show": (_show, "show:show", "show one record: its numbers, its parents and the command that reproduces it"),
-    "errors": (
-        _errors,
-        "models:errors",
-        "show the examples that a run got wrong",
-    ),
-    "export": (
-        _export,
-        "models:export",
-        "write a trained model as a Hugging Face folder with a model card, and upload it",
-    ),
-    "predict": (_predict, "models:predict", "predict for new rows with an exported model or a recorded run"),
     "doctor": (_doctor, "doctor:run", "check Python, torch, Ray, packages, data, store and disk"),
 }
 """Of each command its flags, its handler below `harness.cli`, and its help."""
+GROUPS = {
+    "train": "plan bench tune",
+    "look at results": "report compare list show errors",
+    "use a model": "export predict",
+    "share a table": "publish merge verify",
+    "prepare": "init check doctor",
+}
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="harness", description="Train and compare contrastive objectives for language encoders.")
+    listed = (
+        f"{title}:\n" + "".join(f"  {n:<9} {COMMANDS[n][2]}\n" for n in names.split())
+        for title, names in GROUPS.items()
+    )
+    parser = Parser(
+        prog="harness",
+        description="Train and compare contrastive objectives for language encoders.",
+        epilog="\n".join(listed),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"harness {harness.__version__}")
     _switch(parser, "--completion", "print the completion script of bash and zsh")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=Parser, help="one of those below"
+    )
     for name, (add_flags, handler, help) in COMMANDS.items():
-        command = commands.add_parser(name, help=help)
+        command = commands.add_parser(name, description=help)
         add_flags(command)
         command.set_defaults(handler=f"harness.cli.{handler}")
     return parser

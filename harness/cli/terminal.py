@@ -24,8 +24,6 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 """A scheduler, `timeout` and `ray job stop` send the one, a closed terminal the other: both end the command as Ctrl-C does."""
 AGAIN_SECONDS = 0.05
 """After which a signal is sent again whose KeyboardInterrupt was lost: by then the callback that it interrupted has returned."""
-MIN_WIDTH = 40
-"""Columns of a terminal below which lines are not wrapped here."""
 YEAR = 365.25 * 24
 """Hours."""
 _RULE = re.compile(r"-+(  -+)*")
@@ -181,19 +179,15 @@ def printable(line: str) -> str:
 
 def columns(stream: TextIO) -> int | None:
     """Columns of a stream's terminal; None for a file or a pipe, whose lines are not wrapped."""
-    if not stream.isatty():
-        return None
-    named = os.environ.get("COLUMNS", "")
-    if named.isdigit() and int(named):
-        return int(named)
     with contextlib.suppress(OSError, ValueError):
-        return os.get_terminal_size(stream.fileno()).columns or None
+        if stream.isatty():
+            return int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns) or None
     return None
 
 
 def wrapped(line: str, width: int | None, indent: int = 2) -> list[str]:
     """A line in parts of at most `width` columns, broken between words; all but the first part are indented."""
-    if width is None or width < MIN_WIDTH or len(line) <= width:
+    if width is None or len(line) <= width:
         return [line]
     start = " " * max(len(line) - len(line.lstrip()), min(indent, width // 2))
     return textwrap.wrap(line, width, subsequent_indent=start, break_long_words=False, break_on_hyphens=False)

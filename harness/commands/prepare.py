@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -396,20 +396,16 @@ def check_lengths(resolved: ResolvedTable, located: Located) -> None:
             )
 
 
-def check_masks(items: Iterable[Item], tokeniser: Any, located: Located) -> None:
-    """Raises UserError where an objective masks and there is no mask token, or a token has no row of the embedding."""
+def check_work(items: Sequence[Item], tokeniser: Any, located: Located, library: Mapping[str, Rows]) -> None:
+    """Raises UserError where an objective masks and there is no mask token, where a token has no row of the embedding, where rows cannot be read: a
+    template or label words that do not fit the encoder, a question that leaves its context no room; and where a training set has too few
+    examples of a class to show one beside another."""
+    from harness.encoders.tokens import reading_of
+
     check_vocabulary(tokeniser.vocabulary.size, located.config, f"The encoder {located.name}")
-    items = list(items)
     masking = next((i for i in items if "p_m" in i.stage.objective.params or i.stage.data.prompt), None)
     if masking and tokeniser.vocabulary.mask_id is None:
         raise UserError(f"{masking.name} masks tokens, but the tokenizer of {located.name} has no mask token.")
-
-
-def check_readings(items: Iterable[Item], tokeniser: Any, library: Mapping[str, Rows]) -> None:
-    """Raises UserError where rows cannot be read: a template or label words that do not fit the encoder, a question that leaves its context
-    no room; and where a training set has too few examples of a class to show one beside another."""
-    from harness.encoders.tokens import reading_of
-
     checked, shown = set(), set()
     for item in items:
         data = item.stage.data

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from harness.commands.bench import translated
 from harness.commands.execution import check_machine, deadline_of, execution_of, storage_of, worker_setup_of
-from harness.commands.prepare import Prepared, check_masks, check_readings, prepare
+from harness.commands.prepare import Prepared, check_work, prepare
 from harness.commands.stored import check_exists
 from harness.commands.texts import reader
 from harness.commands.train import Show, unshown
@@ -279,8 +279,7 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf) -> None:
     plan, located = prepared.plan, prepared.plan.encoders[0]
     assert located.folder is not None  # unresolved encoders were refused
     tokeniser = Tokeniser(located.folder)
-    check_masks(prepared.items, tokeniser, located)
-    check_readings(prepared.items, tokeniser, plan.library)
+    check_work(prepared.items, tokeniser, located, plan.library)
     metadata = {"study": opened.name, "space": points.space.name, "encoder": located.name}
     with session(execution_of(request, points.base), metadata) as (dashboard, settled):
         from harness.cluster.ledger import StopRequests, start_ledger

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
-from harness.commands.prepare import Prepared, check_masks, check_readings
+from harness.commands.prepare import Prepared, check_work
 from harness.commands.texts import reader
 from harness.planning.runs import Plan
 from harness.planning.starts import best_run
@@ -56,8 +56,7 @@ def train(prepared: Prepared, show: Show, *, remember: bool = True, deadline: fl
         work = prepared.work_of(located)
         assert located.folder is not None  # unresolved encoders were refused
         tokeniser = Tokeniser(located.folder)
-        check_masks(work, tokeniser, located)
-        check_readings(work, tokeniser, plan.library)
+        check_work(work, tokeniser, located, plan.library)
         for encoder in (located.encoder, NO_ENCODER):
             vocabularies[encoder.digest] = tokeniser.vocabulary
             readers[encoder.digest] = reader(plan, located, tokeniser, prepared.store)

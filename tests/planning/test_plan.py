@@ -14,7 +14,7 @@ from tasks.task_files import write_file
 
 from harness import specs
 from harness.answers import SpanReading
-from harness.commands.prepare import check_masks
+from harness.commands.prepare import check_work
 from harness.encoders import HeadTraining, Located, locate
 from harness.encoders.packaged import HEAD_TRAINING
 from harness.encoders.tokens import Vocabulary
@@ -104,7 +104,7 @@ def test_an_encoder_that_an_objective_cannot_train_is_refused(method: str, shape
 def test_masks_need_a_mask_token(few_shot: Plan) -> None:
     items: Any = [SimpleNamespace(name="a run", stage=stage) for stage in few_shot.stages.values()]
     with pytest.raises(UserError, match="a run masks tokens, but the tokenizer of roberta-base has no mask token"):
-        check_masks(items, SimpleNamespace(vocabulary=Vocabulary(50_265, None)), ROBERTA)
+        check_work(items, SimpleNamespace(vocabulary=Vocabulary(50_265, None)), ROBERTA, {})
 
 
 def test_a_plan_takes_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,6 +266,9 @@ def test_what_is_not_at_hand_is_named(few_shot: Plan) -> None:
 
 class Absent:
     """A source that has nothing at hand."""
+
+    def once(self, _: Any, make: Callable[[], Any]) -> Any:
+        return make()
 
     def load(self, task: Task, split: str) -> Any:
         raise NotAtHand(f"{task.name}/{split} is not here")

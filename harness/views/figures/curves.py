@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from harness.methods import definition_of
 from harness.specs import Run
@@ -15,6 +14,9 @@ from harness.views.cells import Grid, counted_scores
 from harness.views.figures.panels import legend_below, look, panels_of
 from harness.views.view import View
 from harness.wording import examples
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_POINTS = 15
 """Of a longer curve so many points are shown, at equal distances."""
@@ -28,6 +30,8 @@ Curves = Mapping[str, Sequence[tuple[int, float]]]
 def curves_view(grid: Grid, runs: Sequence[Run], curves: Curves) -> View:
     """One row a size, task, row and update, of rows of which some run is done and was scored at two updates or more. What scikit-learn fits has
     no curve: what it is scored at are candidates."""
+    import pandas as pd
+
     keys = {
         (run.size, run.row, run.task, run.subset, run.seed): run.stage.key
         for run in runs
