@@ -291,17 +291,13 @@ def test_a_data_set_of_the_hub_by_its_card(hub: StandIn, tmp_path: Path) -> None
     assert len(hub.asked) == before
 
 
-@pytest.mark.parametrize("form", ["csv", "tsv", "json", "names in the file"])
+@pytest.mark.parametrize("form", ["csv", "json", "names in the file"])
 def test_what_is_in_another_format_is_read_as_well(form: str, hub: StandIn, tmp_path: Path) -> None:
     train, validation = rows(60), rows(50, 100)
     folder = hub.folder("me/moods")
     for split, some in (("train", train), ("validation", validation)):
         if form == "csv":
             write_file(folder / f"{split}.csv", some)
-        elif form == "tsv":
-            body = "".join(f"{row['text']}\t{row['label']}\n" for row in some)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{split}.tsv").write_text("text\tlabel\n" + body)
         elif form == "json":
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f"{split}.json").write_text(json.dumps(some))

@@ -229,23 +229,6 @@ def test_the_origin_of_every_set_is_said(tmp_path: Path) -> None:
     )
 
 
-def test_subsets_have_their_size_and_come_from_train(tmp_path: Path) -> None:
-    source = folder_of(tmp_path, single(400) + single(100), single(20))
-    train = Counter(source.load(SST2, "train").texts)
-    seen = set()
-    for size in (2, 20, 499, 500):
-        for subset in range(5):
-            rows = FEW.training_set(SST2, source, size, subset)
-            assert len(rows) == size
-            assert not Counter(rows.texts) - train
-            assert set(rows.gold.tolist()) == {0, 1}
-            assert rows.name == f"sst2/n{size}/subset{subset}"
-            assert rows.texts == rows.sorted().texts
-            seen.add(rows.digest)
-    assert len(seen) >= 16  # all 500 rows are one subset
-    assert FEW.training_set(SST2, source, 0, 3).digest == source.load(SST2, "train").digest
-
-
 def test_subsets_overlap_as_chance_has_it(tmp_path: Path) -> None:
     """Across subsets and across sizes: the mean overlap of two draws of 100 of 1,000 rows is 10."""
     source = folder_of(tmp_path, single(1000), single(20))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tasks.task_files import pairs, single, write_file
+from tasks.task_files import single, write_file
 
 from harness.errors import UserError
 from harness.tasks import reading
@@ -73,18 +73,6 @@ def test_class_names_that_are_numbers_are_names(tmp_path: Path) -> None:
     assert dict(zip(loaded.texts, loaded.gold.tolist(), strict=True)) == {("a",): 0, ("b",): 1}
     write_file(tmp_path / "stars/train.parquet", [*rows, {"sentence": "c", "label": 0}])
     refused(tmp_path, "row 3", "label 0", "one of 0 (1), 1 (2)", task=task)
-
-
-def test_pairs_and_scores(tmp_path: Path) -> None:
-    write_file(tmp_path / "rte/train.parquet", pairs(9, "sentence1", "sentence2"))
-    assert load(tmp_path, TASKS["rte"]).columns == 2
-    rows = [{"sentence1": "a", "sentence2": str(i), "label": value} for i, value in enumerate([0, 5, 2.4])]
-    for ending in ENDINGS:
-        write_file(tmp_path / ending / f"stsb/train.{ending}", [{**row, "label": float(row["label"])} for row in rows])
-    loaded = [load(tmp_path / ending, TASKS["stsb"]) for ending in ENDINGS]
-    assert len({rows.digest for rows in loaded}) == 1
-    assert loaded[0].gold.dtype == np.float32
-    assert sorted(loaded[0].gold.tolist()) == [0, np.float32(2.4), 5]
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path: Path) -> None:

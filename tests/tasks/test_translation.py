@@ -263,12 +263,6 @@ class TestFile:
             digests.add(open_translator(f"file:{path}", download=False).ways[0].digest)
         assert len(digests) == 2
 
-    @pytest.mark.parametrize("separator", [",", ";", "\t"])
-    def test_all_views_whatever_separates_them(self, separator: str, tmp_path: Path) -> None:
-        path = tmp_path / "views.csv"
-        path.write_text("\n".join(separator.join(row) for row in (("text", "view_1", "view_2"), ("a", "A", "Z"))))
-        assert open_translator(f"file:{path}", download=False).num_views == 2
-
     @pytest.mark.parametrize(
         ("content", "part"),
         [
