@@ -240,14 +240,40 @@ def test_numbers_beside_words_are_refused(kind: str, tmp_path: Path) -> None:
         ),
         ("text,text,label\na,b,1\n", {}, ["'text' appears twice"]),
         ("text,label\na b,1\nc d\n", {}, ["line 3: 1 fields under a header of 2"]),
+        ("text,label\na b,\nc d,\n", {"skip_bad_rows": True}, ["no row has a text and a label"]),
+        ("text\nabc\n", {"skip_bad_rows": True}, ["has one column (text)"]),
+        ("good film,pos\nbad film,neg\nfine film,pos\n", {"skip_bad_rows": True}, ["both the name and a value"]),
+        ("good film,0.5\nbad film,-1.25\nfine film,0.75\n", {"skip_bad_rows": True}, ["both the name and a value"]),
+        (
+            '[{"text": "a b", "label": 1}, {"text": "c d", "label": 0}]',
+            {"skip_bad_rows": True, "name": "x.jsonl"},
+            ["is not an object"],
+        ),
+        (
+            b"PK",
+            {"text": ("text",), "label": "label", "name": "a.xlsx"},
+            ["spreadsheets are not read; save the sheet as CSV"],
+        ),
+        (b"[]", {"text": ("text",), "label": "label", "name": "a.json"}, ["is not SQuAD's JSON", ".jsonl"]),
+        (
+            "text,label\nx y,é\n".encode("utf-16"),
+            {"text": ("text",), "label": "label", "name": "a.csv"},
+            ["is UTF-16", "save the file as UTF-8"],
+        ),
+        (
+            "text,label\nx y,a\n".encode("utf-16-le"),
+            {"text": ("text",), "label": "label", "name": "a.csv"},
+            ["null bytes"],
+        ),
     ],
 )
-def test_what_is_not_clear_is_one_sentence(body: str, said: dict[str, Any], words: list[str], tmp_path: Path) -> None:
-    path = text_file(tmp_path, body)
+def test_what_is_not_clear_or_cannot_be_read_is_one_sentence(
+    body: str | bytes, said: dict[str, Any], words: list[str], tmp_path: Path
+) -> None:
+    path = text_file(tmp_path, body, said.get("name", "reviews.csv"))
     with pytest.raises(UserError) as caught:
-        infer(path, **said)
-    for word in words:
-        assert word in str(caught.value)
+        infer(path, **{key: value for key, value in said.items() if key != "name"})
+    assert [word for word in words if word not in str(caught.value)] == []
     assert "\n" not in str(caught.value)
 
 
@@ -258,39 +284,6 @@ def test_a_flag_settles_what_is_ambiguous(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- files
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("a.xlsx", b"PK", ["spreadsheets are not read; save the sheet as CSV"]),
-        ("a.json", b"[]", ["is none of", ".jsonl"]),
-        ("a.csv", "text,label\nx y,é\n".encode("utf-16"), ["is UTF-16", "save the file as UTF-8"]),
-        ("a.csv", "text,label\nx y,a\n".encode("utf-16-le"), ["null bytes"]),
-    ],
-)
-def test_files_that_cannot_be_read_are_one_sentence(
-    name: str, content: bytes, words: list[str], tmp_path: Path
-) -> None:
-    with pytest.raises(UserError) as caught:
-        infer(text_file(tmp_path, content, name), text=("text",), label="label")
-    assert any(word in str(caught.value) for word in words)
-
-
-@pytest.mark.parametrize(
-    ("name", "body", "words"),
-    [
-        ("x.csv", "text,label\na b,\nc d,\n", "no row has a text and a label"),
-        ("x.csv", "text\nabc\n", "has one column (text)"),
-        ("x.csv", "good film,pos\nbad film,neg\nfine film,pos\n", "both the name and a value"),
-        ("x.csv", "good film,0.5\nbad film,-1.25\nfine film,0.75\n", "both the name and a value"),
-        ("x.jsonl", '[{"text": "a b", "label": 1}, {"text": "c d", "label": 0}]', "is not an object"),
-    ],
-)
-def test_files_without_a_table_are_one_sentence(name: str, body: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as refused:
-        infer(text_file(tmp_path, body, name), skip_bad_rows=True)
-    assert words in str(refused.value)
 
 
 def test_the_separator_that_excel_states_is_no_row(tmp_path: Path) -> None:
