@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -273,6 +274,30 @@ def test_a_trial_whose_replicate_failed_is_run_again_and_a_diverged_one_is_not(t
     retried = Tune(points, store, retry=True).all()
     assert retried.started == [0], "a divergence is final, unless --retry"
     assert [trial.eligible for trial in retried.trials] == [True] * 3
+
+
+def test_a_study_of_an_older_harness_is_read_and_goes_on(tmp_path: Path, store: Store) -> None:
+    """It named the trial that another one repeats, or runs again, and a grid's place."""
+    points = points_of(tmp_path, mode="grid", trials=None)
+    first, second, third, fourth = points.space.grid_points()
+    notes: list[tuple[Point, dict[str, Any], float | None]] = [
+        (first, {"place": 0, "state": "complete"}, 0.5),
+        (second, {"place": 1, "same as": 0}, 0.5),
+        (third, {"place": 2, "state": "failed", "reason": study_module.DIED}, None),
+        (third, {"same as": 2, "again": True, "state": "complete"}, 0.7),
+    ]
+    study = optuna.create_study(study_name="mine", storage=storage_of(store), direction="maximize")
+    for point, attribute, value in notes:
+        study.enqueue_trial(dict(point), user_attrs={"harness": attribute})
+        points.space.define(trial := study.ask())
+        study.tell(trial, value, state=TrialState.FAIL if value is None else None)
+        for index in range(len(REPLICATES) if value else 0):
+            points.recorded[whole(point), index] = outcome(value or 0.0)
+    study.enqueue_trial(dict(fourth), user_attrs={"harness": {"place": 3}})
+    assert [(trial.number, trial.state) for trial in trials_of(study, points, store)] == [  # type: ignore[arg-type]
+        *((number, "complete") for number in range(3))
+    ]
+    assert [trial.point for trial in Tune(points, store).all().trials] == [first, second, third, fourth]
 
 
 def test_a_point_that_repeats_one_costs_nothing(tmp_path: Path, store: Store) -> None:
