@@ -88,7 +88,8 @@ def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:
         return deliver(page_of(prepared, grid, caption, args.store), grid.complete, args)
     status = deliver(_written(results_view(grid, caption), args), grid.complete, args)
     if args.format == "text":
-        more = ["notes", "settings", *(["classes"] if caption.class_reports else []), "ranks", "variance", "cost"]
+        own = any(data.task.own and data.task.classes for data in prepared.plan.tasks.values())
+        more = ["notes", "settings", *(["classes"] if own else []), "ranks", "variance", "cost"]
         print_lines([f"More: harness report --view {' | '.join(more)}; differences between rows: harness compare."])
     return status
 

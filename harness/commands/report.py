@@ -14,11 +14,10 @@ from harness.planning.request import encoder_names
 from harness.planning.row import on_encoder
 from harness.planning.runs import Plan
 from harness.planning.table import HOURS
-from harness.scores import examples, hardware, joined_frames, results_of, with_records
+from harness.scores import examples, hardware, joined_frames, results_of
 from harness.specs import Stage
 from harness.views.caption import Caption
 from harness.views.cells import Grid, Place, aggregate
-from harness.views.classes import class_reports
 from harness.views.cost import Cost, cost_before
 from harness.views.notes import plan_notes, starts_elsewhere_sentences
 from harness.views.other_system import Digests, read_other_system
@@ -49,7 +48,7 @@ def grid_of(prepared: Prepared) -> Grid:
 
 
 def caption_of(prepared: Prepared, grid: Grid) -> Caption:
-    """What stands below these cells: it reads the texts of the plan and the predictions of the user's own tasks once more."""
+    """What stands below these cells: it reads the texts of the plan."""
     plan, store = prepared.plan, prepared.store
     records = store.records(plan.stages)
     notes = plan_notes(plan, prepared.request.overrides)
@@ -59,7 +58,6 @@ def caption_of(prepared: Prepared, grid: Grid) -> Caption:
         examples(plan),
         hardware(records.values()),
         (*notes, *(f"{sentence}." for sentence in starts_elsewhere_sentences(plan, records))),
-        class_reports(plan, store, with_records(grid.results)),
         (prepared.others.note,) if prepared.others else (),
     )
 

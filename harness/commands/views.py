@@ -166,7 +166,7 @@ VIEWS: Mapping[str, Callable[[Prepared, Grid], View]] = {
     "results": lambda prepared, grid: results_view(grid, caption_of(prepared, grid)),
     "notes": lambda prepared, grid: notes_view(grid, caption_of(prepared, grid)),
     "settings": lambda prepared, grid: settings_view(grid.resolved),
-    "classes": lambda prepared, grid: classes_view(caption_of(prepared, grid).class_reports, grid.resolved.size_unit),
+    "classes": lambda prepared, grid: classes_view(prepared.plan, prepared.store, grid),
     "figure": lambda prepared, grid: figure_view(grid),
     "differences": differences_of,
     "variance": variance_of,
@@ -199,8 +199,8 @@ def page_of(prepared: Prepared, grid: Grid, caption: Caption, url: str | None) -
         views["Test examples"] = examples(
             prepared.plan, prepared.store, grid, with_texts=False
         )  # a page may be passed on
-    if caption.class_reports:
-        views["Classes"] = classes_view(caption.class_reports, r.size_unit)
+    if len((classes := classes_view(prepared.plan, prepared.store, grid)).frame):
+        views["Classes"] = classes
     views["Cost"] = costs_of(prepared, grid)
     return results_page(grid, caption, views, [*map(without_folders, (command(request, "bench", url), again))])
 

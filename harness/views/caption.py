@@ -14,7 +14,6 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow
 from harness.scores import Examples
 from harness.views.cells import Cell, Grid, Note, family, has_average, own_scores
-from harness.views.classes import ClassReport
 from harness.views.ranks import BEST, sets_of_the_best
 from harness.views.runs import means_lines
 from harness.views.settings import about_paper
@@ -27,8 +26,7 @@ SHOWN_CLASSES = 6
 class Caption:
     """What a caption says besides the grid. `num_runs`: distinct training runs; `data_source`: where the text came from.
 
-    `examples` by column; `hardware`: every distinct provenance of the runs; `class_reports`: of the user's own tasks;
-    `others`: whose rows another system trained.
+    `examples` by column; `hardware`: every distinct provenance of the runs; `others`: whose rows another system trained.
     """
 
     num_runs: int
@@ -36,7 +34,6 @@ class Caption:
     examples: Mapping[str, Examples] = field(default_factory=dict)
     hardware: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    class_reports: tuple[ClassReport, ...] = ()
     others: tuple[str, ...] = ()
 
 

@@ -1,150 +1,87 @@
-"""What the scores of a user's own task are made of: F1 in its averages for each row, and the classes of the best row."""
+"""What the scores of a user's own task are made of: its metrics for each row, and the classes of the best row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.planning.aggregation import mean
 from harness.planning.runs import Plan
+from harness.scores import with_records
 from harness.store import Store
 from harness.store.rows import predicted_by
 from harness.tasks.metrics import METRICS
+from harness.views.cells import Grid
 from harness.views.view import Table, View
 from harness.wording import in_points, training_examples
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = NDArray[Any]
 MOST_CONFUSED = 8
 """Classes of which the whole confusion matrix is shown."""
+COLUMNS = ("column", "size", "row", "class", "gold", "precision", "recall", "f1")
+"""Of the frame: `gold`: test rows of the class; the others are means over the runs of the best row, 1 for 100 %."""
 
 
-@dataclass(frozen=True)
-class ClassScores:
-    """One class under the best row, means over its runs, 1 for 100 %. `gold`: its test rows; `predicted`: how many of them each
-    class is predicted for, in the order of the classes."""
-
-    name: str
-    gold: int
-    precision: float
-    recall: float
-    f1: float
-    predicted: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class ClassReport:
-    """A task at its largest size. `rows`: (row, means of `metrics` over its runs) of each row that is done; `best`: the one with the
-    highest mean of the first metric, whose `classes` follow."""
-
-    title: str
-    size: int
-    test_rows: int
-    metrics: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[float, ...]], ...]
-    best: str
-    classes: tuple[ClassScores, ...]
-
-
-def class_reports(plan: Plan, store: Store, results: pd.DataFrame) -> tuple[ClassReport, ...]:
-    """A report for each test set of the user's own tasks with classes, from the scores and the recorded predictions of its runs. Rows
-    with runs that are not done are left out."""
-    reports = []
-    sizes = plan.resolved.sizes
-    size = 0 if 0 in sizes else max(sizes)
-    expected = len(plan.resolved.replicates_at(size))
-    done = results[(results["size"] == size) & (results["status"] == "done") & results["test"].notna()]
-    for name, column in plan.resolved.columns.items():
-        data = plan.tasks[column.task]
-        if not data.task.own or not data.task.classes:
-            continue
-        scores: dict[str, dict[str, list[float]]] = {}
-        for (row, metric), runs in done[done["column"] == name].groupby(["row", "metric"], sort=False):
-            if len(runs) == expected:
-                scores.setdefault(str(row), {})[str(metric)] = runs["test"].tolist()
-        rows = {row: tuple(map(mean, each.values())) for row, each in scores.items() if column.metric in each}
-        if rows:
-            best = max(rows, key=lambda row: rows[row][0])
-            runs = done[(done["column"] == name) & (done["row"] == best) & (done["metric"] == column.metric)]
-            digest = data.tests[column.evaluation].digest
-            predicted = [_predicted(store, key, digest) for key in runs["key"]]
-            classes = class_scores(data.task.classes, predicted)
-            metrics = tuple(scores[best])
-            count = len(predicted[0][0])
-            reports.append(ClassReport(column.title, size, count, metrics, tuple(rows.items()), best, classes))
-    return tuple(reports)
-
-
-def _predicted(store: Store, key: str, digest: str) -> tuple[Array, Array]:
-    """Gold and predicted classes of a run, [n] each."""
-    predictions = predicted_by(store.records([key], predictions=True)[key], digest)
-    return np.asarray(predictions.gold), predictions.decoded
-
-
-def class_scores(classes: Sequence[str], runs: Sequence[tuple[Array, Array]]) -> tuple[ClassScores, ...]:
-    """Each class over `runs` of (gold [n], predicted [n]); what is undefined is 0."""
-    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
-
-    codes = list(range(len(classes)))
-    matrix = np.mean([confusion_matrix(gold, labels, labels=codes) for gold, labels in runs], axis=0)
-    scores = np.mean(
-        [precision_recall_fscore_support(gold, labels, labels=codes, zero_division=0.0)[:3] for gold, labels in runs],
-        axis=0,
-    )
-    counts = np.bincount(runs[0][0], minlength=len(codes))
-    columns = enumerate(scores.T.tolist())
-    return tuple(
-        ClassScores(classes[c], int(counts[c]), precision, recall, f1, tuple(matrix[c].tolist()))
-        for c, (precision, recall, f1) in columns
-    )
-
-
-def classes_view(reports: Sequence[ClassReport], size_unit: str) -> View:
-    """For each of a user's own tasks the scores of each row, and the classes of its best row."""
+def classes_view(plan: Plan, store: Store, grid: Grid) -> View:
+    """Of each test set of the user's own tasks with classes, at its largest size: the metrics of the rows whose runs are all done, and the classes of the best
+    row."""
     import pandas as pd
 
-    tables, found = [], []
-    for report in reports:
-        size = training_examples(report.size, size_unit) if report.size else "the full training set"
-        title = f"{report.title}, {size}: means over the runs on {report.test_rows:,} test examples"
-        head = ["Method", *(METRICS[metric].title for metric in report.metrics)]
-        tables.append(Table(title, head, [[row, *map(in_points, means)] for row, means in report.rows]))
-        names = [each.name for each in report.classes]
-        whole = len(names) <= MOST_CONFUSED
-        rows = [
-            [each.name, f"{each.gold:,}", *map(in_points, (each.precision, each.recall, each.f1))]
-            + ([f"{value:.1f}" for value in each.predicted] if whole else [_confused(each, names)])
-            for each in report.classes
-        ]
-        best = (
-            f"{report.title}, {size}: classes under {report.best}, the highest mean {METRICS[report.metrics[0]].title}"
-        )
-        head = [
-            "Class",
-            "Test",
-            "Precision",
-            "Recall",
-            "F1",
-            *([f"as {name}" for name in names] if whole else ["Most often as"]),
-        ]
-        tables.append(Table(f"{best}; 'as': for how many test examples a class is predicted", head, rows))
-        place = {"column": report.title, "size": report.size, "row": report.best}
-        found += [{**place, "class": each.name, **{n: getattr(each, n) for n in _SCORES}} for each in report.classes]
+    r, tables, found = grid.resolved, list[Table](), list[pd.DataFrame]()
+    size = 0 if 0 in r.sizes else max(r.sizes)
+    results = with_records(grid.results)
+    done = results[(results["size"] == size) & (results["status"] == "done") & results["test"].notna()]
+    for name, column in r.columns.items():
+        data = plan.tasks[column.task]
+        mine = done[done["column"] == name]
+        by_row = mine.groupby(["row", "metric"], sort=False)["test"].agg(["mean", "size"])
+        means = by_row.loc[by_row["size"] == len(r.replicates_at(size)), "mean"].unstack(sort=False)
+        if not data.task.own or not data.task.classes or column.metric not in means:
+            continue
+        best, digest = str(means[column.metric].idxmax()), data.tests[column.evaluation].digest
+        keys = mine.loc[(mine["row"] == best) & (mine["metric"] == column.metric), "key"]
+        runs = (predicted_by(store.records([key], predictions=True)[key], digest) for key in keys)
+        classes = class_scores(data.task.classes, [(np.asarray(each.gold), each.decoded) for each in runs])
+        where = training_examples(size, r.size_unit) if size else "the full training set"
+        tables += class_tables(f"{column.title}, {where}", means, best, classes)
+        found.append(classes.assign(column=column.title, size=size, row=best))
+    frame = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=[*COLUMNS])
     lines = [] if tables else ["No task of your own with classes has a row whose runs are all done."]
-    return View("classes", pd.DataFrame(found, columns=["column", "size", "row", "class", *_SCORES]), tables, lines)
+    return View("classes", frame[[*COLUMNS]], tables, lines)
 
 
-_SCORES = ("gold", "precision", "recall", "f1")
+def class_scores(classes: Sequence[str], runs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> pd.DataFrame:
+    """A row a class: means over `runs` of (gold [n], predicted [n]); what is undefined is 0. In `as`, for how many test rows of a class each is predicted."""
+    import pandas as pd
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    codes = range(len(classes))
+    scores = [precision_recall_fscore_support(*run, labels=codes, zero_division=0.0)[:3] for run in runs]
+    frame = pd.DataFrame(np.mean(scores, axis=0).T, columns=["precision", "recall", "f1"])
+    confused = np.mean([confusion_matrix(*run, labels=codes) for run in runs], axis=0)
+    gold = np.bincount(runs[0][0], minlength=len(classes))
+    return frame.assign(**{"class": [*classes], "gold": gold, "as": confused.tolist()})
 
 
-def _confused(scores: ClassScores, names: Sequence[str]) -> str:
-    """The wrong class that is predicted most often for a class, and for how many examples."""
-    wrong = [(count, name) for name, count in zip(names, scores.predicted, strict=True) if name != scores.name]
-    count, name = max(wrong, key=lambda pair: pair[0])
-    return f"{name} {count:.1f}" if count else ""
+def class_tables(place: str, means: pd.DataFrame, best: str, classes: pd.DataFrame) -> list[Table]:
+    """`means`: of each row (index) and metric."""
+    titles, names = [METRICS[metric].title for metric in means], classes["class"].tolist()
+    rows = [[str(row), *map(in_points, values)] for row, *values in means.itertuples()]
+    whole = len(names) <= MOST_CONFUSED
+    body = []
+    for each in classes.to_dict("records"):
+        wrong, other = max(
+            (count, name) for count, name in zip(each["as"], names, strict=True) if name != each["class"]
+        )
+        confused = [f"{count:.1f}" for count in each["as"]] if whole else [f"{other} {wrong:.1f}" if wrong else ""]
+        scores = map(in_points, (each["precision"], each["recall"], each["f1"]))
+        body.append([each["class"], f"{each['gold']:,}", *scores, *confused])
+    head = ["Class", "Test", "Precision", "Recall", "F1"]
+    head += [f"as {name}" for name in names] if whole else ["Most often as"]
+    first = f"{place}: means over the runs on {classes['gold'].sum():,} test examples"
+    second = f"{place}: classes under {best}, the highest mean {titles[0]}; 'as': for how many test examples a class is predicted"
+    return [Table(first, ["Method", *titles], rows), Table(second, head, body)]

@@ -25,16 +25,8 @@ def plan_notes(plan: Plan, overrides: Sequence[Override]) -> list[str]:
     """The notes of a caption, a sentence each."""
     notes = [*own_data(plan), *truncation_sentences(plan), *unreached_sentences(plan, overrides)]
     notes += [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
-    if any(stage.data.views > 1 for stage in plan.stages.values()):
-        notes.append(f"CSSL contrasts back-translations made by {plan.resolved.translator}.")
-    augmented = {row.name for row in plan.resolved.rows if row.augment}
-    if any(run.row in augmented for run in plan.runs):
-        notes.append(f"Training sets are augmented with back-translations by {plan.resolved.translator}.")
     notes += seedless_sentences(plan)
-    corpora = {stage.data.train.name: stage.data.train for stage in plan.stages.values() if stage.phase == "pre-train"}
-    sizes = {name: f" ({rows.rows:,} texts)" if rows.resolved else "" for name, rows in corpora.items()}
-    notes += [f"Pre-trained on {name}{size}." for name, size in sizes.items()]
-    notes += [f"{sentence}." for sentence in (*starts_of(plan), *start_sentences(plan), *weight_sentences(plan))]
+    notes += [f"{sentence}." for sentence in (*start_sentences(plan), *weight_sentences(plan))]
     notes += mlm_head_notes(plan)
     for encoder, located in plan.table_data.located.items():
         if seen := sorted(set(located.contaminated) & set(plan.resolved.tasks)):
@@ -68,21 +60,6 @@ def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> list[str]:
                 each = "; ".join(f"{value} for {listed(names)}" for value, names in values.items())
                 found.append(f"The rows differ in {phase}.{name}: {each}.")
     return [*dict.fromkeys(found)]
-
-
-def starts_of(plan: Plan) -> list[str]:
-    """Which rows start from the weights of an update before the end of their pre-training."""
-    starting: dict[tuple[int, int], dict[str, None]] = {}
-    titles = plan.resolved.titles
-    for run in plan.runs:
-        for stage in run.stage.chain:
-            if isinstance(stage.init, Parent):
-                for step in stage.init.save_at:
-                    starting.setdefault((step, stage.init.stage.optim.steps), {})[titles[run.row]] = None
-    return [
-        f"{some_of([*rows])} start{'s' if len(rows) == 1 else ''} after update {step:,} of {steps:,} of pre-training"
-        for (step, steps), rows in sorted(starting.items())
-    ]
 
 
 def mlm_head_notes(plan: Plan) -> list[str]:

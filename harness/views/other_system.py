@@ -3,10 +3,12 @@ are matched by their digests. They are marked, and never mixed with records: no 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from harness.errors import UserError, unknown
 from harness.planning.resolved import ResolvedTable
@@ -15,11 +17,29 @@ from harness.scores import Result
 from harness.tasks.reading import existing_file, rows_of
 from harness.wording import listed
 
-COLUMNS = (
-    *("system", "row", "task", "size", "subset", "seed", "evaluation", "metric", "test"),
-    *("train_digest", "test_digest"),
-)
-"""Of the file; `seconds` may stand there too. `docs/results.md` documents them."""
+Name = Annotated[str, Field(min_length=1)]
+
+
+class Line(BaseModel):
+    """Of the file, whose columns `docs/results.md` documents; `seconds` may be left out."""
+
+    model_config = ConfigDict(str_strip_whitespace=True)
+
+    system: Name
+    row: Name
+    task: str
+    size: int
+    subset: int
+    seed: int
+    evaluation: str
+    metric: str
+    test: Annotated[FiniteFloat, Field(ge=-1, le=1)]
+    train_digest: str
+    test_digest: str
+    seconds: FiniteFloat | None = None
+
+
+COLUMNS = tuple(name for name, of in Line.model_fields.items() if of.is_required())
 
 
 @dataclass(frozen=True)
@@ -54,99 +74,61 @@ def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> 
             "means of test scores."
         )
     results: dict[tuple[object, ...], Result] = {}
-    tasks: dict[str, list[str]] = {}
-    systems: dict[str, str] = {}
-    for place, line in _lines(path):
-        result = _result(resolved, digests, place, line)
-        if result is None:
-            continue
-        if systems.setdefault(result.row, line["system"]) != line["system"] or result.row in resolved.titles:
-            raise UserError(f"{place}: a row '{result.row}' is there already; give this one another name.")
-        where = tuple(getattr(result, name) for name in ("row", "column", "size", "subset", "seed"))
-        if where in results:
+    for number, texts in rows_of(existing_file(path, "--other-system", (".csv",))):
+        place = f"{path}, line {number}"
+        if missing := [name for name in COLUMNS if name not in texts]:
+            raise UserError(f"{path}: has no column {listed(missing)}; its first line should be {','.join(COLUMNS)}.")
+        try:
+            line = Line.model_validate({name: text for name, text in texts.items() if text or name in COLUMNS})
+        except ValidationError as error:
+            ((name, *_), why) = error.errors()[0]["loc"], error.errors()[0]["msg"]
             raise UserError(
-                f"{place}: a second score of {result.row}, {result.column}, size {result.size}, subset {result.subset}, seed {result.seed}; leave one out."
-            )
-        results[where] = result
-        if result.task not in tasks.setdefault(result.row, []):
-            tasks[result.row].append(result.task)
+                f"{place}, column {name}: '{texts[str(name)]}' is wrong: {why} (a score of 1 is 100 %)."
+            ) from None
+        if (result := _result(resolved, digests, place, line)) is None:
+            continue
+        others = [each for each in results.values() if each.row == result.row and each.method != result.method]
+        if others or result.row in resolved.titles:
+            raise UserError(f"{place}: a row '{result.row}' is there already; give this one another name.")
+        where = result.row, result.column, result.size, result.subset, result.seed
+        if results.setdefault(where, result) is not result:
+            row, column, *at = where
+            names = ", ".join(f"{name} {value}" for name, value in zip(("size", "subset", "seed"), at, strict=True))
+            raise UserError(f"{place}: a second score of {row}, {column}, {names}; leave one out.")
     if not results:
         raise UserError(f"{path}: has no score at a task, size, subset and seed of this table; see 'harness plan'.")
-    rows = tuple(
-        resolved_row(Row(name=name, method=systems[name], tasks=tuple(found))) for name, found in tasks.items()
-    )
+    systems = {each.row: each.method for each in results.values()}
+    tasks = {name: tuple(dict.fromkeys(each.task for each in results.values() if each.row == name)) for name in systems}
+    rows = tuple(resolved_row(Row(name=name, method=systems[name], tasks=tasks[name])) for name in systems)
     note = f"Not trained by harness: {listed([*tasks])}, from {path.name}: scores of another system on the same examples (by their digests), without records."
     return OtherSystem(rows, tuple(results.values()), note)
 
 
-def _lines(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Each line with its place in the file."""
-    for number, line in rows_of(existing_file(path, "--other-system", (".csv",))):
-        if missing := [name for name in COLUMNS if name not in line]:
-            raise UserError(f"{path}: has no column {listed(missing)}; its first line should be {','.join(COLUMNS)}.")
-        yield f"{path}, line {number}", line
-
-
-def _result(resolved: ResolvedTable, digests: Digests, place: str, line: Mapping[str, str]) -> Result | None:
+def _result(resolved: ResolvedTable, digests: Digests, place: str, line: Line) -> Result | None:
     """The score of a line; None of one that filters leave out."""
-    size, subset, seed = (_whole(place, line, name) for name in ("size", "subset", "seed"))
-    task, evaluation = line["task"], line["evaluation"]
-    known = {column.task for column in resolved.table.columns.values()} | {*resolved.tasks}
-    if task not in known:
-        raise unknown("task", task, known, place)
-    columns = {name: c for name, c in resolved.columns.items() if (c.task, c.evaluation) == (task, evaluation)}
-    if (subset, seed) not in resolved.replicates_at(size) or size not in resolved.sizes or task not in resolved.tasks:
+    columns = {
+        (c.task, c.evaluation, c.metric): name for name, c in (resolved.table.columns | resolved.columns).items()
+    }
+    if (found := (line.task, line.evaluation, line.metric)) not in columns:
+        raise unknown("score", " ".join(found), map(" ".join, columns), place)
+    name, size = columns[found], line.size
+    if (
+        name not in resolved.columns
+        or size not in resolved.sizes
+        or (line.subset, line.seed) not in resolved.replicates_at(size)
+    ):
         return None
-    if not columns:
-        raise unknown(
-            "evaluation", evaluation, {c.evaluation for c in resolved.columns.values() if c.task == task}, place
-        )
-    name = next((name for name, c in columns.items() if c.metric == line["metric"]), None)
-    if name is None:
-        raise UserError(
-            f"{place}: metric '{line['metric']}' is not that of {task}; the table has {listed(sorted({c.metric for c in columns.values()}))}."
-        )
     for what, mine, theirs in (
-        ("training", digests.training.get((task, size, subset)), line["train_digest"]),
-        ("test", digests.tests.get((task, evaluation)), line["test_digest"]),
+        (
+            "trained on other examples than this table's training",
+            digests.training.get((line.task, size, line.subset)),
+            line.train_digest,
+        ),
+        ("tested on other examples than this table's test", digests.tests.get(found[:2]), line.test_digest),
     ):
         if mine != theirs:
             raise UserError(
-                f"{place}: was {'trained' if what == 'training' else 'tested'} on other examples than this table's {what} set (digest {theirs[:10] or 'missing'}, here "
-                f"{(mine or 'unknown')[:10]}); take the sets of harness.plan(...).rows."
+                f"{place}: was {what} set (digest {theirs[:10] or 'missing'}, here {(mine or 'unknown')[:10]}); take the sets of harness.plan(...).rows."
             )
-    if not line["system"].strip() or not line["row"].strip():
-        raise UserError(f"{place}: names no system or no row; write both.")
-    seconds = _number(place, line, "seconds") if line.get("seconds") else None
-    return Result(
-        row=f"{line['row'].strip()} [{line['system'].strip()}]",
-        method=line["system"].strip(),
-        task=task,
-        column=name,
-        evaluation=evaluation,
-        size=size,
-        subset=subset,
-        seed=seed,
-        metric=line["metric"],
-        test=_number(place, line, "test"),
-        seconds=seconds,
-    )
-
-
-def _whole(place: str, line: Mapping[str, str], name: str) -> int:
-    try:
-        return int(line[name])
-    except ValueError:
-        raise UserError(f"{place}: {name} '{line[name]}' is not a whole number.") from None
-
-
-def _number(place: str, line: Mapping[str, str], name: str) -> float:
-    """A finite number; of a score on the metric's own scale."""
-    try:
-        number = float(line[name])
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or (name == "test" and abs(number) > 1):
-        scale = ", on the metric's own scale: 1 is 100 %" if name == "test" else ""
-        raise UserError(f"{place}: {name} '{line[name]}' is not a number{scale}.")
-    return number
+    same = line.model_dump(include={"task", "evaluation", "size", "subset", "seed", "metric", "test", "seconds"})
+    return Result(row=f"{line.row} [{line.system}]", method=line.system, column=name, **same)

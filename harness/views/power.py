@@ -5,10 +5,11 @@ Pure. `docs/statistics.md` has the method.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,53 +41,37 @@ MiniLM and bert-tiny, in docs/results). Of the seed, 1 point: its five estimates
 1.3 points, so that 0 is not known either."""
 
 
+DEFAULTS = (
+    "Defaults: by subset and run as of five recorded differences (SST-2, 100 examples, MiniLM and bert-tiny), by seed 1 point. They are a guess "
+    "for other tasks, sizes and metrics: run 5 subsets x 3 seeds of two rows first, and the plan takes their variances."
+)
 MANY = 8
 """Comparisons above which a narrower table is advised."""
 
 
-class Resolution(NamedTuple):
-    """Of one column at one size, on the metric's own scale. `recorded`: how many recorded differences its `components` come from, 0 for
-    the defaults; `detects`: the smallest true difference that the table's design finds with 80 % power, None for a single run."""
-
-    size: int
-    column: str
-    title: str
-    components: Components
-    recorded: int
-    detects: float | None
-
-
-class Resolutions(NamedTuple):
-    """What a table's design can tell from its first row, `against`; '' where it has no other. `comparisons`: the family that Holm's correction is over."""
-
-    against: str
-    comparisons: int
-    by_column: tuple[Resolution, ...]
-
-    @property
-    def level(self) -> float:
-        """Of the strictest of Holm's steps."""
-        return LEVEL / self.comparisons
-
-
-def resolutions(grid: Grid, against: str = "") -> Resolutions:
-    """By the recorded pairs of the first row, or of `against`, and the others, without reference rows, as `harness compare` pairs them; by defaults where there is none."""
+def resolutions(grid: Grid, against: str = "") -> tuple[str, int, list[dict[str, Any]]]:
+    """What a table's design can tell from its first row, or from `against`: that row ('' where it has no other), how many comparisons Holm's correction is over,
+    and of each size and column its `components`, `recorded`: how many recorded differences they come from, 0 for the defaults, and `detects`: the smallest
+    true difference that the design finds with 80 % power, None for a single run. Rows are paired as `harness compare` does, without reference rows."""
     r, runs = grid.resolved, runs_of(grid)
     titles = [title for title in r.printed_rows if title not in r.reference_titles] or [*r.printed_rows]
     against, reference = reference_of(r, against) if titles else ("", str)
     pairs = [(title, reference(title)) for title in titles if title != reference(title)]
     own, further = family_sizes(run_places(grid), reference, r.reference_titles)
     comparisons = own or further or 1
-    detected = cache(
-        lambda components, a, b: detectable(precision(components, a, b, LEVEL / comparisons)) if a * b > 1 else None
-    )
+
+    @cache
+    def detected(components: Components, a: int, b: int) -> float | None:
+        return detectable(precision(components, a, b, LEVEL / comparisons)) if a * b > 1 else None
+
     found = []
-    for size in r.sizes:
-        for column in columns_of(grid):
-            components, count = recorded_components(runs, (size, column), pairs)
-            detects = detected(components, len(r.subsets_at(size)), len(r.seeds))
-            found.append(Resolution(size, column, grid.title(column), components, count, detects))
-    return Resolutions(against, comparisons, tuple(found))
+    for size, column in itertools.product(r.sizes, columns_of(grid)):
+        components, recorded = recorded_components(runs, (size, column), pairs)
+        detects = detected(components, len(r.subsets_at(size)), len(r.seeds))
+        found.append(
+            {"size": size, "column": column, "components": components, "recorded": recorded, "detects": detects}
+        )
+    return against, comparisons, found
 
 
 def detections(
@@ -96,29 +81,27 @@ def detections(
     from its beginning; `duration`: hours in words. The first row is compared with the others, as `harness compare` does."""
     import pandas as pd
 
-    r, shown = grid.resolved, resolutions(grid)
-    cheapest_for = cache(lambda components: cheapest([components], wanted, hours, level=shown.level))
-    drawn = [each for each in shown.by_column if each.size > 0 or len(r.subsets_at(each.size)) > 1]
-    found, body = [], []
-    for each in shown.by_column:
-        enough = cheapest_for(each.components) if each in drawn else None
-        found.append(
-            {
-                "size": each.size,
-                "column": each.column,
-                **{f"{name}_variance": value for name, value in vars(each.components).items()},
-                "recorded": each.recorded,
-                "detects": each.detects,
-                "enough_subsets": enough and enough.num_subsets,
-                "enough_seeds": enough and enough.num_seeds,
-                "enough_hours": enough and enough.cost,
-            }
-        )
-        sds = [in_points(value**0.5) for value in vars(each.components).values()]
-        source = counted(each.recorded, "recorded difference") if each.recorded else "defaults"
-        detects = DASH if each.detects is None else in_points(each.detects)
+    r, (against, comparisons, shown) = grid.resolved, resolutions(grid)
+    level = LEVEL / comparisons  # of the strictest of Holm's steps
+    cheapest_for = cache(lambda components: cheapest([components], wanted, hours, level=level))
+    found, body, redrawn = [], [], list[Components]()
+    for each in shown:
+        components, drawn = each.pop("components"), each["size"] > 0 or len(r.subsets_at(each["size"])) > 1
+        redrawn += [components] if drawn else []
+        enough = cheapest_for(components) if drawn else None
+        design = {
+            "subsets": enough and enough.num_subsets,
+            "seeds": enough and enough.num_seeds,
+            "hours": enough and enough.cost,
+        }
+        variances = {f"{name}_variance": value for name, value in vars(components).items()}
+        found.append({**each, **variances, **{f"enough_{name}": value for name, value in design.items()}})
+        sds = [in_points(value**0.5) for value in variances.values()]
+        source = counted(each["recorded"], "recorded difference") if each["recorded"] else "defaults"
+        detects = DASH if each["detects"] is None else in_points(each["detects"])
         best = [_text(enough), duration(enough.cost)] if enough else [DASH] * 2
-        body.append([each.title, f"{each.size:,}" if each.size else "full", *sds, source, detects, *best])
+        size = f"{each['size']:,}" if each["size"] else "full"
+        body.append([grid.title(each["column"]), size, *sds, source, detects, *best])
     head = [
         "Column",
         "Examples",
@@ -130,53 +113,47 @@ def detections(
         f"For {in_points(wanted)}",
         "Time",
     ]
-    redrawn = list(dict.fromkeys(each.components for each in drawn))
-    enough = cheapest(redrawn, wanted, hours, level=shown.level) if redrawn else None
-    most = (precision(components, MOST_SUBSETS, MOST_SEEDS, shown.level) for components in redrawn)
-    largest = max(map(detectable, most), default=None)
-    lines = _lines(grid, shown, wanted, enough, largest, duration, hours)
-    about = {"table": r.table.name, "against": shown.against, "comparisons": shown.comparisons}
-    return View("detections", pd.DataFrame(found), [Table("", head, body, {0, 5})], [*lines], about=about)
+    lines = [*_lines(grid, against, comparisons, [*dict.fromkeys(redrawn)], wanted, duration, hours)]
+    if not all(each["recorded"] for each in shown):
+        lines.append(DEFAULTS)
+    about = {"table": r.table.name, "against": against, "comparisons": comparisons}
+    return View("detections", pd.DataFrame(found), [Table("", head, body, {0, 5})], lines, about=about)
 
 
 def _lines(
     grid: Grid,
-    shown: Resolutions,
+    against: str,
+    comparisons: int,
+    redrawn: Sequence[Components],
     wanted: float,
-    enough: Design | None,
-    largest: float | None,
     duration: Callable[[float], str],
     hours: Callable[[int, int], float],
 ) -> Iterator[str]:
-    """`enough`: the cheapest design for all columns and sizes; `largest`: what the largest design that is proposed detects in all of them, None where
-    the training set is the full one."""
+    """`redrawn`: the components of columns at sizes that are drawn."""
     subsets, seeds, points = len(grid.resolved.subsets), len(grid.resolved.seeds), in_points(wanted)
+    level = LEVEL / comparisons
     yield (
-        f"Detects: the smallest true difference from {shown.against}, in points, that {counted(subsets, 'subset')} x {counted(seeds, 'seed')} can find with 80 % "
-        f"power (crossed t test, two-sided 5 %, by Holm over {counted(shown.comparisons, 'comparison')}, at its first step {shown.level:.3g}). The whole table in "
+        f"Detects: the smallest true difference from {against}, in points, that {counted(subsets, 'subset')} x {counted(seeds, 'seed')} can find with 80 % "
+        f"power (crossed t test, two-sided 5 %, by Holm over {counted(comparisons, 'comparison')}, at its first step {level:.3g}). The whole table in "
         f"this design takes about {duration(hours(subsets, seeds))} from its beginning. Sd: of a paired difference by source, in points; of recorded differences "
         f"the upper {100 * CONFIDENCE:.0f} % confidence limit."
     )
-    if largest is None:
+    if not redrawn:
         yield "The full training set is one subset: other designs are proposed for sizes that are drawn."
-    elif enough is None:
-        most = f"{MOST_SUBSETS} subsets x {MOST_SEEDS} seeds"
-        yield f"No design of up to {most} detects {points} points in all columns and sizes; the largest detects {in_points(largest)}."
-    else:
+    elif enough := cheapest(redrawn, wanted, hours, level=level):
         yield f"The cheapest design that detects {points} points in all columns and sizes: {_text(enough)}, about {duration(enough.cost)} for the whole table."
         yield f"In a shell: --subsets $(seq -s, 0 {enough.num_subsets - 1}), and with --seeds any {enough.num_seeds} numbers."
-    if subsets < (least := math.ceil(math.log2(2 / shown.level))):  # its smallest p is 2 / 2^subsets
+    else:
+        largest = max(detectable(precision(each, MOST_SUBSETS, MOST_SEEDS, level)) for each in redrawn)
+        most = f"{MOST_SUBSETS} subsets x {MOST_SEEDS} seeds"
+        yield f"No design of up to {most} detects {points} points in all columns and sizes; the largest detects {in_points(largest)}."
+    if subsets < (least := math.ceil(math.log2(2 / level))):  # its smallest p is 2 / 2^subsets
         yield (
-            f"The exact sign-flip test cannot reach p {shown.level:.3g} with {counted(subsets, 'subset')} (its smallest p is "
+            f"The exact sign-flip test cannot reach p {level:.3g} with {counted(subsets, 'subset')} (its smallest p is "
             f"{2 / 2**subsets:.3g}): it needs {least}."
         )
-    if shown.comparisons > MANY:
+    if comparisons > MANY:
         yield "With fewer comparisons each detects less: narrow them with --methods, --tasks or --sizes."
-    if not all(each.recorded for each in shown.by_column):
-        yield (
-            "Defaults: by subset and run as of five recorded differences (SST-2, 100 examples, MiniLM and bert-tiny), by seed 1 point. They are a guess "
-            "for other tasks, sizes and metrics: run 5 subsets x 3 seeds of two rows first, and the plan takes their variances."
-        )
     if seeds == 1:
         yield "One seed says nothing about others: what it detects holds for that seed."
 

@@ -38,12 +38,12 @@ def plan_of(
     Raises UserError where there is nothing to compare."""
     r = grid.resolved
     named, _ = reference_of(r, against)
-    shown = resolutions(grid, against)
+    _, family, shown = resolutions(grid, against)
     if len(r.printed_rows) < 2:
         raise UserError(
             f"plan --seal: table {r.table.name} has one row here, and a comparison has two; name more with --methods."
         )
-    detects = [[e.size, e.column, None if e.detects is None else round(e.detects, DIGITS)] for e in shown.by_column]
+    detects = [[e["size"], e["column"], None if e["detects"] is None else round(e["detects"], DIGITS)] for e in shown]
     rule = rule_of(grid, named, region, items, True)
     return {
         "table": r.table.name,
@@ -53,7 +53,7 @@ def plan_of(
         "subsets": list(r.subsets),
         "seeds": list(r.seeds),
         "places": sorted([size, row, column] for size, row, column in run_places(grid)),
-        "rule": {**rule, "test": "crossed t, two-sided", "correction": "Holm", "family": shown.comparisons},
+        "rule": {**rule, "test": "crossed t, two-sided", "correction": "Holm", "family": family},
         "power": {"probability": POWER, "wanted": wanted, "detects": detects},
         "runs": [[r.titles[e.row], e.row, e.task, e.size, e.subset, e.seed, e.stage.key] for e in runs],
     }

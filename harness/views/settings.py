@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from harness.methods import METHODS
@@ -130,12 +129,14 @@ def _note(use: Use, letter: str) -> str:
 
 
 def _grids(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[tuple[str, str]]:
-    """Each grid in short: its values where it has all their combinations, else how many points."""
+    """Each grid in short: the number of its points and their values."""
     for title, by_tasks in grid_points(resolved, under).items():
         for tasks, points in by_tasks.items():
-            keys = ", ".join(dict.fromkeys(key for point in points for key in point))
-            text = _product(points) or f"{len(points)} points of {keys}"
-            yield f"grid of {title}", f"{text} on {titles_of(resolved, tasks)}"
+            values: dict[str, dict[str, None]] = {}
+            for key, value in (pair for point in points for pair in point.items()):
+                values.setdefault(key, {})[value_text(value)] = None
+            each = ", ".join(f"{key}={'|'.join(texts)}" for key, texts in values.items())
+            yield f"grid of {title}", f"{len(points)} points of {each} on {titles_of(resolved, tasks)}"
 
 
 Points = dict[tuple[str, ...], tuple[dict[str, Any], ...]]
@@ -161,27 +162,15 @@ def grid_points(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, Point
     return found
 
 
-def _product(points: Sequence[Mapping[str, Any]]) -> str:
-    """'fine_tune.lr=1e-05|2e-05, lam=0.1|0.3' for points that are all combinations of these values, else ''."""
-    values = {key: dict.fromkeys(value_text(point.get(key, "")) for point in points) for key in points[0]}
-    whole = math.prod(map(len, values.values())) == len(points)
-    return ", ".join(f"{key}={'|'.join(texts)}" for key, texts in values.items()) if whole else ""
-
-
 def _of_row(row: ResolvedRow) -> Iterator[Setting]:
     """What a row has of its own, and what is set for it alone."""
-    own: dict[str, str] = {}
+    own: dict[str, Any] = {}
     if not row.configuration_of:
-        own = {key: value_text(value) for key, value in row.recipe.values.items()}
-        own |= {"unlabelled": f"{row.unlabelled:,} texts"} if row.unlabelled else {}
-        own |= {"pre_train.fraction": value_text(row.pre_train_fraction)} if row.pre_train_fraction else {}
-        own |= {name: value_text(value) for name, value in row.set.items() if name.startswith(ENCODER)}
-    if row.augment and not row.configuration_of:
-        temperature = "" if row.augment.temperature is None else f", sampled at T = {row.augment.temperature:.15g}"
-        copies = "back-translation" if row.augment.copies == 1 else "back-translations"
-        own["augment"] = f"{row.augment.copies} {copies} of each labelled row{temperature}"
-    yield from (Setting(f"{row.own.name}:{name}", text) for name, text in own.items())
+        own |= row.recipe.values | {key: value for key, value in row.set.items() if key.startswith(ENCODER)}
+        own |= {f"augment.{key}": value for key, value in row.augment or () if value is not None}
+        own |= row.model_dump(include={"pre_train_fraction", "pre_train_step", "unlabelled"}, exclude_none=True)
+    yield from (Setting(f"{row.own.name}:{key}", value_text(value)) for key, value in own.items())
     shared = {each.key: each.value for each in row.overrides if not each.row}
     alone = {key: value for key, value in row.overridden.items() if shared.get(key) != value} | row.tuned
-    for name, value in alone.items():
-        yield Setting(f"{row.own.name}:{name}", value_text(value), "", "this row alone")
+    for key, value in alone.items():
+        yield Setting(f"{row.own.name}:{key}", value_text(value), "", "this row alone")

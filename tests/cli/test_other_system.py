@@ -101,8 +101,8 @@ def test_it_is_compared_pair_by_pair(harness: Harness, lines: list[Line], tmp_pa
             r", line 2: was trained on other examples than this table's training set \(digest 0000000000, here",
         ),
         ({"test_digest": ""}, r", line 2: was tested on other examples than this table's test set \(digest missing"),
-        ({"test": "61.4"}, r", line 2: test '61.4' is not a number, on the metric's own scale: 1 is 100 %"),
-        ({"system": " "}, r", line 2: names no system or no row"),
+        ({"test": "61.4"}, r", line 2, column test: '61.4' is wrong: .* \(a score of 1 is 100 %\)"),
+        ({"system": " "}, r", line 2, column system: ' ' is wrong"),
     ],
 )
 def test_a_line_that_does_not_fit_is_refused(

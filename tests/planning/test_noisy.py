@@ -172,7 +172,8 @@ def test_a_mean_of_rows_is_that_of_their_cells_and_its_spread_that_of_their_runs
     text = "\n".join(note_lines(grid, Caption(1)))
     assert "CE (average): the mean over the cells of CE (T=0.3), CE (T=0.5), CE (T=0.7) and CE (T=0.9)" in text
     settings = {setting.key: setting for setting in settings_of(r)}
-    assert settings["CE (T=0.9):augment"].value == "3 back-translations of each labelled row, sampled at T = 0.9"
+    augment = [settings[f"CE (T=0.9):augment.{name}"].value for name in ("copies", "temperature")]
+    assert augment == ["3", "0.9"]
     assert (settings["translator"].value, settings["translator"].origin) == ("wmt19:de", "D")
     assert settings["translator"].note.startswith("4.2: WMT'18")
     printed = render(grid, Caption(1), "text").splitlines()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from harness.tasks.metrics import METRICS, Metric
-from harness.views.classes import ClassReport, class_scores, classes_view
+from harness.views.classes import class_scores, class_tables
+from harness.views.view import View
 
 CLASSES = ("a", "b", "c")
 
@@ -15,7 +17,7 @@ def test_precision_recall_f1_and_confusion_are_means_over_runs() -> None:
     generator = np.random.default_rng(1)
     gold = generator.integers(0, 3, 40)
     runs = [(gold, generator.integers(0, 3, 40)) for _ in range(3)]
-    for code, each in enumerate(class_scores(CLASSES, runs)):
+    for code, each in enumerate(class_scores(CLASSES, runs).to_dict("records")):
         precision, recall, f1, confusion = [], [], [], np.zeros(3)
         for _, predicted in runs:
             hits = int(((gold == code) & (predicted == code)).sum())
@@ -25,26 +27,25 @@ def test_precision_recall_f1_and_confusion_are_means_over_runs() -> None:
             for other in range(3):
                 confusion[other] += ((gold == code) & (predicted == other)).sum() / 3
         expected = (np.mean(precision), np.mean(recall), np.mean(f1))
-        assert (each.precision, each.recall, each.f1) == pytest.approx(expected)
-        assert each.predicted == pytest.approx(tuple(confusion))
-        assert (each.name, each.gold) == (CLASSES[code], int((gold == code).sum()))
+        assert (each["precision"], each["recall"], each["f1"]) == pytest.approx(expected)
+        assert each["as"] == pytest.approx([*confusion])
+        assert (each["class"], each["gold"]) == (CLASSES[code], int((gold == code).sum()))
 
 
 def test_a_class_that_is_never_predicted_has_zeros() -> None:
     gold = np.array([0, 0, 1])
     never = class_scores(CLASSES, [(gold, np.zeros(3, dtype=int))])
-    assert [(each.precision, each.recall, each.f1) for each in never[1:]] == [(0, 0, 0), (0, 0, 0)]
-    assert (never[0].recall, never[1].predicted) == (1, (1.0, 0.0, 0.0))
+    assert (never.loc[1:, ["precision", "recall", "f1"]] == 0).all(axis=None)
+    assert (never["recall"][0], never["as"][1]) == (1, [1.0, 0.0, 0.0])
 
 
 def test_many_classes_show_the_most_frequent_confusion() -> None:
     gold = np.arange(12).repeat(2)
     classes = class_scores([f"c{i}" for i in range(12)], [(gold, np.where(gold == 3, 7, gold))])
-    report = ClassReport("Mine", 50, 24, ("accuracy",), (("FT", (0.91666,)),), "FT", classes)
-    scores, confusions = classes_view([report], "training examples").tables
+    scores, confusions = class_tables("Mine", pd.DataFrame({"accuracy": {"FT": 0.91666}}), "FT", classes)
     title, head, body = confusions.title, confusions.head, confusions.rows
     assert scores.rows == [["FT", "91.67"]]
-    assert "50 training examples: classes under FT" in title
+    assert "Mine: classes under FT, the highest mean accuracy" in title
     assert head[-1] == "Most often as"
     assert body[3][-1] == "c7 2.0"
     assert body[0] == ["c0", "2", "100.00", "100.00", "100.00", ""]
@@ -54,10 +55,7 @@ def test_many_classes_show_the_most_frequent_confusion() -> None:
 def test_a_metric_that_is_added_needs_no_second_list(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METRICS, "hits", Metric("hits", "number of hits", "class", lambda gold, predicted: 1.0))
     classes = class_scores(CLASSES, [(np.arange(3), np.arange(3))])
-    report = ClassReport("Mine", 0, 3, ("hits", "accuracy"), (("FT", (1.0, 1.0)),), "FT", classes)
-    view = classes_view([report], "training examples")
-    scores, confusions = view.tables
+    scores, confusions = class_tables("Mine", pd.DataFrame({"hits": {"FT": 1.0}, "accuracy": 1.0}), "FT", classes)
     assert scores.head == ["Method", "number of hits", "accuracy"]
     assert "number of hits" in confusions.title
-    assert "number of hits" in str(view.written(format))
-    assert view.frame["class"].tolist() == ["a", "b", "c"]
+    assert "number of hits" in str(View("classes", classes, [scores, confusions]).written(format))
