@@ -14,16 +14,14 @@ from harness.commands.seal import runs_began
 from harness.commands.stored import command
 from harness.encoders.flops import parameters
 from harness.errors import UserError
-from harness.methods import METHODS
 from harness.paths import without_folders
-from harness.planning.row import ResolvedRow
 from harness.planning.table import Column
 from harness.scores import answers
 from harness.tasks.metrics import METRICS
 from harness.views.caption import Caption
 from harness.views.cells import Grid, counted_scores
 from harness.views.classes import classes_view
-from harness.views.cost import Cost, RunCost, cost_before, costs
+from harness.views.cost import RunCost, cost_before, costs
 from harness.views.differences import REGION, Difference, differences
 from harness.views.examples import examples
 from harness.views.figures.curves import curves_view
@@ -121,7 +119,7 @@ def variance_of(prepared: Prepared, grid: Grid) -> View:
 
 
 def costs_of(prepared: Prepared, grid: Grid) -> View:
-    """Scores beside the cost of a run, with the stages before fine-tuning and the search."""
+    """Scores beside the cost of a run, with the stages before fine-tuning."""
     plan = prepared.plan
     known = known_costs((stage for run in plan.runs for stage in run.stage.chain), prepared.store)
     titles = prepared.resolved.titles
@@ -134,32 +132,8 @@ def costs_of(prepared: Prepared, grid: Grid) -> View:
             title, earlier = titles[run.row], cost_before(run.stage, known)
             counts = title not in several or (run.row, run.task, run.size, run.subset) in chosen
             of_runs.setdefault((title, run.task, run.size), []).append(RunCost(known[run.stage.key], earlier, counts))
-    searched = _searches(prepared) if prepared.request.overrides else {}
     sizes = {titles[run.row]: parameters(plan.encoder_of(run.stage).config) for run in plan.runs}
-    return costs(grid, of_runs, searched, sizes if len(plan.encoders) > 1 else {})
-
-
-def _searches(prepared: Prepared) -> dict[str, Cost]:
-    """What the studies cost that hold the runs of a row, by row as printed. A row whose values are the table's own was not searched for, although a study
-    tries its point too: this is asked of a table with overrides."""
-    titles = prepared.resolved.titles
-    rows = {run.stage.key: titles[run.row] for run in prepared.plan.runs}
-    changed = {titles[row.name] for row in prepared.resolved.rows if _set_by_request(prepared, row)}
-    found: dict[str, Cost] = {}
-    for stored, keys, _ in prepared.store.requests_for(rows):
-        mine = {rows[key] for key in keys} & changed
-        if stored.study and mine:
-            spent = prepared.store.records(prepared.store.stages_of(stored)).values()
-            whole = sum((Cost(record.flops, record.seconds) for record in spent), Cost())
-            for row in mine:
-                found[row] = found.get(row, Cost()) + whole
-    return found
-
-
-def _set_by_request(prepared: Prepared, row: ResolvedRow) -> bool:
-    """Whether an override of the request is of this row, of a method of it, or of the recipe of all."""
-    shared = [each.path[0] for each in prepared.request.overrides if not each.row]
-    return row.alone or any(name in row.parts or name not in METHODS for name in shared)
+    return costs(grid, of_runs, sizes if len(plan.encoders) > 1 else {})
 
 
 VIEWS: Mapping[str, Callable[[Prepared, Grid], View]] = {

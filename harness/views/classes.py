@@ -69,7 +69,7 @@ def class_scores(classes: Sequence[str], runs: Sequence[tuple[NDArray[Any], NDAr
 
 def class_tables(place: str, means: pd.DataFrame, best: str, classes: pd.DataFrame) -> list[Table]:
     """`means`: of each row (index) and metric."""
-    titles, names = [METRICS[metric].title for metric in means], classes["class"].tolist()
+    titles, names = [METRICS[str(metric)].title for metric in means], classes["class"].tolist()
     rows = [[str(row), *map(in_points, values)] for row, *values in means.itertuples()]
     whole = len(names) <= MOST_CONFUSED
     body = []

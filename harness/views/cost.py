@@ -22,14 +22,14 @@ COLUMNS = (
     *(f"{part}_{unit}" for part in PARTS for unit in ("flops", "seconds")),
 )
 """Of the frame, a row a cell: the mean over the largest full grid of replicates on the metric's own scale with its crossed 95 % interval, and the mean
-cost of a run that counts; `search`: of all the search, configurations that do not count too, shared by the runs of the cell. In a table of several
+cost of a run that counts; `search`: of configurations that do not count, shared by the runs of the cell. In a table of several
 encoders also `parameters`."""
 ABOUT = (
     "Score: mean over subsets and seeds in points (x100), with half the width of its crossed 95 % interval. FLOPs and time: means of one run, each stage "
     "counted in every run that starts from it, as the run alone would cost; time as recorded, on the hardware of each record. Times: FLOPs as a multiple of the "
     "first row's. What others spent on a given encoder is in no figure."
 )
-SEARCH = "Search: all stages of the studies that hold the runs of a row, and of its configurations that were not selected, shared by the runs of its cell."
+SEARCH = "Search: the configurations of a row that were not selected, shared by the runs of its cell."
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,9 @@ def cost_before(stage: Stage, known: Mapping[str, Cost]) -> Cost:
     return Cost(share * whole.flops, share * whole.seconds) + cost_before(start, known)
 
 
-def costs(
-    grid: Grid,
-    of_runs: RunCosts,
-    search: Mapping[str, Cost],
-    parameters: Mapping[str, float] = MappingProxyType({}),
-) -> View:
-    """Every cell with a finished run. `search`: the cost of the searches that gave a row its point, by row as printed; `parameters`: of the encoder of
-    a row, where it is said. A run in a column Avg costs what its runs on all columns' tasks cost."""
+def costs(grid: Grid, of_runs: RunCosts, parameters: Mapping[str, float] = MappingProxyType({})) -> View:
+    """Every cell with a finished run. `parameters`: of the encoder of a row as printed, where it is said. A run in a column Avg costs what its runs
+    on all columns' tasks cost."""
     import pandas as pd
 
     runs, sizes = runs_of(grid), grid.resolved.sizes
@@ -86,8 +81,7 @@ def costs(
         for size in sizes
         for column in columns_of(grid)
         for row in grid.resolved.printed_rows
-        if (size, row, column) in runs
-        and (cell := _cell(grid, (size, row, column), runs[size, row, column], of_runs, search))
+        if (size, row, column) in runs and (cell := _cell(grid, (size, row, column), runs[size, row, column], of_runs))
     ]
     sized = bool(cells) and any(parameters.values())
     if sized:
@@ -106,9 +100,7 @@ def costs(
     return View("costs", frame, tables, lines, about={"table": grid.resolved.table.name})
 
 
-def _cell(
-    grid: Grid, place: Place, of_cell: pd.DataFrame, of_runs: RunCosts, search: Mapping[str, Cost]
-) -> dict[str, Any] | None:
+def _cell(grid: Grid, place: Place, of_cell: pd.DataFrame, of_runs: RunCosts) -> dict[str, Any] | None:
     size, row, column = place
     columns = grid.resolved.columns
     over = [name for group in grid.resolved.average_over for name in group]
@@ -123,7 +115,7 @@ def _cell(
         for name in ("fine_tuning", "earlier")
     )
     rejected = (run.fine_tuning + run.earlier for runs in every for run in runs if not run.counts)
-    searched = sum(rejected, search.get(row, Cost())).per(values.size)
+    searched = sum(rejected, Cost()).per(values.size)
     interval = score_interval(grid, column, values)
     found = {
         "size": size,

@@ -3,7 +3,8 @@ classes, from stored predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,32 +14,22 @@ from numpy.typing import NDArray
 from harness.errors import UserError
 from harness.planning.runs import Plan
 from harness.scores import with_records
-from harness.specs import Record
-from harness.statistics.agreement import AGREED, doubted, flip_rates, votes
-from harness.statistics.design import full_grid
 from harness.store import Store
 from harness.store.rows import predicted_by
-from harness.tasks.metrics import METRICS
-from harness.views.cells import Grid, Place
-from harness.views.runs import Pair, column_name, no_runs, runs_of, size_name
+from harness.views.cells import Grid
+from harness.views.runs import column_name, no_runs, runs_of
 from harness.views.view import DASH, Table, View
 from harness.wording import counted, in_points, training_examples
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CHUNK = 100
-"""Runs whose predictions are held in memory at a time."""
+AGREED = 0.9
+"""Share of runs that predict the same other class than the label, from which on the label is doubted."""
 SHOWN = 20
 """Examples that are printed."""
-Codes = dict[Pair, NDArray[np.int64]]
-"""The predicted classes [n] of a cell's runs, by replicate."""
-ABOUT = (
-    "Points (x100). Consensus: the score of what most runs of a row predict. Flips: of an example, the share of pairs of runs that predict "
-    "differently; by seed: of pairs with one training subset, by subset: of pairs with one seed."
-)
-HEAD = ("Column", "Row", "Runs", "Test", "Consensus", "Flips", "by seed", "by subset")
-DOUBTS = ("Column", "Size", "Example", "Label", "Consensus", "Right", "Flips", "Text")
+ABOUT = "Flips: the share of pairs of runs of a row that predict different classes (points, x100)."
+HEAD = ("Column", "Size", "Example", "Label", "Consensus", "Right", "Flips", "Text")
 
 
 def examples(plan: Plan, store: Store, grid: Grid, with_texts: bool = True) -> View:
@@ -47,110 +38,79 @@ def examples(plan: Plan, store: Store, grid: Grid, with_texts: bool = True) -> V
     import pandas as pd
 
     grid, r = replace(grid, results=with_records(grid.results)), grid.resolved
-    of_place, tables, frames, lines, skipped = runs_of(grid), [], list[pd.DataFrame](), [], []
-    for size in r.sizes:
-        rows = []
-        for name, column in r.columns.items():
-            data = plan.tasks[column.task]
-            if not (names := data.task.kind.names):
-                kind = data.task.kind.description
-                skipped.append(f"{column.title} is left out: {kind}, which has no classes to agree on.")
-                continue
-            digest = data.tests[column.evaluation].digest
-            cells: dict[str, Codes] = {}
-            gold, shares = np.empty(0, dtype=np.int64), np.zeros(1)
-            for row, pair, record in _recorded(store, _keys(grid, of_place, (size, name))):
-                predicted = predicted_by(record, digest)
-                cells.setdefault(row, {})[pair], gold = predicted.decoded, np.asarray(predicted.gold)
-                shares = shares + predicted.probabilities
-            if not cells:
-                continue
-            for row in (title for title in r.printed_rows if title in cells):
-                rows.append([column_name(grid, name), row, *_of_cell(cells[row], gold, len(names), column.metric)])
-            frame = _of_examples(cells, gold, names, shares)
-            frame.insert(0, "size", size)
-            frame.insert(1, "column", name)
-            if with_texts and (texts := plan.library.get(digest)) is not None:
-                places = frame["example"].to_numpy() - 1
-                for number, title in enumerate(data.task.columns):
-                    frame[f"text.{title}"] = [texts.texts[place][number] for place in places]
-            frames.append(frame)
-            lines.append(_line(f"{column.title}, {training_examples(size, r.size_unit)}", frame, len(cells)))
-        if rows:
-            tables.append(Table(size_name(size, r.size_unit), HEAD, rows, {0, 1}))
-    skipped = [*dict.fromkeys(skipped)]
+    frames, lines, skipped = list[pd.DataFrame](), list[str](), dict[str, None]()
+    for size, (name, column) in itertools.product(r.sizes, r.columns.items()):
+        data = plan.tasks[column.task]
+        if not (names := data.task.kind.names):
+            kind = data.task.kind.description
+            skipped[f"{column.title} is left out: {kind}, which has no classes to agree on."] = None
+            continue
+        digest = data.tests[column.evaluation].digest
+        counts: dict[str, NDArray[np.int64]] = {}
+        gold, shares = np.empty(0, dtype=np.int64), np.zeros(1)
+        for row, key in _keys(grid, size, name):
+            predicted = predicted_by(store.records([key], predictions=True)[key], digest)
+            counts[row] = counts.get(row, 0) + np.eye(len(names), dtype=np.int64)[predicted.decoded]
+            gold, shares = np.asarray(predicted.gold), shares + predicted.probabilities
+        if not counts:
+            continue
+        frame = example_frame(counts, gold, names, shares).assign(size=size, column=name)
+        if with_texts and (texts := plan.library.get(digest)) is not None:
+            columns = zip(*(texts.texts[place] for place in range(len(frame))), strict=True)
+            frame = frame.assign(**{f"text.{title}": of for title, of in zip(data.task.columns, columns, strict=True)})
+        frames.append(frame)
+        lines.append(_line(f"{column.title}, {training_examples(size, r.size_unit)}", frame, len(counts)))
     if not frames:
         raise UserError(" ".join(["examples: no finished run of this table predicts classes.", *skipped]))
     found = pd.concat(frames, ignore_index=True)
-    found = found.sort_values(
-        ["doubted", "gold_probability"], ascending=[False, True], kind="stable", ignore_index=True
-    )
+    order = ["doubted", "gold_probability"]
+    found = found.sort_values(order, ascending=[False, True], kind="stable", ignore_index=True)
+    found = found[["size", "column", *found.columns.drop(["size", "column"])]]
     shown = found.head(SHOWN).to_dict("records")
     title = f"The {len(shown)} labels that are doubted most, of {counted(len(found), 'example')}"
-    doubts = Table(title, DOUBTS, [_doubt(grid, each) for each in shown], {0, 3, 4, 7})
-    return View("examples", found, [*tables, doubts], [*lines, ABOUT, *skipped], about={"table": r.table.name})
+    doubts = Table(title, HEAD, [_doubt(grid, each) for each in shown], {0, 3, 4, 7})
+    return View("examples", found, [doubts], [*lines, ABOUT, *skipped], about={"table": r.table.name})
 
 
-def _keys(grid: Grid, of_place: Mapping[Place, pd.DataFrame], at: tuple[int, str]) -> dict[tuple[str, str], Pair]:
-    """By row as printed and key of a run that counts its replicate, in the order of the table. Two rows may share a run; of a row without seeds each
-    is there once."""
-    size, column = at
-    found: dict[tuple[str, str], Pair] = {}
+def _keys(grid: Grid, size: int, column: str) -> list[tuple[str, str]]:
+    """(row as printed, key) of each run that counts, in the order of the table. Two rows may share a run; of a row without seeds each is there once."""
     results: Any = grid.results[(grid.results["size"] == size) & (grid.results["column"] == column)]
     known = {(each.row, each.subset, each.seed): each.key for each in results.itertuples() if each.status == "done"}
+    found = dict[tuple[str, str], None]()
     for row in grid.resolved.printed_rows:
-        runs: Any = of_place.get((size, row, column), no_runs())
+        runs: Any = runs_of(grid).get((size, row, column), no_runs())
         for place, configuration in runs["configuration"].items():
             if configuration:  # '': several count, and their mean is the replicate's score
-                found[row, known[configuration, *place]] = place
-    return found
+                found[row, known[configuration, *place]] = None
+    return [*found]
 
 
-def _recorded(store: Store, keys: Mapping[tuple[str, str], Pair]) -> Iterator[tuple[str, Pair, Record]]:
-    every = [*keys.items()]
-    for start in range(0, len(every), CHUNK):
-        part = every[start : start + CHUNK]
-        records = store.records([key for (_, key), _ in part], predictions=True)
-        yield from ((row, place, records[key]) for (row, key), place in part)
-
-
-def _of_cell(cell: Codes, gold: NDArray[Any], classes: int, metric: str) -> list[str]:
-    """The score, consensus and flips of a row's runs, of its largest full grid of replicates."""
-    subsets, seeds = full_grid([*cell])
-    codes = np.array([cell[subset, seed] for subset in subsets for seed in seeds])
-    rates, compute = flip_rates(codes.reshape(len(subsets), len(seeds), -1), classes), METRICS[metric].compute
-    test = float(np.mean([compute(gold, run) for run in codes]))
-    values = (test, compute(gold, votes(codes, classes).consensus), rates.all, rates.by_seed, rates.by_subset)
-    return [f"{len(subsets)} x {len(seeds)}", *(DASH if value != value else in_points(value) for value in values)]
-
-
-def _of_examples(
-    cells: Mapping[str, Codes], gold: NDArray[Any], names: Sequence[str], probabilities: NDArray[np.float64]
+def example_frame(
+    counts: Mapping[str, NDArray[np.int64]], gold: NDArray[Any], names: Sequence[str], shares: NDArray[np.float64]
 ) -> pd.DataFrame:
-    """One row an example. `probabilities` [n, C]: summed over all runs."""
+    """One row an example. `counts` [n, C]: how many runs of a row predict each class; `shares` [n, C]: probabilities, summed over all runs."""
     import pandas as pd
 
-    of_row = {row: votes([*cell.values()], len(names)) for row, cell in cells.items()}
-    every, place = (
-        votes([codes for cell in cells.values() for codes in cell.values()], len(names)),
-        np.arange(len(gold)),
-    )
-    wrong = sum((of.consensus != gold).astype(int) for of in of_row.values())
-    flips = [of.flips for of in of_row.values() if of.runs > 1]
+    every, place = np.sum([*counts.values()], axis=0), np.arange(len(gold))
+    consensus, runs = every.argmax(axis=1), int(every[0].sum())  # of equally many the lowest code
+    wrong = sum((of.argmax(axis=1) != gold).astype(int) for of in counts.values())
+    pairs = {row: n * (n - 1) for row, of in counts.items() if (n := int(of[0].sum())) > 1}
+    flips = [1 - (counts[row] * (counts[row] - 1)).sum(axis=1) / number for row, number in pairs.items()]
     columns = {
         "example": place + 1,
         "gold": [names[code] for code in gold],
-        "consensus": [names[code] for code in every.consensus],
-        "runs": every.runs,
-        "agreement": every.agreement,
-        "right": every.counts[place, gold] / every.runs,
-        "gold_probability": probabilities[place, gold] / every.runs,
+        "consensus": [names[code] for code in consensus],
+        "runs": runs,
+        "agreement": every.max(axis=1) / runs,
+        "right": every[place, gold] / runs,
+        "gold_probability": shares[place, gold] / runs,
         "flips": np.mean(flips, axis=0) if flips else np.nan,
         "rows_wrong": wrong,
-        "all_rows_wrong": wrong == len(of_row),
-        "doubted": doubted(every, gold),
+        "all_rows_wrong": wrong == len(counts),
+        "doubted": (consensus != gold) & (every.max(axis=1) / runs >= AGREED),
     }
-    return pd.DataFrame(columns | {f"right.{row}": of.counts[place, gold] / of.runs for row, of in of_row.items()})
+    rights = {f"right.{row}": of[place, gold] / of[0].sum() for row, of in counts.items()}
+    return pd.DataFrame(columns | rights)
 
 
 def _line(place: str, frame: pd.DataFrame, rows: int) -> str:

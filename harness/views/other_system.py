@@ -107,7 +107,7 @@ def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> 
 def _result(resolved: ResolvedTable, digests: Digests, place: str, line: Line) -> Result | None:
     """The score of a line; None of one that filters leave out."""
     columns = {
-        (c.task, c.evaluation, c.metric): name for name, c in (resolved.table.columns | resolved.columns).items()
+        (c.task, c.evaluation, c.metric): name for name, c in {**resolved.table.columns, **resolved.columns}.items()
     }
     if (found := (line.task, line.evaluation, line.metric)) not in columns:
         raise unknown("score", " ".join(found), map(" ".join, columns), place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +17,9 @@ from harness.planning.runs import Plan, make_plan
 from harness.scores import results_of
 from harness.specs import Encoder, Record, Run
 from harness.store import Store
-from harness.tasks.metrics import METRICS
 from harness.views.cells import Grid, aggregate
 from harness.views.examples import examples
-from harness.views.runs import column_name
 from harness.views.view import View
-from harness.wording import in_points
 
 TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 ROWS = 83
@@ -95,11 +93,13 @@ def test_examples_are_what_all_runs_predict(made: tuple[Plan, Store, Grid], foun
             assert row["right"] == pytest.approx(codes.count(gold) / 11)
             assert row["gold_probability"] == pytest.approx(np.mean([each.probabilities[i, gold] for each in every]))
             assert row["doubted"] == (most != gold and codes.count(most) >= 0.9 * 11)
-            wrong = 0
+            wrong, apart = 0, list[Any]()
             for name, runs in of_row.items():
                 own = [int(each.decoded[i]) for each in runs]
                 wrong += max(range(len(names)), key=lambda c: (own.count(c), -c)) != gold
                 assert row[f"right.{name}"] == pytest.approx(own.count(gold) / len(own))
+                apart += [np.mean([one != other for one, other in itertools.combinations(own, 2)])]
+            assert row["flips"] == pytest.approx(np.mean(apart)), "of pairs of runs of a row"
             assert (row["rows_wrong"], row["all_rows_wrong"]) == (wrong, wrong == 2)
     order = found.frame[["doubted", "gold_probability"]].to_numpy().tolist()
     assert order == sorted(order, key=lambda each: (not each[0], each[1])), "the labels that are doubted most first"
@@ -115,20 +115,4 @@ def test_rows_that_share_their_runs_are_all_there(tmp_path: Path) -> None:
     found = examples(plan, store, aggregate(resolved, results_of(plan, store)))
     assert len({run.stage.key for run in plan.runs}) == 4
     assert list(found.frame["runs"].unique()) == [8]
-    mlm, tapt = (row for row in found.tables[0].rows if row[1] in ("MLM", "TAPT"))
-    assert [mlm[0], *mlm[2:]] == [tapt[0], *tapt[2:]]
-
-
-def test_rows_are_means_over_the_full_grid_of_their_runs(made: tuple[Plan, Store, Grid], found: View) -> None:
-    """FT lacks one of six runs: its grid is 2 x 2, of subsets 0 and 1."""
-    shown = made[0].resolved.columns
-    names = {column_name(made[2], name): name for name in shown}
-    for title, row, design, test, _, flips, *_ in found.tables[0].rows:
-        column, subsets = names[title], (0, 1) if row == "FT" else (0, 1, 2)
-        assert design == f"{len(subsets)} x 2"
-        runs = predictions(made, row, column)
-        each = [runs[pair] for pair in itertools.product(subsets, (31, 42))]
-        scores = [METRICS[shown[column].metric].compute(run.gold, run.decoded) for run in each]
-        assert test == in_points(float(np.mean(scores)))
-        apart = [np.mean(one.decoded != other.decoded) for one, other in itertools.combinations(each, 2)]
-        assert float(flips) == pytest.approx(100 * np.mean(apart), abs=0.006)
+    assert (found.frame["right.MLM"] == found.frame["right.TAPT"]).all()
