@@ -1,14 +1,11 @@
-"""The contrastive losses as pure functions of tensors.
+"""Losses as pure functions of tensors: B sequences of one contrast group, L positions of each, K further views or
+negatives of each, M selected tokens, N pairs, V vocabulary, d width. "Elsewhere" names the rows of docs/papers.md that
+say what papers and released code do otherwise.
 
-Shape letters: B sequences of one contrast group, L positions of each, K further views or negatives of each, M selected
-tokens, N pairs, V vocabulary, d width.
-
-Laws held by every function here: any float dtype; half-precision inputs are computed and returned in float32 (also
-inside an autocast region), float64 stays float64. No branch depends on data, only on shapes and options. Vectors are
-l2-normalised here, and a zero vector has cosine 0 with everything and zero gradient. On degenerate batches value and
-gradient are finite, and a loss of zero stays connected to its inputs. A NaN in the inputs is never hidden, padding
-excepted: inputs where `real` is false affect neither value nor gradient. Shapes and options are the caller's to get right.
-"""
+Half precision is computed and returned in float32, also inside autocast; float64 stays float64. No branch depends on
+data. A zero vector has cosine 0 with everything and zero gradient. On degenerate batches value and gradient are finite,
+and a loss of zero stays connected to its inputs. A NaN is never hidden, but where `real` is false inputs affect neither
+value nor gradient. Shapes and options are the caller's to get right."""
 
 from __future__ import annotations
 
@@ -24,19 +21,12 @@ _SLICE = 2**24  # numbers gathered at a time for the pairs of token_alignment: 6
 
 
 def supervised_contrastive(features: Tensor, labels: Tensor, *, temperature: float, reduction: str = "mean") -> Tensor:
-    """Pulls together the examples of one class: the SCL loss.
+    """Pulls together the examples of one class: SCL, equation 3.
 
     features [B, d], labels [B] -> scalar. Anchor i contributes the mean, over its positives j != i of the same label,
-    of -log softmax_j(cos(i, k) / temperature) over all k != i; an anchor without a positive contributes 0.
-    reduction: "mean" divides the sum over anchors by B, "mean_valid" by the number of anchors with a positive, "sum"
-    by nothing.
-
-    Source: SCL (Gunel et al., 2021), equation 3.
-    Elsewhere: the paper prints the *sum* over anchors next to a cross-entropy that is a mean (docs/papers.md S1); SupContrast
-    takes the mean over all anchors, the default here, so that the weight against the cross-entropy does not grow with
-    the batch. A class with one example is 1/0 in the paper (S2); SupContrast gives it 0 and still divides by all
-    anchors ("mean"), others leave it out ("mean_valid").
-    """
+    of -log softmax_j(cos(i, k) / temperature) over all k != i; an anchor without a positive contributes 0. reduction:
+    "mean" divides the sum over anchors by B, "mean_valid" by the number of anchors with a positive, "sum", as printed,
+    by nothing. Elsewhere: S1, S2."""
     num_anchors = features.shape[0]
 
     with _no_autocast(features):
@@ -56,31 +46,21 @@ def supervised_contrastive(features: Tensor, labels: Tensor, *, temperature: flo
 
 
 def masked_lm(logits: Tensor, targets: Tensor, counted: Tensor | None = None) -> Tensor:
-    """Cross-entropy of the original tokens at the selected positions: the MLM loss.
+    """Cross-entropy of the original tokens at the selected positions: CMLM, equation 6, on view 0 only (C5).
 
-    logits [M, V], targets [M] (integers in [0, V)), counted [M] booleans (default: all) -> scalar, the mean over the tokens that
-    count, 0 if there is none. There is no ignored index: a target out of range is an error.
-
-    Source: CMLM equation 6, on view 0 only (C5).
-    Elsewhere: equation 6 prints a mean over sequences of MLM(H), whose own reduction is not stated; the mean over the
-    selected tokens of the batch, as in Hugging Face's and TAPT's code, is taken here (docs/papers.md C10). They differ where
-    the sequences have different numbers of selected tokens.
-    """
+    logits [M, V], targets [M] (in [0, V); no index is ignored), counted [M] booleans (default: all) -> scalar, the mean
+    over the tokens that count, 0 if there is none. Elsewhere: C10."""
     with _no_autocast(logits):
         log_probabilities = logits.to(_dtype(logits)).log_softmax(dim=1)
         return _mean(-log_probabilities.gather(1, targets.long()[:, None])[:, 0], counted)
 
 
 def simclr(h0: Tensor, hk: Tensor, *, temperature: float) -> Tensor:
-    """Tells, for each sequence's view 0, its own view k among those of the batch: the SimCLR form of CMLM.
+    """Tells, for each sequence's view 0, its own view k among those of the batch: CMLM, equations 7 and 8.
 
-    h0 [B, d] (view 0), hk [K, B, d] (views 1..K) -> scalar, the mean over K * B of
-    -log softmax_i(cos(h0[b], hk[k, i]) / temperature) at i = b.
-
-    Source: CMLM equations 7 and 8, as printed: the anchor is view 0, the positive is in the denominator, one direction.
-    Elsewhere: SimCLR's NT-Xent takes both directions and all 2B - 1 other views as negatives. The paper gives no
-    temperature; CERT and TACO use 0.07 (docs/papers.md C1).
-    """
+    h0 [B, d] (view 0), hk [K, B, d] (views 1..K) -> scalar, the mean over K * B of -log softmax_i(cos(h0[b], hk[k, i])
+    / temperature) at i = b: the anchor is view 0, the positive is in the denominator, one direction. Elsewhere: C1;
+    SimCLR's NT-Xent takes both directions."""
     with _no_autocast(h0):
         dtype = _dtype(h0, hk)
         anchors, candidates = _unit(h0.to(dtype)), _unit(hk.to(dtype))
@@ -90,14 +70,11 @@ def simclr(h0: Tensor, hk: Tensor, *, temperature: float) -> Tensor:
 
 
 def simsiam(h0: Tensor, hk: Tensor, z0: Tensor, zk: Tensor) -> Tensor:
-    """Predicts each view from the other, without negatives: the SimSiam form of CMLM.
+    """Predicts each view from the other, without negatives: CMLM, equations 9 and 11.
 
-    h0, z0 [B, d] and hk, zk [K, B, d] -> scalar, the mean over K * B of exp(-(D(zk, h0) + D(z0, hk)) / 2), where
-    D(z, h) = cos(z, stopgrad(h)) and z is the predictor's output for h (equation 10; it lives with the objective).
-
-    Source: CMLM equations 9 and 11, as printed: values in [1/e, e], never 0, and a gradient scaled by the loss itself.
-    Elsewhere: SimSiam's own loss is -(D + D) / 2; the exponential is CMLM's, to make it positive (docs/papers.md C2).
-    """
+    h0, z0 [B, d] and hk, zk [K, B, d] -> scalar, the mean over K * B of exp(-(D(zk, h0) + D(z0, hk)) / 2), where D(z,
+    h) = cos(z, stopgrad(h)) and z is the predictor's output for h (equation 10; it lives with the objective).
+    Elsewhere: C2; SimSiam's own loss is -(D + D) / 2."""
     with _no_autocast(h0):
         dtype = _dtype(h0, hk, z0, zk)
         target0, targets = _unit(h0.detach().to(dtype)), _unit(hk.detach().to(dtype))
@@ -115,20 +92,14 @@ def token_alignment(
     temperature: float,
     anchors: Tensor | None = None,
 ) -> Tensor:
-    """Tells the context of a nearby token from those of other sequences: the TC loss of TACO.
+    """Tells the context of a nearby token from those of other sequences: TACO, equations 3 and 6 to 8.
 
     h, e [B, L, d] (last hidden states, embeddings), positives [B, L] (a position of the same sequence, -1: none),
-    negatives [B, L, K, 2] (sequence and position, -1: none), real and anchors [B, L] booleans -> scalar. With g = h - e,
-    anchor i contributes -log(exp(s+) / (exp(s+) + sum_k exp(s_k))), where s = cos(g_i, g) / temperature of its positive
-    and of its negatives. The sum is divided by the number of anchors (default: all real tokens; padding never is one).
-    An anchor without a positive, or without any negative, contributes 0; a pair with padding counts as none.
-
-    Source: TACO equations 3 and 6 to 8. Equation 7 prints no exp, which would take the logarithm of a ratio that can be
-    negative; as in the released code and its README, f = exp(cos / temperature) (docs/papers.md T1).
-    Positives and negatives carry no gradient, only the anchor does, as in the released code; the paper does not say (T2). Equation 8
-    sums over "N tokens" with N sequences' index; the released code takes the mean over all positions, and has no padding
-    (T7, T9).
-    """
+    negatives [B, L, K, 2] (sequence and position, -1: none), real and anchors [B, L] booleans -> scalar. With g = h -
+    e, anchor i contributes -log(exp(s+) / (exp(s+) + sum_k exp(s_k))), where s = cos(g_i, g) / temperature of its
+    positive and of its negatives, which carry no gradient. The sum is divided by the number of anchors (default: all
+    real tokens; padding never is one). An anchor without a positive, or without any negative, contributes 0; a pair
+    with padding counts as none. Elsewhere: T1, T2, T7, T9."""
     with _no_autocast(h):
         dtype = _dtype(h, e)
         unit = _unit((h.to(dtype) - e.to(dtype)).masked_fill(~real[:, :, None], 0.0))
@@ -144,14 +115,11 @@ def token_alignment(
 
 
 def sequence_contrastive(s_corrupted: Tensor, s_cropped: Tensor, *, temperature: float) -> Tensor:
-    """Tells, for each view of a sequence, its other view among all views of the batch: the SCL loss of COCO-LM.
+    """Tells, for each view of a sequence, its other view among all views of the batch: COCO-LM, equation 3.
 
     s_corrupted, s_cropped [N, d] -> scalar, the mean over the 2N anchors of -log softmax(cos / temperature) at the
     anchor's partner, over the other 2N - 1 vectors: the positive is in the denominator. One sequence alone gives 0.
-
-    Source: COCO-LM equation 3, symmetric, with temperature 1. Elsewhere: the released code takes the cosine after a
-    projection head, and its batch is one GPU's (docs/papers.md L3, L4).
-    """
+    Elsewhere: L3, L4."""
     num_pairs = s_corrupted.shape[0]
     with _no_autocast(s_corrupted):
         dtype = _dtype(s_corrupted, s_cropped)
@@ -171,18 +139,15 @@ def corrective_lm(
     *,
     stop_gradient: bool = True,
 ) -> Tensor:
-    """Predicts the original ids at the masked positions: the LM term of COCO-LM's CLM loss (`replaced_token_detection` is the copy term).
+    """Predicts the original ids at the masked positions: COCO-LM, equation 2's LM term (`replaced_token_detection` is
+    the copy term).
 
-    copy_logits [M] (p_copy(1) is their sigmoid), lm_logits [M, V], targets [M] the original ids, same [M] booleans: x_original =
-    x_corrupted, counted [M] booleans (default: all) -> scalar, the mean over the positions that count, 0 if there is none, of
-    -log(1[same] p_copy(1) + p_copy(0) softmax(lm_logits)[target]). With stop_gradient it gives copy_logits a gradient of exactly 0. It is computed in log space, so that a probability too small for a float still has its finite loss
-    (about the logits' gap) and gradient: nothing is clamped. One that is 0, of a word whose logit is -inf, has the
-    largest finite number for its loss, and no gradient.
-
-    Source: COCO-LM section 3.3, p_LM, p_copy and equation 2, with stop-gradient as in L_LM.
-    Elsewhere: the released code has -p_copy(0) log softmax(lm_logits)[target], without the p_copy(1) term at unreplaced
-    positions, and the mean taken here (docs/papers.md L1, L14).
-    """
+    copy_logits [M] (p_copy(1) is their sigmoid), lm_logits [M, V], targets [M] the original ids, same [M] booleans:
+    x_original = x_corrupted, counted [M] booleans (default: all) -> scalar, the mean over the positions that count, 0
+    if there is none, of -log(1[same] p_copy(1) + p_copy(0) softmax(lm_logits)[target]). With stop_gradient, as in L_LM,
+    it gives copy_logits a gradient of exactly 0. In log space a probability too small for a float still has its finite
+    loss (about the logits' gap) and gradient; one that is 0, of a word whose logit is -inf, has the largest finite
+    number for its loss, and no gradient. Elsewhere: L1, L14."""
     with _no_autocast(copy_logits):
         dtype = _dtype(copy_logits, lm_logits)
         z = copy_logits.to(dtype)
@@ -195,14 +160,11 @@ def corrective_lm(
 
 
 def replaced_token_detection(logits: Tensor, x_original: Tensor, x_corrupted: Tensor, real: Tensor) -> Tensor:
-    """Says of every token whether it is the original: the RTD loss of ELECTRA.
+    """Says of every token whether it is the original: the RTD loss of ELECTRA, the copy term of COCO-LM's equation 2.
 
-    logits [B, L] (their sigmoid is the probability of "original"), x_original, x_corrupted [B, L] ids, real [B, L]
-    booleans -> scalar: the mean over real tokens of the binary cross-entropy. It is the copy term of COCO-LM's CLM loss.
-
-    Source: COCO-LM section 3.1 and equation 2. Elsewhere: equation 2 prints a sum over the sequence; ELECTRA, MC-BERT and
-    COCO-LM's code take the mean over tokens that are not padding (docs/papers.md L2, L14). ELECTRA's own logits say "replaced".
-    """
+    logits [B, L] (their sigmoid is the probability of "original"; ELECTRA's own say "replaced"), x_original,
+    x_corrupted [B, L] ids, real [B, L] booleans -> scalar: the mean over real tokens of the binary cross-entropy.
+    Elsewhere: L2, L14."""
     with _no_autocast(logits):
         logits = logits.to(_dtype(logits)).masked_fill(~real, 0.0)
         terms = -logsigmoid(torch.where(x_original == x_corrupted, logits, -logits))
@@ -210,10 +172,8 @@ def replaced_token_detection(logits: Tensor, x_original: Tensor, x_corrupted: Te
 
 
 def _pairs(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Indices of each token's contrast: sequences, positions [B, L, 1 + K], the positive first, and which exist.
-
-    Those that do not exist point at 0, where every other tensor may be read without harm.
-    """
+    """Indices of each token's contrast: sequences, positions [B, L, 1 + K], the positive first, and which exist. Those
+    that do not point at 0, where every other tensor may be read without harm."""
     own = torch.arange(positives.shape[0], device=positives.device)[:, None].expand_as(positives)
     pairs = torch.cat([torch.stack([own, positives.long()], dim=2)[:, :, None], negatives.long()], dim=2)
     present = (pairs >= 0).all(dim=3)
@@ -222,11 +182,9 @@ def _pairs(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def _pair_cosines(unit: Tensor, contrast: Tensor, sequences: Tensor, positions: Tensor) -> Tensor:
-    """Dot products of unit [B, L, d] with contrast[sequences, positions], [B, L, n, d] if it were made -> [B, L, n].
-
-    It is not: TACO's 80 x 256 tokens with 51 pairs each are 2 GB at d = 512. Slices are gathered one after the other,
-    and again for the gradient; that is still cheaper than the products of all tokens, of which one in 400 is needed.
-    """
+    """Dot products of unit [B, L, d] with contrast[sequences, positions] -> [B, L, n], without making that one: TACO's
+    80 x 256 tokens with 51 pairs each are 2 GB at d = 512. Slices are gathered one after the other, and again for the
+    gradient."""
 
     def products(anchors: Tensor, sequence: Tensor, position: Tensor) -> Tensor:
         return (contrast[sequence, position] @ anchors[:, :, None])[:, :, 0]
@@ -255,11 +213,8 @@ def _connected(loss: Tensor, part: Tensor) -> Tensor:
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    """l2-normalises the last dimension; a zero vector stays zero, with zero gradient.
-
-    The division by the largest entry keeps the squares from under- and overflowing. It carries no gradient of its own
-    because the direction does not depend on it.
-    """
+    """l2-normalises the last dimension; a zero vector stays zero, with zero gradient. Dividing by the largest entry,
+    without gradient since the direction does not depend on it, keeps the squares from under- and overflowing."""
     largest = vectors.detach().abs().amax(dim=-1, keepdim=True)
     is_zero = largest <= _ZERO  # false for NaN, which therefore comes through
     scaled = vectors.masked_fill(is_zero, 0.0) / largest.masked_fill(is_zero, 1.0)

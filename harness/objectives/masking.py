@@ -1,10 +1,7 @@
-"""Which tokens are masked, cropped and contrasted; pure functions of the ids and lengths and of injected randomness.
-
-The uniforms, in [0, 1), are the caller's, drawn from a named stream, so that a mask can be replayed. No argument is ever
-modified. All take numpy arrays, `select` and `corrupt` of any one shape, packed [T] included: `lengths` [B] are those of
-sequences that stand end to end in the packed [T] tokens, T = sum(lengths), or one a row in [B, L], L = max(lengths). Shapes and
-options are the caller's to get right.
-"""
+"""Which tokens are masked, cropped and contrasted: pure functions of ids and lengths and of uniforms in [0, 1), which
+the caller draws from a named stream, so that a mask can be replayed. No argument is modified. `lengths` [B] are those
+of sequences that stand end to end in T tokens, or one a row in [B, L], L = max(lengths). Rows of docs/papers.md say
+what papers and released code do otherwise."""
 
 from __future__ import annotations
 
@@ -19,16 +16,9 @@ Array = NDArray[Any]
 def select(maskable: Array, probability: float, uniforms: Array, excluded: Array | None = None) -> Array:
     """Selects each maskable token independently with the given probability; returns booleans.
 
-    maskable, uniforms, excluded: one shape. A token is selected where it is maskable, not excluded, and its uniform
-    u in [0, 1) satisfies u < probability, strictly: so 0 selects nothing and 1 everything allowed. maskable and
-    excluded are booleans, or numbers of which 0 is false.
-
-    Source: CMLM equation 1 (dynamic random masking), with p_m; with `excluded` the tokens selected in view 0,
-    equations 2 and 4 (complementary random masking), with p_c.
-    Elsewhere: a Bernoulli draw per token, as printed and in Hugging Face's and TAPT's code; BERT's and fairseq's code
-    select a fixed count, int(p * length + u) without replacement (docs/papers.md C8). Which tokens are maskable is the
-    caller's: CMLM does not say, TAPT's code leaves out special and padding tokens (C7).
-    """
+    maskable, uniforms, excluded: one shape. A token is selected where it is maskable, not excluded, and its uniform u
+    satisfies u < probability, strictly: 0 selects nothing and 1 everything allowed. CMLM equation 1, with p_m; with
+    `excluded` the tokens selected in view 0, equations 2 and 4, with p_c. Elsewhere: C7, C8."""
     selected: Array = (uniforms < probability) & (maskable != 0)
     if excluded is not None:
         selected = selected & (excluded == 0)
@@ -38,15 +28,12 @@ def select(maskable: Array, probability: float, uniforms: Array, excluded: Array
 def corrupt(
     input_ids: Array, selected: Array, actions: Array, random_ids: Array, mask_id: int, mask_only: bool = False
 ) -> Array:
-    """Replaces the selected tokens: 80 % by the mask, 10 % by a random id, 10 % kept; returns new ids.
+    """Replaces the selected tokens: 80 % by the mask, 10 % by a random id, 10 % kept (BERT, quoted in CMLM section
+    3.1); returns new ids.
 
-    input_ids, selected, actions, random_ids: one shape; the result has that shape and the dtype of input_ids. `actions`
-    are uniforms in [0, 1): below 0.8 the mask, below 0.9 the token of random_ids, else the token itself. With
-    `mask_only` every selected token becomes the mask, and actions and random_ids are not looked at.
-
-    Source: BERT, quoted in CMLM section 3.1. Elsewhere: CMLM does not say whether its views T^k use 80/10/10 or the
-    mask alone (docs/papers.md C6; default here 80/10/10 for all views); COCO-LM's auxiliary uses the mask alone.
-    """
+    input_ids, selected, actions, random_ids: one shape. `actions` are uniforms: below 0.8 the mask, below 0.9 the token
+    of random_ids, else the token itself. With `mask_only` every selected token becomes the mask, and actions and
+    random_ids are not looked at. Elsewhere: C6."""
     chosen = selected != 0
     to_mask = chosen if mask_only else chosen & (actions < 0.8)
     to_random = chosen & ~to_mask & (actions < 0.9)
@@ -57,15 +44,12 @@ def corrupt(
 def select_fixed(
     maskable: NDArray[Any], lengths: NDArray[Any], probability: float, uniforms: NDArray[Any], rounding: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Selects a fixed count of maskable tokens in each sequence, without replacement; returns booleans [T].
+    """Selects a fixed count of maskable tokens in each sequence, without replacement, as COCO-LM's released code does;
+    returns booleans [T].
 
-    maskable (booleans, or numbers of which 0 is false), uniforms [T], lengths, rounding [B]. Of sequence b the
-    min(number of maskable tokens, int(probability * length + rounding)) maskable tokens of the smallest uniforms are
-    selected, of equal ones the first. With a uniform `rounding` the expected count is probability * length.
-
-    Source: COCO-LM's released code, which masks as fairseq does (docs/papers.md L7, L8).
-    Elsewhere: the paper says "15 % random tokens"; BERT's and CMLM's masks here are draws per token (`select`).
-    """
+    maskable, uniforms [T], lengths, rounding [B]. Of sequence b the min(number of maskable tokens, int(probability *
+    length + rounding)) maskable tokens of the smallest uniforms are selected, of equal ones the first. With a uniform
+    `rounding` the expected count is probability * length. Elsewhere: L7, L8."""
     sequence = np.repeat(np.arange(len(lengths)), lengths)
     counts = (probability * lengths + np.asarray(rounding, dtype=np.float64)).astype(np.int64)
     allowed = np.asarray(maskable) != 0
@@ -78,15 +62,11 @@ def select_fixed(
 
 
 def crop(lengths: NDArray[Any], ratio: float, uniforms: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Keeps the first token of each sequence and a contiguous span of the rest.
+    """Keeps the first token of each sequence and a contiguous span of the rest (COCO-LM section 3.3).
 
-    lengths, uniforms [B], ratio in (0, 1] -> (indices [T'] into the packed tokens, new lengths [B]). Of the n =
-    length - 1 tokens after the first, max(1, int(ratio * n)) stay, none if n = 0; the places for the span are equally
-    likely. The ratio 1 keeps everything.
-
-    Source: COCO-LM section 3.3, with ratio 0.9. Elsewhere: the paper says nothing of the special tokens; the released
-    crop may lose the first one, with a flag that seems to put it back (docs/papers.md L5).
-    """
+    lengths, uniforms [B], ratio in (0, 1] -> (indices [T'] into the packed tokens, new lengths [B]). Of the n = length
+    - 1 tokens after the first, max(1, int(ratio * n)) stay, none if n = 0; the places for the span are equally likely.
+    The ratio 1 keeps everything. Elsewhere: L5."""
     rest = np.maximum(lengths - 1, 0)
     span = np.minimum(np.maximum((ratio * rest).astype(np.int64), 1), rest)
     skipped = _drawn(uniforms, rest - span + 1)
@@ -97,15 +77,10 @@ def crop(lengths: NDArray[Any], ratio: float, uniforms: NDArray[Any]) -> tuple[N
 
 
 def sample_positives(lengths: NDArray[Any], window: int, uniforms: NDArray[Any]) -> NDArray[np.int64]:
-    """Draws for each token another one near it in its sequence; returns positions [B, L].
+    """Draws for each token another one near it in its sequence (TACO section 3.1); returns positions [B, L].
 
     lengths [B], uniforms [B, L]. -1 for padding, and where the sequence has no other token. The draw is uniform among
-    the positions of the sequence whose distance is at most floor(W / 2), W the window.
-
-    Source: TACO section 3.1, "nearby tokens ... within a window span where W is the window size".
-    Elsewhere: the released sampler does so for odd W, with a draw over the whole sequence where the offset leaves it; its
-    README says |d| < W; the paper's W = 10 and 50 are even, which the sampler refuses (docs/papers.md T5, T6).
-    """
+    the positions of the sequence whose distance is at most floor(W / 2), W the window. Elsewhere: T5, T6."""
     length, anchor = lengths[:, None], np.arange(int(lengths.max(initial=0)))[None, :]
     lowest = np.maximum(anchor - window // 2, 0)
     drawn = lowest + _drawn(uniforms, np.minimum(anchor + window // 2, length - 1) - lowest)
@@ -116,15 +91,12 @@ def sample_positives(lengths: NDArray[Any], window: int, uniforms: NDArray[Any])
 def sample_negatives(
     lengths: NDArray[Any], num_negatives: int, rows: NDArray[Any], columns: NDArray[Any], *, group: int
 ) -> NDArray[np.int64]:
-    """Draws for each token K tokens of other sequences, with replacement; returns (sequence, position) [B, L, K, 2].
+    """Draws for each token K tokens of other sequences, with replacement (TACO section 3.1); returns (sequence,
+    position) [B, L, K, 2].
 
     lengths [B], rows, columns [B, L, K]. A contrast group is `group` consecutive sequences, the last maybe fewer. Each
     draw takes another sequence of the anchor's group uniformly, then one of its tokens uniformly. (-1, -1) for padding
-    anchors, where the group has no other sequence, and where the one drawn has no token.
-
-    Source: TACO section 3.1, "K tokens from other sequences in this batch". Elsewhere: in the released sampler the batch
-    is one GPU's (80 rows), every row is equally long, and one row alone fails (docs/papers.md T7, T8).
-    """
+    anchors, where the group has no other sequence, and where the one drawn has no token. Elsewhere: T7, T8."""
 
     own = np.arange(len(lengths))
     first = own // group * group
