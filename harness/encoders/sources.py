@@ -79,12 +79,9 @@ _CONFIG_NOISE = (
 
 @dataclass(frozen=True)
 class Located:
-    """An encoder by name: its identity, its folder (None while it is not at hand) and its configuration.
-
-    `new`: the folder holds its tokenizer alone; its weights are drawn, by `load_encoder` with `config`.
-    `head_training`: how it gets an MLM head, None where it has one. `lacks`, `unread`: see `with_weights` and
-    `models.text_encoder.Loaded`.
-    """
+    """An encoder by name: its identity, its folder (None while it is not at hand) and its configuration. `new`: the
+    folder holds its tokenizer alone; its weights are drawn, by `load_encoder` with `config`. `head_training`: how it
+    gets an MLM head, None where it has one. `lacks`, `unread`: see `with_weights` and `models.text_encoder.Loaded`."""
 
     encoder: Encoder
     folder: Path | None
@@ -135,12 +132,12 @@ def adapted(encoder: Encoder, settings: Mapping[str, int], config: Mapping[str, 
 
 
 def locate(name: str, *, download: bool = False, where: str = "--encoder") -> Located:
-    """Find an encoder by packaged name, folder or hub id, or make one from a size: `new:SIZE` or `new:SIZE@TOKENIZER`.
+    """Find an encoder by packaged name, folder or hub id, or make one from a size: `new:SIZE` or `new:SIZE@TOKENIZER`,
+    the name of an encoder whose tokenizer is taken (bert-tiny's, where none is named) or of a `trained_tokenizer`.
 
     A hub id that is not in the local cache is fetched when `download`, else it is unresolved: a plan can still be made.
-    TOKENIZER is the name of an encoder whose tokenizer is taken (bert-tiny's, where none is named), or `bpe:SIZE:CORPUS` (`bpe-cased:SIZE:CORPUS`), one that is
-    trained on a corpus (`trained_tokenizer`). `where`: how errors name who asked for it. Raises UserError for an unknown name, a folder without weights, a model type that cannot be trained, or a pickle.
-    """
+    `where`: how errors name who asked for it. Raises UserError for an unknown name, a folder without weights, a model
+    type that cannot be trained, or a pickle."""
     if name.startswith(NEW):
         return _new(name, download, where)
     if name in PACKAGED:
@@ -325,7 +322,6 @@ def _read_text(path: Path) -> str:
 
 
 def _hash_tokenizer(whole: Any, path: Path) -> None:
-    """Update a hash with everything that decides the ids of a text."""
     for name in _TOKENIZER:
         if (path / name).exists() and name not in ("tokenizer_config.json", "special_tokens_map.json"):
             content = _read_text(path / name)

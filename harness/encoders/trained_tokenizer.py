@@ -1,8 +1,6 @@
-"""Tokenizers trained on a corpus: byte-level BPE, cased or uncased, of a given size, made once and kept in the user's cache. No torch.
-
-The ids of a text follow from the file `tokenizer.json`, whose content is part of an encoder's identity (`sources`). What file that is follows
-from the texts in their order, the size, the case and the version of the library, which name its folder in the cache.
-"""
+"""Tokenizers trained on a corpus: byte-level BPE, cased or uncased, of a given size, made once and kept in the user's
+cache. No torch. The texts in their order, the size, the case and the version of the library name the folder;
+`tokenizer.json` is part of an encoder's identity."""
 
 from __future__ import annotations
 

@@ -133,7 +133,6 @@ class TokenHead(Head):
 
 
 def _mean_squared_error(logits: Tensor, labels: Tensor) -> Tensor:
-    """[B, 1], [B] -> scalar."""
     return nn.functional.mse_loss(logits[:, 0], labels.to(logits.dtype))
 
 
@@ -265,7 +264,6 @@ class FrozenHead(CrossEntropy):
         return examples
 
     def _encode(self, tokens: Tokens, device: torch.device) -> Tensor:
-        """The states of the first tokens of the training set."""
         self.encoder.eval()
         found, order = [], list(by_length(tokens.lengths))
         with torch.no_grad():
@@ -277,7 +275,6 @@ class FrozenHead(CrossEntropy):
 
 
 def _keys(tokens: Tokens) -> list[bytes]:
-    """What tells sequences apart: their ids and types."""
     cuts = [slice(a, b) for a, b in pairwise(tokens.offsets.tolist())]
     return [tokens.ids[cut].tobytes() + tokens.types[cut].tobytes() for cut in cuts]
 

@@ -34,10 +34,7 @@ def all_but_first(tokens: Tokens) -> NDArray[np.bool_]:
 
 class MaskedText(TrainingObjective):
     """Dynamic random masking, and the loss of the masked tokens of view 0: what objectives with masked views share.
-
-    Each token is selected with probability p_m (Bernoulli as printed: CMLM equation 1; fairseq selects a fixed number),
-    80/10/10; special tokens never.
-    """
+    Each token is selected with probability p_m, 80/10/10 (CMLM equation 1); special tokens never."""
 
     params: Masked
     uses_mlm_head = True
@@ -108,10 +105,8 @@ class MaskedLM(MaskedText):
 
 
 class MaskedLMHead(MaskedLM):
-    """Masked language modelling that trains the MLM head alone; the encoder is frozen and stays bit-identical.
-
-    A word embedding that is tied to the head's output is the encoder's, so it is frozen too.
-    """
+    """Masked language modelling that trains the MLM head alone; the encoder stays bit-identical, and with it a word
+    embedding that is tied to the head's output."""
 
     def build(self) -> None:
         super().build()

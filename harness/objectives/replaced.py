@@ -31,10 +31,8 @@ from harness.objectives.masking import crop, select_fixed
 
 class AuxiliaryMaskedLM(TrainingObjective):
     """MLM of an auxiliary network with embeddings of its own, the encoder left as it is: what COCO-LM's 'converged
-    auxiliary' is trained with beforehand.
-
-    A fixed count of tokens is masked, special ones too except the first, always by the mask (COCO-LM, appendix D).
-    """
+    auxiliary' is trained with beforehand. A fixed count of tokens is masked, special ones too except the first, always
+    by the mask (COCO-LM, appendix D)."""
 
     params: AuxiliaryMethod
     auxiliary: Auxiliary | None
@@ -105,10 +103,8 @@ class Corrupted:
 
 
 class _Replaced(AuxiliaryMaskedLM):
-    """What ELECTRA and COCO-LM share: the masked view, its replacements, and the corrupted view for the encoder.
-
-    Terms come from `judge`.
-    """
+    """What ELECTRA and COCO-LM share: the masked view, its replacements, and the corrupted view for the encoder. Terms
+    come from `judge`."""
 
     params: Electra | CocoLm
 

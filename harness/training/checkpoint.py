@@ -1,8 +1,6 @@
-"""Checkpoints that an interrupted stage resumes from: weights, optimizer, scale of the loss (fp16), best state and progress, as
-safetensors; and the weights that a stage saves on its way for later stages.
-
-The order of the data and all draws follow from the step, so a resumed stage ends with the numbers of an uninterrupted one.
-"""
+"""Checkpoints that an interrupted stage resumes from, as safetensors, and the weights that a stage saves on its way for
+later stages. The order of the data and all draws follow from the step, so a resumed stage ends with the numbers of an
+uninterrupted one."""
 
 from __future__ import annotations
 

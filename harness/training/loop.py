@@ -1,8 +1,6 @@
 """One loop for every stage: batches in a keyed order, AdamW, linear schedule, clipping, evaluation on dev, best state.
-
-Randomness comes from streams keyed (seed, purpose, step): two stages with equal seed see the same batches and, where they
-draw for the same purpose, the same numbers, in any order and whatever else runs.
-"""
+Randomness comes from streams keyed (seed, purpose, step): equal seeds see the same batches and draws, in any order and
+whatever else runs."""
 
 from __future__ import annotations
 
@@ -264,7 +262,6 @@ class _TrainingRun:
         return {name: value for name, value in zip(found, values, strict=True) if math.isfinite(value)}
 
     def evaluate_untrained(self) -> None:
-        """The scores of the weights as they are, of a stage without updates."""
         if self.scoring:
             self.result.history.append({"step": 0, "dev": self._score(0, self.scoring)})
 

@@ -1,8 +1,5 @@
-"""The process group of the ranks that train one stage together.
-
-Uses torch.distributed and no Ray: the caller (Ray Train, in cluster/) starts the processes and makes the process group. All ranks
-make the same calls in the same order.
-"""
+"""The process group of the ranks that train one stage together: torch.distributed and no Ray, which starts the
+processes (cluster/). All ranks make the same calls in the same order."""
 
 from __future__ import annotations
 

@@ -208,7 +208,6 @@ class CapturedUpdate(Update):
         self._rate, self._known = known.rate, None
 
     def _tensors(self) -> dict[str, Tensor]:
-        """All that the objective computes with, by name."""
         return {**dict(self.objective.named_parameters()), **dict(self.objective.named_buffers())}
 
     def _identity(self) -> Any:

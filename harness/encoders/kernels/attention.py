@@ -1,9 +1,6 @@
-"""Attention over packed batches, registered with transformers in place of the models' own attention.
-
-A registered attention function changes nothing else of a model's code. This one pads queries, keys and values, attends, and
-packs the result again. In training on a CPU, sequences of similar length are padded together and dropout draws integers:
-both cost less than torch's padded path, and agree with it.
-"""
+"""Attention over packed batches, registered with transformers in place of the models' own: it pads queries, keys and
+values, attends, and packs the result. In training on a CPU, sequences of similar length are padded together and dropout
+draws integers, which costs less than torch's padded path and agrees with it."""
 
 from __future__ import annotations
 
@@ -45,11 +42,9 @@ def packed_attention(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """q, k, v [1, H, T', D] -> [1, T', H, D]: the T tokens, then rows that fill them up to a rounded number.
-
-    With `sliding_window` a token sees those less than so many tokens away. Raises ValueError for a mask, and for anything else in
-    a model's call that would change what is computed.
-    """
+    """q, k, v [1, H, T', D] -> [1, T', H, D]: the T tokens, then rows that fill them up to a rounded number. With
+    `sliding_window` a token sees those less than so many tokens away. Raises ValueError for whatever in a model's call
+    would change what is computed."""
     refuse(module, {"attention_mask": attention_mask, **others})
     if sliding_window is not None and packing.shape[1] <= sliding_window:
         sliding_window = None  # no two tokens of a sequence are further apart

@@ -1,10 +1,7 @@
-"""CPU kernels for linear layers and dropout, and which of them a kind of processor runs.
-
-torch multiplies float32 matrices with MKL, which uses AVX2 on processors other than Intel's; oneDNN uses the widest
-instructions of the processor. On an AMD EPYC with AVX-512 the same product is 1.6 to 2.3 times as fast, and differs by
-rounding. On Intel's own processors MKL stays. Dropout takes random integers: torch draws one float per value, which takes
-three times as long.
-"""
+"""CPU kernels for linear layers and dropout, and which of them a kind of processor runs. MKL, torch's own, uses AVX2 on
+processors other than Intel's; oneDNN uses their widest instructions: 1.6 to 2.3 times as fast on an AMD EPYC with
+AVX-512, and different by rounding. Dropout takes random integers: torch draws one float per value, which takes three
+times as long."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""Packed batches: sequences end to end. Linear layers see tokens and no padding; attention restores a padded layout. A GPU takes blocks,
-which have few shapes: there padding costs less than the waits and sums that packing needs.
-
-In training on a CPU that layout pads sequences of similar length together, so little padding is multiplied, with their heads
-side by side.
-"""
+"""Packed batches: sequences end to end, so that linear layers see no padding; attention restores a padded layout, in
+training on a CPU with sequences of similar length together and their heads side by side. A GPU takes blocks, which have
+few shapes: there padding costs less than the waits and sums that packing needs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The auxiliary network that replaces masked tokens: COCO-LM's auxiliary, ELECTRA's generator.
-
-COCO-LM section 3 and docs/papers.md L6, L9, L12, L13: a shallow Transformer with an MLM head of its own; word, position and
-type embeddings and their normalisation are the encoder's, so that both losses train them.
-"""
+"""The auxiliary network that replaces masked tokens, COCO-LM's or ELECTRA's generator: a shallow Transformer with an
+MLM head of its own. Word, position and type embeddings and their normalisation are the encoder's, so that both losses
+train them (COCO-LM section 3, docs/papers.md L6, L9, L12, L13)."""
 
 from __future__ import annotations
 
@@ -26,15 +24,11 @@ from harness.streams import seed_of
 class Auxiliary(nn.Module):
     """`layers` layers of the encoder's kind over its embeddings, `hidden` wide (0: as wide as the encoder).
 
-    `initial`: 'encoder' copies the encoder's first layers and its MLM head (post-training), 'random' draws all from the
-    stream (seed, 'auxiliary'). `shared`: the embeddings are the encoder's own; else a copy as they are now. A narrower
-    network keeps the encoder's head size, has 4 x hidden in its feed-forward layers, and reaches its width and comes
-    back from it by a projection. Where the encoder has relative positions it has a table of its own: a copy of the
-    encoder's where layers are copied, else zero at first.
-
-    The encoder is no submodule: an objective that holds both lists every parameter once.
-    Raises ValueError for an encoder whose attention is the library's own, and for a shape that cannot be.
-    """
+    `initial`: 'encoder' copies the encoder's first layers and its MLM head, 'random' draws all from the stream (seed,
+    'auxiliary'). `shared`: the embeddings are the encoder's own; else a copy as they are now. A narrower network keeps
+    the encoder's head size, has 4 x hidden in its feed-forward layers, and reaches its width and comes back from it by
+    a projection. Relative positions are a table of its own, zero where layers are drawn. The encoder is no submodule:
+    an objective that holds both lists every parameter once."""
 
     def __init__(
         self,

@@ -1,8 +1,5 @@
-"""Compact embeddings: fine-tuning trains only the embedding rows that occur in the training set.
-
-The other rows have zero gradient and zero Adam moments, so without weight decay leaving them out changes nothing. The
-optimizer and the copies of the best state skip tens of thousands of rows. Evaluation reads the full table.
-"""
+"""Compact embeddings: fine-tuning trains only the embedding rows that occur in the training set. Without weight decay
+the others would not move; the optimizer and the copies of the best state skip them. Evaluation reads the full table."""
 
 from __future__ import annotations
 
@@ -45,10 +42,8 @@ class CompactEmbedding(nn.Module):
 
 
 def compact(base: Any, ids: Tensor) -> Callable[[], None]:
-    """Replace the word embeddings of an encoder by a compact table of the ids [T] in the training set.
-
-    Returns a function that restores the original embedding, with the trained rows in it.
-    """
+    """Replace the word embeddings of an encoder by a compact table of the ids [T] in the training set. Returns a
+    function that restores the original embedding, with the trained rows in it."""
     original = base.get_input_embeddings()
     replacement = CompactEmbedding(original, torch.unique(ids))
     base.set_input_embeddings(replacement)

@@ -30,8 +30,6 @@ def check_onnx() -> None:
 
 
 class _Logits(nn.Module):
-    """The logits of a classifier's folder, with the head that lies beside the encoder where there is one."""
-
     def __init__(self, folder: Path, form: Form):
         super().__init__()
         self.form = form
@@ -70,7 +68,6 @@ def write_onnx(folder: Path, form: Form, texts: Sequence[tuple[str, ...]]) -> tu
 
 
 def _export(model: nn.Module, given: dict[str, Tensor], path: Path) -> None:
-    """Write a module as it computes `given`, for any number of rows and tokens."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of torchvision, which no encoder needs
     try:
         with warnings.catch_warnings():

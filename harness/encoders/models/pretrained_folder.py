@@ -1,9 +1,6 @@
-"""A trained model as a folder of Hugging Face's: weights, configuration and tokenizer.
-
-Where transformers has a class that computes the same, plain transformers loads the folder. A classifier for which it has none is
-written as its encoder alone, with the head in a file beside it; T5's relative positions (COCO-LM) are written so that plain
-transformers refuses the folder instead of computing something else. `load_encoder` takes every one of these folders.
-"""
+"""A trained model as a folder of Hugging Face's. Where transformers has a class that computes the same, plain
+transformers loads it; another classifier is written as its encoder, with the head in a file beside it. T5's relative
+positions are written so that plain transformers refuses the folder. `load_encoder` takes every one of these."""
 
 from __future__ import annotations
 
@@ -192,7 +189,6 @@ def _answering(encoder: TextEncoder, head: Head) -> Any:
 
 
 def _as_bert(encoder: TextEncoder, labels: Mapping[str, Any]) -> Any:
-    """The configuration of the BERT that computes what this encoder does."""
     names = (
         *SHAPE,
         "vocab_size",

@@ -1,8 +1,5 @@
-"""Relative positions as T5 has them: every distance falls into a bucket, every bucket adds a score per head.
-
-Raffel et al. 2020, section 2.1. COCO-LM (section 4) adds them to a BERT: its absolute positions stay, and scores are
-still divided by sqrt(d) (docs/papers.md L11). Its released code has another bucket function; ours is T5's, as printed.
-"""
+"""Relative positions as T5 has them (Raffel et al. 2020, section 2.1): every distance falls into a bucket, every bucket
+adds a score per head. COCO-LM (section 4) adds them to a BERT, whose absolute positions stay (docs/papers.md L11)."""
 
 from __future__ import annotations
 
@@ -20,11 +17,9 @@ from harness.encoders.kernels.packing import Packing
 
 @lru_cache(maxsize=1024)
 def buckets_of(width: int, buckets: int, max_distance: int) -> NDArray[np.int64]:
-    """The bucket of every distance key - query from -(width - 1) to width - 1, [2 * width - 1].
-
-    Half of the buckets are for keys to the right. Of each half the first half holds one distance each, the others grow
-    in geometric steps up to `max_distance`, and the last takes whatever is farther.
-    """
+    """The bucket of every distance key - query from -(width - 1) to width - 1, [2 * width - 1]. Half of the buckets are
+    for keys to the right. Of each half the first half holds one distance each, the others grow in geometric steps up to
+    `max_distance`, and the last takes whatever is farther."""
     # On the host, in double precision: no device may round a distance at the edge of a bucket to another side.
     half = buckets // 2
     exact = half // 2
@@ -37,10 +32,8 @@ def buckets_of(width: int, buckets: int, max_distance: int) -> NDArray[np.int64]
 
 
 class RelativePositions(nn.Module):
-    """A table [buckets, heads], zero at first, shared by all layers of one encoder.
-
-    `max_distance` is a tensor [1], so that a weights file holds all that is needed to make the module again.
-    """
+    """A table [buckets, heads], zero at first, shared by all layers of one encoder. `max_distance` is a tensor [1], so
+    that a weights file holds all that is needed to make the module again."""
 
     max_distance: Tensor
 

@@ -65,7 +65,6 @@ class TextEncoder(nn.Module):
 
     @cached_property
     def shape(self) -> dict[str, Any]:
-        """The configuration as plain values."""
         return self.family.shape(self.config.to_dict())
 
     @property
@@ -127,10 +126,8 @@ class TextEncoder(nn.Module):
         return tuple(packing.gathered(each.flatten(0, 1)) for each in states)
 
     def forward_with_embeddings(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(last hidden states [T, d], input of the first layer [T, d]).
-
-        The second is the very tensor that the embedding layer returns, after its normalisation and dropout (docs/papers.md T3).
-        """
+        """(last hidden states [T, d], the very tensor [T, d] that the embedding layer returns, after its normalisation
+        and dropout: docs/papers.md T3)."""
         if not self.family.packed:
             hidden, embedded = self._padded(batch, embedded=True)
             return hidden, embedded
@@ -155,9 +152,7 @@ class TextEncoder(nn.Module):
 
     def embedding_logits(self, hidden: Tensor) -> Tensor:
         """[M, d] -> [M, V]: the product with every word embedding, no bias, no projection (COCO-LM's head for CLM).
-
-        Raises ValueError where the word embeddings are not as wide as d.
-        """
+        Raises ValueError where the word embeddings are not as wide as d."""
         return linear(hidden, self._words().weight)
 
     def _words(self) -> Any:
@@ -170,10 +165,8 @@ class TextEncoder(nn.Module):
         return self.base.get_input_embeddings()
 
     def add_relative_positions(self, buckets: int = 32, max_distance: int = 128) -> None:
-        """Add T5's relative positions to the encoder's own positions; zero at first, so nothing changes yet.
-
-        Those that came with loaded weights are kept: `sources.adapted` refuses another shape, and a model type that takes none.
-        """
+        """Add T5's relative positions to the encoder's own, zero at first; those that came with loaded weights are kept
+        (`sources.adapted` refuses another shape)."""
         if self.relative_positions is None:
             self._set_relative_positions(RelativePositions(self.config.num_attention_heads, buckets, max_distance))
 
@@ -349,10 +342,8 @@ def _template(folder: str, digest: str) -> Loaded:
 
 def load_encoder(folder: Path, digest: str, *, seed: int, config: Mapping[str, Any] | None = None) -> TextEncoder:
     """A fresh copy of the encoder; what the checkpoint lacks of a head is drawn from the stream (seed, 'mlm_head').
-
-    With `config` (of a `Located` that is new) nothing is read from the folder: all weights are drawn, the encoder's from
-    the stream (seed, 'initial_weights'), normal with `initializer_range`, the padding row, biases 0 and norms 1.
-    """
+    With `config` (of a `Located` that is new) all weights are drawn, the encoder's from the stream (seed,
+    'initial_weights'), normal with `initializer_range`, the padding row, biases 0 and norms 1."""
     lacks = None
     if config is None:
         template = _template(str(folder), digest)
@@ -371,7 +362,6 @@ def load_encoder(folder: Path, digest: str, *, seed: int, config: Mapping[str, A
 
 @lru_cache(maxsize=1)
 def _skeleton(config: str) -> TextEncoder:
-    """The model of a configuration (JSON), before its weights are drawn."""
     fields = json.loads(config)
     kind = fields.pop("model_type")
     with torch.random.fork_rng(devices=[]):

@@ -124,7 +124,6 @@ def shortened(lengths: Sequence[int] | NDArray[np.int64], room: int) -> list[int
 
 
 def _sequences(bodies: Sequence[Body], frame: Frame) -> Tokens:
-    """The sequences of bodies, with the frame around each."""
     first, last = frame.first.astype(np.int32), frame.last.astype(np.int32)
     framed = [np.concatenate([first[:, 0], ids, last[:, 0]]) for ids, _ in bodies]
     types = [np.concatenate([first[:, 1], np.full(len(ids), frame.types), last[:, 1]]) for ids, _ in bodies]

@@ -1,9 +1,7 @@
 """A corpus of any size as token sequences on disk: tokenised once as a stream, then memory-mapped wherever it is read.
-
-A folder holds `ids.bin` (int32), `types.bin` (int8), `special.bin` (bool), `offsets.bin` (int64), the arrays of `Tokens` as
-they are in memory, and `manifest.json`. It is written under another name and renamed when it is whole, so a folder that is
-there is finished; a killed run starts again, and of two processes that want the same folder at once the second one waits.
-"""
+A folder holds the arrays of `Tokens` as they are in memory, and `manifest.json`. It is written under another name and
+renamed when it is whole; a killed run starts again, and of two processes that want the same folder the second one
+waits."""
 
 from __future__ import annotations
 
@@ -35,11 +33,8 @@ _MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class MappedTokens(Tokens):
-    """`Tokens` whose arrays are files in `folder`: `take` reads only the given rows.
-
-    Pickles as the folder's path and is mapped again where it is unpickled, so sending it to a worker ships no data; the
-    worker has to see the folder.
-    """
+    """`Tokens` whose arrays are files in `folder`: `take` reads only the given rows. Pickles as the folder's path,
+    which a worker has to see."""
 
     folder: Path
     maps: tuple[mmap.mmap, ...] = field(repr=False, compare=False)
@@ -96,12 +91,9 @@ def _mapped(folder: Path, name: str, count: int) -> mmap.mmap:
 def tokenise_corpus(
     texts: Iterable[str], tokeniser: Tokeniser, reading: Reading, folder: Path, *, identity: str = ""
 ) -> MappedTokens:
-    """Tokenise `texts` into `folder` and open it; holds one batch of about 1,000 texts at a time.
-
-    `identity` says which texts and which tokenizer these are (digests). A finished folder of the same identity and
-    reading is opened and `texts` not read; anything else under that name is replaced. Without identity it is always made.
-    Raises UserError when no text has a token.
-    """
+    """Tokenise `texts` into `folder` and open it; holds one batch of about 1,000 texts at a time. A finished folder of
+    the same `identity` (digests of texts and tokenizer) and reading is opened and `texts` not read; anything else under
+    that name is replaced, and everything without identity. Raises UserError when no text has a token."""
     settings = {"max_length": reading.max_length, "blocks": reading.name, "identity": identity}
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = folder.with_name(f".{folder.name}.part")

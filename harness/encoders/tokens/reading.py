@@ -167,7 +167,6 @@ class Windows(Reading):
         return cut
 
     def _room(self, frame: PairFrame, question: int) -> int:
-        """Tokens of the context in a window."""
         return self.max_length - len(frame.before) - len(frame.between) - len(frame.after) - question
 
 
