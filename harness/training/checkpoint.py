@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -80,7 +81,7 @@ class Checkpoints:
         """Write the progress."""
         result = progress.result
         seconds = self.seconds_before + time.monotonic() - self._began
-        found: dict[str, Any] = {"step": progress.step, "best_score": progress.best_score, "seconds": seconds}
+        found: dict[str, Any] = {"step": progress.step, "seconds": seconds}
         found |= asdict(replace(result, predictions={}))
         found |= {"since": progress.since} if progress.since else {}
         found |= {"scaler": scale} if (scale := updates.scaler.state_dict()) else {}  # fp16 alone has one
@@ -111,33 +112,29 @@ class Checkpoints:
             tensors = load(self._storage.read(self._name))
         except (FileNotFoundError, SafetensorError):
             return None
-        parts: dict[str, dict[str, Tensor]] = {"weights": {}, "best": {}, "optimizer": {}}
+        parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
         body = json.loads(bytes(tensors.pop("progress").tolist()))
-        if not usable(body["step"]):
-            return None
         for name, tensor in tensors.items():
-            part, rest = name.split("/", 1)
-            parts.setdefault(part, {})[rest] = tensor
-        if parts["weights"].keys() != weights.keys():
+            part, _, rest = name.partition("/")
+            parts[part][rest] = tensor
+        if not usable(body["step"]) or parts["weights"].keys() != weights.keys():
             return None
         with torch.no_grad():
             for name, parameter in weights.items():
                 parameter.copy_(parts["weights"][name])
-        states: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in parts["optimizer"].items():
-            index, rest = name.split("/", 1)
-            states.setdefault(int(index), {})[rest] = tensor
+        states: dict[int, dict[str, Tensor]] = defaultdict(dict)
+        for name, tensor in parts.pop("optimizer", {}).items():
+            index, _, rest = name.partition("/")
+            states[int(index)][rest] = tensor
         optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
         updates.scaler.load_state_dict(body.pop("scaler", {}))
-        since = body.pop("since", {})
-        step, best_score = body.pop("step"), body.pop("best_score")
-        arrays: dict[str, dict[str, Any]] = {}
-        # What is left are the arrays of predictions, by digest of the row set.
-        for part in parts.keys() - {"weights", "best", "optimizer"}:
+        best = {name: tensor.to(weights[name].device) for name, tensor in parts.pop("best", {}).items()}
+        arrays: dict[str, dict[str, Any]] = defaultdict(dict)
+        for part in parts.keys() - {"weights"}:  # what is left are predictions, by digest of the row set
             for digest, tensor in parts[part].items():
-                arrays.setdefault(digest, {})[part] = tensor.numpy()
-        predictions = {digest: Predictions(named, gold[digest]) for digest, named in arrays.items()}
-        best = {name: tensor.to(weights[name].device) for name, tensor in parts["best"].items()}
-        self.resumed_at, self.count = step, 1
-        self.seconds_before = body.pop("seconds", 0.0)  # older checkpoints do not say
-        return TrainingProgress(TrainingResult(**{**body, "predictions": predictions}), step, best_score, best, since)
+                arrays[digest][part] = tensor.numpy()
+        body["predictions"] = {digest: Predictions(named, gold[digest]) for digest, named in arrays.items()}
+        # Older checkpoints do not say the seconds, and have the best score twice.
+        self.seconds_before, _ = body.pop("seconds", 0.0), body.pop("best_score", None)
+        since, self.resumed_at, self.count = body.pop("since", {}), body.pop("step"), 1
+        return TrainingProgress(TrainingResult(**body), self.resumed_at, best, since)

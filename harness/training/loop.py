@@ -279,10 +279,11 @@ class _TrainingRun:
         """Scores on dev; a state that beats the best one so far is kept."""
         predictions = self._counted(scoring.dev, "dev", step)
         scores = {name: score(name, predictions) for name in scoring.metrics}
-        result, chosen = self.result, scores[scoring.selection.metric]
-        result.tied = result.tied + 1 if chosen == self.progress.best_score else result.tied
-        if chosen > self.progress.best_score:
-            self.progress.best_score, result.tied = chosen, 1
+        result = self.result
+        chosen, best = (each.get(scoring.selection.metric, -math.inf) for each in (scores, result.dev_scores))
+        result.tied += chosen == best
+        if chosen > best:
+            result.tied = 1
             result.selected_step, result.dev_scores = step, scores
             result.predictions[scoring.dev] = predictions
             self.progress.best = {name: parameter.detach().clone() for name, parameter in self.updates.trained.items()}

@@ -101,6 +101,5 @@ class TrainingProgress:
 
     result: TrainingResult
     step: int = 0
-    best_score: float = float("-inf")
     best: dict[str, Tensor] = field(default_factory=dict)
     since: dict[str, Any] = field(default_factory=dict)
