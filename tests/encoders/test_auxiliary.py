@@ -16,8 +16,7 @@ from harness.encoders.flops import forward_flops, mlm_head_flops
 from harness.encoders.models.auxiliary import Auxiliary
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import TextEncoder
-from harness.encoders.models.weights import checked_weights, save_weights, weights_digest
-from harness.storage import Storage
+from harness.encoders.models.weights import weights_digest
 
 CPU = torch.device("cpu")
 KINDS = [kind for kind in tiny.KINDS if kind != "mpnet"]
@@ -176,18 +175,3 @@ class TestRuns:
         # torch's counter does not know the fused attention of the CPU
         assert layers.get_total_flops() in (pytest.approx(counted), pytest.approx(counted - attention))
         assert mlm_head_flops(auxiliary.config, 64) == head.get_total_flops()
-
-
-class TestParts:
-    @pytest.mark.parametrize(("variant", "shared"), PAIRS)
-    def test_round_trip(self, variant: dict[str, Any], shared: bool, folder: Path, tmp_path: Path) -> None:
-        encoder, batch = tiny.encoder(folder), batch_of(folder)
-        first, second = (beside(encoder, shared=shared, **variant).eval() for _ in range(2))
-        with torch.no_grad():
-            for parameter in first.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-        save_weights({**encoder.parts(), **first.parts()}, Storage(str(tmp_path)), "key")
-        second.load_parts(checked_weights(Storage(str(tmp_path)), "key")[0])
-        assert digest(first) == digest(second)
-        with torch.no_grad():
-            assert torch.equal(first.logits(first(batch)), second.logits(second(batch)))

@@ -113,15 +113,6 @@ def test_where_batches_of_texts_end_does_not_matter(
     assert same(once, tokenise_corpus(iter(texts), tokeniser, Packed(16), tmp_path / "chars"))
 
 
-def test_a_long_text_goes_on_over_blocks_and_warns_of_nothing(
-    bert: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    found = tokenise_corpus(["w1 " * 1000], tiny.tokeniser(bert), Packed(12), tmp_path / "b")
-    assert len(found) == 100
-    assert not (found.special.reshape(100, 12)[:, 1:-1]).any()
-    assert capfd.readouterr() == ("", "")
-
-
 def test_taking_rows_copies_those_rows_only(bert: Path, tmp_path: Path) -> None:
     blocks = tokenise_corpus(sentences(500), tiny.tokeniser(bert), Packed(16), tmp_path / "b")
     rows = np.array([3, 0, 3, len(blocks) - 1])

@@ -159,9 +159,3 @@ class TestEncoder:
         head_only = tiny.encoder(folders[kind])
         head_only.load_parts(weights, ("mlm_head",))
         assert head_only.relative_positions is None
-
-    def test_weights_without_them(self, kind: str, folders: dict[str, Path]) -> None:
-        weights, child = tiny.encoder(folders[kind]).parts(), tiny.encoder(folders[kind])
-        child.add_relative_positions()
-        with pytest.raises(ValueError, match=r"lack .*relative_positions"):
-            child.load_parts(weights, ("encoder",))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,14 +13,6 @@ from harness.streams import stream
 Ints = NDArray[np.int64]
 BELOW_1 = np.nextafter(1.0, 0.0)
 LENGTHS = st.lists(st.integers(0, 12), min_size=0, max_size=6).map(lambda lengths: np.array(lengths, dtype=np.int64))
-
-
-def assert_uniform(drawn: NDArray[Any], allowed: list[int]) -> None:
-    """Each value of `allowed` within 4 sigma of its share, and no other value."""
-    values, counts = np.unique(drawn, return_counts=True)
-    assert values.tolist() == sorted(allowed)
-    p = 1 / len(allowed)
-    assert (np.abs(counts - drawn.size * p) <= 4 * math.sqrt(drawn.size * p * (1 - p))).all()
 
 
 class TestSelectFixed:
@@ -74,89 +63,45 @@ class TestCrop:
         assert made.dtype == new_lengths.dtype == np.int64
 
 
-def positives(lengths: Ints, window: int, seed: int = 0) -> Ints:
-    shape = (len(lengths), int(lengths.max(initial=0)))
-    return sample_positives(lengths, window, stream(seed, "u").random(shape))
+EDGES = st.sampled_from([None, 0.0, BELOW_1])
 
 
-class TestSamplePositives:
+def uniforms_of(*shape: int, seed: int, edge: float | None) -> NDArray[np.float64]:
+    return stream(seed, "u").random(shape) if edge is None else np.full(shape, edge)
+
+
+class TestSampledPairs:
     @settings(max_examples=80)
-    @given(
-        lengths=LENGTHS,
-        window=st.integers(2, 15),
-        edge=st.sampled_from([None, 0.0, BELOW_1, np.nextafter(np.float32(1), np.float32(0))]),
-        seed=st.integers(0, 999),
-    )
-    def test_bounds(self, lengths: Ints, window: int, edge: Any, seed: int) -> None:
-        if edge is None:
-            made = positives(lengths, window, seed)
-        else:
-            uniforms = np.full((len(lengths), int(lengths.max(initial=0))), edge)
-            made = sample_positives(lengths, window, uniforms)
-        assert made.dtype == np.int64
-        assert made.shape == (len(lengths), lengths.max(initial=0))
-        for length, row in zip(lengths.tolist(), made.tolist(), strict=True):
-            for j, positive in enumerate(row):
-                if j >= length or length < 2:
-                    assert positive == -1
-                    continue
-                assert 0 <= positive < length
-                assert 0 < abs(positive - j) <= window // 2
+    @given(lengths=LENGTHS, window=st.integers(2, 15), edge=EDGES, seed=st.integers(0, 999))
+    def test_positives_are_drawn_among_the_neighbours(
+        self, lengths: Ints, window: int, edge: float | None, seed: int
+    ) -> None:
+        uniforms = uniforms_of(len(lengths), int(lengths.max(initial=0)), seed=seed, edge=edge)
+        expected = np.full(uniforms.shape, -1)
+        for b, length in enumerate(lengths):
+            for j in range(length):
+                near = [i for i in range(length) if 0 < abs(i - j) <= window // 2]
+                expected[b, j] = near[int(uniforms[b, j] * len(near))] if near else -1
+        assert np.array_equal(sample_positives(lengths, window, uniforms), expected)
 
-    def test_uniform_among_the_neighbours_inside(self) -> None:
-        lengths = np.full(6000, 9)
-        lengths[0] = 11  # padding behind all others
-        made = positives(lengths, 5)[1:]
-        for j in range(9):
-            assert_uniform(made[:, j], [i for i in range(9) if 0 < abs(i - j) <= 2])
-        assert (made[:, 9:] == -1).all()
-
-
-def negatives(lengths: Ints, num_negatives: int, group: int, seed: int = 0) -> Ints:
-    shape = (len(lengths), int(lengths.max(initial=0)), num_negatives)
-    rows, columns = stream(seed, "rows").random(shape), stream(seed, "columns").random(shape)
-    return sample_negatives(lengths, num_negatives, rows, columns, group=group)
-
-
-class TestSampleNegatives:
     @settings(max_examples=60)
     @given(
-        lengths=LENGTHS,
-        num_negatives=st.integers(1, 5),
-        group=st.integers(2, 8),
-        edge=st.sampled_from([None, 0.0, BELOW_1]),
-        seed=st.integers(0, 999),
+        lengths=LENGTHS, num_negatives=st.integers(1, 5), group=st.integers(2, 8), edge=EDGES, seed=st.integers(0, 999)
     )
-    def test_bounds(self, lengths: Ints, num_negatives: int, group: int, edge: float | None, seed: int) -> None:
+    def test_negatives_are_drawn_among_the_others_and_then_among_their_tokens(
+        self, lengths: Ints, num_negatives: int, group: int, edge: float | None, seed: int
+    ) -> None:
+        """A short sequence as often as a long one; none where the one drawn has no token."""
         shape = (len(lengths), int(lengths.max(initial=0)), num_negatives)
-        if edge is None:
-            made = negatives(lengths, num_negatives, group, seed)
-        else:
-            made = sample_negatives(lengths, num_negatives, np.full(shape, edge), np.full(shape, edge), group=group)
-        assert made.dtype == np.int64
-        assert made.shape == (*shape, 2)
-        for b, length in enumerate(lengths.tolist()):
+        rows, columns = (uniforms_of(*shape, seed=seed + more, edge=edge) for more in (0, 1))
+        expected = np.full((*shape, 2), -1)
+        for b, length in enumerate(lengths):
             others = [i for i in range(len(lengths)) if i // group == b // group and i != b]
-            for j in range(shape[1]):
-                for sequence, position in made[b, j].tolist():
-                    if j >= length or not others:
-                        assert (sequence, position) == (-1, -1)
-                    elif sequence == -1:
-                        assert position == -1
-                        assert any(lengths[i] == 0 for i in others)
-                    else:
-                        assert sequence in others
-                        assert 0 <= position < lengths[sequence]
-
-    def test_uniform_over_other_sequences_then_over_their_tokens(self) -> None:
-        """Not uniform over tokens: a short sequence is drawn as often as a long one."""
-        lengths = np.array([3, 8, 2, 5, 4, 6, 7])
-        made = negatives(lengths, 4000, group=4)
-        for b, others in ((0, [1, 2, 3]), (2, [0, 1, 3]), (3, [0, 1, 2]), (5, [4, 6])):  # the last group has 3
-            drawn = made[b, : lengths[b]].reshape(-1, 2)
-            assert_uniform(drawn[:, 0], others)
-            for sequence in others:
-                assert_uniform(drawn[drawn[:, 0] == sequence, 1], list(range(lengths[sequence])))
+            for j, k in np.ndindex(length, num_negatives) if others else ():
+                sequence = others[int(rows[b, j, k] * len(others))]
+                if lengths[sequence]:
+                    expected[b, j, k] = sequence, int(columns[b, j, k] * lengths[sequence])
+        assert np.array_equal(sample_negatives(lengths, num_negatives, rows, columns, group=group), expected)
 
 
 MASK = 103

@@ -18,11 +18,9 @@ from harness.encoders.tokens import Examples
 from harness.kinds import Spans
 from harness.methods import objective
 from harness.objectives import build
-from harness.objectives.classification import CRITERIA, TokenHead
-from harness.specs import Data, Encoder, RowSet, Selection, Stage
-from harness.tasks.metrics import score
+from harness.objectives.classification import CRITERIA
 from harness.training.forward_backward import ForwardBackward, Placement
-from harness.training.loop import Inputs, Scoring, predict, train
+from harness.training.loop import predict
 from harness.training.process_group import ProcessGroup
 
 CPU = torch.device("cpu")
@@ -131,30 +129,3 @@ def test_predictions_do_not_depend_on_how_windows_are_batched(bert: Path, monkey
     raw = outputs_of(module, examples)
     null = [min(raw[offsets[w]].sum() for w in range(starts[i], starts[i + 1])) for i in range(len(examples))]
     np.testing.assert_allclose(whole.arrays["null"], null, atol=1e-5)
-
-
-def test_the_heads_weights_are_loaded_by_a_later_stage(bert: Path) -> None:
-    first, second = built(bert), built(bert)
-    with torch.no_grad():
-        first.head.start.weight += 1
-    second.load_parts(first.parts(), ("classifier",))
-    assert isinstance(second.head, TokenHead)
-    assert torch.equal(first.head.start.weight, second.head.start.weight)
-    assert set(first.parts()) == {
-        f"classifier/{side}.{name}" for side in ("start", "end") for name in ("weight", "bias")
-    }
-
-
-def test_training_finds_answers(bert: Path) -> None:
-    """The words after a cue: an encoder that learns them is far above one that never answers."""
-    train_set, dev = windows(bert, 300, 1), windows(bert, 60, 2)
-    data = Data(RowSet("train"), 2, 24, RowSet("dev", "dev"), spans=READING)
-    optim = tiny.optim(steps=240, lr=5e-3, batch_size=16, dropout=0.0)
-    stage = Stage(objective("cross_entropy"), data, optim, 1, Encoder("e"), Selection("answer_f1", 40), "fine-tune")
-    module = build(stage.objective, tiny.encoder(bert), tiny.vocabulary(bert), data.kind, 0.0, 1)
-    scoring = Scoring.of(stage, ("answer_f1", "exact_match"))
-    result = train(module, Inputs(*train_set, {"dev": dev}), optim, 1, scoring=scoring)
-    predicted = result.predictions["dev"]
-    assert not predicted.collapsed
-    assert score("answer_f1", predicted) == result.dev_scores["answer_f1"] > 0.7 > 20 / 60
-    assert score("best_f1", predicted) >= result.dev_scores["answer_f1"]
