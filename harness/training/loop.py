@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -147,7 +147,7 @@ class _TrainingRun:
         kind = CapturedUpdate if capturable(objective, optim, placement) else Update
         self.updates = kind(objective, optim, seed, placement)
         self.progress = TrainingProgress(TrainingResult(selected_step=optim.steps))
-        self._order = self._batches_from(0)
+        self._order = batch_order(len(inputs.train), optim.batch_size, seed)
         self._pending: list[tuple[int, dict[str, Tensor]]] = []
         self._dev_curve: list[list[float]] = []
         self.stopwatch = Stopwatch(optim.steps)
@@ -157,12 +157,6 @@ class _TrainingRun:
     def result(self) -> TrainingResult:
         return self.progress.result
 
-    def _batches_from(self, step: int) -> Iterator[NDArray[np.int64]]:
-        order: Iterator[NDArray[np.int64]] = batch_order(
-            len(self.inputs.train), self.optim.batch_size, self.seed, skip=step
-        )
-        return order
-
     def resume(self, checkpoints: Checkpoints | None, saved: SavedWeights | None) -> None:
         """Go on from the last checkpoint, where there is one. Raises RuntimeError when the ranks read different ones."""
         if checkpoints:
@@ -171,10 +165,10 @@ class _TrainingRun:
             self.progress = checkpoints.found(self.updates, gold, usable) or self.progress
         if len(set(steps := self.process_group.all_gather_object(self.progress.step))) > 1:
             raise RuntimeError(f"the workers read checkpoints of different steps: {steps}")
-        self._order = self._batches_from(self.progress.step)
+        done, size = self.progress.step, self.optim.batch_size
+        self._order = batch_order(len(self.inputs.train), size, self.seed, skip=done)
         if since := self.progress.since:
             self._take_since(**since)
-            self.progress.since = {}
 
     def _take_since(self, ranks: list[dict[str, Any]], dtype: str, curve: list[list[float]]) -> None:
         """What the ranks had measured since the last evaluation: the sums of the losses are shared by as many ranks as there are now."""
@@ -208,11 +202,9 @@ class _TrainingRun:
         dtype = next((str(term.dtype) for _, found in terms for term in found.values()), "torch.float32")
         own = {"terms": [(at, {name: float(term) for name, term in found.items()}) for at, found in terms]}
         ranks = self.process_group.all_gather_object(own)
-        self.progress.since = {"ranks": ranks, "dtype": dtype.removeprefix("torch."), "curve": self._dev_curve}
-        self.progress.step = step
+        since = {"ranks": ranks, "dtype": dtype.removeprefix("torch."), "curve": self._dev_curve}
         if checkpoints and self.process_group.rank == 0:
-            checkpoints.keep(self.progress, self.updates)
-        self.progress.since = {}
+            checkpoints.keep(replace(self.progress, step=step, since=since), self.updates)
 
     def _draw(self, step: int) -> Draw:
         return lambda purpose, *more: stream(self.seed, purpose, step, *more)
@@ -340,7 +332,7 @@ def schedule(optim: Optim, step: int) -> float:
     return (optim.steps - step) / max(1, optim.steps - warmup)
 
 
-def batch_order(size: int, batch_size: int, seed: int, skip: int = 0) -> Any:
+def batch_order(size: int, batch_size: int, seed: int, skip: int = 0) -> Iterator[NDArray[np.int64]]:
     """Endless batches of row indices: epoch e is a permutation from the stream (seed, 'order', e). A last small batch is
     kept. The first `skip` batches are left out."""
     epoch, skip = divmod(skip, -(-size // batch_size))
