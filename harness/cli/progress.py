@@ -30,7 +30,6 @@ LINE_EVERY_SECONDS = 10.0
 ESTIMATE_EVERY_SECONDS = 1.0
 LEARNED_FROM = 200
 """Number of last stages that an estimate is learned from."""
-_ENDS = ("done", "failed", "diverged", "elsewhere")
 
 
 def preset_line(named: str | None, preset: str, presets: Mapping[str, Any]) -> list[str]:
@@ -141,7 +140,7 @@ class StageProgress(_Progress):
         if event.kind == "started":
             self._running[key] = item, now
             self._most = max(self._most, len(self._running))
-        elif event.kind in (*_ENDS, "retried"):
+        elif event.ended or event.kind == "retried":
             began = self._running.pop(key, None)
             self._speeds.pop(key, None)
             self._counts[event.kind] += 1
@@ -149,7 +148,7 @@ class StageProgress(_Progress):
                 self._timed.append(Timed(item.cost, now - began[1]))
         if event.kind == "retried":
             self._waiting[key] = item
-        elif event.kind == "started" or event.kind in _ENDS:
+        elif event.kind == "started" or event.ended:
             self._waiting.pop(key, None)
         if event.running and key in self._running:
             self._speeds[key] = event.running
@@ -157,7 +156,7 @@ class StageProgress(_Progress):
             self.line(f"{event.kind}: {item.name}: {event.reason}")
         elif event.kind == "notice":
             self.line(event.reason)
-        self.ended = sum(self._counts[kind] for kind in _ENDS)
+        self.ended += event.ended
         self.update()
 
     def state(self) -> str:

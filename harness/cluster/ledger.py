@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError
@@ -27,9 +27,8 @@ LOOK_SECONDS = 2.0
 """The time between two questions after nodes, the progress of running stages, and stages that another command trains."""
 
 
-def _concurrent(method: F) -> F:
-    """Run this method at the same time as all others."""
-    return cast(F, ray.method(concurrency_group="progress")(method))
+_concurrent: Callable[[F], F] = ray.method(concurrency_group="progress")
+"""Runs a method at the same time as all others."""
 
 
 # Its calls are not shown in the dashboard, where they would hide the stages.

@@ -81,7 +81,6 @@ class Pool:
         self._idle: list[WorkerHandle] = []
         self._busy: dict[Any, tuple[WorkerHandle, Item | None]] = {}
         """By the reference to its answer: those that start, and those that train a stage."""
-        self._excluded_nodes: set[str] = set()
         self._num_started = self._num_failed = 0
         self._had_worker_at = time.monotonic()
 
@@ -126,15 +125,16 @@ class Pool:
                 worker, ended = self._busy.pop(reference)
                 if ended:
                     stages.ended(ended, self._answered(worker, reference))
-                elif sentence := self._started(worker, reference):
-                    yield Event("notice", every[0], sentence)
+                else:
+                    self._started(worker, reference)
             yield from stages.events()
 
     def _look(self) -> list[str]:
         """Ask the cluster for nodes that come and go. Returns notices for the user, one sentence each."""
         sentences = self._stop_requests.look()
-        self._slots = slots_in(self._usable_nodes(), self.execution)
-        for worker in [worker for worker in self._idle if worker.node in self._stop_requests.leaving]:
+        leaving = self._stop_requests.leaving
+        self._slots = slots_in((node for node in ray.nodes() if node["NodeID"] not in leaving), self.execution)
+        for worker in [worker for worker in self._idle if worker.node in leaving]:
             self._remove(worker)
         if self._idle or self._running:
             self._had_worker_at = time.monotonic()
@@ -143,10 +143,6 @@ class Pool:
             each, free = resources_text(self.execution.resources), resources_text(ray.available_resources())
             sentences.append(f"waiting for a worker of {each}: the cluster has {free} free; recorded stages are kept.")
         return sentences
-
-    def _usable_nodes(self) -> list[dict[str, Any]]:
-        unusable = self._excluded_nodes | self._stop_requests.leaving
-        return [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in unusable]
 
     # ------------------------------------------------------------------------------------------------------- workers
 
@@ -168,36 +164,25 @@ class Pool:
         self._num_started += 1
         name = f"harness-worker-{self._num_started}"
         options: dict[str, Any] = {"name": f"{name}-{self.table}-{self._owner.token[:6]}"}
-        if self._excluded_nodes:
-            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(self._excluded_nodes)})"}
         if self.execution.num_workers > 1:  # what starts a worker group must not die with another node
             options["scheduling_strategy"] = on_driver_node()
         worker = WorkerHandle(self.start_worker(self.execution, self.setup, self._ledger, name, **options))
         self._busy[worker.actor.ready.remote()] = worker, None
 
-    def _started(self, worker: WorkerHandle, reference: Any) -> str:
-        """A worker becomes idle, or is removed if it failed; then another is started. Returns why its node is not used any more, '' otherwise. Raises
-        UserError if no worker can start."""
+    def _started(self, worker: WorkerHandle, reference: Any) -> None:
+        """A worker becomes idle, or is removed if it died as it started; then another is started. Raises UserError for what its node lacks, and if no
+        worker can start."""
         try:
-            worker.node, problem = answer(reference)
+            worker.node = answer(reference)
+            self._num_failed = 0
+            self._idle.append(worker)
         except RayError as error:
             self._remove(worker)
             self._num_failed += not node_left(error)
-            if self._num_failed < MAX_STARTS:
-                return ""
-            why = f"{self._num_failed} processes in a row ended before their first stage"
-            last = str(error).strip().splitlines()[-1][:300]
-            raise UserError(f"No worker can start: {why} ({last}).") from None
-        if not problem:
-            self._num_failed = 0
-            self._idle.append(worker)
-            return ""
-        self._remove(worker)
-        known = worker.node in self._excluded_nodes
-        self._excluded_nodes.add(worker.node)
-        if not self._usable_nodes():
-            raise UserError(problem)
-        return "" if known else f"node {worker.node[:10]} is not used: {problem}"
+            if self._num_failed >= MAX_STARTS:
+                why = f"{self._num_failed} processes in a row ended before their first stage"
+                last = str(error).strip().splitlines()[-1][:300]
+                raise UserError(f"No worker can start: {why} ({last}).") from None
 
     def _answered(self, worker: WorkerHandle, reference: Any) -> Ended:
         """What became of its stage; the worker is idle again, or removed where it has to train no other."""

@@ -343,14 +343,11 @@ class WorkerProcess:
     def __repr__(self) -> str:
         return self._name
 
-    def ready(self) -> tuple[str, str]:
-        """The node of this process, once it can train; and why it cannot, '' if it can."""
-        node = ray.get_runtime_context().get_node_id()
-        try:
-            self._prepare()
-        except UserError as error:
-            return node, str(error)
-        return node, ""
+    def ready(self) -> str:
+        """The node of this process, once it can train. Raises UserError for what that lacks."""
+        self._prepare()
+        node: str = ray.get_runtime_context().get_node_id()
+        return node
 
     def _prepare(self) -> None:
         if not self._prepared:
