@@ -28,8 +28,6 @@ class Undisturbed:
     records: dict[str, Kept]
     listeners: dict[tuple[str, int], str] = field(default_factory=dict)
     """(address, port) of every listening socket -> command line."""
-    actors: list[dict[str, Any]] = field(default_factory=list)
-    jobs: list[dict[str, Any]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     """Temporary files, and those in Ray's folder, after its end."""
 
@@ -45,13 +43,6 @@ def asked(driver: Driver, path: str) -> Any:
             return json.load(answer)
     except OSError:
         return None
-
-
-def look(driver: Driver, seen: Undisturbed) -> None:
-    seen.listeners = driver.listeners()
-    actors = asked(driver, "/api/v0/actors?detail=1")
-    seen.actors = actors["data"]["result"]["result"] if actors else seen.actors
-    seen.jobs = asked(driver, "/api/jobs/") or seen.jobs
 
 
 @pytest.fixture(scope="session")
@@ -74,10 +65,7 @@ def run_undisturbed(folder: Path) -> Undisturbed:
         started(folder, f"{BENCH} --slots 2", RAY_TMPDIR=short, TMPDIR=short) as driver,
     ):
         driver.recorded(1)
-        seen = Undisturbed(folder, driver, {})
-        with driver.held():
-            driver.waited("the dashboard", lambda: "Ray dashboard" in driver.err)
-            look(driver, seen)
+        seen = Undisturbed(folder, driver, {}, driver.listeners())
         assert driver.wait() == 0, driver.err
         driver.gone()
         seen.records = kept(folder)

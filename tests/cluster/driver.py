@@ -197,16 +197,6 @@ class Driver:
         found: dict[str, Kept] = self.waited(f"{count} records", enough)
         return found
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """The workers of a bench train nothing meanwhile: else it ends before its dashboard answers."""
-        workers = self.titled("ray::(few_shot|WorkerProcess)")
-        for worker in workers:
-            worker.suspend()
-        yield
-        for worker in workers:
-            worker.resume()
-
     def signal(self, number: signal.Signals, group: bool = False) -> None:
         (os.killpg if group else os.kill)(self.popen.pid, number)
 

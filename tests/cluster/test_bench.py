@@ -58,17 +58,6 @@ def test_every_listener_is_on_loopback(undisturbed: Undisturbed) -> None:
     assert outside(undisturbed.listeners) == {}
 
 
-def test_names_are_seen_in_the_dashboard(undisturbed: Undisturbed) -> None:
-    names = {actor["name"] for actor in undisturbed.actors}
-    assert any(name.startswith("harness-ledger-") for name in names), names
-    assert any(name.startswith("harness-worker-1-") for name in names), names
-    assert any(name.startswith("harness-worker-2-") for name in names), names
-    metadata = [job["metadata"] for job in undisturbed.jobs if "harness_table" in (job.get("metadata") or {})]
-    assert metadata, undisturbed.jobs
-    assert metadata[0]["harness_table"] == "few_shot"
-    assert metadata[0]["harness_preset"] == "quick"
-
-
 def test_the_same_command_again_trains_nothing_and_imports_neither_torch_nor_ray(
     undisturbed: Undisturbed, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

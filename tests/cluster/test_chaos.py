@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from cluster.conftest import Undisturbed
 from cluster.driver import BENCH, STAGES
 
-pytestmark = pytest.mark.ray
 
-
-@pytest.fixture(scope="module")
-def chaos() -> ModuleType:
-    return importlib.import_module("scripts.measure.chaos")
-
-
-def as_expected(chaos: ModuleType, undisturbed: Undisturbed) -> Any:
-    return chaos.Undisturbed(chaos.outcome(undisturbed.folder, undisturbed.driver.out), undisturbed.records)
-
-
+@pytest.mark.ray
 @pytest.mark.slow
-def test_a_kill_of_each_kind(chaos: ModuleType, undisturbed: Undisturbed, tmp_path: Path) -> None:
-    expected = {"bench": as_expected(chaos, undisturbed)}
-    kinds = [
-        "worker",
-        "node",
-        "drain",
-        "driver",
-        "stopped",
-        "ledger",
-        "raylet",
-        "gcs",
-    ]  # signals: test_killed.py, test_tune.py
-    tally = chaos.chaos(tmp_path, {"bench": BENCH}, kills=8, seed=36, expected=expected, kinds=kinds)
+def test_a_kill_of_each_kind(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    """Signals: test_killed.py, test_tune.py."""
+    from scripts.measure import chaos
+
+    expected = chaos.Undisturbed(chaos.outcome(undisturbed.folder, undisturbed.driver.out), undisturbed.records)
+    kinds = ["worker", "node", "drain", "driver", "stopped", "ledger", "raylet", "gcs"]
+    tally = chaos.chaos(tmp_path, {"bench": BENCH}, kills=8, seed=36, expected={"bench": expected}, kinds=kinds)
     told = "\n".join(tally.log)
     assert tally.kills == dict.fromkeys(chaos.KINDS, 0) | dict.fromkeys(kinds, 1), told
     assert (tally.lost, tally.doubled, tally.differing, tally.left.total()) == (0, 0, 0, 0), told
