@@ -189,8 +189,7 @@ class Pool:
         found = result_of(reference)
         worker.stages += 1
         spent = found.status in ("stopped", "left", "died") or found.reason.startswith("out of memory")
-        starting = any(item is None for _, item in self._busy.values())
-        if spent or (worker.stages >= MAX_STAGES and not starting):  # of these one at a time
+        if spent or worker.stages >= MAX_STAGES:
             self._remove(worker)
         else:
             self._idle.append(worker)
