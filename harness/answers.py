@@ -60,12 +60,9 @@ def answers_of(value: Any) -> list[Answer] | None:
         pairs = [(each.get("text"), each.get("answer_start")) for each in value]
     else:
         return None
-    answers = []
-    for text, start in pairs:
-        if not isinstance(text, str) or not text.strip() or type(start) is not int or start < 0:
-            return None
-        answers.append((text.strip(), start + len(text) - len(text.lstrip())))
-    return answers
+    if not all(isinstance(text, str) and text.strip() and type(at) is int and at >= 0 for text, at in pairs):
+        return None
+    return [(text.strip(), start + len(text) - len(text.lstrip())) for text, start in pairs]
 
 
 def as_label(answers: Sequence[Answer]) -> bytes:
@@ -92,8 +89,14 @@ def normal_words(text: str) -> list[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
-def _exact(predicted: list[str], gold: list[str]) -> float:
-    return float(predicted == gold)
+def exact_match(labels: Array, texts: Sequence[str]) -> NDArray[np.float64]:
+    """(labels [n], predicted texts [n], '' for no answer) -> [n]: 1 where the words are those of a gold answer (Rajpurkar et al. 2018)."""
+    return _best(labels, texts, lambda predicted, gold: float(predicted == gold))
+
+
+def answer_f1(labels: Array, texts: Sequence[str]) -> NDArray[np.float64]:
+    """(labels [n], predicted texts [n], '' for no answer) -> [n]: F1 of the words, the largest over the gold answers."""
+    return _best(labels, texts, _overlap)
 
 
 def _overlap(predicted: list[str], gold: list[str]) -> float:
@@ -104,23 +107,13 @@ def _overlap(predicted: list[str], gold: list[str]) -> float:
     return 2 * shared / (len(predicted) + len(gold))
 
 
-def _best(measure: Callable[[list[str], list[str]], float]) -> Callable[[Array, Sequence[str]], NDArray[np.float64]]:
-    def measured(labels: Array, texts: Sequence[str]) -> NDArray[np.float64]:
-        values = []
-        for label, text in zip(labels.tolist(), texts, strict=True):
-            # A gold answer of articles alone is left out, as officially; without any answer nothing should be said.
-            golds = [words for answer, _ in of_label(label) if (words := normal_words(answer))] or [[]]
-            predicted = normal_words(text)
-            values.append(max(measure(predicted, gold) for gold in golds))
-        return np.array(values, dtype=np.float64)
-
-    return measured
-
-
-exact_match = _best(_exact)
-"""(labels [n], predicted texts [n], '' for no answer) -> [n]: 1 where the words are those of a gold answer (Rajpurkar et al. 2018)."""
-answer_f1 = _best(_overlap)
-"""(labels [n], predicted texts [n], '' for no answer) -> [n]: F1 of the words, the largest over the gold answers."""
+def _best(labels: Array, texts: Sequence[str], measure: Callable[[list[str], list[str]], float]) -> NDArray[np.float64]:
+    values = []
+    for label, text in zip(labels.tolist(), texts, strict=True):
+        # A gold answer of articles alone is left out, as officially; without any answer nothing should be said.
+        golds = [words for answer, _ in of_label(label) if (words := normal_words(answer))] or [[]]
+        values.append(max(measure(normal_words(text), gold) for gold in golds))
+    return np.array(values, dtype=np.float64)
 
 
 def best_over_thresholds(answered: Array, refused: Array, margins: Array) -> float:

@@ -14,7 +14,7 @@ from tabulate import tabulate
 from harness.cli.parser import LISTED
 from harness.cli.terminal import duration, print_lines, printable, timestamp
 from harness.commands.execution import storage_of
-from harness.commands.recorded import StageRecord, learning_curve, recorded, recorded_runs
+from harness.commands.recorded import StageRecord, recorded, recorded_runs
 from harness.commands.stored import command
 from harness.errors import UserError, unknown
 from harness.methods import definition_of
@@ -27,7 +27,6 @@ from harness.wording import counted, in_points, value_text
 
 Rows = Iterator[tuple[str, str]]
 """(name, description) of what `list` prints."""
-BARS = "▁▂▃▄▅▆▇█"
 KEY = 12
 """Characters of a key that are shown; any number that no other key begins with will do."""
 LABEL = 16
@@ -208,7 +207,12 @@ def show(args: argparse.Namespace) -> int:
     stage, record = found.stage, found.record
     lines = [f"{record.key}  {stage.phase}  {record.status}{f': {record.reason}' if record.reason else ''}"]
     lines += [f"{label:<{LABEL}}{text}" for label, text in (*_stage_lines(stage), *_score_lines(found))]
-    lines += [*_history_lines(record), *(f"{label:<{LABEL}}{text}" for label, text in _provenance(stage, record))]
+    for entry in record.history:
+        terms = {k: v for k, v in entry.items() if k not in ("step", "dev", "measures", "curve", "held_out")}
+        parts = [f"step {entry['step']:>6}", _scores(terms)]
+        parts += [f"{k.replace('_', ' ')} {_scores(entry[k])}" for k in ("held_out", "measures", "dev") if k in entry]
+        lines.append(f"  {'  '.join(parts)}")
+    lines += [f"{label:<{LABEL}}{text}" for label, text in _provenance(stage, record)]
     lines += ["parents", *_parent_lines(found.store, args.storage, stage), *_run_lines(found)]
     print_lines(lines, sys.stdout, indent=LABEL)
     return 0
@@ -224,54 +228,28 @@ def _stage_lines(stage: Stage) -> Rows:
             yield role, f"{rows.name}, {rows.rows:,} rows, digest {rows.digest}"
     if definition_of(objective).fitted:
         yield "fitted", f"by scikit-learn; {counted(optim.steps, 'candidate')}, each a step of the history"
-        return
-    decay = f"decay {value_text(optim.weight_decay)}{', biases and norms too' if optim.decay_biases_and_norms else ''}"
-    steps = f"batch {optim.batch_size}, {optim.steps} steps, {optim.schedule}, warm-up {value_text(optim.warmup)}"
-    rest = f"clip {value_text(optim.clip)}, dropout {value_text(optim.dropout)}, {optim.precision}"
-    yield "optimizer", f"AdamW lr {value_text(optim.lr)}, {steps}, {decay}, {rest}"
-    yield "seed", str(stage.seed)
+    else:
+        yield (
+            "AdamW",
+            ", ".join(f"{name} {value_text(value)}" for name, value in vars(optim).items() if name != "_text"),
+        )
+        yield "seed", str(stage.seed)
 
 
 def _score_lines(found: StageRecord) -> Rows:
-    """The best checkpoint and its dev scores, of a stage that selects one; the learning curve as two lines of bars. Classes have the names of their data, or
-    of a task of its runs."""
+    """The best checkpoint and its dev scores, of a stage that selects one. Classes have the names of their data, or of a task of its runs."""
     stage, record = found.stage, found.record
-    metric = stage.selection.metric if stage.selection else ""
     if stage.selection:
         every = f"among evaluations every {counted(stage.selection.every, 'step')} and at the end"
         same = f", the first of {record.tied} with this score" if record.tied > 1 else ""
-        yield "selected", f"step {record.selected_step}: best dev {metric} {every}{same}"
+        yield "selected", f"step {record.selected_step}: best dev {stage.selection.metric} {every}{same}"
         yield "dev scores", _scores(record.dev_scores)
         if record.histogram:
-            named = [
-                stage.data.classes,
-                *(TASKS[label["task"]].classes for label, _ in found.runs if label.get("task") in TASKS),
-            ]
             codes = tuple(f"class {code}" for code in range(stage.data.num_labels))
-            classes = next((names for names in named if len(names) == len(codes)), codes)
+            tasks = (TASKS[label["task"]].classes for label, _ in found.runs if label.get("task") in TASKS)
+            classes = next((names for names in (stage.data.classes, *tasks) if len(names) == len(codes)), codes)
             counts = ", ".join(f"{count:,} x {name}" for name, count in zip(classes, record.histogram, strict=True))
             yield "dev output", f"predicted classes: {counts}{' (collapsed: one class only)' * record.collapsed}"
-    for name, points in zip(("loss", f"dev {metric}"), learning_curve(record, stage), strict=True):
-        if len(points) > 1:
-            (first, before), (last, after) = points[0], points[-1]
-            bars = _bars([value for _, value in points])
-            yield name, f"{before:.4f} {bars} {after:.4f}, steps {first:,} to {last:,}"
-
-
-def _bars(values: Sequence[float], most: int = 50) -> str:
-    """A bar a value, or a mean of neighbours: the lowest the shortest."""
-    width = -(-len(values) // most)
-    means = [sum(part) / len(part) for i in range(0, len(values), width) if (part := values[i : i + width])]
-    low, high = min(means), max(means)
-    return "".join(BARS[int((value - low) / (high - low or 1.0) * (len(BARS) - 1))] for value in means)
-
-
-def _history_lines(record: Record) -> Iterator[str]:
-    for entry in record.history:
-        terms = {k: v for k, v in entry.items() if k not in ("step", "dev", "measures", "curve", "held_out")}
-        parts = [f"step {entry['step']:>6}", _scores(terms)]
-        parts += [f"{k.replace('_', ' ')} {_scores(entry[k])}" for k in ("held_out", "measures", "dev") if k in entry]
-        yield f"  {'  '.join(parts)}"
 
 
 def _scores(values: dict[str, float]) -> str:

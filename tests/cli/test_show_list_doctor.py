@@ -42,7 +42,7 @@ def test_show_a_record_in_full(harness: Harness, keys: list[str]) -> None:
         "objective       cross_entropy v1",
         "train           toy/train, 20 rows",
         "test            toy/test, 3 rows",
-        "lr 2e-05, batch 16, 20 steps",
+        "AdamW           lr 2e-05, batch_size 16, steps 20, ",
         "selected        step 20: best dev accuracy among evaluations every 50 steps and at the end",
         "dev output      predicted classes: 3 x class 0, 1 x class 1",
         f"{stage().chain[1].key}  post-train  cmlm  not recorded; the next stage starts from its encoder; weights deleted",
@@ -121,14 +121,14 @@ def test_doctor_says_by_its_exit_status_whether_something_is_missing(
     assert list(workdir.iterdir()) == []
     (workdir / "letter.txt").write_text("this is a letter and no database" * 40)
     for flags, missing in {
-        "--store nonsense": "store, storage",
+        "--store nonsense": "store",
         "--store sqlite:///letter.txt": "store",
         "--store postgresql+psycopg://someone@127.0.0.1:1/x": "store",
         "--data nowhere": "data folder",
     }.items():
         said = harness(f"doctor {flags}")
         assert said.status == 1
-        assert f"Needed and missing: {missing}." in said.out
+        assert f"Needed and missing: {missing}" in said.out
         assert "hush" not in said.out
 
 

@@ -262,6 +262,7 @@ class TestWhatGoesWrong:
     ) -> None:
         stage, inputs = tiny.fine_tuning(bert, *([Objective("cross_entropy", objective)] if objective else []))
         stage = replace(stage, init=Encoder(encoder)) if encoder else stage
-        setup = tiny.worker_setup(tmp_path / "nowhere" if encoder else bert, tmp_path)
+        setup = tiny.worker_setup(bert, tmp_path)
+        setup = replace(setup, encoders={encoder: (tmp_path / "nowhere", None)}) if encoder else setup
         record = run_stage(stage, inputs, tiny.vocabulary(bert), tiny.METRICS, setup, keep_weights=False)
         assert (record.status, reason in record.reason) == ("failed", True), record.reason
