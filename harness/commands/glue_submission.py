@@ -70,12 +70,10 @@ def write_submissions(prepared: Prepared, out: Path, show: Show) -> list[str]:
     """
     cells = _cells(prepared)
     check_new_folder(out)
-    places = defaultdict[str, list[str]](list)
-    for row in dict.fromkeys(row for row, _ in cells):
-        places[re.sub(r"[^\w.+-]+", "_", row).strip("_.") or "row"].append(row)
-    if twins := next((place for place, rows in places.items() if len(rows) > 1), None):
+    places = {row: re.sub(r"[^\w.+-]+", "_", row).strip("_.") or "row" for row, _ in cells}
+    if twins := [row for row, place in places.items() if [*places.values()].count(place) > 1]:
         raise UserError(
-            f"--out {out}: rows {listed(places[twins])} would be one folder, {twins}; name one of them with --methods."
+            f"--out {out}: rows {listed(twins)} would be one folder, {places[twins[0]]}; name one of them with --methods."
         )
     tasks = {task for _, task in cells}
     tests = {
@@ -85,7 +83,7 @@ def write_submissions(prepared: Prepared, out: Path, show: Show) -> list[str]:
     }
     sentences = []
     with new_folder(out) as folder:
-        for place, (row,) in places.items():
+        for row, place in places.items():
             (folder / place).mkdir()
             for sheet in (sheet for sheet in SHEETS if sheet.file not in tests or (row, sheet.task) not in cells):
                 _write(folder / place / sheet.file, enumerate([sheet.constant] * sheet.rows))

@@ -273,23 +273,21 @@ def recorded_runs(store: Store, request: Request) -> list[dict[str, Any]]:
     seconds of the last stage, recorded_at (Unix time)."""
     check_exists(store)
     wanted = {name: getattr(request, name + "s") for name in ("task", "size", "subset", "seed")}
+    wanted["table"] = (request.table,) if request.table else None
     wanted["task"] = None if request.tasks is None else tuple(map(name_of_task, request.tasks))
     methods = None if request.methods is None else {known_methods(name).casefold() for name in request.methods}
-    labels = [
+    runs = [
         label
         for label in store.recorded_runs()
-        if (not request.table or label["table"] == request.table)
-        and (methods is None or methods & {label["row"].casefold(), label["method"].casefold()})
+        if (methods is None or methods & {label["row"].casefold(), label["method"].casefold()})
         and all(values is None or label[name] in values for name, values in wanted.items())
     ]
-    records = store.records(dict.fromkeys(label["key"] for label in labels))
-    runs = []
-    for label in labels:
-        record = records[label["key"]]
+    records = store.records({run["key"] for run in runs})
+    for run in runs:
+        record = records[run["key"]]
         metric, dev = next(iter(record.dev_scores.items()), ("", None))
-        more = {"status": record.status, "reason": record.reason, "metric": metric, "dev": dev}
-        more |= {"step": record.selected_step, "seconds": record.seconds, "recorded_at": label.pop("committed_at")}
-        runs.append({**label, **more})
+        run |= {"status": record.status, "reason": record.reason, "metric": metric, "dev": dev}
+        run |= {"step": record.selected_step, "seconds": record.seconds, "recorded_at": run.pop("committed_at")}
     return runs
 
 
