@@ -163,19 +163,10 @@ def best_spans(
         scores = (starts[:, None] + np.lib.stride_tricks.sliding_window_view(padded, longest)).ravel()
         if np.isnan(scores).any():
             return [(math.nan, 0, 0)]
-        for index in _largest(scores, NBEST).tolist():
+        for index in np.argsort(-scores, kind="stable")[:NBEST].tolist():
             first, last = index // longest, index // longest + index % longest
             if last < count:
                 span = int(places[inside[first], 0]), int(places[inside[last], 1])
                 found[span] = max(found.get(span, -np.inf), float(scores[index]))
     ordered = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     return [(score, *span) for span, score in ordered[:NBEST]]
-
-
-def _largest(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Indices of the largest, of equal ones the first."""
-    if len(scores) <= count:
-        return np.arange(len(scores))
-    least = np.partition(scores, len(scores) - count)[len(scores) - count]
-    above = np.flatnonzero(scores > least)
-    return np.concatenate([above, np.flatnonzero(scores == least)[: count - len(above)]])

@@ -12,8 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from harness.commands.model_card import card
 from harness.commands.recorded import StageRecord
 from harness.commands.train import Show
@@ -141,7 +139,7 @@ def _write_onnx(recorded: StageRecord, model: TrainedModel, folder: Path, form: 
     """Write the folder's classifier as a file of ONNX too, and say how it compares. Raises UserError where it computes something else."""
     from harness.encoders.models.onnx_file import BATCHES, ONNX_FILE, write_onnx
 
-    texts, _ = _checked_texts(model)
+    texts = _checked_texts(model)
     difference, greatest = write_onnx(folder, form, texts)
     _check_equal(recorded, difference, greatest, f"--onnx: ONNX Runtime computes other logits from {ONNX_FILE}")
     sizes = ", ".join(map(str, BATCHES))
@@ -179,7 +177,7 @@ def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Fo
         _check_equal(recorded, 0.0 if same else math.inf, 0.0, "the written folder has other weights")
         yield RELATIVE_ALONE
         return
-    texts, of_dev = _checked_texts(model)
+    texts = _checked_texts(model)
     if not texts:
         yield "Its texts are not at hand, so what plain transformers computes was not checked."
         return
@@ -200,26 +198,17 @@ def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Fo
     allowed = ~torch.isneginf(ours)  # of question answering the tokens that may be an answer
     difference, greatest = float((ours - theirs)[allowed].abs().max()), float(ours[allowed].abs().max())
     _check_equal(recorded, difference, greatest, "plain transformers computes other logits from the written folder")
-    compared = data.dev if objective.has_classifier and of_dev else None
-    predicted = recorded.record.predictions.get(compared.digest) if compared else None
-    if predicted is not None and "logits" in predicted.arrays:
-        gap = float(np.abs(theirs.numpy() - predicted.logits[: len(texts)]).max())
-        precision = model.stage.optim.precision
-        reason = "" if precision == "fp32" else f"; it was trained and evaluated in {precision}"
-        yield f"Plain transformers gives the recorded logits within {gap:.1g} ({len(texts)} dev rows){reason}."
-    else:
-        what = "states" if form == "encoder" and not objective.has_classifier else "logits"
-        yield f"Plain transformers gives the same {what} within {difference:.1g} ({len(texts)} texts)."
+    what = "states" if form == "encoder" and not objective.has_classifier else "logits"
+    yield f"Plain transformers gives the same {what} within {difference:.1g} ({len(texts)} texts)."
 
 
-def _checked_texts(model: TrainedModel) -> tuple[list[tuple[str, ...]], bool]:
-    """Some rows of dev, or of the training set without further views, and whether they are of dev; of a corpus its first texts."""
+def _checked_texts(model: TrainedModel) -> list[tuple[str, ...]]:
+    """Some rows of dev, or of the training set without further views; of a corpus its first texts."""
     data, plan = model.stage.data, model.prepared.plan
     for row_set in (data.dev, data.train):
         if row_set and row_set.digest in plan.library:
             rows = plan.library[row_set.digest]
             width = rows.columns // (data.views if row_set is data.train else 1)
-            texts = rows.take(range(min(len(rows), CHECKED_ROWS))).texts
-            return [row[:width] for row in texts], row_set is data.dev
+            return [row[:width] for row in rows.take(range(min(len(rows), CHECKED_ROWS))).texts]
     corpus = next((corpus for corpus in plan.corpora if corpus.digest == data.train.digest), None)
-    return [(text,) for text in islice(corpus.texts() if corpus else (), CHECKED_ROWS)], False
+    return [(text,) for text in islice(corpus.texts() if corpus else (), CHECKED_ROWS)]

@@ -53,6 +53,7 @@ def test_the_runs_of_a_store_and_filters(harness: Harness, benched: Benched) -> 
     [
         ("list tasks --seeds 31", "list tasks: --seeds is for 'list runs'; leave it out."),
         ("list runs --store sqlite:///none.db", "There is no store at sqlite:///none.db; run a bench first"),
+        ("predict FT --row warm", "its weights are not stored in "),
         ("errors zzz", "has no record whose key begins with 'zzz'"),
         ("errors FT --split tets", "--split: unknown split 'tets'. Did you mean 'test'? Known: dev, test."),
         ("errors FT --output x.xls", "--output x.xls: write .csv"),
@@ -99,29 +100,6 @@ def test_a_stage_without_predictions_has_no_errors(harness: Harness, benched: Be
     assert parent is not None
     with pytest.raises(UserError, match="has no predictions; name a run that ends with fine-tuning"):
         api.misclassified(parent.key)
-
-
-def test_export_and_predict_from_python(
-    harness: Harness, benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same predictions as are recorded."""
-    import trained
-
-    monkeypatch.setattr("harness.commands.trained.train", trained.train_here)
-    key = benched.keys["SCL", 42]
-    done = api.export(key[:12], tmp_path / "out")
-    assert (done.key, done.folder) == (key, tmp_path / "out")
-    predictions = api.record(key).predictions
-    dev = predictions[predictions["split"] == "dev"]
-    found = api.predict(done.folder, dev["sentence"].tolist())
-    assert found["predicted"].tolist() == dev["predicted"].tolist()
-    logits = dev[["logit.negative", "logit.positive"]].to_numpy(dtype=np.float64)
-    gap = np.log(found["probability.positive"] / found["probability.negative"])
-    np.testing.assert_allclose(gap, logits[:, 1] - logits[:, 0], atol=1e-5)
-    with pytest.raises(UserError, match=r"its weights are not stored in .*; 'harness export"):
-        api.predict(key, ["w1"])
-    with pytest.raises(UserError, match="export: name a key, or give best=True"):
-        api.export()
 
 
 def test_the_test_examples_of_a_table(harness: Harness, benched: Benched, tmp_path: Path) -> None:

@@ -43,8 +43,15 @@ def test_a_published_table_is_verified_printed_and_continued_elsewhere(
     published = harness("publish results")
     assert published.status == 0, published
     assert "'harness merge results' takes it over" in published.out
+    files = {path.name: path.read_bytes() for path in Path("results").iterdir()}
+    assert sorted(files) == ["README.md", "records.db.xz", "results.csv"]
+    files["records.db"] = lzma.decompress(files.pop("records.db.xz"))
+    assert [name for name, content in files.items() if str(tmp_path).encode() in content] == []
     table = harness("report").out
     assert table.split("\n\n")[0] in harness("report --store results").out
+    merged = api.merge("results", store="sqlite:///mine.db")
+    assert (merged.added > 0, merged.agrees) == (True, True)
+    assert api.merge("results", store="sqlite:///mine.db").added == 0
     confirmed = harness("verify results")
     assert (confirmed.status, confirmed.out.splitlines()[-1]) == (0, "Confirmed.")
 
@@ -70,15 +77,6 @@ def test_stages_of_a_published_folder_are_trained_again_and_it_is_only_read(
     assert said.status == 0, said
     assert "Stages trained again: 1, of which 1 agree with their records." in said.out
     assert {path: path.read_bytes() for path in Path("results").iterdir()} == before
-
-
-def test_nothing_published_names_a_folder_of_the_owner(harness: Harness, tmp_path: Path) -> None:
-    harness("publish results")
-    files = {path.name: path.read_bytes() for path in Path("results").iterdir()}
-    assert sorted(files) == ["README.md", "records.db.xz", "results.csv"]
-    files["records.db"] = lzma.decompress(files.pop("records.db.xz"))
-    for name, content in files.items():
-        assert str(tmp_path).encode() not in content, name
 
 
 def test_publishing_again_writes_the_same_and_never_drops_a_record(harness: Harness) -> None:
@@ -149,14 +147,6 @@ def test_what_cannot_be_published_or_merged_is_one_sentence(harness: Harness, wo
     assert said.status == 2
     assert sentence in said.err
     assert not Path("results").exists()
-
-
-def test_the_python_api_publishes_and_merges(harness: Harness) -> None:
-    written = api.publish("results")
-    assert (written.complete, written.folder) == (True, Path("results"))
-    merged = api.merge("results", store="sqlite:///mine.db")
-    assert (merged.added, merged.agrees) == (written.records, True)
-    assert api.merge("results", store="sqlite:///mine.db").added == 0
 
 
 def test_without_labels_a_table_is_continued_from_its_data(
