@@ -12,9 +12,8 @@ from pathlib import Path
 from harness.cli.progress import RowProgress, show
 from harness.cli.terminal import print_lines
 from harness.commands.export import export as write
-from harness.commands.predict import ROWS, classifier, predict_file, predict_row
+from harness.commands.predict import ROWS, STANDARD_INPUT, check_new, classifier, predict_file, predict_row, writer
 from harness.commands.recorded import best_key, misclassified, recorded
-from harness.commands.row_files import STANDARD_INPUT, check_new, writer
 from harness.errors import UserError
 from harness.hub import Repository
 from harness.methods import read_method

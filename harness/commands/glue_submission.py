@@ -10,10 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.commands.predict import ROWS, Classifier, classifier_of
+from harness.commands.predict import ROWS, Classifier, classifier_of, parts
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import StageRecord
-from harness.commands.row_files import parts
 from harness.commands.train import Show
 from harness.commands.trained import trained_model
 from harness.errors import UserError

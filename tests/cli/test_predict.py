@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 import harness
 from harness.cli import main
-from harness.commands.row_files import parts
+from harness.commands.predict import parts, writer
 from harness.encoders.models.pretrained_folder import HEAD_FILE, Head, plain_logits, write_model, write_tokenizer
 from harness.errors import UserError
 from harness.tasks.inferred import Description, infer_task
@@ -154,7 +154,7 @@ def test_one_row_standard_input_and_a_file_give_the_same_json_lines(
     assert predict(str(model), "--input", "a.jsonl", "--output", "b.jsonl")[0] == 0
     expected = [json.loads(line) for line in Path("b.jsonl").read_text().splitlines()]
     for words in (["--input", "a.jsonl"], ["--input", "-"], ["--input", "-", "--batch-size", "2"]):
-        for module in ("harness.commands.row_files", "harness.cli.models"):
+        for module in ("harness.commands.predict", "harness.cli.models"):
             monkeypatch.setattr(f"{module}.STANDARD_INPUT", Path("a.jsonl") if "-" in words else Path("/dev/stdin"))
         status, out, err = predict(str(model), *words)
         assert (status, err) == (0, "")
@@ -290,3 +290,61 @@ def test_texts_from_python_are_a_list_of_what_the_model_takes(model: Path) -> No
     with pytest.raises(UserError, match=r"texts: a row has 2 texts, and the model takes 1 \(review\)"):
         harness.predict(model, ["w1", ("w1", "w2")])
     assert len(harness.predict(model, ["w1", ("w2",)])) == 2
+
+
+# ------------------------------------------------------------------------------ rows that are written back
+
+MIXED: list[dict[str, Any]] = [
+    {"id": 1, "late": None, "text": 'a "b", c', "flag": True},
+    {"id": 2.5, "late": None, "text": "two\nlines", "more": [1, 2]},
+    {"id": 3, "late": "now", "text": "", "flag": False},
+]
+COLUMNS = ["id", "late", "text", "flag", "more"]
+
+
+def written(path: Path, size: int) -> Path:
+    with writer(path) as write:
+        for start in range(0, len(MIXED), size):
+            write(MIXED[start : start + size])
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("a.parquet", 1), ("a.parquet", 2), ("a.csv", 3), ("a.tsv", 3), ("a.jsonl", 2)]
+)
+def test_rows_come_back(name: str, size: int, tmp_path: Path) -> None:
+    path = written(tmp_path / name, size)
+    expected = [{column: row.get(column) for column in COLUMNS} for row in MIXED]
+    if path.suffix == ".parquet":
+        assert pq.read_table(path).to_pylist() == expected
+    elif path.suffix == ".jsonl":
+        assert [json.loads(line) for line in path.read_text().splitlines()] == MIXED
+    else:
+        with path.open(newline="") as file:
+            found = list(csv.DictReader(file, delimiter="\t" if name == "a.tsv" else ","))
+        assert found == [{n: "" if v is None else str(v) for n, v in row.items()} for row in expected]
+
+
+@pytest.mark.parametrize(("name", "rows"), [("a.csv", MIXED), ("a.parquet", [{"id": 1}, {"id": "x"}])])
+def test_other_columns_or_types_in_a_later_part_are_refused(name: str, rows: Any, tmp_path: Path) -> None:
+    def write_all() -> None:
+        with writer(tmp_path / name) as write:
+            for row in rows:
+                write([row])
+
+    with pytest.raises(UserError, match=r"write \.jsonl, which keeps them"):
+        write_all()
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.jsonl"])
+def test_what_fails_on_the_way_leaves_nothing(name: str, tmp_path: Path) -> None:
+    def fail() -> None:
+        with writer(tmp_path / name) as write:
+            write(MIXED)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert [*tmp_path.iterdir()] == []
