@@ -40,7 +40,7 @@ from harness.api.data_frames import BenchResult
 from harness.cli import main
 from harness.cli.request import command, read_words
 from harness.commands.prepare import prepare
-from harness.commands.stored import like_last
+from harness.commands.recorded import like_last
 from harness.errors import UserError
 from harness.planning.request import Override, Request, from_json, overrides_of, parse_override, to_json
 from harness.scores import results_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from harness.cli.terminal import print_lines
-from harness.commands.stored import command
+from harness.commands.recorded import command
 from harness.encoders.families import FAMILIES
 from harness.errors import UserError, hint, masked, unknown, unknown_names
 from harness.methods import METHODS

@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from typing import Any, TypeVar
 
 from harness.api.caller import undisturbed
-from harness.commands.stored import last_bench, like_last
+from harness.commands.recorded import last_bench, like_last
 from harness.errors import UserError
 from harness.methods import read_methods
 from harness.planning.point import with_points

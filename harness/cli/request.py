@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.cli.parser import build_parser
 from harness.cli.terminal import print_lines, timestamp
-from harness.commands.stored import command, last_bench, like_last
+from harness.commands.recorded import command, last_bench, like_last
 from harness.errors import UserError
 from harness.paths import PYTHON
 from harness.planning.point import with_points

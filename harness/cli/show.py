@@ -14,8 +14,7 @@ from tabulate import tabulate
 from harness.cli.parser import LISTED
 from harness.cli.terminal import duration, print_lines, printable, timestamp
 from harness.commands.execution import storage_of
-from harness.commands.recorded import StageRecord, recorded, recorded_runs
-from harness.commands.stored import command
+from harness.commands.recorded import StageRecord, command, recorded, recorded_runs
 from harness.errors import UserError, unknown
 from harness.methods import definition_of
 from harness.planning.request import FILTERS, Request, from_json

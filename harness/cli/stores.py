@@ -15,7 +15,7 @@ from harness.cli.terminal import print_lines
 from harness.commands.prepare import prepare_recorded
 from harness.commands.publish import open_other
 from harness.commands.publish import publish as write
-from harness.commands.stored import command
+from harness.commands.recorded import command
 from harness.commands.verify import place_of
 from harness.commands.verify import verify as verified
 from harness.errors import UserError

@@ -15,7 +15,7 @@ from harness.cli import EXIT_INCOMPLETE
 from harness.cli.progress import confirm, preset_line, show, warn
 from harness.cli.request import read_tune
 from harness.cli.terminal import duration, print_lines, print_table, printable
-from harness.commands.stored import tune_command
+from harness.commands.recorded import tune_command
 from harness.commands.study import Opened, PreparedStudy, prepare_study, recalled_study, searched
 from harness.errors import UserError, first_line, masked
 from harness.paths import replace_file

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.commands.prepare import Prepared, prepare
+from harness.commands.recorded import check_exists, command, last_bench
 from harness.commands.report import caption_of, grid_of
-from harness.commands.stored import check_exists, command, last_bench
 from harness.commands.verify import RESULTS_FILE
 from harness.errors import UserError
 from harness.paths import replace_file, without_folders

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from harness.commands.bench import translated
 from harness.commands.execution import check_machine, deadline_of, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_work, prepare
-from harness.commands.stored import check_exists
+from harness.commands.recorded import check_exists
 from harness.commands.texts import reader
 from harness.commands.train import Show, unshown
 from harness.errors import UserError, unknown

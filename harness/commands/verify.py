@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.commands.prepare import Prepared, prepare_recorded
+from harness.commands.recorded import check_exists
 from harness.commands.seal import began
-from harness.commands.stored import check_exists
 from harness.errors import UserError, first_line
 from harness.planning.request import from_json
 from harness.scores import PLACE, RESULT_DTYPES, results_of

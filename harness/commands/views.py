@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.commands.prepare import Prepared
-from harness.commands.recorded import learning_curve
+from harness.commands.recorded import command, learning_curve
 from harness.commands.report import caption_of, grid_of, known_costs
 from harness.commands.seal import runs_began
-from harness.commands.stored import command
 from harness.encoders.flops import parameters
 from harness.errors import UserError
 from harness.paths import without_folders

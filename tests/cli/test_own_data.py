@@ -10,7 +10,7 @@ import pytest
 from cli.command import Said, sst2, write_csv
 
 from harness.commands.prepare import prepare
-from harness.commands.stored import like_last
+from harness.commands.recorded import like_last
 from harness.errors import UserError
 from harness.planning.request import Request
 from harness.planning.runs import Plan

@@ -16,7 +16,7 @@ from search.small import ran
 
 import harness as api
 from harness.commands import study as study_commands
-from harness.commands.stored import tune_command
+from harness.commands.recorded import tune_command
 from harness.commands.study import open_study, prepare_study
 from harness.planning.request import Request, parse_override
 from harness.processes import started_at
