@@ -17,7 +17,6 @@ from methods.contexts import (
     ENCODER,
     HEAD,
     HEADLESS,
-    allowed,
     alternatives,
     chain,
     effective_with,
@@ -120,19 +119,6 @@ def test_each_value_has_a_key(method: type[Method], name: str) -> None:
     for stage in chain(method, **setting):
         held = stage.objective.params.get(name)
         assert held is None or kind not in (int, float, bool) or type(held) is kind
-
-
-@every_hyperparameter
-def test_numbers_are_coerced(method: type[Method], name: str) -> None:
-    """An int for a float, a float for an int, text from a command line: one value, one key."""
-    kind: Any = method.model_fields[name].annotation
-    setting = effective_with(method, name)
-    whole = {float: 1, int: 4, bool: True}.get(kind)
-    if whole is None or not allowed(method, **{**setting, name: whole}):
-        return
-    for other in (float(whole), str(whole)):
-        assert keys(method, **setting, **{name: other}) == keys(method, **setting, **{name: whole})
-    assert type(getattr(hyperparameters(method, {**setting, name: whole}, "x"), name)) is kind
 
 
 @every_hyperparameter

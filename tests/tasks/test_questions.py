@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from questions import questions, write_questions
+from tasks.task_files import write_file
 
 from harness.answers import as_label, of_label
 from harness.errors import UserError
@@ -36,24 +37,11 @@ def records(count: int) -> list[dict[str, Any]]:
 
 
 def write(folder: Path, form: str, rows: list[dict[str, Any]]) -> Path:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     path = folder / f"rows.{form}"
-    if form == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    elif form == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif form == "csv":
-        import csv
-
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(rows[0])
-            writer.writerows([row["question"], row["context"], json.dumps(row["answers"])] for row in rows)
-    else:
+    if form == "json":
         path.write_text(json.dumps({"version": "v2.0", "data": [article(row) for row in rows]}))
-    return path
+        return path
+    return write_file(path, [{**row, "answers": json.dumps(row["answers"])} for row in rows] if form == "csv" else rows)
 
 
 def article(row: dict[str, Any]) -> dict[str, Any]:

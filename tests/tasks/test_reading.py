@@ -75,12 +75,6 @@ def test_class_names_that_are_numbers_are_names(tmp_path: Path) -> None:
     refused(tmp_path, "row 3", "label 0", "one of 0 (1), 1 (2)", task=task)
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path: Path) -> None:
-    (tmp_path / "sst2").mkdir()
-    (tmp_path / "sst2/train.csv").write_bytes("\ufeffsentence,label\r\né,1\r\n\r\nb,0\r\n".encode())
-    assert sorted(load(tmp_path).texts) == [("b",), ("é",)]
-
-
 CSV, JSONL = "sentence,label\na,0\n", '{"sentence": "a", "label": 0}\n\n'
 BAD_LINES = [
     ("csv", CSV, "b\n", "line 3", "1 fields under a header of 2"),
