@@ -120,7 +120,6 @@ def texts(count: int, seed: int = 0, pairs: bool = False) -> tuple[list[tuple[st
 
 
 def draw_of(seed: int = 1, step: int = 1) -> Draw:
-    """The loop's `draw` at a step."""
     return lambda purpose, *more: stream(seed, purpose, step, *more)
 
 
@@ -183,7 +182,6 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 
 def flat(value: Any) -> Any:
-    """What a view holds, in a form that can be compared."""
     if isinstance(value, Tokens):
         return [flat(part) for part in vars(value).values()]
     if isinstance(value, dict):

@@ -41,7 +41,6 @@ def _place(tensor: Tensor) -> int:
 
 
 def _places(values: Any) -> set[int]:
-    """Of all tensors in them."""
     return {_place(each) for each in tree_leaves(values) if isinstance(each, Tensor)}
 
 
@@ -75,7 +74,6 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._before[_place(tensor)] = whole, whole.clone()
 
     def restore(self) -> None:
-        """What was there before it recorded."""
         for tensor, before in self._before.values():
             tensor.copy_(before)
 

@@ -88,7 +88,6 @@ class Definition(Strict):
         return StepSize.of(rows, length)
 
     def step_flops(self, config: Config, rows: float, length: float) -> float:
-        """FLOPs of a training step, before any text is read."""
         return self.flops(config, self.expected(rows, length))
 
     def unmet(self, config: Config) -> str | None:
@@ -168,7 +167,6 @@ def defined(spec: Objective) -> type[Definition]:
 
 
 def run_outside(code: str, file: str) -> ModuleType:
-    """See `module_of`. Its objectives know their source."""
     module = module_of(code, file)
     for definition in classes_in(module, Definition).values():
         definition.source, definition.code = digest_of(code), code

@@ -46,7 +46,6 @@ class Auxiliary(Definition):
         return layers, max(1, round(hidden / 3 / head)) * head
 
     def auxiliary_flops(self, config: Config, size: StepSize, passes: float) -> float:
-        """Of so many forward passes of the auxiliary network."""
         layers, hidden = self.auxiliary_shape(config)
         words = config.get("embedding_size") or config["hidden_size"]
         small = {**config, "num_hidden_layers": layers, "hidden_size": hidden, "head_width": words}

@@ -45,7 +45,6 @@ def module_of(code: str, file: str) -> ModuleType:
 
 
 def _line(error: BaseException, file: str) -> int:
-    """The last line of the file that the error passed."""
     line, trace = 0, error.__traceback__
     while trace:
         line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == file else line

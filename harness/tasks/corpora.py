@@ -84,12 +84,10 @@ class Corpus:
         return Corpus(name, *_measured(reader, identity, self.memo, name), reader, self.memo)
 
     def row_set(self, name: str = "") -> RowSet:
-        """What a stage's spec holds of this corpus; `name` defaults to its own."""
         return RowSet(self.digest, name or self.name, self.rows, round(self.mean_chars, 2))
 
 
 def part_name(name: str, stop: float, start: float = 0.0) -> str:
-    """What a part of the corpus `name` is called."""
     return (
         f"{100 * round(stop - start, 9):g} % {'held out ' * bool(start)}of {name}" if (start, stop) != (0, 1) else name
     )
@@ -149,7 +147,6 @@ def _measured(
 
 
 def _measure(texts: Iterable[str], name: str) -> tuple[str, int, float]:
-    """Digest, number and mean characters of texts in their order."""
     whole = hashlib.sha256(b"texts in order/1/")
     rows = chars = 0
     for text in texts:

@@ -155,7 +155,6 @@ def _builder(at: Repository, config: str | None) -> Any:
 
 
 def _inside(at: Repository, url: Any) -> str:
-    """The path in the repository of a file as `datasets` names it."""
     return str(url).removeprefix(f"hf://datasets/{at.name}@{at.revision}/")
 
 

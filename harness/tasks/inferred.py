@@ -127,7 +127,7 @@ def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
     """What a task's YAML file in `folder` says, with paths from there; `load_user_task` reads the same task back."""
 
     def place(text: str) -> str:
-        return text if text.startswith(HUB) else os.path.relpath(text, folder.absolute())
+        return text if not text or text.startswith(HUB) else os.path.relpath(text, folder.absolute())
 
     files = dict(task.files)
     found: dict[str, Any] = {
@@ -141,9 +141,9 @@ def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
         "spans": bool(task.spans),
         "metrics": list(task.metrics),
         "splits": {"train": task.train} if task.train != "train" else None,
-        "dev": place(files[task.dev]) if task.dev in files else None,
-        "test": place(files[OWN_TEST]) if OWN_TEST in files else None,
-        "unlabelled": place(task.unlabelled) if task.unlabelled else None,
+        "dev": place(files.get(task.dev, "")),
+        "test": place(files.get(OWN_TEST, "")),
+        "unlabelled": place(task.unlabelled),
         "remove_overlap": task.remove_overlap,
         "skip_bad_rows": task.skip_bad_rows,
     }

@@ -38,7 +38,6 @@ class KShotProtocol(OwnProtocol):
     PAPER_SIZE: ClassVar[int] = 16
 
     def num_rows(self, task: Task, size: int) -> int:
-        """See `Protocol`. A regression has two groups."""
         return size * max(2, len(task.classes))
 
     def split_seed(self, subset: int) -> int:
@@ -55,17 +54,14 @@ class KShotProtocol(OwnProtocol):
         return (max(1, min(self.PAPER_SIZE, min(counts) // 2)),)
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        """See `Protocol`; size 0 is refused."""
         rows = self._pool(task, source)
         return rows.take(self._drawn(task, rows, size, subset)[0]).sorted().named(f"{task.name}/k{size}/subset{subset}")
 
     def dev_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        """See `Protocol`; size 0 is refused."""
         rows = self._pool(task, source)
         return rows.take(self._drawn(task, rows, size, subset)[1]).sorted().named(f"{task.name}/dev")
 
     def text_pool(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        """See `Protocol`: the labelled rows without dev."""
         rows = self._pool(task, source)
         kept = np.ones(len(rows), dtype=np.bool_)
         kept[self._drawn(task, rows, size, subset)[1]] = False

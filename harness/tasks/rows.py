@@ -145,7 +145,6 @@ class TextBuffer:
             yield [self._raw[begin:end] for begin, end in ends]
 
     def _flat(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """The texts of rows, [m * columns]."""
         return np.asarray(rows[:, None] * np.int64(self.columns) + np.arange(self.columns)).ravel()
 
     def contents(self, rows: Index, pieces: Pieces) -> Iterator[list[bytes]]:
@@ -166,7 +165,6 @@ class TextBuffer:
         return found[rows]
 
     def only(self, rows: Index) -> TextBuffer:
-        """A buffer of these rows alone, with their hashes."""
         raw = b"".join(chain.from_iterable(self.blocks(rows)))
         other = TextBuffer(self.columns, raw, self.sizes[rows].ravel(), self.lengths[rows])
         other._hashes = {name: (found[rows], known[rows]) for name, (found, known) in self._hashes.items()}
@@ -219,7 +217,6 @@ class Rows:
 
     @property
     def gold(self) -> NDArray[Any]:
-        """The labels, [n]. Raises ValueError where there are none."""
         if self.labels is None:
             raise ValueError(f"{self.name}: these rows have no labels")
         return self.labels
@@ -268,7 +265,6 @@ class Rows:
         return np.asarray(self._buffer.sizes[self._index].sum(axis=1))
 
     def row_set(self, name: str = "") -> RowSet:
-        """What a stage's spec holds of these rows; `name` defaults to the rows' own."""
         return RowSet(self.digest, name or self.name, len(self), round(self.mean_chars, 2))
 
     def take(self, indices: Sequence[int] | NDArray[Any]) -> Rows:
@@ -284,7 +280,6 @@ class Rows:
         return taken
 
     def named(self, name: str) -> Rows:
-        """The same rows under another name."""
         other = self.with_labels(self.labels, name)
         other._labelled, other.skipped = self._labelled, self.skipped
         other.__dict__.update({each: self.__dict__[each] for each in ("ids", "digest") if each in self.__dict__})

@@ -176,7 +176,6 @@ class TextSource:
         return rows
 
     def _whole(self, task: Task, split: str) -> Rows:
-        """All rows of a file, or of a split of a folder or of the hub."""
         name, data = f"{task.name}/{split}", self._data(task)
         if split == task.train and task in self._read_before:
             return self._read_before.pop(task).named(name)  # `load` keeps them in canonical order

@@ -88,13 +88,11 @@ class Task:
 
     @property
     def columns_of_table(self) -> dict[str, str]:
-        """Head of the table column of each evaluation."""
         if len(self.tests) == 1:
             return {self.tests[0][0]: self.title}
         return {name: f"{self.title}-{_SHORT.get(name, name)}" for name in self.evaluations}
 
     def official_rows(self, split: str) -> int | None:
-        """Rows of the published file of `split`, None where nothing is published."""
         return dict(self.official).get(split)
 
 
@@ -210,7 +208,6 @@ class TaskFile(Strict):
         return self
 
     def _problems(self) -> Iterator[tuple[list[str | int], str]]:
-        """(keys, what is wrong there)."""
         if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", self.name):
             yield ["name"], f"'{self.name}' should be lower-case letters, digits, '-' and '_'"
         if self.title and not self.title.isprintable():
@@ -267,13 +264,10 @@ class TaskFile(Strict):
             return text if not text or text.startswith(HUB) else str(folder / named_path(text, f"{where}, key {key}"))
 
         files = {splits.validation: place("dev"), OWN_TEST: place("test")}
+        as_they_are = ("name", "columns", "classes", "metrics", "version", "remove_overlap", "skip_bad_rows")
         return Task(
-            name=self.name,
+            **{name: getattr(self, name) for name in as_they_are},
             title=self.title or self.name,
-            columns=self.columns,
-            classes=self.classes,
-            metrics=self.metrics,
-            version=self.version,
             train=splits.train,
             dev=splits.validation,
             tests=(("test", splits.test or splits.validation),),
@@ -284,8 +278,6 @@ class TaskFile(Strict):
             names_test=splits.test is not None,
             files=tuple((split, file) for split, file in files.items() if file),
             unlabelled=place("unlabelled"),
-            remove_overlap=self.remove_overlap,
-            skip_bad_rows=self.skip_bad_rows,
             spans=self.reading,
             label_range=self.scale,
             prompt=self.prompt.prompt(len(self.columns), self.kind) if self.prompt else None,
@@ -329,7 +321,6 @@ TASKS: Mapping[str, Task] = {
 
 
 def task_named(name: str) -> Task:
-    """The task called `name`. Raises UserError with the closest name."""
     if name not in TASKS:
         raise unknown("task", name, TASKS)
     return TASKS[name]

@@ -294,8 +294,6 @@ class _ModelWay:
 
 
 class _Model:
-    """One loaded model and its tokenizer, on a GPU where there is one."""
-
     def __init__(self, folder: Path, code: str) -> None:
         import torch
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -420,7 +418,6 @@ def _hub_folder(where: str, name: str, download: bool) -> Path:
 
 @lru_cache(maxsize=32)
 def _digest(files: tuple[tuple[str, int], ...]) -> str:
-    """Digest over the names and bytes of a model's files; their times say whether they have changed since."""
     whole = hashlib.sha256()
     for path, _ in files:
         with open(path, "rb") as file:
