@@ -190,17 +190,6 @@ def test_a_bench_trains_and_records_it_and_a_report_reads_it_again(
             "focal.py: defines 2 methods",
         ),
     ],
-    ids=[
-        "syntax",
-        "no method",
-        "an imported one",
-        "an import",
-        "an exit",
-        "a built-in name",
-        "a bad name",
-        "an objective",
-        "two",
-    ],
 )
 def test_what_is_wrong_in_a_file_is_one_sentence(body: str, sentence: str, focal: Path, harness: Harness) -> None:
     focal.write_text(body)

@@ -95,18 +95,7 @@ def test_from_a_tasks_file_to_an_exported_model(
     # One with demonstrations needs the training rows: the run's key has them, a folder does not.
     assert main(["predict", "shown", "--input", "new.jsonl", "--output", "no.jsonl", "--text", "text"]) == 2
     assert key["shown"][:12] in capsys.readouterr().err
-    run = [
-        "predict",
-        key["shown"],
-        "--input",
-        "new.jsonl",
-        "--output",
-        "shown.jsonl",
-        "--text",
-        "text",
-        "--store",
-        store,
-    ]
+    run = f"predict {key['shown']} --input new.jsonl --output shown.jsonl --text text --store {store}".split()
     assert main(run) == 0
     assert len((tmp_path / "shown.jsonl").read_text().splitlines()) == 5
 

@@ -17,13 +17,25 @@ def write_file(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
         import pyarrow.parquet as pq
 
         pq.write_table(pa.Table.from_pylist(list(rows)), path)
-    elif path.suffix == ".csv":
+    elif path.suffix in (".csv", ".tsv"):
         with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
+            writer = csv.DictWriter(file, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
             writer.writeheader()
             writer.writerows(rows)
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def write_coded(path: Path, rows: Sequence[dict[str, Any]], label: str, names: Sequence[str]) -> Path:
+    """Rows as `datasets` writes them into Parquet: codes, and in the schema the name of each."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    features = {label: {"names": [*names], "_type": "ClassLabel"}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist(list(rows))
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})}), path)
     return path
 
 

@@ -6,17 +6,14 @@ import csv
 import gzip
 import io
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hub import elsewhere, stand_in
 from ruamel.yaml import YAML
-from tasks.task_files import write_file
+from tasks.task_files import write_coded, write_file
 
 from harness.errors import UserError
 from harness.tasks.inferred import Description, infer_task, task_yaml
@@ -68,14 +65,7 @@ def loaded(task: Task) -> dict[str, Any]:
 def test_labels_of_every_type(ending: str, labels: list[Any], classes: tuple[str, ...], tmp_path: Path) -> None:
     rows = reviews(labels * 10)
     path = tmp_path / f"reviews.{ending}"
-    if ending == "tsv":
-        out = io.StringIO()
-        writer = csv.DictWriter(out, list(rows[0]), delimiter="\t")
-        writer.writeheader()
-        writer.writerows(rows)
-        path.write_text(out.getvalue(), encoding="utf-8")
-    else:
-        write_file(path, rows)
+    write_file(path, rows)
     kind = "classes" if "NA" in labels else ""
     task = infer(path, text=("review",), label="stars", kind=kind)
     if ending in ("csv", "tsv") and labels == [2.0, 1.0, 3.0]:
@@ -104,10 +94,8 @@ def test_columns_are_inferred_where_they_are_clear(tmp_path: Path) -> None:
 
 
 def test_a_pair_and_names_in_a_parquet_file(tmp_path: Path) -> None:
-    table = pa.table({"a": [f"One {i}." for i in range(40)], "b": ["Two."] * 40, "label": [0, 1, 2, 1] * 10})
-    names = {"label": {"names": ["no", "maybe", "yes"], "_type": "ClassLabel"}}
-    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": names}})})
-    pq.write_table(table, tmp_path / "pairs.parquet")
+    rows_ = [{"a": f"One {i}.", "b": "Two.", "label": (0, 1, 2, 1)[i % 4]} for i in range(40)]
+    write_coded(tmp_path / "pairs.parquet", rows_, "label", ["no", "maybe", "yes"])
     task = infer(tmp_path / "pairs.parquet", text=("a", "b"))
     assert (task.columns, task.classes) == (("a", "b"), ("no", "maybe", "yes"))
     rows = open_source(None).load(task, WHOLE)
@@ -116,13 +104,8 @@ def test_a_pair_and_names_in_a_parquet_file(tmp_path: Path) -> None:
 
 
 def named_codes(path: Path, labels: list[str], names: list[str]) -> Path:
-    """Reviews as `datasets` writes them: codes, and in the schema the name of each."""
-    body = reviews([names.index(label) for label in labels])
-    table = pa.table({"review": [row["review"] for row in body], "stars": pa.array([row["stars"] for row in body])})
-    features = {"stars": {"names": names, "_type": "ClassLabel"}}
-    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    pq.write_table(table.replace_schema_metadata(metadata), path)
-    return path
+    body = [{"review": row["review"], "stars": row["stars"]} for row in reviews([*map(names.index, labels)])]
+    return write_coded(path, body, "stars", names)
 
 
 def read_as(task: Task, split: str, source: Any) -> list[str]:

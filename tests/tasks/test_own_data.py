@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hub import COMMIT, StandIn, elsewhere, stand_in
-from tasks.task_files import write_file
+from tasks.task_files import write_coded, write_file
 
 from harness.errors import UserError
 from harness.tasks.protocols import PROTOCOLS
@@ -259,15 +257,10 @@ configs:
 """
 
 
-def coded(path: Path, some: list[dict[str, Any]], names: list[str] | None = None) -> None:
+def coded(path: Path, some: list[dict[str, Any]], names: Sequence[str] = ()) -> None:
     """Rows as a Parquet file with labels by code, 0 for yes; with `names` as `datasets` writes them into the file."""
-    codes = [int(row["label"] == "no") for row in some]
-    table = pa.table({"text": [row["text"] for row in some], "label": pa.array(codes, pa.int64())})
-    if names:
-        features = {"label": {"names": names, "_type": "ClassLabel"}, "text": {"dtype": "string", "_type": "Value"}}
-        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path)
+    rows = [{**row, "label": int(row["label"] == "no")} for row in some]
+    write_coded(path, rows, "label", names) if names else write_file(path, rows)
 
 
 def test_a_data_set_of_the_hub_by_its_card(hub: StandIn, tmp_path: Path) -> None:
