@@ -36,7 +36,6 @@ import harness
 from harness import api
 from harness.api.arguments import request_from
 from harness.api.caller import undisturbed
-from harness.api.data_frames import BenchResult
 from harness.cli import main
 from harness.cli.request import command, read_words
 from harness.commands.prepare import prepare
@@ -274,10 +273,11 @@ def test_the_session_on_results_runs_and_every_format_has_them(
     assert_same(pd.read_parquet(printed["parquet"]), ours)
     assert_same(pd.read_csv(printed["csv"], dtype=dtypes, keep_default_na=False, na_values=""), ours)
     assert_same(pd.DataFrame(json.load(printed["json"])["results"]).astype(dtypes), ours)
-    done, read = BenchResult(replace(prepared, store=store)), Mock(wraps=results_of)
+    read = Mock(wraps=results_of)
     monkeypatch.setattr("harness.commands.report.results_of", read)
+    done = harness.bench("few_shot", methods=("ft", "scl", "tapt", "cmlm"))
     assert_same(done.results, ours)
-    assert (repr(done), done.complete) == (done.table("text"), True)
+    assert (f"{done}\n", done.complete) == (done.written("text"), True)
     assert "<table" in done._repr_html_()
     assert read.call_count == 1, "the records of a bench are read once"
 

@@ -28,7 +28,7 @@ from harness.commands.publish import Published, open_other
 from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, recorded, recorded_runs
 from harness.commands.recorded import misclassified as misclassified
-from harness.commands.report import grid_of
+from harness.commands.report import caption_of, grid_of
 from harness.commands.study import (
     Opened,
     StudyPlan,
@@ -49,6 +49,7 @@ from harness.search.request import TuneRequest
 from harness.store import DEFAULT_URL, Store
 from harness.store import merge as merge_stores
 from harness.store.exchange import Merged
+from harness.views.table import results_view
 from harness.views.view import View
 from harness.wording import counted
 
@@ -90,7 +91,8 @@ def bench(request: Request, *, on_event: Callable[[Event], None] | None = None) 
     """
     done = run_bench(request, _shown(on_event))
     done.trackers.finish()
-    return BenchResult(done.prepared)
+    grid = grid_of(done.prepared)
+    return BenchResult(**vars(results_view(grid, caption_of(done.prepared, grid))), complete=grid.complete)
 
 
 def _shown(to: Callable[..., None] | None) -> Show:
@@ -131,13 +133,7 @@ def _recorded(request: Request, texts: bool = False) -> Prepared:
 @of_recorded
 def report(request: Request, *, view: str = "results") -> View:
     """A view of a table from the store, as `harness report --view` prints it; trains nothing. Its `frame` has every number, unrounded on the metric's own
-    scale; `written(format)` writes it as text, md, latex, csv, json, parquet, html, png, svg or pdf. Other arguments as of `results`.
-
-    >>> import harness
-    >>> done = harness.bench("few_shot", tasks="movies", methods=["ft", "scl"], sizes=20, subsets=[0, 1], seeds=31, set={"fine_tune.steps": 4})
-    >>> harness.report(view="variance").frame["source"].unique().tolist()
-    ['subset', 'seed', 'interaction', 'test items']
-    """
+    scale; `written(format)` writes it as text, md, latex, csv, json, parquet, html, png, svg or pdf. Other arguments as of `results`."""
     if view not in VIEWS:
         raise unknown("view", view, VIEWS, "view")
     prepared = _recorded(request, texts=view in WITH_TEXTS)
@@ -184,13 +180,7 @@ def tune(request: TuneRequest, *, on_trial: Watch | None = None) -> TuneResult:
 
 @of_search
 def tune_plan(request: TuneRequest) -> StudyPlan:
-    """What `tune` with these arguments would run; trains nothing. Of a search its stages, FLOPs and hours are upper bounds.
-
-    >>> import harness
-    >>> left = harness.tune_plan("ft", sampler="random", trials=2, tasks="movies", sizes=20, subsets=0, seeds=31, racing="none")
-    >>> left.points, left.stages
-    (2, 2)
-    """
+    """What `tune` with these arguments would run; trains nothing. Of a search its stages, FLOPs and hours are upper bounds."""
     return prepare_study(request, train=False).plan()
 
 

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 
 from harness.api.arguments import share
 from harness.commands.prepare import Prepared
-from harness.commands.report import caption_of, grid_of
 from harness.commands.seal import seal
 from harness.commands.views import detections_of
 from harness.errors import UserError, naming_arguments
 from harness.planning.data import TableData
 from harness.planning.recipe import Value
-from harness.views.cells import Grid
-from harness.views.table import results_view
 from harness.views.view import View
 
 if TYPE_CHECKING:
@@ -119,38 +116,15 @@ def _row_sets(data: TableData) -> dict[tuple[str, str, str], tuple[int, int] | N
 
 
 @dataclass(frozen=True, repr=False)
-class BenchResult:
-    """A table after its training."""
+class BenchResult(View):
+    """The results of a table after its training, as a view (`harness.report`). `complete`: every cell that can be filled is."""
 
-    _prepared: Prepared
-
-    @cached_property
-    def _grid(self) -> Grid:
-        return grid_of(self._prepared)
-
-    @cached_property
-    def _view(self) -> View:
-        return results_view(self._grid, caption_of(self._prepared, self._grid))
-
-    @cached_property
-    def results(self) -> pd.DataFrame:
-        """As `harness.results`."""
-        return self._grid.results.copy()
+    complete: bool = False
 
     @property
-    def complete(self) -> bool:
-        """Every cell that can be filled is."""
-        return self._grid.complete
-
-    def table(self, format: str = "text") -> str:
-        """The table in `format`: text, md, latex, csv, json or html."""
-        return str(self._view.written(format))
-
-    def __repr__(self) -> str:
-        return self.table()
-
-    def _repr_html_(self) -> str:
-        return self._view._repr_html_()
+    def results(self) -> pd.DataFrame:
+        """As `harness.results`."""
+        return self.frame
 
 
 @dataclass(frozen=True, repr=False)

@@ -71,16 +71,6 @@ def test_a_bench_goes_on_when_nobody_reads_standard_error(monkeypatch: pytest.Mo
             main(["bench", *MOVIES.split()])
 
 
-@pytest.mark.usefixtures("workdir")
-def test_a_closed_standard_error_sends_nothing_to_the_table(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stderr", None)
-    with pytest.raises(TrainingStartedError):
-        main(["bench", *MOVIES.split()])
-    assert capsys.readouterr().out == ""
-
-
 def test_characters_that_the_terminal_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))

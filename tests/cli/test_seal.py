@@ -182,17 +182,6 @@ def test_a_full_training_set_is_one_subset(harness: Harness) -> None:
     said = harness(f"{own} --sizes 0")
     assert "= 2 cells, each from 1 subset x 2 seeds.\n" in said.out, said.err
     assert "; sizes 0; subsets 0; seeds 31 and 42: 4 runs.\n" in said.out
-    both = harness(f"{own} --sizes 8,0").out
-    assert "= 4 cells, each from 3 subsets x 2 seeds; the full training set is one subset.\n" in both
-    assert "; sizes 8 and 0; subsets 0, 1 and 2; seeds 31 and 42: 16 runs.\n" in both
-
-
-def test_a_plan_whose_keys_are_not_known_is_not_sealed(
-    workdir: Path, packaged: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The runs of scl_transfer start from one that is selected first: until then their keys are not known."""
-    words = "plan --table scl_transfer --subsets 0,1,2 --set fine_tune.steps=8 --set max_length=16 --seal"
-    assert "so that the runs have no keys to seal" in command(capsys, *words.split()).err
 
 
 def test_a_run_whose_earlier_stage_diverged_was_run(harness: Harness) -> None:

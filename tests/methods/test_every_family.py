@@ -52,7 +52,7 @@ def test_every_method_trains_or_says_why_not(kind: str, tmp_path: Path, monkeypa
             print(f"{kind}, {method}: {next(reason for *_, reason in plan.skipped)}")
     assert {"ft", "scl"} <= stages.keys()
     done = harness.bench("objectives", set=values, methods=list(stages), **fields)
-    assert done.complete, done.table()
+    assert done.complete, done
     for method, stage in stages.items():
         if definition_of(stage.objective).fitted:
             continue  # no updates, no loss

@@ -66,7 +66,7 @@ def test_from_a_tasks_file_to_an_exported_model(
     }
     for name, values in settings.items():
         done = harness.bench("own", set=VALUES | values, **fields)
-        assert done.complete, done.table()
+        assert done.complete, done
         (key[name],) = set(done.results["key"])
     records = Store(store, create=False).records([*key.values()])
     zero = records[key["zero"]]
