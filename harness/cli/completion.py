@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
 import argcomplete
-from argcomplete.completers import DirectoriesCompleter, FilesCompleter, SuppressCompleter
+from argcomplete.completers import FilesCompleter
 from argcomplete.shell_integration import shellcode
+
+NAMES = {
+    "--table": ("harness.planning.table", "table_names", "", True),
+    "--methods": ("harness.methods", "METHODS", ",+", False),
+    "method": ("harness.methods", "METHODS", "+", False),
+    "--tasks": ("harness.tasks.task", "TASKS", ",", True),
+}
+"""By flag: the module and the name of what it takes, characters between several, and whether a file may be named too."""
 
 
 def script() -> str:
@@ -20,46 +27,30 @@ def script() -> str:
 def complete(parser: argparse.ArgumentParser) -> None:
     """Write the completions of the line that the shell gave, and end the process."""
     attach(parser)
-    argcomplete.autocomplete(parser, always_complete_options="long", default_completer=SuppressCompleter())
+    argcomplete.autocomplete(parser, always_complete_options="long")
 
 
 def attach(parser: argparse.ArgumentParser) -> None:
-    """Give each argument its completer, by its name or by its metavar."""
+    """Give each argument of names its completer; any other value may be a file."""
     for action in parser._actions:
         for command in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
             attach(command)
         name, metavar = (action.option_strings or [action.dest])[-1], str(action.metavar)
-        choices = Names(metavar.split("|")) if "|" in metavar else None
-        if completer := choices or COMPLETERS.get(name, METAVARS.get(metavar)):
-            action.completer = completer  # type: ignore[attr-defined]
+        if name in NAMES or "|" in metavar:
+            action.completer = Names(name, metavar.split("|"))  # type: ignore[attr-defined]
 
 
 class Names:
-    """Completes names, or those of a table 'MODULE:NAME' that is imported only then. `separators`: characters between several of them;
-    `files`: a completer of paths, offered too."""
+    """Completes the names that an argument takes, which are looked up only then, and paths where it takes them."""
 
-    def __init__(self, names: Iterable[str] | str, separators: str = "", files: Any = None) -> None:
-        self.names, self.separators, self.files = names, separators, files
+    def __init__(self, name: str, choices: list[str]) -> None:
+        self.name, self.choices = name, choices
 
     def __call__(self, prefix: str, **_: Any) -> list[str]:
-        names: Any = self.names
-        if isinstance(names, str):
-            module, name = names.split(":")
-            found: Any = getattr(import_module(module), name)
-            names = found("benchmarks") if callable(found) else found
-        start = max((prefix.rfind(mark) for mark in self.separators), default=-1) + 1
-        return [prefix[:start] + name for name in names] + (
-            [] if self.files is None or start else [*self.files(prefix)]
-        )
-
-
-_YAML, _FOLDERS = FilesCompleter(("yaml", "yml")), DirectoriesCompleter()
-METAVARS: dict[str, Any] = {"FILE": FilesCompleter(), "FOLDER": _FOLDERS, "URI": _FOLDERS}
-COMPLETERS: dict[str, Any] = {
-    "--table": Names("harness.yaml_files:packaged_files", files=_YAML),
-    "--methods": Names("harness.methods:METHODS", ",+"),
-    "method": Names("harness.methods:METHODS", "+"),
-    "--tasks": Names("harness.tasks.task:TASKS", ",", _YAML),
-    "--with": _YAML,
-    "model": _FOLDERS,
-}
+        if self.name not in NAMES:
+            return self.choices
+        module, name, separators, files = NAMES[self.name]
+        start = max((prefix.rfind(mark) for mark in separators), default=-1) + 1
+        names: Any = getattr(import_module(module), name)
+        found = [prefix[:start] + each for each in (names() if callable(names) else names)]
+        return found + ([*FilesCompleter(("yaml", "yml"))(prefix)] if files and not start else [])
