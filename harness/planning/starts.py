@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from harness.methods.definition import HEAD
@@ -18,14 +17,12 @@ SELECTED = "the run selected on dev of "
 def best_run(runs: Sequence[Run], records: Mapping[str, Record]) -> Run | None:
     """Of the runs that were trained the one with the best dev score by its selection; of equal ones the first in the plan, whichever
     ended first. `records`: how each ended, by the key of its last stage; None where none of them was trained."""
-    best, highest = None, -math.inf
+    scored = []
     for run in runs:
         record, selection = records.get(run.stage.key), run.stage.selection
-        if record is not None and record.status == "done" and selection is not None:
-            dev = record.dev_scores[selection.metric]
-            if best is None or dev > highest:
-                best, highest = run, dev
-    return best
+        if record and record.status == "done" and selection:
+            scored.append((record.dev_scores[selection.metric], run))
+    return max(scored, key=lambda each: each[0])[1] if scored else None
 
 
 def starts_of(resolved: ResolvedTable, store: Store, digests: Mapping[str, str]) -> dict[str, Parent | str]:

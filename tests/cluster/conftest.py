@@ -105,12 +105,6 @@ class Ended:
     def table(self) -> dict[str, Any]:
         return table_of(self.out)
 
-    @property
-    def done(self) -> int:
-        """How many stages it trained."""
-        line = [line for line in self.err.splitlines() if "stages in " in line][-1]
-        return int(re.findall(r"(\d+) done(?! before)", line)[0])
-
 
 Bench = Callable[..., Ended]
 """(folder, command line, exit status it must end with) -> what it printed."""
