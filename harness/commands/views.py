@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -135,6 +134,13 @@ def costs_of(prepared: Prepared, grid: Grid) -> View:
     return costs(grid, of_runs, sizes if len(plan.encoders) > 1 else {})
 
 
+def curves_of(prepared: Prepared, grid: Grid) -> View:
+    """The learning curves of the runs."""
+    stages = {run.stage.key: run.stage for run in prepared.plan.runs}
+    curves = {key: learning_curve(record, stages[key])[1] for key, record in prepared.store.each(stages)}
+    return curves_view(grid, prepared.plan.runs, curves)
+
+
 VIEWS: Mapping[str, Callable[[Prepared, Grid], View]] = {
     "results": lambda prepared, grid: results_view(grid, caption_of(prepared, grid)),
     "notes": lambda prepared, grid: notes_view(grid, caption_of(prepared, grid)),
@@ -152,34 +158,28 @@ WITH_TEXTS = ("variance", "examples")
 """Those that read the data of the runs, where they are at hand."""
 
 
+PAGE: Mapping[str, Callable[[Prepared, Grid], View]] = {
+    "Comparisons": differences_of,
+    "Figure": VIEWS["figure"],
+    "Learning curves": curves_of,
+    "Variance": variance_of,
+    "Test examples": lambda prepared, grid: examples(prepared.plan, prepared.store, grid, with_texts=False),
+    "Classes": VIEWS["classes"],
+    "Cost": costs_of,
+}
+"""What a page shows after the table, where there is any of it, by title; a page may be passed on, and has no texts."""
+
+
 def page_of(prepared: Prepared, grid: Grid, caption: Caption, url: str | None) -> str:
     """The page of a table. `url`: the store as the user named it."""
-    request, r = replace(prepared.request, preset=prepared.resolved.preset), prepared.resolved
+    request = replace(prepared.request, preset=prepared.resolved.preset)
     again = f"{command(request, 'report', url)} --format html --out {Path(request.table).stem}.html"
     views: dict[str, View | str] = {}
-    try:
-        views["Comparisons"] = differences_of(prepared, grid)
-    except UserError as error:
-        views["Comparisons"] = f"No comparison: {str(error).removeprefix('compare: ')}"
-    if r.table.figure:
-        views["Figure"] = figure_view(grid)
-    views["Learning curves"] = _curves_of(prepared, grid)
-    split = variance_of(prepared, grid)
-    views["Variance"] = (
-        split if len(split.frame) else "No cell has two runs that are done: there is no variance to split."
-    )
-    with contextlib.suppress(UserError):
-        views["Test examples"] = examples(
-            prepared.plan, prepared.store, grid, with_texts=False
-        )  # a page may be passed on
-    if len((classes := classes_view(prepared.plan, prepared.store, grid)).frame):
-        views["Classes"] = classes
-    views["Cost"] = costs_of(prepared, grid)
+    for title, view in PAGE.items():
+        try:
+            found = view(prepared, grid)
+        except UserError as error:
+            views |= {title: f"No comparison: {str(error).removeprefix('compare: ')}"} if view is differences_of else {}
+        else:
+            views |= {title: found} if len(found.frame) or view is differences_of else {}
     return results_page(grid, caption, views, [*map(without_folders, (command(request, "bench", url), again))])
-
-
-def _curves_of(prepared: Prepared, grid: Grid) -> View:
-    """The learning curves of the runs."""
-    stages = {run.stage.key: run.stage for run in prepared.plan.runs}
-    curves = {key: learning_curve(record, stages[key])[1] for key, record in prepared.store.each(stages)}
-    return curves_view(grid, prepared.plan.runs, curves)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -191,39 +191,23 @@ def _verdict_lines(grid: Grid) -> list[str]:
     counts = Counter[str](cell.verdict for _, cell in cells)
     order = ("agrees", "higher", "lower", "incomplete", "not comparable")
     lines = ["Against the paper: " + ", ".join(f"{counts[v]} {v}" for v in order if counts[v]) + "."]
-    if counts.keys() & {"agrees", "higher", "lower"}:
-        lines.append(_interval_line(grid.resolved, [cell for _, cell in cells if cell.half_width is not None]))
+    halves = [cell.half_width for _, cell in cells if cell.half_width is not None]
+    if halves:
+        lines.append(
+            f"Agrees: the difference lies within its interval over crossed subsets and seeds, ±{in_points(max(halves))} points at most; all intervals hold "
+            f"together with 95 % for the {counted(family(grid.resolved), 'number')} of the paper that can be compared, for this test set."
+        )
     for verdict in ("higher", "lower"):
         found = [
-            f"{row} {grid.title(column)} {_short_size(size)} ({in_points(cell.value - cell.paper, sign=True)}, "
-            f"interval ±{in_points(cell.half_width)})"
+            f"{row} {grid.title(column)} {_short_size(size)} ({in_points((cell.value or 0) - (cell.paper or 0), sign=True)}, "
+            f"interval ±{in_points(cell.half_width or 0)})"
             for (size, row, column), cell in cells
             if cell.verdict == verdict
-            and cell.value is not None
-            and cell.paper is not None
-            and cell.half_width is not None
         ]
-        if found:
-            lines.append(f"{verdict.capitalize()} than the paper: {'; '.join(found)}.")
+        lines += [f"{verdict.capitalize()} than the paper: {'; '.join(found)}."] if found else []
     why = Counter(reason for _, cell in cells for reason in cell.why)
-    if why:
-        lines.append(
-            "Not comparable: " + "; ".join(f"{reason} ({counted(n, 'cell')})" for reason, n in why.items()) + "."
-        )
-    return lines
-
-
-def _interval_line(r: ResolvedTable, judged: Sequence[Cell]) -> str:
-    """What the intervals of verdicts are, and how wide the widest is."""
-    printed = sum(cell.paper_spread is not None for cell in judged)
-    spreads = [(printed, "its printed standard deviation says"), (len(judged) - printed, "ours")]
-    theirs = " or ".join(f"as {words} ({counted(number, 'cell')})" for number, words in spreads if number)
-    widest = max(cell.half_width or 0.0 for cell in judged)
-    return (
-        f"Agrees: the difference lies within its interval over crossed subsets and seeds, ±{in_points(widest)} points at most; the intervals hold "
-        f"together with 95 % for the {counted(family(r), 'number')} of the paper that can be compared. The paper's mean is taken to be as uncertain {theirs}; "
-        "sampling of the test set is not included."
-    )
+    reasons = "; ".join(f"{reason} ({counted(n, 'cell')})" for reason, n in why.items())
+    return [*lines, *([f"Not comparable: {reasons}."] if why else [])]
 
 
 def footnotes(grid: Grid) -> tuple[dict[Note, str], list[str]]:

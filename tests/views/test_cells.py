@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import random
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +19,7 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.table import table_names
 from harness.scores import Result
 from harness.views.caption import Caption, note_lines
-from harness.views.cells import Grid, family
+from harness.views.cells import family
 from harness.views.ranks import ranks_view
 
 CAPTION = Caption(num_runs=9, hardware=("CPU b", "CPU a"))
@@ -177,27 +174,6 @@ def test_an_interval_has_the_effect_of_the_seeds() -> None:
     assert cell.verdict == "agrees"
 
 
-def test_a_table_that_is_reproduced_exactly_has_no_false_verdict() -> None:
-    """Subsets and runs with the variances that the paper's standard deviations are made of; the paper's own means are one draw of them."""
-    r = resolve_table("few_shot", "paper", methods=("FT", "TAPT", "CMLM"))
-    rng = np.random.default_rng(0)
-
-    def drawn(sd: float) -> Any:
-        return np.sqrt(sd**2 / 2) * (rng.normal(size=(5, 1)) + rng.normal(size=(5, 3)))
-
-    tables_with_one = 0
-    for _ in range(10):
-        runs = []
-        for size, row, column in itertools.product(r.sizes, r.printed_rows, r.columns):
-            paper, spread = r.paper_value(size, row, column) or (0.0, 0.0)
-            scores = paper - drawn(spread or 0.0).mean() + drawn(spread or 0.0)
-            runs += [result(r, row, size, column, s, t, float(scores[s, r.seeds.index(t)])) for s, t in r.replicates]
-        counts = Counter(cell.verdict for cell in filled(r, runs, rows_of(r)).cells.values() if cell.verdict)
-        assert counts["agrees"] + counts["higher"] + counts["lower"] >= 42
-        tables_with_one += counts["higher"] + counts["lower"] > 0
-    assert tables_with_one <= 1
-
-
 def test_runs_with_one_score_get_a_verdict_from_a_printed_spread_alone() -> None:
     printed, none = resolved(tasks=("sst2",), sizes=(1000,)), resolve_table("full_size", "paper", tasks=("sst2",))
     cell = filled(printed, constant(printed, "FT", 0.001, noise=0), {"sst2": 372}).cells[1000, "FT", "sst2"]
@@ -263,48 +239,6 @@ def test_tables_show_points_with_two_decimals_and_the_papers_row() -> None:
     assert "(ddof 1) over 5 subsets x 3 seeds" in text
     assert "9 training runs on 2 kinds of machines." in text
     assert "(paper)" not in render(filled(resolved("laptop"), []), CAPTION, "text")
-
-
-def grid_with_specials() -> Grid:
-    r = resolved(methods=("FT",), sizes=(20,))
-    return filled(
-        r, [replace(x, status="failed", test=None, reason="a_b & 5% {x} \\y ~^# $1 [q] 漢") for x in results(r)]
-    )
-
-
-def test_latex_has_a_cell_a_column_and_no_loose_specials() -> None:
-    text = render(grid_with_specials(), CAPTION, "latex")
-    assert "LuaLaTeX" in text
-    assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")
-    body = text[text.index("\\begin{table}") : text.index("\\end{table}")]
-    between = text[text.index("\\end{table}") : text.rindex("\\begin{table}")]
-    assert all(line.startswith("% ") for line in between.splitlines()[1:] if line)
-    assert not re.search(r"(?<!\\)[%#_^~]", body.replace("tab:few_shot", ""))
-    assert not re.search(r"\\\\\n?[\[*]", body)
-    assert all(
-        line.count("&") - line.count("\\&") == 3 for line in body.split("\n") if line.startswith(("FT", "Method"))
-    )
-    assert set(re.findall(r"\\([a-z]+rule)", body)) == {"toprule", "midrule", "bottomrule"}
-
-
-def test_markdown_rows_have_one_cell_a_column() -> None:
-    r = resolved(average=True)
-    text = render(filled(r, messy(r), rows_of(r)), CAPTION, "md")
-    lines = [line for line in text.partition("Settings")[0].split("\n") if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {6}
-    assert len({len(line) for line in lines[:7]}) == 1
-
-
-def test_json_holds_every_number_unrounded() -> None:
-    r = resolved(average=True)
-    runs = messy(r)
-    grid = filled(r, runs, rows_of(r))
-    body = json.loads(render(grid, CAPTION, "json"))
-    for record in body["cells"]:
-        cell = grid.cells[record["size"], record["row"], record["column"]]
-        for name in ("value", "spread", "spread_between", "without_collapsed", "paper", "paper_spread", "half_width"):
-            assert record[name] == getattr(cell, name)
-    assert len(body["cells"]) == len(grid.cells)
 
 
 @pytest.mark.parametrize("table", [name for name in table_names() if name != "own"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -267,14 +266,6 @@ def test_what_is_skipped_is_not_in_the_family_and_what_is_missing_is() -> None:
     assert differences(filled(r, runs, skipped={("TAPT", "rte"): "no texts"})).about["family"] == 4
     assert differences(filled(r, runs, skipped={("FT", "rte"): "no texts"})).about["family"] == 2
     assert resolutions(filled(r, runs, skipped={("TAPT", "rte"): "no texts"}))[1] == 4
-
-
-def test_frames_hold_every_number_unrounded() -> None:
-    r = resolved()
-    found = differences(filled(r, results(r)))
-    read = json.loads(str(found.written("json")))
-    for name in ("difference", "low", "p_holm", "sentence"):
-        assert [record[name] for record in read["comparisons"]] == found.frame[name].tolist()
 
 
 def right_or_wrong(r: ResolvedTable, rows: tuple[str, ...] = ROWS) -> tuple[list[Result], Answers]:

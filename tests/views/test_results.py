@@ -10,11 +10,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from requested import resolve_table
-from views.runs import OWNER, commit
+from views.runs import commit
 
 import harness
 from harness import scores as results
@@ -86,17 +85,6 @@ def test_one_run_of_mnli_gives_two_columns_from_its_two_test_sets(plan: Plan, st
     assert on_dev not in (found["mnli"].test, found["mnli_mm"].test)
 
 
-def test_a_perfect_and_a_hopeless_run(plan: Plan, store: Store) -> None:
-    stage = next(r.stage for r in plan.runs if r.task == "cola")
-    gold = np.array([0, 1] * 10)
-    right = np.stack([1.0 - gold, gold], axis=1).astype(np.float32)
-    assert stage.data.dev
-    record = Record(stage.key, "done", predictions={stage.data.tests[0].digest: Predictions({"logits": right}, gold)})
-    store.lease(stage.key, OWNER)
-    store.commit(stage, record, OWNER)
-    assert [r.test for r in own_rows(plan, store)] == [1.0]
-
-
 def test_what_was_never_tried_is_left_out(plan: Plan, store: Store) -> None:
     assert own_rows(plan, store) == []
     first = plan.runs[0]
@@ -104,13 +92,6 @@ def test_what_was_never_tried_is_left_out(plan: Plan, store: Store) -> None:
         commit(store, ancestor)
     # of the runs one is done now
     assert [(r.row, r.column, r.seed) for r in own_rows(plan, store)] == [(first.row, "cola", first.seed)]
-
-
-def test_a_store_that_does_not_exist_has_no_results(plan: Plan, tmp_path: Path) -> None:
-    nowhere = Store(f"sqlite:///{tmp_path}/none/harness.db", create=False)
-    assert own_rows(plan, nowhere) == []
-    assert hardware(nowhere.records(plan.stages).values()) == ()
-    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged"])
@@ -152,11 +133,6 @@ def test_a_done_run_counts_whatever_became_of_its_parent(plan: Plan, store: Stor
     commit(store, run.stage)
     found = own_rows(plan, store)
     assert [r.status for r in found] == ["done"]
-
-
-def test_collapse_is_passed_on(plan: Plan, store: Store) -> None:
-    commit(store, plan.runs[0].stage, collapsed=True)
-    assert [r.collapsed for r in own_rows(plan, store)] == [True]
 
 
 def test_two_rows_of_one_computation_share_a_record(store: Store) -> None:

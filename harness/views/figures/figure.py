@@ -130,26 +130,21 @@ def _panel(axes: Any, points: pd.DataFrame, shown: Figure) -> None:
     for row, at, stroke in zip(references["row"], references["value"], strokes, strict=False):
         if not math.isnan(at):
             axes.axhline(at, color=MUTED, linewidth=1, linestyle=stroke, label=row)
-    places = sorted(set(curves["x"]))
-    if shown.log:
-        _log_ticks(axes, places)
-    elif shown.x == HOURS:
+    if shown.x == HOURS:
         axes.locator_params(axis="x", nbins=5)
-    elif all(right - left > CLOSE * (places[-1] - places[0]) for left, right in itertools.pairwise(places)):
-        axes.set_xticks(places)
-    else:  # their labels would overlap
-        axes.locator_params(axis="x", nbins=5)
-        axes.xaxis.set_major_formatter("{x:,.0f}")
+    else:
+        _ticks(axes, sorted(set(curves["x"])), shown.log)
 
 
-def _log_ticks(axes: Any, places: list[float]) -> None:
-    """A logarithmic axis with a tick at each place that is not close to the tick before."""
+def _ticks(axes: Any, places: list[float], log: bool) -> None:
+    """A tick at each place that is not close to the tick before."""
     from matplotlib.ticker import NullLocator
 
-    ticks: list[float] = []
+    scale, ticks = (math.log if log else float), list[float]()
     for place in places:
-        if not ticks or math.log(place / ticks[-1]) > CLOSE * math.log(places[-1] / places[0]):
+        if not ticks or scale(place) - scale(ticks[-1]) > CLOSE * (scale(places[-1]) - scale(places[0])):
             ticks.append(place)
-    axes.set_xscale("log")
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+    if log:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(ticks, [f"{tick:,.0f}" if tick >= 1000 else f"{tick:g}" for tick in ticks])
