@@ -39,7 +39,6 @@ def _label(default: Any = "") -> Any:
 
 @cache
 def _fields_of(kind: type[Any]) -> tuple[tuple[str, Any, str], ...]:
-    """(name, neutral value or MISSING, declared type) of the hashed fields of a dataclass, by name."""
     hashed = [f for f in fields(kind) if not f.metadata.get("label")]
     return tuple(sorted((f.name, f.metadata.get("neutral", MISSING), str(f.type)) for f in hashed))
 
@@ -259,7 +258,6 @@ class Stage:
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder at the root of the chain."""
         return self.init if isinstance(self.init, Encoder) else self.init.stage.encoder
 
     def with_encoder(self, encoder: Encoder) -> Stage:
@@ -270,7 +268,6 @@ class Stage:
 
     @property
     def chain(self) -> tuple[Stage, ...]:
-        """From the root to this stage."""
         return (*(self.parent.chain if self.parent else ()), self)
 
     @property

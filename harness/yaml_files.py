@@ -138,7 +138,6 @@ def load_named(name_or_path: str | Path, model: type[M], folder: str, kind: str,
 
 @functools.cache
 def _load_packaged(path: Path, model: type[BaseModel]) -> BaseModel:
-    """Packaged files do not change while a command runs, and a list of spaces reads each table many times."""
     return load_yaml(path, model)
 
 

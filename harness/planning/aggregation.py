@@ -63,14 +63,9 @@ class Summary:
     scores: list[float]
 
 
-def mean_of_runs(scores: pd.DataFrame, k: int) -> Summary:
+def _of_runs(center: Callable[[Sequence[float]], float], scores: pd.DataFrame) -> Summary:
     values = scores["test"].tolist()
-    return Summary(mean(values), values)
-
-
-def median_of_runs(scores: pd.DataFrame, k: int) -> Summary:
-    values = scores["test"].tolist()
-    return Summary(statistics.median(values), values)
+    return Summary(center(values), values)
 
 
 def top_k_by_dev(scores: pd.DataFrame, k: int) -> Summary:
@@ -78,8 +73,7 @@ def top_k_by_dev(scores: pd.DataFrame, k: int) -> Summary:
     a dev score."""
     if scores["dev"].isna().any():
         raise ValueError("a rule that selects by dev needs the dev score of every run")
-    values = scores.sort_values("dev", ascending=False, kind="stable")["test"].head(k).tolist()
-    return Summary(mean(values), values)
+    return _of_runs(mean, scores.sort_values("dev", ascending=False, kind="stable").head(k))
 
 
 @dataclass(frozen=True)
@@ -96,8 +90,10 @@ class Rule:
 
 
 RULES: Mapping[str, Rule] = {
-    "mean": Rule(mean_of_runs, "mean"),
-    "median": Rule(median_of_runs, "median", "a median takes no standard deviation"),
+    "mean": Rule(lambda scores, k: _of_runs(mean, scores), "mean"),
+    "median": Rule(
+        lambda scores, k: _of_runs(statistics.median, scores), "median", "a median takes no standard deviation"
+    ),
     "best": Rule(
         lambda scores, k: top_k_by_dev(scores, 1), "run that is best on dev", "one run has no standard deviation"
     ),
@@ -136,16 +132,24 @@ class Aggregation(Strict):
         for key, name in rules.items():
             if name not in RULES:
                 raise MisplacedError([key], str(unknown("rule", name, RULES)))
-        takes_k = [name for name in rules.values() if RULES[name].takes_k]
-        if bool(takes_k) != (self.k is not None):
-            rule = f"{takes_k[0]} needs k, how many runs count" if takes_k else "only a rule like top_k has a k"
-            raise MisplacedError(["k"], rule)
-        if RULES[self.center].no_spread and self.spread != "none":
-            raise MisplacedError(["spread"], f"{RULES[self.center].no_spread}; set spread: none")
-        if self.select_by is not None and self.select == "none":
-            raise MisplacedError(["select_by"], "nothing is selected; add select: per_task or per_subset")
-        if self.average_over is not None and self.average == "none":
-            raise MisplacedError(["average_over"], "there is no Avg; add average: per_replicate or of_cells")
+        takes_k, no_spread = [name for name in rules.values() if RULES[name].takes_k], RULES[self.center].no_spread
+        rule = f"{takes_k[0]} needs k, how many runs count" if takes_k else "only a rule like top_k has a k"
+        for key, wrong, why in (
+            ("k", bool(takes_k) != (self.k is not None), rule),
+            ("spread", no_spread and self.spread != "none", f"{no_spread}; set spread: none"),
+            (
+                "select_by",
+                self.select_by and self.select == "none",
+                "nothing is selected; add select: per_task or per_subset",
+            ),
+            (
+                "average_over",
+                self.average_over is not None and self.average == "none",
+                "there is no Avg; add average: per_replicate or of_cells",
+            ),
+        ):
+            if wrong:
+                raise MisplacedError([key], why)
         return self
 
     @property

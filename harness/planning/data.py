@@ -24,10 +24,9 @@ from harness.tasks.task import Task
 @dataclass(frozen=True)
 class TaskData:
     """One task's evaluation sets as row sets: dev (of the first training set, where each has its own), tests by evaluation name.
-    `note`: why they are not the paper's.
 
-    `unlabelled`: texts that the task names besides. `origin`: which rows of the source they are, as 'dev 72 and test 28 of the 100 rows of validation'; empty while not read.
-    Of a task of the user's that was read, `labels`: of its labelled rows those of each class, or the lowest and the highest score; `rare`: see
+    `note`: why they are not the paper's. `origin`: which rows of the source they are; empty while not read. `unlabelled`: texts that the task
+    names besides. Of a task of the user's that was read, `labels`: rows of each class, or the lowest and the highest score; `rare`: see
     `EvaluationSets`; `skipped`: bad rows that were left out; `counts`: rows by class name, of dev and of each test set.
     """
 
@@ -45,9 +44,9 @@ class TaskData:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """One training set: its labelled rows, with the back-translations that augment them, the texts that post-training reads (the same rows without labels, those and further
-    ones, or the unlabelled texts of the task), their back-translations (None where there can be none), and the dev set that its runs select on.
-    `drawn`: the number of labelled rows without augmentation, which epochs count. `standardised`: see `Data`."""
+    """One training set: its labelled rows, with the back-translations that augment them, the texts that post-training reads, their
+    back-translations (None where there can be none), and the dev set that its runs select on. `drawn`: labelled rows without augmentation,
+    which epochs count. `standardised`: see `Data`."""
 
     labelled: RowSet
     texts: RowSet
@@ -61,10 +60,10 @@ class TrainingSet:
 class TableData:
     """The data of a table: enough to make its runs for any hyperparameters without reading again.
 
-    `training` by (task, size, subset, number of texts, 0 for its own, augmentation); `located`: encoders by the names that rows have for
-    them, `mlm_heads`: where stages that use an MLM head start from instead, for those without a usable one; `corpora` of pre-training by part,
-    empty without it; `views` and `untranslated` of the translation, `unaugmented`: why training sets cannot be augmented so, by augmentation.
-    `starts`: of each row that starts from another run the weights of the selected one, or why there are none; a row is left out before that.
+    `training` by (task, size, subset, number of texts, 0 for its own, augmentation); `located`: encoders by the names that rows have for them;
+    `mlm_heads`: where stages that use an MLM head start from instead; `corpora` of pre-training by part; `views` and `untranslated` of the
+    translation; `unaugmented`: why training sets cannot be augmented so. `starts`: of each row that starts from another run the weights of the
+    selected one, or why there are none; a row is left out before that.
     """
 
     tasks: Mapping[str, TaskData]
@@ -139,7 +138,6 @@ def _unsuited(leaf: Stage, located: Located, trains_head: bool) -> str | None:
 
 
 def _check_head(resolved: ResolvedTable, row: Row, start: Encoder | Parent | None, task: Task) -> None:
-    """Raises UserError where runs would start from a classification head with another number of outputs."""
     if not isinstance(start, Parent) or HEAD not in start.parts:
         return
     before, kind = start.stage.data.kind, task.kind

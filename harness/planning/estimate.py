@@ -39,7 +39,6 @@ def calibrate(ended: Iterable[Record], encoder: str, device: str) -> Calibration
 
 @functools.cache
 def _probe() -> float:
-    """FLOP/s of a matrix product on one core."""
     import numpy as np
     from threadpoolctl import threadpool_limits
 

@@ -85,7 +85,6 @@ def _unknown(override: Override, methods: Sequence[str]) -> UserError:
 
 
 def _changed(model: M, override: Override, name: str, others: Iterable[str] = ()) -> M:
-    """The model with the value of an override as its field `name`. `others`: fields that the group of the key has besides."""
     if name not in type(model).model_fields:
         known = [f"{override.path[0]}.{field}" for field in (*type(model).model_fields, *others)]
         raise unknown("key", override.key, known, override.place)

@@ -89,7 +89,6 @@ def settings(point: PointFile, places: Places, row: str) -> tuple[Override, ...]
 
 
 def _alone(override: Override, row: str) -> Override:
-    """The same for one row, where rows can differ in it."""
     return override if table_wide(override.path) else replace(override, row=row)
 
 
@@ -141,7 +140,6 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
 
 
 def _taking(request: Request, values: Mapping[str, Any], places: Places) -> Request:
-    """The request with values of a point's target."""
     origins = {name: places("target", name) for name in values}
     return replace(request, **values, origins={**request.origins, **origins})
 

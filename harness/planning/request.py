@@ -55,7 +55,6 @@ class Override:
 
     @property
     def text(self) -> str:
-        """KEY=VALUE or ROW:KEY=VALUE, as `--set` reads it back."""
         return f"{f'{self.row}:' if self.row else ''}{self.key}={format_value(self.value)}"
 
     @property
@@ -90,7 +89,6 @@ def _parts(value: Any) -> Any:
 
 
 def _joined(value: Any) -> Any:
-    """Several encoders as one text."""
     several = isinstance(value, Iterable) and not isinstance(value, str)
     return ",".join(map(str, value)) if several else value
 

@@ -119,7 +119,6 @@ def _drawn(rows: Sequence[Row], draws: int) -> tuple[Row, ...]:
 
 
 def _design(table: Table, preset: Preset, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Sizes, subsets and seeds. Raises UserError for one that the table does not have."""
     sizes = preset.sizes if preset.sizes is not None else table.sizes
     if request.sizes is not None:
         for size in request.sizes if table.sizes else ():
@@ -192,7 +191,6 @@ def _columns(
 
 
 def _check_starts(resolved: ResolvedTable) -> None:
-    """Raises UserError where a row that starts from a selected run does more than fine-tune."""
     for row in resolved.continued:
         if row.pre_train or any(not METHODS[part].labelled for part in row.parts if part in METHODS):
             raise UserError(
@@ -202,7 +200,6 @@ def _check_starts(resolved: ResolvedTable) -> None:
 
 
 def _check_k(resolved: ResolvedTable) -> None:
-    """Raises UserError where a cell has fewer runs than its rule takes."""
     configurations = min(map(len, resolved.printed_rows.values())) if resolved.aggregate.select == "none" else 1
     runs = min(len(resolved.replicates_at(size)) for size in resolved.sizes) * configurations
     if (resolved.aggregate.k or 0) > runs:

@@ -35,7 +35,6 @@ Part = tuple[float, float]
 
 
 def encoder_titles(names: Sequence[str]) -> dict[str, str]:
-    """What rows call their encoders: the last part of a folder or a hub id, where that names one alone."""
     short = [name if name.startswith(NEW) else name.rstrip("/").rpartition("/")[2] for name in names]
     return dict(zip(names, short if len(set(short)) == len(short) else names, strict=True))
 
@@ -44,11 +43,9 @@ def encoder_titles(names: Sequence[str]) -> dict[str, str]:
 class ResolvedTable:
     """A table as it is run: flat and frozen.
 
-    `encoders`: one or several, with what the table has under each; `rows`: those of the first encoder, then of the next.
-    `columns` by id, in order; `subsets` indices; `sizes` total labelled examples, 0 the full training set; `mlm_head`:
-    the MLM stage for an encoder without a usable MLM head; `num_workers` train one stage together, which is no part of what
-    is computed; `file`: the table's, '' where it is packaged; `protocol`: the table's, or another that the request names; `starts_from`: what
-    all runs start from.
+    `encoders`: with what the table has under each; `rows`: those of the first encoder, then of the next. `columns` by id; `subsets` indices;
+    `sizes` total labelled examples, 0 the full training set; `mlm_head`: the MLM stage for an encoder without a usable head; `num_workers`
+    train one stage together, which is no part of what is computed; `file`: the table's, '' where it is packaged.
     """
 
     table: Table
@@ -73,12 +70,10 @@ class ResolvedTable:
 
     @property
     def encoder(self) -> str:
-        """The names of its encoders, comma-separated."""
         return ",".join(each.name for each in self.encoders)
 
     @property
     def encoder_titles(self) -> tuple[str, ...]:
-        """What the names of rows call their encoders; none where there is one."""
         return tuple(each.title for each in self.encoders) if len(self.encoders) > 1 else ()
 
     @property
@@ -88,11 +83,8 @@ class ResolvedTable:
     def rows_under(self, encoder: UnderEncoder) -> tuple[ResolvedRow, ...]:
         return tuple(row for row in self.rows if row.encoder == encoder.name)
 
-    # ----------------------------------------------------------------------------------------- beside the paper's
-
     @cached_property
     def uses(self) -> dict[str, tuple[Use, ...]]:
-        """The values that the chosen rows use under each encoder, and no more."""
         return {each.name: self._uses(each) for each in self.encoders}
 
     def _uses(self, under: UnderEncoder) -> tuple[Use, ...]:
@@ -122,11 +114,10 @@ class ResolvedTable:
         return tuple(made)
 
     def _reach(self, under: UnderEncoder) -> dict[str, tuple[Any, tuple[str, ...]]]:
-        """The values of recipes by path, each with the chosen tasks on which a row takes it: on the others all rows set their own."""
         found: dict[str, tuple[Any, tuple[str, ...]]] = {}
         rows = [(row, replaced((*row.recipe.values, *row.tuned))) for row in self.rows_under(under)]
         specs = {task: spec for spec in self.table.task_recipes for task in spec.tasks}
-        for phase in self.phases:
+        for phase in phases_of(self.rows):
             trained = [(row, own) for row, own in rows if phase in phases_of((row,))]
             for task in self.tasks:
                 of_rows = [own for row, own in trained if self.takes(row, task)]
@@ -196,26 +187,20 @@ class ResolvedTable:
         pair = self.table.paper.get(size, {}).get(row, {}).get(column)
         return None if pair is None else self.table.paper_unit.converted(pair)
 
-    # ------------------------------------------------------------------------------------------------- the design
-
     @property
     def size_unit(self) -> str:
-        """What its sizes count."""
         return protocol_named(self.protocol).size_unit
 
     @property
     def scores_dev(self) -> bool:
-        """Whether dev is also what is scored."""
         return protocol_named(self.protocol).scores_dev
 
     @property
     def scored_set(self) -> str:
-        """What the scores shown are on: 'test set' or 'development set'."""
         return "development set" if self.scores_dev or self.aggregate.scores == "dev" else "test set"
 
     @property
     def replicates(self) -> tuple[tuple[int, int], ...]:
-        """The crossed design: every (subset, seed), subsets slowest."""
         return tuple((subset, seed) for subset in self.subsets for seed in self.seeds)
 
     def is_drawn(self, size: int) -> bool:
@@ -241,8 +226,6 @@ class ResolvedTable:
             for replicate in self.replicates_at(size)
         ]
 
-    # ----------------------------------------------------------------------------------------------------- rows
-
     @property
     def trained_rows(self) -> tuple[ResolvedRow, ...]:
         """The rows without those of another system, whose method is none of ours."""
@@ -250,7 +233,6 @@ class ResolvedTable:
 
     @property
     def titles(self) -> dict[str, str]:
-        """The printed row of each row, by its name."""
         return {row.name: row.title for row in self.rows}
 
     @cached_property
@@ -310,8 +292,6 @@ class ResolvedTable:
         found |= {} if row.pre_train_step is None else {"pre_train_step": self.pre_train_step(row)}
         return found | row.model_dump(include={"pre_train_fraction", "unlabelled"}, exclude_none=True)
 
-    # --------------------------------------------------------------------------------------------------- averages
-
     @property
     def _groups(self) -> list[tuple[str, ...]]:
         given = self.aggregate.average_over
@@ -325,45 +305,31 @@ class ResolvedTable:
 
     @property
     def has_whole_average(self) -> bool:
-        """Whether the Avg here is over the same columns as the table's."""
         if self.aggregate.average_over is None:
             return self.columns.keys() == self.table.columns.keys()
         return all(column in self.columns for group in self._groups for column in group)
 
     @property
     def averages(self) -> dict[str, tuple[str, ...]]:
-        """The rows that are means of others, of which all are here."""
         titles = self.printed_rows
         return {name: rows for name, rows in self.table.averages.items() if all(row in titles for row in rows)}
 
-    # -------------------------------------------------------------------------------------------- back-translation
-
     @property
     def translates(self) -> bool:
-        """Some row reads back-translations."""
         return self.contrasts_views or bool(self.augmentations)
 
     @property
     def contrasts_views(self) -> bool:
-        """Some row contrasts back-translations of a text."""
         parts = {part for row in self.rows for part in row.parts}
         return any(METHODS[part].translates for part in parts if part in METHODS)
 
     @property
     def augmentations(self) -> tuple[Augment, ...]:
-        """How rows augment their training sets, each way once."""
         return tuple(dict.fromkeys(row.augment for row in self.rows if row.augment))
 
     def translator_of(self, augment: Augment | None) -> str:
         """The translator of an augmentation, or (None) of views."""
         return augment.translator(self.translator) if augment else self.translator
-
-    # --------------------------------------------------------------------------------------------------- training
-
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """The training phases that its rows have, fine-tuning first."""
-        return phases_of(self.rows)
 
     def selection_metric(self, task: str) -> str:
         """The metric of a task that selects checkpoints: its first column's."""
@@ -376,11 +342,8 @@ class ResolvedTable:
     def optim(
         self, phase: str, size: int = 0, num_rows: int = 0, row: ResolvedRow | None = None, task: str = ""
     ) -> specs.Optim:
-        """The recipe of a phase at `size`, for a task with its own, and for a row with what it changes; steps = epochs * ceil(num_rows / batch_size), `num_rows`
-        of the training set, at least `min_steps`. The recipe of pre-training is always in steps.
-
-        Raises UserError when the recipe has no epochs for this size.
-        """
+        """The recipe of a phase at `size`, for a task with its own, and for a row with what it changes; steps = epochs * ceil(num_rows / batch_size),
+        at least `min_steps`. Raises UserError when the recipe has no epochs for this size."""
         first = self.encoders[0]
         recipe = row.recipe_on(task) if row else first.task_recipes.get(task, first.recipe)
         values = recipe.under(phase)

@@ -138,17 +138,14 @@ class Row(Strict):
 
     @property
     def title(self) -> str:
-        """The printed row that its runs belong to."""
         return self.configuration_of or self.name
 
     @property
     def encoder_settings(self) -> dict[str, int]:
-        """Settings of the encoder for this row alone, over those of its table."""
         return {key.removeprefix(ENCODER): int(value) for key, value in self.set.items() if key.startswith(ENCODER)}
 
     @property
     def hyperparameters(self) -> dict[str, Value]:
-        """The hyperparameters of its methods that this row sets."""
         return {key: value for key, value in self.set.items() if not key.startswith(ENCODER)}
 
     @property
@@ -188,11 +185,6 @@ class ResolvedRow(Row):
     @property
     def encoder(self) -> str:
         return self.under.name
-
-    @property
-    def alone(self) -> bool:
-        """Whether some override reaches this row alone."""
-        return any(override.row for override in self.overrides)
 
     @property
     def overridden(self) -> dict[str, Value]:

@@ -35,9 +35,8 @@ CHARS_PER_TOKEN = 4.3
 
 @dataclass
 class Plan:
-    """What a table needs. `skipped`: row, task and why; `table_data` make the runs of other hyperparameters on the same data; `library` holds
-    the rows of every row set, `corpora` the texts of pre-training, the largest part first; `untranslated`: rows whose back-translations have
-    to be made before anything is trained, for views (None) and by augmentation."""
+    """What a table needs. `skipped`: row, task and why; `library`: the rows of every row set; `corpora`: the texts of pre-training, the largest part
+    first; `untranslated`: rows to be back-translated before anything is trained, for views (None) and by augmentation."""
 
     resolved: ResolvedTable
     source: str
@@ -56,7 +55,6 @@ class Plan:
 
     @property
     def encoders(self) -> tuple[Located, ...]:
-        """As the table adapts them, in its order."""
         return tuple(self.table_data.located.values())
 
     def encoder_of(self, stage: Stage) -> Located:
@@ -78,7 +76,6 @@ class Plan:
 
     @property
     def runs_with_weights(self) -> tuple[Run, ...]:
-        """The runs that leave a model."""
         return tuple(run for run in self.runs if self.leaves_weights(run.stage))
 
     @property
@@ -217,7 +214,6 @@ class _Lazy(dict[K, V]):
 
 
 def _corpus_rows(resolved: ResolvedTable, part: Part, corpora: Mapping[Part, Corpus]) -> RowSet:
-    """A part of the corpus as a row set, unresolved while it is not at hand."""
     if part in corpora:
         return corpora[part].row_set()
     assert resolved.pre_train is not None

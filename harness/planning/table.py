@@ -79,7 +79,6 @@ class Column(Strict):
 
 
 def _check(name: object, known: Iterable[object], kind: str, *loc: int | str) -> None:
-    """Raises MisplacedError for a name that is not known."""
     names = [str(each) for each in known]
     if str(name) not in names:
         raise MisplacedError(loc, str(unknown(kind, str(name), names)))

@@ -43,7 +43,6 @@ class Use:
 
     @property
     def where(self) -> str:
-        """The place in the paper that has this value."""
         return self.origin[2:].rpartition(", ")[2]
 
     @property
@@ -56,7 +55,6 @@ class Use:
 
     @property
     def key(self) -> str:
-        """As `--set` takes it."""
         return self.path.removeprefix("recipe.")
 
     def concerns(self, row: Row) -> bool:

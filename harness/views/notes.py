@@ -51,7 +51,7 @@ def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> list[str]:
     resolved = plan.resolved
     for encoder in resolved.encoders:
         rows = [row for row in resolved.rows_under(encoder) if row.title not in resolved.reference_titles]
-        for phase, name in itertools.product(resolved.phases, BUDGET):
+        for phase, name in itertools.product(phases_of(resolved.rows), BUDGET):
             values: dict[str, list[str]] = {}
             for row in (row for row in rows if phase in phases_of((row,))):
                 value = getattr(getattr(row.under.recipe, phase), name)

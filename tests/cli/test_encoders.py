@@ -70,7 +70,7 @@ def test_its_stages_are_those_of_each_encoder_alone_over_the_same_examples(folde
 def test_what_is_set_for_a_row_reaches_it_under_each_encoder(folder: Path) -> None:
     rate = parse_override("cmlm:fine_tune.lr=0.001")
     resolved = planned("bert,roberta", overrides=(rate,)).resolved
-    assert [row.alone for row in resolved.rows] == [False, True, False, True]
+    assert [any(each.row for each in row.overrides) for row in resolved.rows] == [False, True, False, True]
     assert [resolved.optim("fine_tune", 20, 20, row).lr for row in resolved.rows[1::2]] == [0.001, 0.001]
 
 

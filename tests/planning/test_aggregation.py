@@ -20,8 +20,6 @@ from harness.errors import UserError
 from harness.planning.aggregation import (
     RULES,
     Aggregation,
-    average,
-    mean,
     subset_means,
     subset_std,
 )
@@ -37,7 +35,6 @@ Runs = list[tuple[float, float]]
 
 SCORE = st.sampled_from([0.0, 0.25, 0.5, 1.0]) | st.floats(0, 1)
 """Ties are frequent, as on small dev sets."""
-RUNS = st.lists(st.tuples(SCORE, SCORE), min_size=1, max_size=8)
 
 
 def frame(runs: Runs) -> pd.DataFrame:
@@ -95,21 +92,6 @@ def naive_std(values: Sequence[float], ddof: int) -> float | None:
     return float(squares / (len(values) - ddof)) ** 0.5
 
 
-@given(RUNS, st.integers(1, 8), st.randoms(use_true_random=False))
-def test_rules_select_by_dev_alone_and_not_by_order(runs: Runs, k: int, chance: random.Random) -> None:
-    """Top k of all is the mean, top 1 the best; test scores decide nothing; without ties the order does not either."""
-    whole = frame(runs)
-    assert RULES["top_k"].summary(whole, len(runs)).value == RULES["mean"].summary(whole, 0).value
-    assert RULES["top_k"].summary(whole, 1) == RULES["best"].summary(whole, 0)
-    marked = whole.assign(test=[float(i) for i in range(len(runs))])
-    again = whole.assign(test=[float(i) for i in range(len(runs))], dev=whole["dev"] / 2)
-    assert RULES["top_k"].summary(marked, k) == RULES["top_k"].summary(again, k)
-    distinct = whole.drop_duplicates("dev")
-    mixed = distinct.sample(frac=1, random_state=chance.randrange(2**32))
-    for name, rule in RULES.items():
-        assert rule.summary(mixed, k).value == rule.summary(distinct, k).value, name
-
-
 @pytest.mark.parametrize("name", ["best", "top_k"])
 def test_a_run_without_a_dev_score_is_never_passed_over(name: str) -> None:
     with pytest.raises(ValueError, match="needs the dev score of every run"):
@@ -125,13 +107,6 @@ def test_subsets_are_the_clusters(pairs: list[tuple[int, float]]) -> None:
     assert sorted(subset_means(subsets, values)) == sorted(means)
     expected = naive_std(means, 1)
     assert subset_std(subsets, values) == (None if expected is None else pytest.approx(expected, abs=1e-12))
-
-
-def test_an_average_weighs_groups_of_columns_equally() -> None:
-    values = {"mnli": 0.8, "mnli_mm": 0.7, "qnli": 0.6}
-    assert average(values, [["mnli"], ["mnli_mm"], ["qnli"]]) == pytest.approx((0.8 + 0.7 + 0.6) / 3)
-    assert average(values, [["mnli", "mnli_mm"], ["qnli"]]) == pytest.approx((0.75 + 0.6) / 2)
-    assert average(values, [["mnli"], ["qnli"]]) == mean([0.8, 0.6])
 
 
 # ------------------------------------------------------------------------------------------------- through the table

@@ -33,7 +33,7 @@ ENCODER = {
 }
 LOCATED = Located(Encoder("7" * 32), None, ENCODER, None, new=True)
 FROZEN: dict[str, str] = json.loads((Path(__file__).parent / "tables.json").read_text())
-"""Digests of each table's numbers, rows and columns."""
+"""Digests of each table's numbers, rows, columns and origins."""
 
 
 def plan(table: str, preset: str = "paper", **fields: Any) -> Plan:
@@ -45,7 +45,7 @@ def test_the_papers_numbers_rows_and_columns_are_frozen(name: str) -> None:
     """As they were checked against the papers' texts; a printed Avg is that of our groups, to the rounding of the printed numbers."""
     table = load_table(name)
     columns = [[name, each.task, each.metric, each.evaluation, each.title] for name, each in table.columns.items()]
-    content = json.dumps([table.paper, [row.title for row in table.rows], columns])
+    content = json.dumps([table.paper, [row.title for row in table.rows], columns, table.origin])
     assert hashlib.sha256(content.encode()).hexdigest()[:10] == FROZEN[name]
     if table.tasks and "paper" in table.presets:
         over = resolve_table(table, "paper").average_over

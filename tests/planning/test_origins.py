@@ -8,10 +8,7 @@ import pytest
 from requested import by_letter, resolve_table
 from views.runs import filled, rows_of
 
-from harness.encoders import SIZES
 from harness.planning.resolved import ResolvedTable
-from harness.planning.table import load_table, table_names
-from harness.planning.values import origin_of
 from harness.views.settings import settings_of, settings_view
 
 FP16 = "pre_train.precision=fp16"
@@ -20,19 +17,6 @@ FP16 = "pre_train.precision=fp16"
 def reasons(r: ResolvedTable) -> set[str]:
     """All reasons for no verdict, of any cell."""
     return {reason for cell in filled(r, [], rows_of(r)).cells.values() for reason in cell.why}
-
-
-@pytest.mark.parametrize("name", table_names())
-def test_a_value_that_a_paper_names_is_never_called_open(name: str) -> None:
-    """TACO 4.1 and Table 5, COCO-LM 4 and SCL 4.2 name corpus, precision, vocabulary and translator."""
-    origin, departs = load_table(name).origin, []
-    if name.startswith(("taco_", "pretraining")):
-        departs = ["recipe.pre_train.precision", "pre_train.corpus"]
-    elif name.startswith("coco_lm_"):
-        departs = ["encoder.tokenizer", "pre_train.corpus"]
-    elif name == "scl_noisy":
-        departs = ["translator"]
-    assert [origin_of(origin, path)[:1] for path in departs] == ["D"] * len(departs)
 
 
 def test_the_papers_value_brings_a_table_closer() -> None:
@@ -98,42 +82,3 @@ def test_a_caption_and_its_json_have_ours_the_papers_and_the_flag() -> None:
     assert all(
         re.search(rf"{re.escape(setting.value)} +D {re.escape(setting.note[:20])}", printed) for setting in departing
     )
-
-
-@pytest.mark.parametrize("name", ["coco_lm_hours", "coco_lm_fractions"])
-@pytest.mark.parametrize("size", ["coco-lm-base", "coco-lm-base++", "coco-lm-large++"])
-def test_a_size_of_coco_lm_has_its_own_values(name: str, size: str) -> None:
-    """Buckets, distance, learning rate and updates of Table 6; the first two as `SIZES` has them."""
-    rate, steps = {"coco-lm-base": (5e-4, 125_000), "coco-lm-base++": (2e-4, 1_950_000)}.get(size, (1e-4, 1_950_000))
-    r = resolve_table(name, "paper", encoder=f"new:{size}")
-    assert tuple(r.encoders[0].settings.values()) == SIZES[size].relative_positions
-    assert (r.optim("pre_train").lr, r.optim("pre_train").steps) == (rate, steps)
-    theirs = by_letter(r)["P"]
-    assert (theirs["recipe.pre_train.lr"], theirs["recipe.pre_train.steps"]) == (rate, steps)
-    assert (theirs["encoder.relative_buckets"], theirs["encoder.relative_distance"]) == SIZES[size].relative_positions
-    assert r.comparable == (size == "coco-lm-base" and bool(r.table.paper))
-    assert ("grids" in theirs) == (size != "coco-lm-large++" and name != "coco_lm_fractions")
-    assert resolve_table(name, "paper", encoder=f"new:{size}", set=("pre_train.lr=1e-3",)).optim("pre_train").lr == 1e-3
-
-
-def test_four_seeds_at_one_point_are_held_against_the_papers_numbers() -> None:
-    """Table 3's caption names four seeds, appendix A.2 six points: both presets print its 54 values."""
-    for preset in ("paper", "seeds"):
-        r = resolve_table("taco_base", preset)
-        assert (r.comparable, r.deviations) == (True, ())
-        assert sum(cell.paper is not None for cell in filled(r, [], rows_of(r)).cells.values()) == 54
-    assert not resolve_table("taco_base", "seeds", seeds=(31,)).comparable
-    assert not resolve_table("taco_base", "paper", seeds=(31, 42, 53, 64)).comparable
-
-
-@pytest.mark.parametrize("name", ["scl_few_shot", "scl_full_size", "scl_batch_size", "scl_noisy", "scl_transfer"])
-def test_tuned_rows_have_the_papers_numbers_beside_them(name: str) -> None:
-    """4.1: lambda and tau are selected; so the numbers are those of tuned models."""
-    r = resolve_table(name, "grid")
-    assert {len(rows) for title, rows in r.printed_rows.items() if "tuned" in title} == {24}
-    cells = filled(r, [], rows_of(r)).cells
-    assert all(cell.paper is not None for cell in cells.values())
-    fixed = resolve_table(name, "paper")
-    for (size, row, column), cell in cells.items():
-        plain = row.replace(" (tuned)", "").replace(", tuned", "")
-        assert (cell.paper, cell.paper_spread) == (fixed.paper_value(size, plain, column) or (None, None))

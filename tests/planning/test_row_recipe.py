@@ -37,15 +37,6 @@ def updates(runs: tuple[Run, ...], row: str, phase: str) -> set[int]:
     return {stage.optim.steps for run in runs if run.row == row for stage in run.stage.chain if stage.phase == phase}
 
 
-def test_further_texts_cost_no_update_unless_epochs_are_kept() -> None:
-    runs = plan_of(resolved("unlabelled", "paper")).runs
-    assert updates(runs, "100", "post-train") == updates(runs, "2500", "post-train") == {650}
-    runs = plan_of(resolved("unlabelled", "paper", ("post_train.epochs", 50))).runs
-    assert updates(runs, "100", "post-train") == {650}
-    assert updates(runs, "2500", "post-train") == {50 * 313}
-    assert updates(runs, "2500", "fine-tune") == {700}
-
-
 def test_rows_read_their_texts_and_share_all_else(packaged: dict[str, Path]) -> None:
     plan = plan_of(resolved("unlabelled", "quick", methods=("100", "500", "2000"), subsets=(0, 1)), read=True)
     sets = {run.row: run.stage.chain[0].data.train for run in plan.runs if run.subset == 0}
@@ -108,15 +99,6 @@ def test_what_a_table_lists_twice_is_there_once(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(text)
     r = resolved(str(tmp_path / "mine.yaml"), "quick")
     assert (r.sizes, r.seeds, r.tasks) == ((100,), (1,), ("movies",))
-
-
-def test_a_hyperparameter_that_rows_set_names_them() -> None:
-    override = Override(("cmlm", "alpha"), 0.3, "--set")
-    table = resolve(load_table("ablation"), Request("ablation", overrides=(override,)))
-    (found,) = unreached(table, [override])
-    keeping = [row.name for row in table.rows if row.settings.get("cmlm", {"alpha": 0.3})["alpha"] != 0.3]
-    assert keeping == ["w/o CL"]
-    assert found.endswith("w/o CL, which sets cmlm.alpha itself.")
 
 
 @pytest.mark.parametrize("text", ["scl.lam=0.5", "post_train.lr=1e-5", "scl:fine_tune.lr=1e-5"])

@@ -28,18 +28,6 @@ def plan(decided: bool, **fields: object) -> Plan:
     return make_plan(resolved, None, UNREAD, starts=starts)
 
 
-def test_the_paper_has_twenty_runs_and_forty_that_start_from_two_of_them() -> None:
-    theirs = make_plan(resolve_table("scl_full_size", "paper"), None, UNREAD)
-    assert EARLIER.stages.keys() < theirs.stages.keys(), "trained once for both"
-    waiting, later = plan(False), plan(True)
-    assert (len(EARLIER.runs), len(waiting.runs), len(later.runs), len(later.stages)) == (20, 40, 40, 42)
-    assert all(run.stage.unresolved for run in waiting.runs)
-    assert not waiting.stages.keys() & later.stages.keys(), "a key without a start is no key with one"
-    for run in later.runs:
-        stage = next(each.stage for each in EARLIER.runs if each.row == run.row)
-        assert run.stage.init == Parent(stage, "selected", ("encoder", "classifier"))
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_the_first_of_the_best_on_dev_is_selected(seed: int) -> None:
     """Against a naive loop, with ties, failures and diverged runs among them."""
