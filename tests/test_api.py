@@ -119,6 +119,7 @@ def test_a_request_of_an_older_store_is_read() -> None:
         ({"set": {("cmlm", "alpha"): -1}}, "set cmlm.alpha=-1: should be greater"),
         ({"data": "nowhere"}, "nowhere: there is no such folder; data takes 'hub'"),
         ({"data": 3}, "data: should be a valid string, not 3."),
+        ({"seeds": "31\n42"}, "seeds: '31\\n42' has several lines; write names between commas"),
         ({"gpus_per_run": float("nan")}, "gpus_per_run: should be a finite number, not nan."),
     ],
 )

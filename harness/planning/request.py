@@ -82,7 +82,10 @@ def _parts(value: Any) -> Any:
         return value if value is None or isinstance(value, Iterable) else (value,)
     if "," in value and os.path.exists(os.path.expanduser(value)):
         return (value,)
-    parts = tuple(part.strip() for part in next(csv.reader([value], skipinitialspace=True), []) if part.strip())
+    try:
+        parts = tuple(part.strip() for part in next(csv.reader([value], skipinitialspace=True), []) if part.strip())
+    except csv.Error:
+        raise ValueError(f"{value!r} has several lines; write names between commas") from None
     if not parts:
         raise ValueError(f"'{value}' has no name; leave it out for all")
     return parts
