@@ -107,8 +107,6 @@ def test_the_test_examples_of_a_table(harness: Harness, benched: Benched, tmp_pa
     said = harness("report", "--view", "examples", "--out", str(tmp_path / "examples.csv"))
     assert said.status == 0, said.err
     found = api.report(view="examples")
-    cells = {str(cell) for row in found.tables[0].rows for cell in row}
-    assert cells >= {"FT", "SCL", "TAPT", "CMLM", "TACO", "ELECTRA", "COCO-LM"}
     with (tmp_path / "examples.csv").open(newline="") as file:
         assert [row["text.sentence"] for row in csv.DictReader(file)] == found.frame["text.sentence"].tolist()
     one = api.record(benched.keys["SCL", 42]).predictions.query("split == 'test'").reset_index(drop=True)
