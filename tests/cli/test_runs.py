@@ -107,6 +107,8 @@ def test_the_test_examples_of_a_table(harness: Harness, benched: Benched, tmp_pa
     said = harness("report", "--view", "examples", "--out", str(tmp_path / "examples.csv"))
     assert said.status == 0, said.err
     found = api.report(view="examples")
+    rows = {name.removeprefix("right.") for name in found.frame if name.startswith("right.")}
+    assert rows == {"FT", "SCL", "TAPT", "CMLM", "TACO", "ELECTRA", "COCO-LM"}
     with (tmp_path / "examples.csv").open(newline="") as file:
         assert [row["text.sentence"] for row in csv.DictReader(file)] == found.frame["text.sentence"].tolist()
     one = api.record(benched.keys["SCL", 42]).predictions.query("split == 'test'").reset_index(drop=True)
