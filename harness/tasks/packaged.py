@@ -121,9 +121,9 @@ def _boolq() -> tuple[Rows, Rows]:
 
 @lru_cache(maxsize=1)
 def boolq_prose() -> Rows:
-    """BoolQ passages (labels None) that stand in no row of its dev file, each once: normalised texts are compared.
+    """Passages of BoolQ that stand in no row of its dev file, each once, as normalised texts.
 
-    Passages of its train file and of its unlabelled test file. Raises NotAtHand without the package.
+    Of its train file and of its unlabelled test file, without labels. Raises NotAtHand without the package.
     """
     combined, questions = _passages()
     seen = {normalised(row["passage"]) for row in combined if row["question"] in questions} | {""}

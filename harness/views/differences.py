@@ -101,7 +101,9 @@ def differences(
     for k, each in enumerate(found):
         each["plan"] = "planned" if k in planned else "exploratory"
         each["sentence"] = _sentence(grid, each, region)
+    not_run = [row for row in titles if all(cell.skip for (_, name, _), cell in grid.cells.items() if name == row)]
     lines = [conclusion(grid, named, found), *([plan] if plan else []), *_remarks(found)]
+    lines += [f"Not run: {', '.join(not_run)} ('harness report' says why)."] if not_run else []
     about = {"table": r.table.name, "against": named, "region": region, "items": items}
     about |= {"family": families[0], "reference_family": families[1], "seal": seal}
     return View(
@@ -117,13 +119,13 @@ def differences(
 def judged(
     grid: Grid, reference: Reference, region: float = REGION, answers: Answers | None = None, absent: str = ""
 ) -> tuple[list[Difference], tuple[int, int]]:
-    """Every row against its `reference`, with verdicts, and the sizes of the two families (`family_sizes`)."""
+    """Every row against its `reference` where it is run, with verdicts, and the sizes of the two families (`family_sizes`)."""
     found = [
         _compared(grid, (size, row, column), reference(row), region, answers, absent)
         for size in grid.resolved.sizes
         for column in columns_of(grid)
         for row in grid.resolved.printed_rows
-        if row != reference(row)
+        if row != reference(row) and not ((cell := grid.cells.get((size, row, column))) and cell.skip)
     ]
     families = family_sizes(run_places(grid) | grid.elsewhere, reference, grid.resolved.reference_titles)
     for of_reference, size in enumerate(families):
@@ -267,22 +269,20 @@ def _notes(
     grid: Grid, named: str, found: Sequence[Difference], families: tuple[int, int], region: float, unit: str
 ) -> Iterator[str]:
     """What the figures are. `unit`: what a test item is, where they are a factor."""
-    r, exact = grid.resolved, "" if unit else "Exact p: sign flips of the subsets' means, unadjusted. "
+    r, exact = grid.resolved, "" if unit else "Exact p: sign flips. "
     over = f"{counted(max(len(r.subsets_at(size)) for size in r.sizes), 'subset')} and {counted(len(r.seeds), 'seed')}"
     yield (
-        f"Differences from {named} in points (x100), pair by pair. Interval and p: crossed t over {over}{', and test items' if unit else ''}, "
-        f"unadjusted. Holm: p adjusted for {_family(named, found, families)}. {exact}"
-        f"Better: share of pairs in which the row is better; {IMPROVED:g} is called meaningful."
+        f"Points (x100): the row minus {named}, pair by pair. Interval and p: crossed t over {over}{', and test items' if unit else ''}, unadjusted. "
+        f"Holm: p adjusted for {_family(named, found, families)}. {exact}Better: share of pairs in which the row is better ({IMPROVED:g}: meaningful)."
     )
     yield (
-        f"Verdict: higher or lower where p by Holm is below {LEVEL:g}; equivalent where two one-sided tests by Holm put the difference within "
-        f"±{in_points(region)} points; else not separable."
+        f"Verdict: by Holm at {LEVEL:g} higher or lower, or equivalent (within ±{in_points(region)} points); else not separable."
     )
     if any({-each["low"], each["high"]} & {1.0, 2.0} for each in found if each["low"] is not None):
         yield "Intervals are cut where the scale ends: so few subsets and seeds tell little; 'harness plan --detect POINTS' names a design that tells more."
     floor = min((each["sign_flip_floor"] for each in found if each["sign_flip_floor"] is not None), default=0.0)
     if floor >= LEVEL:
-        yield f"So few subsets or seeds cannot reach p {LEVEL:g} by sign flips: the smallest possible p is {floor:.4g}."
+        yield f"By sign flips of so few subsets or seeds p is at least {floor:.4g}."
     yield from means_lines(grid, "comparisons")
     folds = protocol_named(r.protocol).num_subsets is not None
     if len(r.subsets) > 1 and (folds or (0 in r.sizes and len(r.subsets_at(0)) > 1)):

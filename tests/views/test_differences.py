@@ -109,7 +109,9 @@ def test_verdicts_and_their_sentences() -> None:
     )
     assert "equivalent within ±2.00 points" in said[1]
     assert "over 5 subsets x 3 seeds" in said[1]
-    assert [line for line in found.lines if "sign flips: the smallest possible p is 0.0625" in line], "once, for all"
+    assert [line for line in found.lines if "By sign flips of so few subsets or seeds p is at least 0.0625." in line], (
+        "once, for all"
+    )
     assert found.lines[0] == "SCL is higher than FT in SST-2; TAPT is equivalent to FT in SST-2."
     noisy = differences(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.01}, noise=0.1)), "scl")
     assert noisy.frame[["row", "verdict"]].to_numpy().tolist() == [["FT", "not separable"], ["TAPT", "no verdict"]]
