@@ -78,14 +78,10 @@ def recalled(args: argparse.Namespace) -> Request:
         return read(args)
     stored, bench = last
     request, finished = like_last(given, bench), last_bench(store, given.table, finished=True)
-    other = "For another one give --table with its flags; 'harness list benches' names those of this store."
+    of = f" of {args.table}" if args.table else ""
+    lines = [f"As in the last bench{of} ({timestamp(stored.asked_at)}): {command(request, args.command, args.store)}"]
     if finished and finished != last:
-        other = f"Not all of its stages have ended. The last bench that did: {command(finished[1], args.command, args.store)}"
-    print_lines(
-        [
-            f"As in the last bench{f' of {args.table}' if args.table else ''} ({timestamp(stored.asked_at)}): "
-            f"{command(request, args.command, args.store)}",
-            other,
-        ]
-    )
+        other = command(finished[1], args.command, args.store)
+        lines.append(f"Not all of its stages have ended. The last bench that did: {other}")
+    print_lines(lines)
     return request
