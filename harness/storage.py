@@ -146,6 +146,8 @@ class Storage:
         self.write(name, b"probe")
         try:
             self.read(name)
+        except FileNotFoundError:
+            raise StorageError(f"The storage {self.shown} does not keep what is written; name another one.") from None
         finally:
             self.delete(name)
 

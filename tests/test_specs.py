@@ -22,19 +22,7 @@ from harness import specs
 from harness.answers import SpanReading
 from harness.execution import Execution
 from harness.prompts import Prompt
-from harness.specs import (
-    UNRESOLVED,
-    Data,
-    Encoder,
-    Objective,
-    Optim,
-    Parent,
-    RowSet,
-    Run,
-    Selection,
-    Stage,
-    digest_of,
-)
+from harness.specs import UNRESOLVED, Data, Encoder, Objective, Optim, Parent, RowSet, Run, Selection, Stage, digest_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -29,14 +29,7 @@ from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, recorded, recorded_runs
 from harness.commands.recorded import misclassified as misclassified
 from harness.commands.report import caption_of, grid_of
-from harness.commands.study import (
-    Opened,
-    StudyPlan,
-    prepare_study,
-    recalled_study,
-    recorded_studies,
-    searched,
-)
+from harness.commands.study import Opened, StudyPlan, prepare_study, recalled_study, recorded_studies, searched
 from harness.commands.train import Show, unshown
 from harness.commands.trained import Embeddings, embeddings_of
 from harness.commands.views import VIEWS, WITH_TEXTS, differences_of

@@ -67,7 +67,7 @@ def _run(arguments: list[str]) -> int:
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         raise unknown("command", arguments[0], COMMANDS)
     if arguments in ([], ["--completion"]):
-        print(FIRST_COMMANDS if not arguments else import_module("harness.cli.completion").script())
+        print(FIRST_COMMANDS if not arguments else import_module("harness.cli.completion").SCRIPT)
         return 0
     args = build_parser().parse_args(arguments)
     for name in (*(getattr(args, "methods", None) or ()), getattr(args, "method", "")):

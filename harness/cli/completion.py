@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -17,11 +18,8 @@ NAMES = {
     "--tasks": ("harness.tasks.task", "TASKS", ",", True),
 }
 """By flag: the module and the name of what it takes, characters between several, and whether a file may be named too."""
-
-
-def script() -> str:
-    """The text that bash or zsh evaluates to complete `harness`."""
-    return shellcode(["harness"], use_defaults=False)
+SCRIPT = shellcode(["harness"], use_defaults=False)
+"""What bash or zsh evaluates to complete `harness`."""
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
@@ -31,26 +29,20 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def attach(parser: argparse.ArgumentParser) -> None:
-    """Give each argument of names its completer; any other value may be a file."""
     for action in parser._actions:
         for command in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
             attach(command)
         name, metavar = (action.option_strings or [action.dest])[-1], str(action.metavar)
         if name in NAMES or "|" in metavar:
-            action.completer = Names(name, metavar.split("|"))  # type: ignore[attr-defined]
+            action.completer = partial(_names, name, metavar.split("|"))  # type: ignore[attr-defined]
 
 
-class Names:
-    """Completes the names that an argument takes, which are looked up only then, and paths where it takes them."""
-
-    def __init__(self, name: str, choices: list[str]) -> None:
-        self.name, self.choices = name, choices
-
-    def __call__(self, prefix: str, **_: Any) -> list[str]:
-        if self.name not in NAMES:
-            return self.choices
-        module, name, separators, files = NAMES[self.name]
-        start = max((prefix.rfind(mark) for mark in separators), default=-1) + 1
-        names: Any = getattr(import_module(module), name)
-        found = [prefix[:start] + each for each in (names() if callable(names) else names)]
-        return found + ([*FilesCompleter(("yaml", "yml"))(prefix)] if files and not start else [])
+def _names(flag: str, choices: list[str], prefix: str, **_: Any) -> list[str]:
+    """What an argument of names takes, looked up only now, and paths where it takes them."""
+    if flag not in NAMES:
+        return choices
+    module, name, separators, files = NAMES[flag]
+    start = max((prefix.rfind(mark) for mark in separators), default=-1) + 1
+    names: Any = getattr(import_module(module), name)
+    found = [prefix[:start] + each for each in (names() if callable(names) else names)]
+    return found + ([*FilesCompleter(("yaml", "yml"))(prefix)] if files and not start else [])

@@ -72,8 +72,8 @@ def checks(url: str | None = None, data: str | None = None, storage: str | None 
 
 def run(args: argparse.Namespace) -> int:
     """Print every check with its fix. Returns 0 if nothing needed is missing, else 1. With `--clean` delete files, and check nothing."""
-    if args.clean:
-        return _clean(args)
+    if args.clean or args.forget:
+        return _delete(args)
     results = checks(args.store, args.data, args.storage)
     width = max(map(len, results))
     for name, check in results.items():
@@ -111,11 +111,8 @@ def _packages(modules: dict[str, str]) -> Check:
     """Whether the packages are installed; imports none of them."""
     missing = [package for module, package in modules.items() if not find_spec(module)]
     found = ", ".join(package for package in modules.values() if package not in missing) or "none"
-    return (
-        Check(None, f"{found}; not installed: {', '.join(missing)}", INSTALL_PACKAGED)
-        if missing
-        else Check(True, found)
-    )
+    absent = f"{found}; not installed: {', '.join(missing)}"
+    return Check(None, absent, INSTALL_PACKAGED) if missing else Check(True, found)
 
 
 def _hub() -> Check:
@@ -126,9 +123,7 @@ def _hub() -> Check:
 
     if not (reason := unreachable()):
         return Check(True, f"{constants.ENDPOINT} answers")
-    fix = (
-        "connect, set HF_ENDPOINT to a mirror, or use a folder, what is cached (HF_HUB_OFFLINE=1) or packaged encoders"
-    )
+    fix = "connect, set HF_ENDPOINT to a mirror, or use a folder, the cache (HF_HUB_OFFLINE=1) or packaged encoders"
     return Check(None if any(map(find_spec, PACKAGED_ENCODERS)) else False, f"not reachable ({reason})", fix)
 
 
@@ -144,9 +139,8 @@ def data_check(data: str | None) -> Check:
     if data == "hub":
         return Check(True, f"{source.describe(TASKS['sst2'])}, fetched when it is needed")
     folders = {path.name for path in Path(data).expanduser().iterdir() if path.is_dir()}
-    own = [
-        each for each in sorted(folders - TASKS.keys()) if source.has(Task(each, each, (), (), (), own=True), "train")
-    ]
+    others = sorted(folders - TASKS.keys())
+    own = [each for each in others if source.has(Task(each, each, (), (), (), own=True), "train")]
     complete, gaps = [], []
     for task in (task for task in TASKS.values() if not task.packaged or task.name in folders):
         splits = dict.fromkeys((task.train, task.dev, *(split for _, split in task.tests)))
@@ -162,14 +156,9 @@ def data_check(data: str | None) -> Check:
     return Check(True, "; ".join(found)) if complete or own else Check(False, found[0], f"name {DATA_LAYOUT}")
 
 
-def _nearest(path: Path) -> Path:
-    """The path itself, or its closest parent that exists."""
-    return next(place for place in (path, *path.parents) if place.exists())
-
-
 def _writable(path: Path) -> str:
     """Raises UserError where a file or folder cannot be written, or made."""
-    place = _nearest(path)
+    place = next(each for each in (path, *path.parents) if each.exists())
     if not os.access(place, os.W_OK) or (place != path and not place.is_dir()):
         raise UserError(f"{place} is not writable; name another place with its flag.")
     return f"{path} (will be created)"
@@ -229,23 +218,46 @@ def _unneeded(store: Store, storage: Storage) -> dict[str, int]:
     return found
 
 
-def _clean(args: argparse.Namespace) -> int:
+def _forgotten(store: Store, name: str) -> tuple[str, list[str], set[str]]:
+    """A bench or a study by the beginning of its name: its name, the digests of its requests, and the keys that it alone needs."""
+    asked = [each for each in store.requests() if (each.study or each.digest).startswith(name)]
+    if len(names := {each.study or each.digest[:8] for each in asked}) != 1:
+        found = f"{len(names)} benches and studies begin" if names else "no bench and no study begins"
+        raise UserError(
+            f"--forget {name}: {found} so in {store.shown}; 'harness list benches' and 'list studies' name them."
+        )
+    digests = [each.digest for each in asked]
+    keys = store.needed_alone(digests)
+    seals = (seal for table in {each.table for each in asked} for seal in store.seals(table))
+    if any(run[-1] in keys for seal in seals for run in seal.plan.get("runs", ())):
+        raise UserError(f"--forget {name}: its runs are those of a sealed plan, of which none may go; it stays.")
+    return names.pop(), digests, keys
+
+
+def _delete(args: argparse.Namespace) -> int:
+    """`--clean`: what no stage needs; `--forget`: a bench or a study with what it alone needs. After it is told and agreed to."""
     from harness.cli.progress import agreed
     from harness.storage import Storage
     from harness.store import DEFAULT_URL, Owner, Store
+    from harness.store.studies import delete_study
 
     store = Store(args.store or DEFAULT_URL, create=False)
     storage = Storage.named(args.storage or str(store.artifacts))
     if store.exists and store.others_alive(Owner.current()):
-        raise UserError(f"--clean: another command trains on {store.shown}; call it again when that has ended.")
-    files = _unneeded(store, storage)
-    for name, size in files.items():
-        print(f"{size / 1e6:10,.1f} MB  {name}")
+        raise UserError(f"Another command trains on {store.shown}; call it again when that has ended.")
+    name, digests, keys = _forgotten(store, args.forget) if args.forget else ("", [], set[str]())
+    sizes = storage.sizes() if name else _unneeded(store, storage)
+    files = {each: size for each, size in sizes.items() if not name or each.lstrip(".").partition(".")[0] in keys}
+    for file, size in files.items():
+        print(f"{size / 1e6:10,.1f} MB  {file}")
     total = f"{counted(len(files), 'file')} in {storage.shown} ({sum(files.values()) / 1e9:,.2f} GB)"
-    if not files or not (args.yes or (sys.stdin.isatty() and agreed(f"Delete {total}?"))):
-        print(f"{total} can go{'; --yes deletes' if files else ''}. Nothing was deleted.")
-        return 0
-    for name in files:
-        storage.delete(name)
-    print(f"Deleted {total}.")
+    total = f"{name}, {counted(len(keys), 'record')} that it alone needs, {total}" if name else total
+    if agrees := (files or name) and (args.yes or (sys.stdin.isatty() and agreed(f"Delete {total}?"))):
+        if name:
+            delete_study(store, name)
+            store.forget(digests, keys)
+        for file in files:
+            storage.delete(file)
+    can = f"{total} can go{'; --yes deletes' if files or name else ''}. Nothing was deleted."
+    print(f"Deleted {total}." if agrees else can)
     return 0

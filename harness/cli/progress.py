@@ -17,7 +17,7 @@ from rich.text import Text
 from harness.cli.terminal import duration, print_lines, printable
 from harness.commands.prepare import Prepared
 from harness.errors import UserError
-from harness.planning.estimate import Timed, remaining
+from harness.planning.estimate import WINDOW
 from harness.planning.work import Event, Item
 from harness.search.points import Trial, best_trial
 from harness.wording import in_points
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 ASK_ABOVE_HOURS = 1.0
 LINE_EVERY_SECONDS = 10.0
 ESTIMATE_EVERY_SECONDS = 1.0
-LEARNED_FROM = 200
-"""Number of last stages that an estimate is learned from."""
 
 
 def preset_line(named: str | None, preset: str, presets: Mapping[str, Any]) -> list[str]:
@@ -76,12 +74,9 @@ class _Progress:
             self._task = self._bar.add_task("", total=total or None)
 
     def state(self) -> str:
-        """Counts for the end of a line."""
         return ""
 
-    def running(self) -> str:
-        """What runs now."""
-        return ""
+    running = state
 
     def __enter__(self) -> Self:
         if self._dashboard:
@@ -130,7 +125,8 @@ class StageProgress(_Progress):
         self._waiting = {item.stage.key: item for item in items}
         self._running: dict[str, tuple[Item, float]] = {}
         self._speeds: dict[str, Speed] = {}
-        self._timed: deque[Timed] = deque(maxlen=LEARNED_FROM)
+        self._timed: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        """The costs of the last stages and their seconds."""
         self._most = 1
         self._left, self._left_at = "", -ESTIMATE_EVERY_SECONDS
 
@@ -145,7 +141,7 @@ class StageProgress(_Progress):
             self._speeds.pop(key, None)
             self._counts[event.kind] += 1
             if event.kind == "done" and began:
-                self._timed.append(Timed(item.cost, now - began[1]))
+                self._timed.append((item.cost, now - began[1]))
         if event.kind == "retried":
             self._waiting[key] = item
         elif event.kind == "started" or event.ended:
@@ -166,17 +162,13 @@ class StageProgress(_Progress):
         return ", ".join(filter(None, [*parts, self._estimate() if self.ended < self._total else ""]))
 
     def _estimate(self) -> str:
-        """The remaining time in words, computed at most once a second: there may be thousands of stages. Before the first stage has ended, what runs counts as if
-        each took its whole time at its present speed."""
+        """The remaining time in words, by the last stages, computed at most once a second: there may be thousands of stages."""
         now = time.monotonic()
-        if now - self._left_at >= ESTIMATE_EVERY_SECONDS:
-            self._left_at = now
-            present = [(self._running[key][0].cost, speed.flops) for key, speed in self._speeds.items()]
-            known = self._timed or [Timed(cost, cost / flops) for cost, flops in present if flops > 0]
-            running = [Timed(item.cost, now - began) for item, began in self._running.values()]
-            waiting = [Timed(item.cost) for item in self._waiting.values()]
-            left = remaining(known, running, waiting, self._slots or self._most)
-            self._left = f"about {duration(left / 3600)} left" if left else ""
+        if now - self._left_at >= ESTIMATE_EVERY_SECONDS and (cost := sum(cost for cost, _ in self._timed)):
+            self._left_at, rate = now, sum(seconds for _, seconds in self._timed) / cost
+            left = sum(max(0.0, item.cost * rate - (now - began)) for item, began in self._running.values())
+            left += sum(item.cost * rate for item in self._waiting.values())
+            self._left = f"about {duration(left / max(1, self._slots or self._most) / 3600)} left"
         return self._left or (f"about {duration(self._hours)} in all" if self._hours else "")
 
     def running(self) -> str:

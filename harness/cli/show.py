@@ -117,10 +117,7 @@ def _corpora() -> Rows:
     from harness.tasks.corpora import CORPORA
 
     yield from ((name, (made.__doc__ or "").partition("\n")[0]) for name, made in CORPORA.items())
-    yield (
-        "FILE",
-        "one text a line (.txt, also .gz), or .jsonl or .parquet with a column text; PATH:COLUMN names another",
-    )
+    yield "FILE", "one text a line (.txt, .txt.gz), or .jsonl or .parquet with a column text or PATH:COLUMN"
     yield "FOLDER", "such files of one kind, sorted by name; also a pattern, 'wiki/**/*.txt'"
     yield "hub:OWNER/NAME", "the train split of a data set of the hub; hub:OWNER/NAME:CONFIG@REVISION"
 
@@ -145,7 +142,12 @@ MAKERS: dict[str, Callable[[], Rows]] = {
 
 def _benches(store: Store, args: argparse.Namespace) -> str:
     benches = [bench for bench in store.requests() if not bench.study]
-    lines = [f"{timestamp(bench.asked_at)}  {command(from_json(bench.values), store=args.store)}" for bench in benches]
+    sizes = store.sizes()
+    lines = [
+        f"{bench.digest[:8]}  {timestamp(bench.asked_at)}  {sizes.get(bench.digest, 0) / 1e6:7,.1f} MB  "
+        f"{command(from_json(bench.values), store=args.store)}"
+        for bench in benches
+    ]
     return "\n".join(map(printable, lines))
 
 

@@ -19,12 +19,7 @@ from harness.methods.coco_lm import CocoLm
 from harness.methods.electra import Auxiliary as AuxiliaryMethod
 from harness.methods.electra import Electra
 from harness.objectives.base import Draw, TrainingObjective, Views, embedding_std, mean_over_groups
-from harness.objectives.losses import (
-    corrective_lm,
-    masked_lm,
-    replaced_token_detection,
-    sequence_contrastive,
-)
+from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
 from harness.objectives.masked import all_but_first, predicted_at
 from harness.objectives.masking import crop, select_fixed
 

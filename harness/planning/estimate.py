@@ -1,11 +1,11 @@
-"""How long a plan takes on this machine: FLOPs by the speed of the last stages that ended, and while it runs by their seconds a FLOP."""
+"""How long a plan takes on this machine: FLOPs by the speed of the last stages that ended."""
 
 from __future__ import annotations
 
 import functools
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from harness.devices import cores
@@ -15,8 +15,6 @@ PROBE_SHARE = 0.5
 """Share of a matrix product's speed that a training step reaches; used until a stage has been timed on this machine."""
 WINDOW = 24
 """The last stages, which alone are learned from: the load of a machine changes."""
-LATE = 0.1
-"""Share of its time that a stage is assumed to need yet when it runs longer than estimated."""
 
 
 class Calibration(NamedTuple):
@@ -54,22 +52,3 @@ def _probe() -> float:
 def hours(flops: float, calibration: Calibration, slots: int, stages: int) -> float:
     """Hours that `stages` stages of `flops` in all take on `slots` slots."""
     return flops / calibration.flops / max(1, min(slots or cores(), stages)) / 3600
-
-
-class Timed(NamedTuple):
-    """A stage and its seconds: its duration, or for a running one the time since its start."""
-
-    cost: float
-    seconds: float = 0.0
-
-
-def remaining(ended: Sequence[Timed], running: Sequence[Timed], waiting: Sequence[Timed], slots: int) -> float | None:
-    """The seconds that are left, learned from the last stages that `ended`, oldest first. None before one has ended. `slots` slots share
-    the work; the longest stage bounds it."""
-    timed = [stage for stage in ended if stage.cost > 0 and stage.seconds > 0][-max(WINDOW, 2 * slots) :]
-    if not timed or not (running or waiting):
-        return None
-    rate = math.fsum(stage.seconds for stage in timed) / math.fsum(stage.cost for stage in timed)
-    whole = [(stage.cost * rate, stage.seconds) for stage in (*running, *waiting)]
-    seconds = [max(all_of_it - spent, LATE * max(all_of_it, spent)) for all_of_it, spent in whole]
-    return max(math.fsum(seconds) / max(1, slots), *seconds) or None

@@ -317,6 +317,28 @@ class Store(Database):
         """The keys of the stages that a kept request needs."""
         return [row["key"] for row in self._select(sa.select(S.key).where(S.digest == request.digest))]
 
+    def sizes(self) -> dict[str, int]:
+        """The bytes of the records that each request needs, by its digest."""
+        bytes_of = sa.func.length(C.record) + sa.func.coalesce(sa.func.length(C.predictions), 0)
+        query = sa.select(S.digest, sa.func.sum(bytes_of).label("bytes")).join(RECORDS, S.key == C.key)
+        return {row["digest"]: int(row["bytes"]) for row in self._select(query.group_by(S.digest))}
+
+    def needed_alone(self, digests: Sequence[str]) -> set[str]:
+        """The keys of the stages that these requests need and no other does."""
+        others = sa.select(S.key).where(S.digest.not_in(digests))
+        return {row["key"] for row in self._select(sa.select(S.key).where(S.digest.in_(digests), S.key.not_in(others)))}
+
+    @retried
+    def forget(self, digests: Sequence[str], keys: Iterable[str]) -> None:
+        """Delete requests, and those of these records, with their labels, that no other request needs by now."""
+        keys, needed = sorted(keys), sa.select(S.key)
+        with self._write() as connection:
+            for column in (S.digest, SNAPSHOTS.c.digest, REQUESTS.c.digest):
+                connection.execute(sa.delete(column.table).where(column.in_(digests)))
+            for column in (RUNS.c.key, C.key):
+                for part in parts(keys):
+                    connection.execute(sa.delete(column.table).where(column.in_(part), column.not_in(needed)))
+
     def snapshot_of(self, request: StoredRequest) -> Any:
         """What the plan of a kept request read, as `keep_request` got it; None where that is not known."""
         rows = self._select(sa.select(SNAPSHOTS.c.body).where(SNAPSHOTS.c.digest == request.digest))

@@ -50,6 +50,15 @@ def storage_of(store: Store) -> optuna.storages.RDBStorage:
     raise AssertionError("the last attempt returns or raises")
 
 
+def delete_study(store: Store, name: str) -> None:
+    """Delete Optuna's study of this name, if there is one."""
+    import optuna
+
+    if name in store.studies():
+        with database_errors(store):
+            optuna.delete_study(study_name=name, storage=storage_of(store))
+
+
 def begun_study(store: Store, name: str) -> optuna.Study | None:
     """A study that some command has begun; None, and nothing is written, where there is none. Raises UserError for a damaged one."""
     import optuna

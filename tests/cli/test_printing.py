@@ -10,12 +10,7 @@ import pandas as pd
 import pytest
 
 from harness.cli import main
-from harness.cli.terminal import (
-    duration,
-    print_lines,
-    print_table,
-    standard_streams,
-)
+from harness.cli.terminal import duration, print_lines, print_table, standard_streams
 from harness.views.page import Section, page
 from harness.views.view import Table, View, noted
 from harness.wording import escaped

@@ -59,29 +59,6 @@ def test_the_time_left_is_learned(clock: Clock, capsys: pytest.CaptureFixture[st
     assert "about 10 min left" in said[-1], "twenty stages of a minute, two at a time"
 
 
-def test_before_the_first_end_the_speed_of_what_runs_says_how_long_it_takes(
-    clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Ten stages of 1e12 FLOPs at 1e9 a second, two at a time, announced as 30 s in all."""
-    every = items(10)
-    with StageProgress(every, 0, "", 30 / 3600, slots=2) as view:
-        for item in every[:2]:
-            view(Event("started", item))
-        clock(20)
-        view(Event("running", every[0], running=Speed(0, 100, 100 / 9.0, 50.0, 0.0)))
-        assert "about 30 s in all" in lines(capsys)[-1], "no speed yet"
-        for item in every[:2]:
-            clock(10)
-            view(Event("running", item, running=Speed(4, 100, 96 / 960.0, 50.0, 1e9)))
-        clock(11)
-        view(Event("running", every[0], running=Speed(5, 100, 95 / 950.0, 50.0, 1e9)))
-        assert "about 1.4 h left;" in lines(capsys)[-1], "five times 1,000 s"
-        view(Event("done", every[0]))
-        clock(1)
-        view(Event("started", every[2]))
-        assert "about 3 min left" in view.state(), "what has ended is what counts: a stage took 51 s"
-
-
 def test_a_terminal_names_what_runs(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import optuna
 import pytest
 from cli.command import Said
 from store.samples import committed, run, stage
@@ -16,6 +17,7 @@ from harness.encoders.families import FAMILIES
 from harness.methods import METHODS
 from harness.storage import Storage, checkpoint_of, weights_of
 from harness.store import Owner, Store, StoredRequest
+from harness.store.studies import storage_of
 from harness.tasks.sources import open_source
 from harness.tasks.task import TASKS
 
@@ -155,8 +157,37 @@ def test_clean_deletes_what_no_stage_left_needs_after_it_was_told(harness: Harne
     assert set(storage.sizes()) == {*gone, *stay}
     owner = Owner.current()
     store.lease(waiting.key, owner)
-    assert "another command trains" in harness("doctor --clean --yes --store sqlite:///x.db").err
+    assert "Another command trains" in harness("doctor --clean --yes --store sqlite:///x.db").err
     store.release(owner)
     assert "Deleted 4 files" in harness("doctor --clean --yes --store sqlite:///x.db").out
     assert set(storage.sizes()) == {*stay}
     assert "0 files" in harness("doctor --clean --yes --store sqlite:///x.db").out
+
+
+def test_forget_deletes_what_a_bench_or_a_study_alone_needs(harness: Harness, workdir: Path) -> None:
+    """What another one needs stays, and so does what a seal names."""
+    store, storage = Store(f"sqlite:///{workdir / 'x.db'}"), Storage(str(workdir / "products"))
+    first, second, third = stage(1), stage(2), stage(3)
+    for of in {each.key: each for leaf in (first, second, third) for each in leaf.chain}.values():
+        committed(store, of)
+    alone = {of.key for of in first.chain} - {of.key for of in second.chain}
+    bench, other = StoredRequest("few_shot", {}), StoredRequest("few_shot", {"a": 1})
+    study = StoredRequest("few_shot", {"b": 1}, study="mine")
+    for request, leaf in ((bench, first), (other, second), (study, third)):
+        store.keep_request(request, [of.key for of in leaf.chain])
+        storage.write(weights_of(leaf.key), b"weights")
+    optuna.create_study(study_name="mine", storage=storage_of(store))
+    forget = f"doctor --store sqlite:///x.db --forget {bench.digest[:8]}"
+    before = store.keys()
+    assert "Nothing was deleted" in harness(forget).out
+    assert store.keys() == before
+    assert harness("doctor --store sqlite:///x.db --yes --forget none").status == 2
+    assert "Deleted" in harness(f"{forget} --yes").out
+    assert store.keys() == before - alone
+    assert set(storage.sizes()) == {weights_of(second.key), weights_of(third.key)}
+    assert "Deleted mine" in harness("doctor --store sqlite:///x.db --forget mine --yes").out
+    assert store.studies() == []
+    assert [each.digest for each in store.requests()] == [other.digest]
+    store.keep_seal("few_shot", {"runs": [["", second.key]]}, [])
+    assert "sealed" in harness(f"doctor --store sqlite:///x.db --yes --forget {other.digest[:8]}").err
+    assert {second.key} <= store.keys()

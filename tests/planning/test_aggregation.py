@@ -17,12 +17,7 @@ from requested import aggregated, resolve_table
 from views.runs import filled, render, results
 
 from harness.errors import UserError
-from harness.planning.aggregation import (
-    RULES,
-    Aggregation,
-    subset_means,
-    subset_std,
-)
+from harness.planning.aggregation import RULES, Aggregation, subset_means, subset_std
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row, resolved_row
 from harness.planning.table import Table, load_table

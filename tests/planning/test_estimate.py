@@ -11,40 +11,8 @@ from harness.commands import prepare
 from harness.commands.prepare import device_here
 from harness.devices import cpu_name
 from harness.planning import estimate
-from harness.planning.estimate import (
-    Calibration,
-    Timed,
-    calibrate,
-    hours,
-    remaining,
-)
+from harness.planning.estimate import Calibration, calibrate, hours
 from harness.specs import Record
-
-
-def test_slots_share_the_work_and_the_longest_stage_bounds_it() -> None:
-    ended = [Timed(1e12, 10.0)]
-
-    def seconds(slots: int, waiting: list[Timed], running: list[Timed] | None = None) -> float:
-        found = remaining(ended, running or [], waiting, slots)
-        assert found is not None
-        return found
-
-    eight = [Timed(1e12)] * 8
-    assert [seconds(slots, eight) for slots in (1, 2, 4, 8, 100)] == pytest.approx([80, 40, 20, 10, 10])
-    assert seconds(4, [*eight, Timed(1e13)]) == pytest.approx(100)
-    # a part of a running stage is done; a late one is not taken for ended
-    assert seconds(2, [], [Timed(1e12, 4.0)]) == pytest.approx(6)
-    assert seconds(2, [], [Timed(1e12, 400.0)]) == pytest.approx(40)
-
-
-def test_nothing_is_said_before_a_stage_ended_or_when_all_have() -> None:
-    waiting = [Timed(1e12)]
-    assert remaining([], [], waiting, 1) is None
-    assert remaining([Timed(0.0, 5.0)], [], waiting, 1) is None  # an encoder whose FLOPs are not known
-    assert remaining([Timed(1e12, 5.0)], [], [], 1) is None
-
-
-# ------------------------------------------------------------------------------------------------- before it runs
 
 
 def ended(device: str, encoder: str, flops: float, seconds: float) -> Record:

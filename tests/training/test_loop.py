@@ -24,15 +24,7 @@ from harness.objectives.base import TrainingObjective
 from harness.specs import Stage
 from harness.training import forward_backward, loop
 from harness.training.forward_backward import Placement
-from harness.training.loop import (
-    Inputs,
-    Scoring,
-    batch_order,
-    mean_terms,
-    predict,
-    schedule,
-    train,
-)
+from harness.training.loop import Inputs, Scoring, batch_order, mean_terms, predict, schedule, train
 from harness.training.result import TrainingResult
 
 CPU = torch.device("cpu")
