@@ -155,13 +155,11 @@ def _cost_lines(prepared: Prepared) -> Iterator[str]:
         yield "To do: nothing."
     else:
         flops, slots = sum(item.cost for item in prepared.items), counted(prepared.slots, "slot")
-        yield (
-            f"To do: {counted(len(prepared.items), 'stage')}, {flops:.2g} FLOPs, about {duration(prepared.hours)} on "
-            f"{slots} of this machine{'' if len(speeds) > 1 else f', {speeds[0]}'}."
-        )
-    for (encoder, located), speed in (
-        zip(plan.table_data.located.items(), speeds, strict=True) if len(speeds) > 1 else ()
-    ):
+        takes = f"{flops:.2g} FLOPs, about {duration(prepared.hours)}" if flops else "of a cost that is not known,"
+        at = "" if len(speeds) > 1 or not flops else f", {speeds[0]}"
+        yield f"To do: {counted(len(prepared.items), 'stage')}, {takes} on {slots} of this machine{at}."
+    several = zip(plan.table_data.located.items(), speeds, strict=True) if len(speeds) > 1 else ()
+    for (encoder, located), speed in several:
         work = prepared.work_of(located)
         runs = sum(row.encoder == encoder for run in plan.runs for row in prepared.resolved.rows if row.name == run.row)
         flops = sum(item.cost for item in work)

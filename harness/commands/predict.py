@@ -230,9 +230,9 @@ def predict_file(
 def predict_row(model: Classifier, texts: Sequence[str]) -> None:
     """Print one row of texts with what `model` predicts as a JSON line. Raises UserError for another number of texts than the model takes."""
     columns = model.columns or ("first", "second")[: len(texts)]
-    if len(texts) != len(columns):
+    if len(texts) != len(columns) or not all(text.strip() for text in texts):
         raise UserError(
-            f"--row: {len(texts)} texts, and the model takes {len(columns)} ({', '.join(columns)}); give each as one word in quotes."
+            f"--row: the model takes {len(columns)} text(s) ({', '.join(columns)}), none blank; give each as one word in quotes."
         )
     print_rows(_scored(model, Part([dict(zip(columns, texts, strict=True))], [tuple(texts)], ["--row"])))
 

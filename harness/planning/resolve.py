@@ -123,7 +123,8 @@ def _design(table: Table, preset: Preset, request: Request) -> tuple[tuple[int, 
     if request.sizes is not None:
         for size in request.sizes if table.sizes else ():
             if size not in table.sizes:
-                raise unknown("size", str(size), map(str, table.sizes), request.origin("sizes"))
+                known = f"table {table.name} has {', '.join(map(str, table.sizes))}, one of yours, or own, takes any"
+                raise UserError(f"{request.origin('sizes')}: unknown size '{size}': {known} (a space: 'table: own').")
         sizes = request.sizes
     fixed = protocol_named(request.protocol or table.protocol).num_subsets
     subsets: Sequence[int] = range(fixed or preset.subsets or table.subsets)

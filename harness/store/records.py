@@ -165,7 +165,7 @@ class Store(Database):
 
     def keys_like(self, prefix: str) -> list[str]:
         """Recorded keys that start with `prefix`, at most 20."""
-        query = sa.select(C.key).where(C.key.startswith(prefix, autoescape=True)).limit(20)
+        query = sa.select(C.key).where(C.key.startswith(str(prefix), autoescape=True)).limit(20)
         return sorted(row["key"] for row in self._select(query))
 
     def committed_at(self, keys: Iterable[str]) -> dict[str, float]:

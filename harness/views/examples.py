@@ -68,7 +68,8 @@ def examples(plan: Plan, store: Store, grid: Grid, with_texts: bool = True) -> V
     found = found[["size", "column", *found.columns.drop(["size", "column"])]]
     shown = found.head(SHOWN).to_dict("records")
     title = f"The {len(shown)} labels that are doubted most, of {counted(len(found), 'example')}"
-    doubts = Table(title, HEAD, [_doubt(grid, each) for each in shown], {0, 3, 4, 7})
+    width = len(HEAD) - (not any(str(name).startswith("text.") for name in found))
+    doubts = Table(title, HEAD[:width], [_doubt(grid, each)[:width] for each in shown], {0, 3, 4, 7})
     return View("examples", found, [doubts], [*lines, ABOUT, *skipped], about={"table": r.table.name})
 
 

@@ -210,7 +210,7 @@ def test_a_folder_from_elsewhere_is_taken_where_its_head_is_ours(
             "a.csv, line 3: review blank; fill the text in",
         ),
         ("review,predicted\nw1,x\n", "{model} --input a.csv --output b.csv", "has a column 'predicted' already"),
-        ("review\nw1\n", "{model} --row w1 w2", "--row: 2 texts, and the model takes 1 (review)"),
+        ("review\nw1\n", "{model} --row w1 w2", "--row: the model takes 1 text(s) (review), none blank"),
         ("review\nw1\n", "{model}", "give --input FILE (- for standard input), or --row"),
         ("review\nw1\n", "./none --input a.csv --output b.csv", "./none: there is no such folder"),
     ],
