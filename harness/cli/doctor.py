@@ -229,7 +229,8 @@ def _forgotten(store: Store, name: str) -> tuple[str, list[str], set[str]]:
     digests = [each.digest for each in asked]
     keys = store.needed_alone(digests)
     seals = (seal for table in {each.table for each in asked} for seal in store.seals(table))
-    if any(run[-1] in keys for seal in seals for run in seal.plan.get("runs", ())):
+    sealed = (run[-1] for seal in seals for run in seal.plan.get("runs", ()))  # early seals name several keys of a run
+    if any(keys.intersection([each] if isinstance(each, str) else each) for each in sealed):
         raise UserError(f"--forget {name}: its runs are those of a sealed plan, of which none may go; it stays.")
     return names.pop(), digests, keys
 

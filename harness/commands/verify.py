@@ -218,7 +218,7 @@ def _check_seals(verified: Verified, wanted: str) -> None:
             verified.problems.append(f"seal {seal.digest[:SHOWN]} is not as it was sealed")
             continue
         names = ("row", "task", "size", "subset", "seed", "key")
-        runs = [dict(zip(names, run[1:], strict=True)) for run in seal.plan["runs"]]
+        runs = [dict(zip(names, [*run[1:-1], str(run[-1])], strict=True)) for run in seal.plan["runs"]]
         starts, there = began(store, {run["key"] for run in runs}), len(keys & {run["key"] for run in runs})
         early = [run for run in runs if starts.get(run["key"], seal.sealed_at) < seal.sealed_at]
         verified.seals.append(

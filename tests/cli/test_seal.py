@@ -20,6 +20,7 @@ from views.runs import commit
 import harness as api
 from harness.cli.request import read_words
 from harness.commands.prepare import prepare
+from harness.store import Store
 
 Harness = Callable[..., Said]
 TABLE = (
@@ -150,7 +151,12 @@ def test_runs_before_the_seal_by_the_clock_are_named(harness: Harness, sealed: t
     harness("publish results")
     in_store(f"update seals set sealed_at = {time.time() + 3600}")
     assert plans(harness, "") == ["SCL: exploratory", "TAPT: exploratory"]
+    store = Store("sqlite:///.harness/harness.db")
+    (seal,) = store.seals("few_shot")
+    early = [[*run[:-1], [run[-1], "other"]] for run in seal.plan["runs"]]  # a seal that names several keys of a run
+    store.keep_seal("few_shot", {**seal.plan, "runs": early}, [])
     checked = harness("verify results --store sqlite:///.harness/harness.db").out
+    assert checked.count(" sealed, ") == 2
     assert re.search(rf"the run FT, sst2, .* began [\d.]+ minutes before seal {sealed[1][:12]}", checked)
     assert checked.splitlines()[-1] == "NOT confirmed."
 

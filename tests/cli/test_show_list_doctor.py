@@ -188,6 +188,6 @@ def test_forget_deletes_what_a_bench_or_a_study_alone_needs(harness: Harness, wo
     assert "Deleted mine" in harness("doctor --store sqlite:///x.db --forget mine --yes").out
     assert store.studies() == []
     assert [each.digest for each in store.requests()] == [other.digest]
-    store.keep_seal("few_shot", {"runs": [["", second.key]]}, [])
+    store.keep_seal("few_shot", {"runs": [["", "none"], ["", ["none", second.key]]]}, [])
     assert "sealed" in harness(f"doctor --store sqlite:///x.db --yes --forget {other.digest[:8]}").err
     assert {second.key} <= store.keys()
