@@ -49,7 +49,9 @@ def test_a_folder_that_was_not_finished_leaves_nothing(there: bool, tmp_path: Pa
 def test_rows_that_would_be_one_folder_are_refused_before_anything_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(glue_submission, "_cells", lambda prepared: {"A (x)": {}, "A [x]": {}, "B": {}})
+    monkeypatch.setattr(
+        glue_submission, "_cells", lambda prepared: {(row, "cola"): [] for row in ("A (x)", "A [x]", "B")}
+    )
     prepared: Any = SimpleNamespace(request=SimpleNamespace(option="--{}".format))
     view: Any = None
     with pytest.raises(UserError, match=r"rows A \(x\) and A \[x\] would be one folder, A_x; name one .* --methods"):

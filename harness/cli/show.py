@@ -230,10 +230,8 @@ def _stage_lines(stage: Stage) -> Rows:
     if definition_of(objective).fitted:
         yield "fitted", f"by scikit-learn; {counted(optim.steps, 'candidate')}, each a step of the history"
     else:
-        yield (
-            "AdamW",
-            ", ".join(f"{name} {value_text(value)}" for name, value in vars(optim).items() if name != "_text"),
-        )
+        values = (f"{name} {value_text(value)}" for name, value in vars(optim).items() if name != "_text")
+        yield "AdamW", ", ".join(values)
         yield "seed", str(stage.seed)
 
 
@@ -260,6 +258,7 @@ def _scores(values: dict[str, float]) -> str:
 def _provenance(stage: Stage, record: Record) -> Rows:
     """What the stage took, where and with what it was trained, and what is stored of it."""
     yield "cost", f"{record.flops:.3g} FLOPs in {duration(record.seconds / 3600)}"
+    made = list[str]()
     for name, value in sorted(record.provenance.items()):
         if name == "started_at" and isinstance(value, (int, float)):
             yield "started", timestamp(value)
@@ -267,7 +266,8 @@ def _provenance(stage: Stage, record: Record) -> Rows:
             steps = ", ".join(f"{step:,}" for step in value)
             yield "saved", f"weights after update {steps}; 'harness export {record.key[:12]} --update N' writes them"
         elif name != "saved_digests":
-            yield name, f"{value:,.4g}" if name.endswith("_per_second") else str(value)
+            made.append(f"{name} {value:,.4g}" if name.endswith("_per_second") else f"{name} {value}")
+    yield "made with", ", ".join(made)
     if record.weights_digest:
         yield "weights", f"digest {record.weights_digest}"
     if record.predictions:
