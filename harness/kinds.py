@@ -39,7 +39,7 @@ def number_type(center: float, spread: float) -> Literal["float32", "float64"]:
 @dataclass(frozen=True)
 class Kind:
     """`names`: the classes in the order of their codes, none for scores and spans. `scale`: the lowest and the highest score, where that is
-    known. `trained_in`: the mean and the standard deviation of scores that a head is trained in; None where it is trained on labels as they
+    known. `target_scale`: the mean and the standard deviation of scores that a head is trained in; None where it is trained on labels as they
     are. Labels are arrays [n] of `dtype`."""
 
     answer: ClassVar[Literal["class", "score", "span"]]
@@ -55,7 +55,7 @@ class Kind:
 
     names: tuple[str, ...] = ()
     scale: tuple[float, float] | None = None
-    trained_in: tuple[float, float] | None = None
+    target_scale: tuple[float, float] | None = None
 
     @property
     def reads_codes(self) -> bool:
@@ -244,7 +244,7 @@ class Scores(Kind):
     @property
     def output_type(self) -> Literal["float32", "float64"]:
         low, high = self.scale or (0.0, 1.0)
-        return number_type(*(self.trained_in or (max(abs(low), abs(high)), high - low)))
+        return number_type(*(self.target_scale or (max(abs(low), abs(high)), high - low)))
 
     @property
     def allowed(self) -> str:

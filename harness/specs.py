@@ -152,7 +152,7 @@ class Data:
             return Spans(reading=self.spans)
         bounds = self.prompt.bounds if self.prompt else ()
         if self.standardised:
-            return Scores(trained_in=(self.standardised[0], self.standardised[1]))
+            return Scores(target_scale=(self.standardised[0], self.standardised[1]))
         return kind_of_outputs(self.num_labels, self.classes, bounds) if self.num_labels else None
 
 

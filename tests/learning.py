@@ -110,10 +110,10 @@ def measures_of(objective: Any) -> Callable[[Tokens, Draw], Measures]:
     between the cosines of a sequence with its own crop and with others."""
 
     def look(tokens: Tokens, draw: Draw) -> Measures:
-        if not hasattr(objective, "judge"):
+        if not hasattr(objective, "terms_of"):
             return Measures()
         kept: list[Any] = []
-        with patch.object(objective, "judge", lambda seen: kept.append(seen) or {}):
+        with patch.object(objective, "terms_of", lambda seen: kept.append(seen) or {}):
             objective(objective.prepare(Examples(tokens), None, draw).on(CPU))
         (seen,) = kept
         same = seen.original == seen.ids

@@ -230,7 +230,7 @@ METRICS = ("accuracy",)
 
 def trains(kind: str, name: str) -> bool:
     """Whether the objective can train this kind of encoder."""
-    return not definition_of(OBJECTIVES[name]).unmet(shape_of(kind))
+    return not definition_of(OBJECTIVES[name]).refused(shape_of(kind))
 
 
 ALLOWED = [(kind, name) for name in OBJECTIVES for kind in KINDS if trains(kind, name)]

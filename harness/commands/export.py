@@ -68,8 +68,8 @@ def export(
             f"--license {license}: should be the hub's identifier of a licence, as apache-2.0, mit or cc-by-4.0."
         )
     data = recorded.stage.data
-    if data.kind and data.kind.trained_in and data.kind.output_type == "float64":
-        mean, spread = data.kind.trained_in
+    if data.kind and data.kind.target_scale and data.kind.output_type == "float64":
+        mean, spread = data.kind.target_scale
         raise UserError(
             f"{recorded.key[:12]}: its scores ({mean:.15g} ± {spread:g}) cannot be told apart in float32, which a model's "
             "folder holds; train on the scores less their mean, or predict with the run's key."

@@ -53,7 +53,7 @@ def check(method: type[Method], source: str) -> Iterator[Outcome]:
         bert = write_bert(Path(folder) / "bert")
         for stage in stages:
             spec = stage.objective
-            if spec.source != source or definition_of(spec).unmet(bert_config().to_dict()):
+            if spec.source != source or definition_of(spec).refused(bert_config().to_dict()):
                 continue
             make = partial(_made, bert, spec, stage.data.views)
             words = ", ".join(f"{name} {value}" for name, value in spec.params.items())

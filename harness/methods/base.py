@@ -103,7 +103,7 @@ class Method(Strict):
         return None
 
     @classmethod
-    def unfit(cls, context: RunContext) -> str | None:
+    def skipped(cls, context: RunContext) -> str | None:
         """Why it is not run in a context; None where it is."""
         kind = context.data.kind
         if kind and not isinstance(kind, cls.kinds):

@@ -111,11 +111,11 @@ class CocoLm(Auxiliary, Method):
         encoded, squares = size.tokens + kept * size.tokens, size.squares + kept * kept * size.squares
         return replace(size, encoded=encoded, encoded_squares=squares)
 
-    def unmet(self, config: Config) -> str | None:
+    def refused(self, config: Config) -> str | None:
         """The corrective LM head is the word embeddings themselves."""
         narrow = narrow_embeddings(config) if self.lm != "none" else None
         missing = narrow and f"{narrow}, so the LM head cannot be the embeddings themselves; set coco_lm.lm to none"
-        return super().unmet(config) or missing
+        return super().refused(config) or missing
 
     @property
     def inherits(self) -> tuple[str, ...]:

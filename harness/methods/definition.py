@@ -90,7 +90,7 @@ class Definition(Strict):
     def step_flops(self, config: Config, rows: float, length: float) -> float:
         return self.flops(config, self.expected(rows, length))
 
-    def unmet(self, config: Config) -> str | None:
+    def refused(self, config: Config) -> str | None:
         """Why an encoder of this configuration cannot be trained, and what to change, in one sentence; or None."""
         return None
 

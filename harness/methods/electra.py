@@ -56,7 +56,7 @@ class Auxiliary(Definition):
     def expected(self, rows: float, length: float) -> StepSize:
         return StepSize.of(rows, length, predicted=self.p_m)
 
-    def unmet(self, config: Config) -> str | None:
+    def refused(self, config: Config) -> str | None:
         """The auxiliary network is made of the encoder's own layers."""
         family = family_of(config)
         if not self.has_network or family.transform is not None:

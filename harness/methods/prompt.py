@@ -34,7 +34,7 @@ class LabelWords(Definition):
     def mlm_head(self) -> bool:
         return self.head == "mlm"
 
-    def unmet(self, config: Config) -> str | None:
+    def refused(self, config: Config) -> str | None:
         reason = narrow_embeddings(config) if self.head == "embeddings" else None
         return reason and f"{reason}, so its word embeddings predict no words; set prompt.head to mlm"
 

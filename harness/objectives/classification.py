@@ -92,7 +92,7 @@ class RowHead(Head):
     def __init__(self, encoder: TextEncoder, kind: Kind, dropout: float, seed: int) -> None:
         super().__init__()
         size, spread = encoder.hidden_size, encoder.config.initializer_range
-        self._trained_in, self._number = kind.trained_in, getattr(torch, kind.output_type)
+        self._target_scale, self._number = kind.target_scale, getattr(torch, kind.output_type)
         self.drop = nn.Dropout(dropout)
         self.dense = draw_linear(nn.Linear(size, size), spread, seed, "classification_dense")
         self.out = draw_linear(nn.Linear(size, kind.outputs), spread, seed, "classification_out")
@@ -101,8 +101,8 @@ class RowHead(Head):
         first = encoder(batch, batch.packing.first)
         pooled = torch.tanh(self.dense(self.drop(first)))
         logits = self.out(self.drop(pooled))
-        if self._trained_in is not None:
-            mean, spread = self._trained_in
+        if self._target_scale is not None:
+            mean, spread = self._target_scale
             logits = mean + spread * logits.to(self._number)
         return HeadOutputs(first, pooled, logits)
 
@@ -206,7 +206,7 @@ class CrossEntropy(TrainingObjective):
     def classify(self, logits: Tensor, labels: Tensor) -> Tensor:
         assert self.kind is not None
         loss = CRITERIA[self.kind.loss](at_least_single(logits), labels)
-        return (loss / self.kind.trained_in[1] ** 2).float() if self.kind.trained_in else loss
+        return (loss / self.kind.target_scale[1] ** 2).float() if self.kind.target_scale else loss
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         return {"cross_entropy": self.classify(self.outputs(batch).logits, batch["labels"])}

@@ -99,7 +99,7 @@ class Corrupted:
 
 class _Replaced(AuxiliaryMaskedLM):
     """What ELECTRA and COCO-LM share: the masked view, its replacements, and the corrupted view for the encoder. Terms
-    come from `judge`."""
+    come from `terms_of`."""
 
     params: Electra | CocoLm
 
@@ -153,7 +153,7 @@ class _Replaced(AuxiliaryMaskedLM):
         hidden = self.encoder(main)
         first, rows = hidden.index_select(0, main.packing.first), batch.shape[0]
         self.measure("embedding_std", embedding_std, first[:rows])
-        return terms | self.judge(Corrupted(hidden[:size], original, corrupted, first[:rows], first[rows:], batch))
+        return terms | self.terms_of(Corrupted(hidden[:size], original, corrupted, first[:rows], first[rows:], batch))
 
     def counts(self, views: Views) -> dict[str, float]:
         return {**super().counts(views), "rtd": len(views.tokens.ids)}
@@ -189,7 +189,7 @@ class _Replaced(AuxiliaryMaskedLM):
         self.auxiliary.train(training)
         return torch.cat(drawn)
 
-    def judge(self, seen: Corrupted) -> dict[str, Tensor]:
+    def terms_of(self, seen: Corrupted) -> dict[str, Tensor]:
         """The terms on the corrupted view after the encoder."""
         raise NotImplementedError
 
@@ -212,7 +212,7 @@ class ReplacedTokenDetection(_Replaced):
         super().build()
         self.weights["rtd"] = self.params.lambda_rtd
 
-    def judge(self, seen: Corrupted) -> dict[str, Tensor]:
+    def terms_of(self, seen: Corrupted) -> dict[str, Tensor]:
         logits = self.detector(seen.states)[:, 0]
         return {"rtd": self.detect(logits, seen)}
 
@@ -231,7 +231,7 @@ class CorrectiveContrast(_Replaced):
         if self.params.contrast:
             self.weights["contrast"] = 1.0
 
-    def judge(self, seen: Corrupted) -> dict[str, Tensor]:
+    def terms_of(self, seen: Corrupted) -> dict[str, Tensor]:
         logits = self.detector(seen.states)[:, 0]
         terms = self.correct(logits, seen)
         if self.params.contrast:

@@ -110,7 +110,7 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
                 contexts_of[like] = _contexts(resolved, row, table_data, name)
             _, first = contexts_of[like][0]
             located = table_data.located[row.encoder]
-            reason = next((why for method in steps if (why := method.unfit(first))), None)
+            reason = next((why for method in steps if (why := method.skipped(first))), None)
             reason = reason or _unsuited(chain(steps, first, start)[-1], located, row.encoder in table_data.mlm_heads)
             if reason:
                 skipped.append((row.name, name, reason))
@@ -132,7 +132,7 @@ def _unsuited(leaf: Stage, located: Located, trains_head: bool) -> str | None:
     parent = leaf.parent
     if trains_head and parent and definitions[-1].mlm_head and not definitions[-2].mlm_head:
         return f"objective {parent.objective.name} trains without an MLM head, and the encoder has none of its own to prompt"
-    if missing := next(filter(None, (each.unmet(config) for each in definitions if config)), None):
+    if missing := next(filter(None, (each.refused(config) for each in definitions if config)), None):
         raise UserError(f"{located.name}: {missing}.")
     return None
 

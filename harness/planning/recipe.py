@@ -43,19 +43,19 @@ def _not_tiny(value: float) -> float:
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_not_bool)]
+Integer = Annotated[int, BeforeValidator(_not_bool)]
 Real = Annotated[float, BeforeValidator(_not_bool)]
 Number = Annotated[Real, Field(allow_inf_nan=False)]
 Positive = Annotated[Real, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[Real, Field(gt=0, le=1), AfterValidator(_not_tiny)]
 """A learning rate, or AdamW's eps: a smaller or larger one is a typing error."""
 Share = Annotated[Real, Field(gt=0, le=1)]
-Count = Annotated[Whole, Field(ge=1, le=10**9)]
-Batch = Annotated[Whole, Field(ge=1, le=10**6)]
-Few = Annotated[Whole, Field(ge=1, le=1000)]
-Size = Annotated[Whole, Field(ge=0, le=10**9)]
-Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
-Length = Annotated[Whole, Field(ge=8, le=8192)]
+Count = Annotated[Integer, Field(ge=1, le=10**9)]
+Batch = Annotated[Integer, Field(ge=1, le=10**6)]
+Few = Annotated[Integer, Field(ge=1, le=1000)]
+Size = Annotated[Integer, Field(ge=0, le=10**9)]
+Seed = Annotated[Integer, Field(ge=0, lt=2**32)]
+Length = Annotated[Integer, Field(ge=8, le=8192)]
 """Tokens of a sequence, at most; the encoder's positions are a limit too."""
 Passes = Annotated[Real, Field(gt=0, le=10**5)]
 BY_SIZE = Discriminator(lambda value: "sizes" if isinstance(value, Mapping) else "number")
@@ -207,7 +207,7 @@ class Augment(Strict):
     `temperature`: the table's translator is sampled at it, `copies` times a text; left out: a copy by each of its pivots.
     """
 
-    copies: Annotated[Whole, Field(ge=1, le=20)]
+    copies: Annotated[Integer, Field(ge=1, le=20)]
     temperature: Annotated[Real, Field(ge=0.01, le=10)] | None = None
 
     def translator(self, name: str) -> str:
@@ -222,8 +222,8 @@ class EncoderSettings(Strict):
     `relative_distance`: from which all distances share a bucket.
     """
 
-    relative_buckets: Annotated[Whole, Field(ge=0, le=10**4)] | None = None
-    relative_distance: Annotated[Whole, Field(ge=1, le=10**4)] | None = None
+    relative_buckets: Annotated[Integer, Field(ge=0, le=10**4)] | None = None
+    relative_distance: Annotated[Integer, Field(ge=1, le=10**4)] | None = None
 
 
 class OfEncoder(Strict):

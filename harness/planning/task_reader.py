@@ -14,7 +14,7 @@ from harness.specs import UNRESOLVED, RowSet
 from harness.tasks.overlap import count_overlap, same_ids, without
 from harness.tasks.protocols import protocol_named
 from harness.tasks.rows import Rows
-from harness.tasks.sources import WHOLE, TextSource
+from harness.tasks.sources import ALL_ROWS, TextSource
 from harness.tasks.task import Task
 
 UNLABELLED = "unlabelled texts"
@@ -84,7 +84,7 @@ class TaskReader:
             return TaskData(task, self.unread("dev", 500), {role: self.unread(role, 1000) for role in sorted(roles)})
         self.tests = dict(found.tests)
         labelled = {"dev": found.dev, **self.tests} if task.own else {}
-        whole = WHOLE if task.own and self.source.has(task, WHOLE) else task.train
+        whole = ALL_ROWS if task.own and self.source.has(task, ALL_ROWS) else task.train
         return TaskData(
             task,
             self.keep(found.dev, "dev"),

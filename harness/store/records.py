@@ -47,7 +47,7 @@ Grant = Literal["granted", "held", "settled"]
 C, S = RECORDS.c, REQUEST_STAGES.c
 # Made once: SQLAlchemy takes as long to make and look up a statement as SQLite to execute it.
 PLAIN = sa.select(C.key, C.record)
-WHOLE = PLAIN.add_columns(C.predictions)
+FULL = PLAIN.add_columns(C.predictions)
 KEPT = sa.insert(RECORDS)
 OF_KEY: sa.BindParameter[str] = sa.bindparam("of_key")
 HELD = sa.select(LEASES).where(LEASES.c.key == OF_KEY)
@@ -144,7 +144,7 @@ class Store(Database):
 
     def records(self, keys: Iterable[str], *, predictions: bool = False) -> dict[str, Record]:
         """Records by key."""
-        return {row["key"]: record_of(row) for row in self._select(WHOLE if predictions else PLAIN, C.key, keys)}
+        return {row["key"]: record_of(row) for row in self._select(FULL if predictions else PLAIN, C.key, keys)}
 
     def each(self, keys: Iterable[str], *, predictions: bool = False) -> Iterator[tuple[str, Record]]:
         """Keys with their records, of which 100 are held in memory at a time."""

@@ -23,7 +23,7 @@ from harness.tasks.protocol import (
     require_classes,
 )
 from harness.tasks.rows import Ids, Rows, Scope, mix, scoped
-from harness.tasks.sources import WHOLE, TextSource
+from harness.tasks.sources import ALL_ROWS, TextSource
 from harness.tasks.task import Task
 
 
@@ -142,8 +142,8 @@ class OwnProtocol(Protocol):
         return source.once((self, task), lambda: self._cut(task, source))
 
     def _cut(self, task: Task, source: TextSource) -> _Parts:
-        whole, unit = source.has(task, WHOLE), task.kind.unit
-        pool = source.load(task, WHOLE if whole else task.train)
+        whole, unit = source.has(task, ALL_ROWS), task.kind.unit
+        pool = source.load(task, ALL_ROWS if whole else task.train)
         labelled, repeated = f"{len(pool):,} labelled rows", tuple(_repeated(pool))
         tests, dev = self._given_tests(task, source), None
         is_test = bool(tests) and task.dev in evaluation_splits(task, source).values()

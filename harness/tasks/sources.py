@@ -51,7 +51,7 @@ UNREAD = re.compile(
 """Endings of files that hold a split but are not read."""
 SHOWN_NAMES = 12
 T = TypeVar("T")
-WHOLE = "all rows"
+ALL_ROWS = "all rows"
 """The split that holds every row of data without splits: of one file, or of a data set with one split."""
 
 
@@ -111,7 +111,7 @@ class TextSource:
             return True
         if isinstance(data, Path) and splits is None:
             return file_of(data, split) is not None
-        return splits == [task.train] if split == WHOLE else split in (splits or ()) or self._is_parted(task, split)
+        return splits == [task.train] if split == ALL_ROWS else split in (splits or ()) or self._is_parted(task, split)
 
     def unlabelled(self, task: Task) -> Rows:
         """The texts that a task names besides its labelled rows, without labels and in canonical order. Raises as `load` does."""
@@ -123,7 +123,7 @@ class TextSource:
         if isinstance(data, Path):
             folder = self._splits(task) is None
             place = data if task.data else data.parent.resolve()
-            read = WHOLE if not folder else task.train if task.data or self.has(task, task.train) else ""
+            read = ALL_ROWS if not folder else task.train if task.data or self.has(task, task.train) else ""
             rows = f" (rows {self.load(task, read).digest[:10]})" if read else ""
             name = "" if task.data and place.stem == task.name else f", {task.name}"  # several may have a train.csv
             return f"{'folder' if folder else 'file'} {place.name}{name}{rows}"
@@ -162,11 +162,11 @@ class TextSource:
         if split in files:
             rows = read_rows(existing_file(Path(files[split]), f"task {task.name}"), task, name)
         elif self._is_parted(task, split) and task.dev not in files:
-            parts = parted(self.load(task, WHOLE), [task.name, task.version, "split"], task.kind.unit)
+            parts = parted(self.load(task, ALL_ROWS), [task.name, task.version, "split"], task.kind.unit)
             return parts[split == task.dev].named(name)
         else:
-            rows = self._whole(task, task.train if split == WHOLE else split)
-        if rows.label_form == "codes" and task.data and split not in (task.train, WHOLE):
+            rows = self._whole(task, task.train if split == ALL_ROWS else split)
+        if rows.label_form == "codes" and task.data and split not in (task.train, ALL_ROWS):
             other = self.load(task, task.train)
             if other.label_form == "names":
                 raise UserError(

@@ -54,7 +54,7 @@ LONGEST = 512
 """Tokens of a text, and of its translation; what is longer is cut."""
 
 
-class Way(Interface):
+class BackTranslator(Interface):
     """There and back through one pivot. A translation depends on its text alone, but for the last bits of a model's sums, which differ with
     the size of a batch and can tip the balance between two beams. `digest`: of whatever decides what comes out. `at_hand`: translations are
     only looked up, so that keeping them gains nothing."""
@@ -82,7 +82,7 @@ class Translator:
     """A named translator; `ways` to and from one pivot each, in the order of the views. Opened by `open_translator`."""
 
     name: str
-    ways: tuple[Way, ...]
+    ways: tuple[BackTranslator, ...]
 
     @property
     def num_views(self) -> int:
@@ -194,7 +194,7 @@ def open_translator(name: str, *, download: bool, copies: int | None = None) -> 
     return Translator(name, ways[:copies])
 
 
-def _ways(where: str, name: str, download: bool, samples: int) -> tuple[Way, ...]:
+def _ways(where: str, name: str, download: bool, samples: int) -> tuple[BackTranslator, ...]:
     """The ways of a translator; of a pair of models at a temperature as many as `samples`."""
     if name.startswith("file:"):
         if "@T=" in name:
@@ -239,7 +239,7 @@ class _FileWay:
         return [self.views[text] for text in texts]
 
 
-def _file_ways(where: str, path: Path) -> tuple[Way, ...]:
+def _file_ways(where: str, path: Path) -> tuple[BackTranslator, ...]:
     """A way for each column view_1, view_2, ... of a file. Raises UserError for whatever is wrong in the file."""
     reading.existing_file(path, where, reading.FORMATS)
     there = next(reading.rows_of(path), (0, {}))[1]

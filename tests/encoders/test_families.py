@@ -157,7 +157,7 @@ def test_trains_and_says_what_it_cannot(kind: str, made: dict[str, Path]) -> Non
         if definition_of(spec).headless(located.config):
             assert name not in (*tiny.SUPERVISED, "cssl-simclr")
             continue
-        if reason := definition_of(spec).unmet(located.config):
+        if reason := definition_of(spec).refused(located.config):
             assert name in ("electra-narrow", "coco_lm")
             assert "use a BERT" in reason or "set coco_lm.lm" in reason
             continue

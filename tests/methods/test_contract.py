@@ -51,8 +51,8 @@ def test_it_is_described(method: type[Method]) -> None:
     for info in method.model_fields.values():
         assert info.default is not None
         assert info.description
-    assert method.unfit(CONTEXT) is None
-    reason = method.unfit(replace(CONTEXT, data=replace(CONTEXT.data, num_labels=1)))
+    assert method.skipped(CONTEXT) is None
+    reason = method.skipped(replace(CONTEXT, data=replace(CONTEXT.data, num_labels=1)))
     assert reason is None or len(reason.split()) > 3
 
 

@@ -216,6 +216,6 @@ def test_cssl_skips_without_a_translation_and_says_why() -> None:
 
 def test_scl_skips_regression_and_methods_without_labels_do_not() -> None:
     regression = replace(CONTEXT, data=replace(CONTEXT.data, num_labels=1))
-    assert not [name for name, method in METHODS.items() if not method.labelled and method.unfit(regression)]
-    assert METHODS["ft"].unfit(regression) is None
-    assert "regression" in (SCL.unfit(regression) or "")
+    assert not [name for name, method in METHODS.items() if not method.labelled and method.skipped(regression)]
+    assert METHODS["ft"].skipped(regression) is None
+    assert "regression" in (SCL.skipped(regression) or "")

@@ -164,7 +164,7 @@ class TestSupervised:
         found = {}
         for unit in ((0.0, 1.0), (mean, spread)):
             vocabulary = Tokeniser(bert).vocabulary
-            module = build(spec, tiny.encoder(bert), vocabulary, Scores(trained_in=unit), 0.0, 1).eval()
+            module = build(spec, tiny.encoder(bert), vocabulary, Scores(target_scale=unit), 0.0, 1).eval()
             views = module.prepare(Examples(tokens), unit[0] + unit[1] * gold, draw_of(1))
             loss = module(views.on(CPU))["cross_entropy"]
             loss.backward()

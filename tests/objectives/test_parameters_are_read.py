@@ -34,7 +34,7 @@ def specs_of(method: Method, name: str) -> Iterator[Objective]:
     setting = effective_with(method, name)
     for more in ({}, *({name: value} for value in alternatives(method, name))):
         for stage in chain(method, **setting, **more):
-            if not definition_of(stage.objective).unmet(tiny.shape_of("bert")):
+            if not definition_of(stage.objective).refused(tiny.shape_of("bert")):
                 yield stage.objective
 
 

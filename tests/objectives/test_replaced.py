@@ -35,9 +35,9 @@ def batch(folder: Path, rows: int = 9) -> Tokens:
 
 
 def run(module: Any, views: Views) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(terms, what the encoder's judge was given)."""
+    """(terms, what the encoder's terms_of got)."""
     given: dict[str, Any] = {}
-    judge = module.judge
+    terms_of = module.terms_of
 
     def spy(seen: Any) -> Any:
         given.update(
@@ -47,11 +47,11 @@ def run(module: Any, views: Views) -> tuple[dict[str, Tensor], dict[str, Any]]:
             masked=torch.zeros_like(seen.ids, dtype=torch.bool).index_fill(0, seen.batch["where"], True),
             first=(seen.first, seen.first_cropped),
         )
-        return judge(seen)
+        return terms_of(seen)
 
-    module.judge = spy
+    module.terms_of = spy
     terms = module(views.on(CPU))
-    module.judge = judge
+    module.terms_of = terms_of
     return terms, given
 
 

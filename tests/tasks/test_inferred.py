@@ -17,7 +17,7 @@ from tasks.task_files import write_coded, write_file
 
 from harness.errors import UserError
 from harness.tasks.inferred import Description, infer_task, task_yaml
-from harness.tasks.sources import WHOLE, open_source
+from harness.tasks.sources import ALL_ROWS, open_source
 from harness.tasks.task import Task, load_user_task
 
 
@@ -41,7 +41,7 @@ def reviews(labels: list[Any], **more: Any) -> list[dict[str, Any]]:
 
 def loaded(task: Task) -> dict[str, Any]:
     """Label by text, by the names of classes where there are some."""
-    rows = open_source(None).load(task, WHOLE)
+    rows = open_source(None).load(task, ALL_ROWS)
     gold = rows.gold.tolist() if (not task.classes) else [task.classes[code] for code in rows.gold]
     return dict(zip((text for (text,) in rows.texts), gold, strict=True))
 
@@ -98,7 +98,7 @@ def test_a_pair_and_names_in_a_parquet_file(tmp_path: Path) -> None:
     write_coded(tmp_path / "pairs.parquet", rows_, "label", ["no", "maybe", "yes"])
     task = infer(tmp_path / "pairs.parquet", text=("a", "b"))
     assert (task.columns, task.classes) == (("a", "b"), ("no", "maybe", "yes"))
-    rows = open_source(None).load(task, WHOLE)
+    rows = open_source(None).load(task, ALL_ROWS)
     assert np.bincount(rows.gold).tolist() == [10, 20, 10]
     assert infer(tmp_path / "pairs.parquet", text=("a", "b"), kind="regression").classes == ()
 
@@ -133,9 +133,9 @@ def test_the_names_that_a_file_gives_its_codes_decide(order: tuple[str, ...], tm
     text_file(tmp_path, body + "classes: ['y', 'n']\nlabels: {yes: 'y', no: 'n', maybe: 'n'}\n", "mapped.yaml")
     for task in tasks:
         assert read_as(task, "test", open_source(None)) == WORDS
-    assert read_as(load_user_task(tmp_path / "task.yaml"), WHOLE, open_source(None)) == WORDS
+    assert read_as(load_user_task(tmp_path / "task.yaml"), ALL_ROWS, open_source(None)) == WORDS
     shorter = [{"yes": "y"}.get(word, "n") for word in WORDS]
-    assert read_as(load_user_task(tmp_path / "mapped.yaml"), WHOLE, open_source(None)) == shorter
+    assert read_as(load_user_task(tmp_path / "mapped.yaml"), ALL_ROWS, open_source(None)) == shorter
 
 
 def test_names_that_are_numbers_are_no_codes(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_codes_of_a_mapping_are_what_it_says(tmp_path: Path) -> None:
     text_file(tmp_path, body + "classes: [no, yes]\nlabels: {0: yes, 1: no, 2: no}\n", "mapped.yaml")
     text_file(tmp_path, body + "classes: [a, b, c]\n", "others.yaml")
     mapped, others = (load_user_task(tmp_path / f"{name}.yaml") for name in ("mapped", "others"))
-    assert read_as(mapped, WHOLE, open_source(None)) == ["yes" if word == "no" else "no" for word in WORDS]
-    assert read_as(others, WHOLE, open_source(None)) == [{"no": "a", "maybe": "b", "yes": "c"}[word] for word in WORDS]
+    assert read_as(mapped, ALL_ROWS, open_source(None)) == ["yes" if word == "no" else "no" for word in WORDS]
+    assert read_as(others, ALL_ROWS, open_source(None)) == [{"no": "a", "maybe": "b", "yes": "c"}[w] for w in WORDS]
 
 
 def test_truth_values_are_the_words_for_them(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_marks_separators_quotes_line_breaks_and_emojis(tmp_path: Path) -> None:
         csv.writer(out, delimiter=delimiter).writerows([("text", "label"), *rows])
         task = infer(text_file(tmp_path, out.getvalue().encode(encoding), name), text=("text",))
         assert loaded(task) == dict(rows)
-        digests.add(open_source(None).load(task, WHOLE).digest)
+        digests.add(open_source(None).load(task, ALL_ROWS).digest)
     assert len(digests) == 1
 
 
@@ -371,9 +371,9 @@ def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:
 SAID = """
 from harness.tasks.sources import open_source
 from harness.tasks.inferred import Description, infer_task
-from harness.tasks.sources import WHOLE
+from harness.tasks.sources import ALL_ROWS
 task, _ = infer_task('hub:me/moods', Description(), lambda name: f'--{name}')
-print(task.name, task.columns, task.classes, len(open_source(None).load(task, WHOLE)))
+print(task.name, task.columns, task.classes, len(open_source(None).load(task, ALL_ROWS)))
 """
 
 

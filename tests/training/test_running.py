@@ -82,7 +82,7 @@ class TestEveryObjective:
         self, name: str, kind: str, folders: dict[str, Path], tmp_path: Path
     ) -> None:
         """And it is so: what is refused would fail."""
-        reason = definition_of(tiny.OBJECTIVES[name]).unmet(tiny.config(kind).to_dict())
+        reason = definition_of(tiny.OBJECTIVES[name]).refused(tiny.config(kind).to_dict())
         assert reason is not None
         assert ";" in reason, "what to do about it"
         stage, inputs = tiny.post_training(folders[kind], tiny.OBJECTIVES[name], steps=1)

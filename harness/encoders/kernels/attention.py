@@ -64,7 +64,7 @@ def packed_attention(
     if sliding_window is not None:
         if packing.bias is not None:
             raise ValueError("packed attention does not compute a window with relative positions")
-        near = ~outside(width, width, sliding_window, query.device)
+        near = ~too_far(width, width, sliding_window, query.device)
         mask = near if mask is None else (mask & near) | ~mask.transpose(-1, -2)  # at padding whatever is finite
     out = nn.functional.scaled_dot_product_attention(
         pad(query), pad(key), pad(value), attn_mask=mask, dropout_p=dropout, scale=scale
@@ -114,7 +114,7 @@ class _Grouped(torch.autograd.Function):
                 else:
                     scores = torch.baddbmm(group.bias.to(q.dtype), queries, keys, alpha=scale)
                 if window is not None and group.shape[2] > window:
-                    scores.masked_fill_(outside(*group.shape[1:], window, q.device), _FAR)
+                    scores.masked_fill_(too_far(*group.shape[1:], window, q.device), _FAR)
                 torch.softmax(scores, dim=-1, out=group.weights_of(weights))
             dropped = weights
             if dropout > 0:
@@ -155,7 +155,7 @@ class _Grouped(torch.autograd.Function):
 
 
 @lru_cache(maxsize=256)
-def outside(queries: int, keys: int, window: int, device: torch.device) -> Tensor:
+def too_far(queries: int, keys: int, window: int, device: torch.device) -> Tensor:
     """[queries, keys]: whether a key is `window` tokens or more away from a query."""
     with torch.inference_mode(False):  # what an evaluation caches, training may keep for its backward pass
         place = torch.arange(keys, device=device)

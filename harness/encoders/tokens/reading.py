@@ -113,7 +113,7 @@ class TextExamples(Examples):
     texts: tuple[Row, ...] = ()
 
 
-class Whole(Reading):
+class Untokenised(Reading):
     """The texts themselves, of any length: no token is made of them."""
 
     name = "whole"
@@ -124,7 +124,7 @@ class Whole(Reading):
         return TextExamples(none, texts=tuple(rows))
 
 
-READINGS: dict[str, type[Reading]] = {reading.name: reading for reading in (Plain, Packed, Whole)}
+READINGS: dict[str, type[Reading]] = {reading.name: reading for reading in (Plain, Packed, Untokenised)}
 
 
 @dataclass(frozen=True)
