@@ -73,11 +73,10 @@ def rows_of(
     columns wanted have to hold text, but for `label`, which with `structured` may hold lists and objects.
     """
     if is_separated(path):
-        yield from _csv_rows(path, wanted or (), bad)
-    elif unit_of(path) != "row":
-        yield from objects(path, wanted or (), once=True, bad=bad)
-    else:
-        yield from _table_rows(path, wanted, label, fix, structured)
+        return _csv_rows(path, wanted or (), bad)
+    if unit_of(path) != "row":
+        return objects(path, wanted or (), once=True, bad=bad)
+    return _table_rows(path, wanted, label, fix, structured)
 
 
 def existing_file(path: Path, where: str, endings: Sequence[str] = LABELLED) -> Path:
@@ -400,6 +399,7 @@ def is_half(text: str) -> bool:
 
 def problem_of(columns: Sequence[str], row: Mapping[str, Any], *, blank: bool = False) -> str:
     """What is wrong with the values of a row's text columns, which may be `blank` or not; '' where nothing is."""
+    fine = blank
     for column in columns:
         value = row[column]
         if value is None:
@@ -408,7 +408,8 @@ def problem_of(columns: Sequence[str], row: Mapping[str, Any], *, blank: bool = 
             return f"'{column}' is {quoted(value)}, not text; write it in quotes."
         if not value.isascii() and is_half(value):
             return f"'{column}' holds half a character (a lone surrogate); correct the text."
-    if not blank and not any(row[column].strip() for column in columns):
+        fine = fine or bool(value.strip())
+    if not fine:
         return f"{' and '.join(columns)} blank; fill the text in or delete the row."
     return ""
 
@@ -528,7 +529,7 @@ def read_labelled(
                 bad.append((number, UserError(f"{shown}, {unit} {number}: {problem}")))
                 continue
             value = row[label]
-            if isinstance(value, list | dict):
+            if type(value) in (list, dict):
                 if not structured:
                     raise UserError(f"{shown}, {unit} {number}: label {quoted(value)} is neither text nor a number.")
                 value = json.dumps(value, ensure_ascii=False)

@@ -76,11 +76,7 @@ def _hash_blocks(blocks: Iterable[Iterable[bytes]]) -> Ids:
 
 def hashes(texts: Iterable[str]) -> Ids:
     """Hash of each text, uint64 [n]."""
-    return hash_each(map(_encoded, texts))
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+    return hash_each(text.encode("utf-8", "surrogatepass") for text in texts)
 
 
 def counted(texts: list[bytes]) -> list[bytes]:
@@ -123,7 +119,7 @@ class TextBuffer:
             if set(map(len, block)) != {columns}:
                 raise ValueError("rows differ in their number of texts")
             texts = [*chain.from_iterable(block)]
-            encoded = [*map(_encoded, texts)]
+            encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
             written.writelines(encoded)
             sizes.extend(map(len, encoded))
             lengths.extend(map(len, texts))
