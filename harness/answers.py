@@ -163,7 +163,9 @@ def best_spans(
         scores = (starts[:, None] + np.lib.stride_tricks.sliding_window_view(padded, longest)).ravel()
         if np.isnan(scores).any():
             return [(math.nan, 0, 0)]
-        for index in np.argsort(-scores, kind="stable")[:NBEST].tolist():
+        rank = max(0, len(scores) - NBEST)
+        high = np.flatnonzero(scores >= np.partition(scores, rank)[rank])
+        for index in high[np.argsort(-scores[high], kind="stable")][:NBEST].tolist():
             first, last = index // longest, index // longest + index % longest
             if last < count:
                 span = int(places[inside[first], 0]), int(places[inside[last], 1])
