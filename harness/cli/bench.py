@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 from tabulate import tabulate
 
-from harness.cli.progress import confirm, preset_line, show, warn
-from harness.cli.request import read
+from harness.cli.request import preset_line, read
 from harness.cli.terminal import duration, print_lines, print_table
-from harness.commands.bench import bench as run_bench
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, lacking, prepare
 from harness.commands.seal import seal
@@ -43,7 +41,10 @@ if TYPE_CHECKING:
 
 def bench(args: argparse.Namespace) -> int:
     """Show the plan, train what is missing, print the table. 1 when a cell stays incomplete."""
-    from harness.cli.report import check_printed, print_grid  # imports pandas, which a plan does without
+    # A plan does without what trains and prints.
+    from harness.cli.progress import confirm, show, warn
+    from harness.cli.report import check_printed, print_grid
+    from harness.commands.bench import bench as run_bench
 
     check_printed(args.format)
     request = read(args)

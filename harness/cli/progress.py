@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 ASK_ABOVE_HOURS = 1.0
 LINE_EVERY_SECONDS = 10.0
 ESTIMATE_EVERY_SECONDS = 1.0
-
-
-def preset_line(named: str | None, preset: str, presets: Mapping[str, Any]) -> list[str]:
-    """What the preset in use and the others are, where the request names none and there are some."""
-    if named or not presets:
-        return []
-    about = {name: other.description.rstrip(".") for name, other in presets.items()}
-    others = [f"{name} ({text})" for name, text in about.items() if name != preset]
-    choice = f" Others: {', '.join(others)}; choose one with --preset NAME." if others else ""
-    return [f"Preset {preset}: {about[preset]}.{choice}"]
 
 
 def confirm(yes: bool, expected: float, narrow: str) -> None:

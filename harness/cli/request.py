@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from harness.cli.parser import build_parser
 from harness.cli.terminal import print_lines, timestamp
@@ -85,3 +86,13 @@ def recalled(args: argparse.Namespace) -> Request:
         lines.append(f"Not all of its stages have ended. The last bench that did: {other}")
     print_lines(lines)
     return request
+
+
+def preset_line(named: str | None, preset: str, presets: Mapping[str, Any]) -> list[str]:
+    """What the preset in use and the others are, where the request names none and there are some."""
+    if named or not presets:
+        return []
+    about = {name: other.description.rstrip(".") for name, other in presets.items()}
+    others = [f"{name} ({text})" for name, text in about.items() if name != preset]
+    choice = f" Others: {', '.join(others)}; choose one with --preset NAME." if others else ""
+    return [f"Preset {preset}: {about[preset]}.{choice}"]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.progress import confirm, preset_line, show, warn
-from harness.cli.request import read_tune
+from harness.cli.progress import confirm, show, warn
+from harness.cli.request import preset_line, read_tune
 from harness.cli.terminal import duration, print_lines, print_table, printable
 from harness.commands.recorded import tune_command
 from harness.commands.study import Opened, PreparedStudy, prepare_study, recalled_study, searched

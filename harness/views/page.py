@@ -15,7 +15,6 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.views.view import Table, View, html_of, shown
@@ -91,6 +90,8 @@ def _asset(name: str) -> str:
 
 @cache
 def _template() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     loader = PackageLoader("harness.views")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
