@@ -136,7 +136,7 @@ class Recipe(Strict):
 
     def under(self, phase: str) -> dict[str, Any]:
         """What it says of a phase, by name."""
-        return getattr(self, phase).model_dump(exclude_none=True)  # type: ignore[no-any-return]
+        return {key.partition(".")[2]: value for key, value in self.values.items() if key.startswith(f"{phase}.")}
 
 
 class TaskRecipe(Recipe):
