@@ -26,7 +26,7 @@ from harness.planning.recipe import (
 )
 from harness.planning.row import ENCODER, Place, ResolvedRow, Row, UnderEncoder, on_encoder, phases_of
 from harness.planning.table import Column, Table
-from harness.planning.values import TASK_RECIPES, Use, changed, flag_for, flat, origin_of
+from harness.planning.values import TASK_RECIPES, Use, changed, flat, origin_of
 from harness.tasks.protocols import protocol_named
 from harness.wording import value_text
 
@@ -109,8 +109,7 @@ class ResolvedTable:
         made = []
         for path, value in found.items():
             tasks, origin = reached[path][1] if path in reached else self.tasks, origin_of(origins, path)
-            flag = flag_for(path, origin[2:].rpartition(", ")[0], under.name)
-            made.append(Use(path, value, tasks, changed(path, value, theirs, self.subsets), origin, flag))
+            made.append(Use(path, value, tasks, changed(path, value, theirs, self.subsets), origin, under.name))
         return tuple(made)
 
     def _reach(self, under: UnderEncoder) -> dict[str, tuple[Any, tuple[str, ...]]]:
@@ -123,11 +122,8 @@ class ResolvedTable:
                 of_rows = [own for row, own in trained if self.takes(row, task)]
                 if not of_rows:
                     continue
-                own, spec, recipe = (
-                    set.intersection(*of_rows),
-                    specs.get(task),
-                    under.task_recipes.get(task, under.recipe),
-                )
+                own, spec = set.intersection(*of_rows), specs.get(task)
+                recipe = under.task_recipes.get(task, under.recipe)
                 for name, value in recipe.under(phase).items():
                     key = f"{phase}.{name}"
                     if key not in own and (name != "decay_biases_and_norms" or getattr(recipe, phase).weight_decay):

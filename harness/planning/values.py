@@ -27,14 +27,14 @@ TOKENIZER = "encoder.tokenizer"
 @dataclass(frozen=True)
 class Use:
     """A value in use, by its `path`. `tasks`: of a recipe's value those on which a row takes it. `changed`: our value and the table's as texts,
-    where they differ; `origin`: what the table says of where its own comes from, and `flag` what sets the paper's value."""
+    where they differ; `origin`: what the table says of where its own comes from; `encoder`: under which it is in use."""
 
     path: str
     value: Any
     tasks: tuple[str, ...]
     changed: tuple[str, str] | None
     origin: str
-    flag: str
+    encoder: str
 
     @property
     def paper(self) -> str:
@@ -56,6 +56,17 @@ class Use:
     @property
     def key(self) -> str:
         return self.path.removeprefix("recipe.")
+
+    @property
+    def flag(self) -> str:
+        """What a user types for the paper's value: in full where it is a setting."""
+        files = {
+            "pre_train.corpus": "--corpus FILES",
+            "translator": "--translator NAME",
+            "grids": "",
+            TOKENIZER: f"--encoder {self.encoder.partition('@')[0]}@FOLDER",
+        }
+        return files.get(self.path, f"--set {self.key}={self.paper}")
 
     def concerns(self, row: Row) -> bool:
         """Whether a row reads the value."""
@@ -110,17 +121,6 @@ def _unset(path: str, theirs: Mapping[str, Any]) -> str:
             return f"{other} {value_text(theirs[f'{parent}.{other}'])}"
     default = getattr(Optim, name, None) if path.startswith("recipe.") else None
     return "none" if default is None else f"{value_text(default)}, the default"
-
-
-def flag_for(path: str, paper: str, encoder: str) -> str:
-    """What a user types for the paper's value: in full where it is a setting."""
-    files = {
-        "pre_train.corpus": "--corpus FILES",
-        "translator": "--translator NAME",
-        "grids": "",
-        TOKENIZER: f"--encoder {encoder.partition('@')[0]}@FOLDER",
-    }
-    return files.get(path, f"--set {path.removeprefix('recipe.')}={paper}")
 
 
 def matching(origin: Mapping[str, str], path: str) -> list[str]:
