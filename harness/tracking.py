@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -304,7 +304,7 @@ def _recipe(stage: Stage) -> dict[str, Value]:
     """Everything that a stage's key hashes apart from the content of its data, by dotted names."""
     settings: dict[str, Value] = {"phase": stage.phase, "stage_seed": stage.seed, "objective": stage.objective.name}
     settings |= {f"objective.{name}": value for name, value in stage.objective.params.items()}
-    settings |= {f"optim.{name}": value for name, value in vars(stage.optim).items() if not name.startswith("_")}
+    settings |= {f"optim.{name}": value for name, value in asdict(stage.optim).items()}
     settings |= {"data.train": stage.data.train.name, "data.rows": stage.data.train.rows}
     settings |= {"data.max_length": stage.data.max_length, "encoder.digest": stage.encoder.digest}
     if stage.parent:

@@ -7,6 +7,7 @@ import sys
 import time
 import typing
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tabulate import tabulate
@@ -230,7 +231,7 @@ def _stage_lines(stage: Stage) -> Rows:
     if definition_of(objective).fitted:
         yield "fitted", f"by scikit-learn; {counted(optim.steps, 'candidate')}, each a step of the history"
     else:
-        values = (f"{name} {value_text(value)}" for name, value in vars(optim).items() if name != "_text")
+        values = (f"{name} {value_text(value)}" for name, value in asdict(optim).items())
         yield "AdamW", ", ".join(values)
         yield "seed", str(stage.seed)
 
