@@ -184,11 +184,11 @@ def studies(*, store: str = DEFAULT_URL) -> pd.DataFrame:
     return _with_times(recorded_studies(Store(store, create=False)), "started_at")
 
 
-def _with_times(found: Any, name: str) -> pd.DataFrame:
+def _with_times(rows: list[dict[str, Any]], column: str) -> pd.DataFrame:
     import pandas as pd
 
-    frame = pd.DataFrame(found)
-    return frame.assign(**{name: pd.to_datetime(frame[name], unit="s", utc=True)}) if len(frame) else frame
+    frame = pd.DataFrame(rows)
+    return frame.assign(**{column: pd.to_datetime(frame[column], unit="s", utc=True)}) if len(frame) else frame
 
 
 @undisturbed("optuna")
