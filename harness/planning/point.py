@@ -118,9 +118,7 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
                 overrides += [_alone(each, row) for each in shared]
                 preset = table.presets.get(target.preset)
                 if given.get("data") in (OWN_DATA, preset and preset.data):
-                    given.pop(
-                        "data", None
-                    )  # a name for where the preset's tasks come from, nothing that a request takes
+                    given.pop("data", None)  # a name for where the preset's tasks come from, which no request takes
                 taken = {name: value for name, value in given.items() if getattr(asked, name) is None}
                 for name, value in taken.items():
                     if getattr(request, name) not in (None, value):
