@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from harness.commands.execution import deadline_of
 from harness.commands.prepare import Prepared, prepare
-from harness.commands.texts import translate
 from harness.commands.train import Show, also, train, unshown
 from harness.planning.request import Request
 from harness.planning.work import Event
 from harness.store import Store
+from harness.tasks.translation import translate
 from harness.tracking import Trackers, check_trackers
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,7 @@ from harness.planning.task_reader import NO_TRANSLATION, Translation
 from harness.specs import Data, RowSet, digest_of
 from harness.store import Store
 from harness.tasks.corpora import Corpus, open_corpus
-from harness.tasks.rows import Rows
-from harness.tasks.translation import (
-    Translator,
-    back_translated,
-    cached_augmentation,
-    cached_back_translation,
-    open_translator,
-)
+from harness.tasks.translation import Translator, augmented, back_translated, open_translator
 
 if TYPE_CHECKING:
     from harness.encoders.tokens import Examples, Tokeniser
@@ -51,8 +44,8 @@ def translations_of(
         except NotAtHand as error:
             found[augment] = Translation(reason=str(error).rstrip("."))
         else:
-            cached = cached_augmentation if augment else cached_back_translation
-            found[augment] = Translation(partial(cached, translator=made, cache=store), made.num_views)
+            find = augmented if augment else back_translated
+            found[augment] = Translation(partial(find, translator=made, cache=store), made.num_views)
     return translators, found
 
 
@@ -70,20 +63,6 @@ def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str
             raise
         return {}
     return {(start, stop): whole.part(stop, start) for start, stop in resolved.corpus_parts}
-
-
-def translate(row_sets: Iterable[Rows], translator: Translator, store: Store, show: Callable[[int], None]) -> int:
-    """Back-translate rows, text by text into the store; an interrupted call continues where it stopped. `show`: called with the number of rows that are
-    done. The number of empty translations."""
-    before = empty = 0
-    for rows in row_sets:
-
-        def progress(done: int, total: int, before: int = before, size: int = len(rows)) -> None:
-            show(before + (size if done >= total else size * done // total))
-
-        empty += back_translated(rows, translator, store, progress).empty
-        before += len(rows)
-    return empty
 
 
 def reader(

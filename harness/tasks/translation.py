@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from typing import Protocol as Interface
 
 import numpy as np
@@ -54,21 +54,6 @@ LONGEST = 512
 """Tokens of a text, and of its translation; what is longer is cut."""
 
 
-class BackTranslator(Interface):
-    """There and back through one pivot. A translation depends on its text alone, but for the last bits of a model's sums, which differ with
-    the size of a batch and can tip the balance between two beams. `digest`: of whatever decides what comes out. `at_hand`: translations are
-    only looked up, so that keeping them gains nothing."""
-
-    @property
-    def at_hand(self) -> bool: ...
-
-    @property
-    def digest(self) -> str: ...
-
-    def translate(self, texts: Sequence[str]) -> list[str]:
-        """One for each text that is not blank, in their order; some may be empty."""
-
-
 class Cache(Interface):
     """A cache of translations; `harness.store.Store` is one. A key that has a text keeps its own."""
 
@@ -79,93 +64,77 @@ class Cache(Interface):
 
 @dataclass(frozen=True)
 class Translator:
-    """A named translator; `ways` to and from one pivot each, in the order of the views. Opened by `open_translator`."""
+    """A named translator, opened by `open_translator`; `ways` to other words and back, in the order of the views."""
 
     name: str
-    ways: tuple[BackTranslator, ...]
+    ways: tuple[FileViews | ModelPair, ...]
 
     @property
     def num_views(self) -> int:
-        """Views of each text. With one pivot they are the text itself and its back-translation."""
+        """Views of each text. With one way they are the text itself and its back-translation."""
         return max(2, len(self.ways))
-
-
-class BackTranslated(NamedTuple):
-    """`rows` of views. `empty`: the number of blank translations, for which the view is the text itself."""
-
-    rows: Rows
-    empty: int
 
 
 # ---------------------------------------------------------------------------------------------------------- rows to views
 
 
-def back_translated(
-    rows: Rows, translator: Translator, cache: Cache, progress: Callable[[int, int], None] = lambda done, total: None
-) -> BackTranslated:
-    """The views of each row of `rows` side by side, without labels, in canonical order: views x columns texts a row.
-
-    Of a pair (a, b) and two views: (a1, b1, a2, b2). Each distinct text is translated once, whatever rows and subsets it
-    stands in: `cache` is read first and gets the new ones a few at a time, so a killed run goes on where it was.
-    `progress(done, total)` counts distinct texts times translated views. A translation that comes back blank leaves the
-    text itself as that view, and is counted; a text that is blank itself is not translated.
+def translate(
+    row_sets: Sequence[Rows],
+    translator: Translator,
+    cache: Cache,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> int:
+    """Translate what `cache` lacks of the texts of rows, a few at a time, so a killed run goes on where it was. The number of blank translations,
+    for which the view is the text itself; blank texts are not translated. `progress`: called with the number of rows that are done.
 
     Raises UserError when a translator fails (what it has done is kept) or a file lacks a text.
     """
-    source = rows.unlabelled()
-    texts, views = _known(source, translator, cache)
-    done, total = sum(map(len, views)), len(texts) * len(views)
-    progress(done, total)
+    texts = _distinct(*(rows.unlabelled() for rows in row_sets))
+    views = [way.known(texts, cache) for way in translator.ways]
+    done, total, rows = sum(map(len, views)), max(1, len(texts) * len(views)), sum(map(len, row_sets))
+    progress(rows * done // total)
     for way, known in zip(translator.ways, views, strict=True):
+        if isinstance(way, FileViews):
+            continue
         missing = [text for text in texts if text not in known]
         for start in range(0, len(missing), CHUNK):
             chunk = missing[start : start + CHUNK]
-            keys = [digest_of([way.digest, text]) for text in chunk]
-            cache.keep_translations(dict(zip(keys, way.translate(chunk), strict=True)))
+            cache.keep_translations(dict(zip(map(way.key, chunk), way.translate(chunk), strict=True)))
             # Read back what is kept now: had another process been first, its text is the one that everyone uses.
-            kept = cache.translations(keys)
-            known.update((text, kept[key]) for text, key in zip(chunk, keys, strict=True))
+            known.update(way.known(chunk, cache))
             done += len(chunk)
-            progress(done, total)
-    empty = sum(not translated.strip() for known in views for translated in known.values())
-    return BackTranslated(_side_by_side(source, views, translator), empty)
+            progress(rows * done // total)
+    return sum(not text.strip() for known in views for text in known.values())
 
 
-def cached_back_translation(rows: Rows, translator: Translator, cache: Cache) -> Rows | None:
-    """The rows of `back_translated` where all texts are translated already; else None. Translates nothing, and raises as it does."""
+def back_translated(rows: Rows, translator: Translator, cache: Cache) -> Rows | None:
+    """The views of each row side by side, without labels, in canonical order: views x columns texts a row; of a pair (a, b) and two views
+    (a1, b1, a2, b2). None where a text is not translated yet. Raises UserError where a file lacks a text."""
     source = rows.unlabelled()
-    texts, views = _known(source, translator, cache)
-    return None if any(len(known) < len(texts) for known in views) else _side_by_side(source, views, translator)
+    if (views := _complete(source, translator, cache)) is None:
+        return None
+    own: list[Mapping[str, str]] = [{}] * (translator.num_views - len(views))  # the view that is the text itself
+    texts = (tuple(_view(text, known) for known in (*own, *views) for text in row) for row in source.texts)
+    return Rows(texts, None, rows.name).sorted()
 
 
-def cached_augmentation(rows: Rows, translator: Translator, cache: Cache) -> Rows | None:
-    """Labelled rows and a copy of each by each way, with its label, in canonical order; None where a text is not translated yet.
-    Translates nothing, and raises as `back_translated` does. A copy whose translation is blank has the text itself."""
-    texts, views = _known(rows, translator, cache)
-    if any(len(known) < len(texts) for known in views):
+def augmented(rows: Rows, translator: Translator, cache: Cache) -> Rows | None:
+    """Labelled rows and a copy of each by each way, with its label, in canonical order. None and raises as `back_translated`."""
+    if (views := _complete(rows, translator, cache)) is None:
         return None
     copies = (tuple(_view(text, known) for text in row) for known in views for row in rows.texts)
     return Rows((*rows.texts, *copies), np.tile(rows.gold, 1 + len(views)), rows.name).sorted()
 
 
-def _known(rows: Rows, translator: Translator, cache: Cache) -> tuple[list[str], list[dict[str, str]]]:
-    """The distinct texts that are not blank, in canonical order, and for each way the translations that are known, by text."""
-    texts = list(dict.fromkeys(text for row in rows.texts for text in row if text.strip()))
-    views = []
-    for way in translator.ways:
-        if way.at_hand:
-            views.append(dict(zip(texts, way.translate(texts), strict=True)))
-            continue
-        keys = {text: digest_of([way.digest, text]) for text in texts}
-        kept = cache.translations(list(keys.values()))
-        views.append({text: kept[key] for text, key in keys.items() if key in kept})
-    return texts, views
+def _distinct(*row_sets: Rows) -> list[str]:
+    return list(dict.fromkeys(text for rows in row_sets for row in rows.texts for text in row if text.strip()))
 
 
-def _side_by_side(source: Rows, views: Sequence[Mapping[str, str]], translator: Translator) -> Rows:
-    own: list[Mapping[str, str]] = [{}] * (translator.num_views - len(views))  # the view that is the text itself
-    rows = tuple(tuple(_view(text, known) for known in (*own, *views) for text in row) for row in source.texts)
-    return Rows(rows, None, source.name).sorted()
+def _complete(rows: Rows, translator: Translator, cache: Cache) -> list[dict[str, str]] | None:
+    """The translations by text of each way; None where one is missing."""
+    texts = _distinct(rows)
+    views = [way.known(texts, cache) for way in translator.ways]
+    return views if all(len(known) == len(texts) for known in views) else None
 
 
 def _view(text: str, known: Mapping[str, str]) -> str:
@@ -185,7 +154,18 @@ def open_translator(name: str, *, download: bool, copies: int | None = None) -> 
     without `download`) where a Python package or a model is missing, with the way to get it.
     """
     where = f"translator '{name}'"
-    ways = _ways(where, name, download, copies or 1)
+    body, _, temperature = name.partition("@T=")
+    ways: tuple[FileViews | ModelPair, ...]
+    if body.startswith("file:"):
+        if body != name:
+            raise UserError(f"{where}: a file cannot sample; where a row sets the temperature, name models (wmt19:de).")
+        ways = _file_ways(where, named_path(body.removeprefix("file:"), where))
+    else:
+        if temperature and not (re.fullmatch(r"\d*\.?\d+", temperature) and 0 < float(temperature) <= 10):
+            raise UserError(f"{where}: '@T={temperature}' is not a temperature above 0 and at most 10; write @T=0.7.")
+        pairs = _pairs(where, body)
+        pairs *= copies or 1 if temperature and len(pairs) == 1 else 1
+        ways = tuple(_model_pair(where, pair, download, float(temperature or 0), n) for n, pair in enumerate(pairs))
     if copies and len(ways) < copies:
         raise UserError(
             f"{where}: gives {len(ways)} back-translation{'s' * (len(ways) > 1)} of a text, and {copies} are needed; name more pivots, "
@@ -194,103 +174,98 @@ def open_translator(name: str, *, download: bool, copies: int | None = None) -> 
     return Translator(name, ways[:copies])
 
 
-def _ways(where: str, name: str, download: bool, samples: int) -> tuple[BackTranslator, ...]:
-    """The ways of a translator; of a pair of models at a temperature as many as `samples`."""
-    if name.startswith("file:"):
-        if "@T=" in name:
-            raise UserError(f"{where}: a file cannot sample; where a row sets the temperature, name models (wmt19:de).")
-        return _file_ways(where, named_path(name.removeprefix("file:"), where))
-    body, _, setting = name.partition("@T=")
-    if setting and not (re.fullmatch(r"\d*\.?\d+", setting) and 0 < float(setting) <= 10):
-        raise UserError(f"{where}: '@T={setting}' is not a temperature above 0 and at most 10; write @T=0.7.")
+def _pairs(where: str, body: str) -> list[tuple[str, str]]:
+    """The models there and back of each way."""
     kind, colon, rest = body.partition(":")
     if kind in MODELS and colon:
         pivots = [each.strip() for each in rest.split(",")]
         wrong = [each for each in pivots if not re.fullmatch(r"[A-Za-z]+(_[A-Za-z0-9]+)*", each) or each == "en"]
         if wrong or len({*pivots}) < len(pivots):
             raise UserError(f"{where}: '{rest}' are not different languages other than English; write {kind}:de,zh.")
-        pairs = [(MODELS[kind].format("en", pivot), MODELS[kind].format(pivot, "en")) for pivot in pivots]
-    else:
-        pairs = [(there.strip(), back.strip()) for there, _, back in (each.partition("+") for each in body.split(","))]
-        if not all(there and back and "+" not in back for there, back in pairs):
-            raise UserError(f"{where}: there is no such translator.{hint(kind, [*MODELS, 'file'])} Write {FORMS}.")
-    if setting and len(pairs) == 1:
-        pairs *= samples
-    found = []
-    for view, pair in enumerate(pairs):
-        folders = (_model_folder(where, pair[0], download), _model_folder(where, pair[1], download))
-        codes = (TARGET_CODE.get(Path(pair[0]).name, ""), TARGET_CODE.get(Path(pair[1]).name, ""))
-        found.append(_ModelWay(folders, codes, float(setting or 0), view))
-    return tuple(found)
+        return [(MODELS[kind].format("en", pivot), MODELS[kind].format(pivot, "en")) for pivot in pivots]
+    pairs = [(there.strip(), back.strip()) for there, _, back in (each.partition("+") for each in body.split(","))]
+    if not all(there and back and "+" not in back for there, back in pairs):
+        raise UserError(f"{where}: there is no such translator.{hint(kind, [*MODELS, 'file'])} Write {FORMS}.")
+    return pairs
 
 
 @dataclass(frozen=True)
-class _FileWay:
-    where: str
-    digest: str
-    views: dict[str, str] = field(repr=False)
-    at_hand: bool = True
+class FileViews:
+    """A column of the user's own file of translations, by text."""
 
-    def translate(self, texts: Sequence[str]) -> list[str]:
-        missing = [text for text in texts if text not in self.views]
-        if missing:
+    where: str
+    views: Mapping[str, str] = field(repr=False)
+
+    def known(self, texts: Sequence[str], cache: Cache) -> dict[str, str]:
+        """The translation of each text; keeps nothing in the cache. Raises UserError where one is missing."""
+        if missing := [text for text in texts if text not in self.views]:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise UserError(f"{self.where}: there is no row for the text {quoted(missing[0])}{more}; add it.")
-        return [self.views[text] for text in texts]
+        return {text: self.views[text] for text in texts}
 
 
-def _file_ways(where: str, path: Path) -> tuple[BackTranslator, ...]:
+def _file_ways(where: str, path: Path) -> tuple[FileViews, ...]:
     """A way for each column view_1, view_2, ... of a file. Raises UserError for whatever is wrong in the file."""
     reading.existing_file(path, where, reading.FORMATS)
     there = next(reading.rows_of(path), (0, {}))[1]
-    count = next(number for number in itertools.count(1) if f"view_{number + 1}" not in there)
-    columns = ["text", *(f"view_{number}" for number in range(1, count + 1))]
-    views: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for place, (text, *row) in reading.text_rows(path, columns):
-        before, first = views.setdefault(text, (place, tuple(row)))
-        if wrong := [name for name, one, other in zip(columns[1:], first, row, strict=True) if one != other]:
+    names = [*itertools.takewhile(there.__contains__, map("view_{}".format, itertools.count(1)))] or ["view_1"]
+    views: dict[str, tuple[str, list[str]]] = {}
+    for place, (text, *row) in reading.text_rows(path, ["text", *names]):
+        before, first = views.setdefault(text, (place, row))
+        if wrong := [name for name, one, other in zip(names, first, row, strict=True) if one != other]:
             raise UserError(
                 f"{place}: {wrong[0]} of {quoted(text)} is not that of {before.removeprefix(f'{path}, ')}, where the same text stands; "
                 "keep one of them."
             )
-    by_text = [{text: row[number] for text, (_, row) in views.items()} for number in range(count)]
-    return tuple(_FileWay(where, digest_of(["file", texts]), texts) for texts in by_text)
+    return tuple(FileViews(where, {text: row[n] for text, (_, row) in views.items()}) for n in range(len(names)))
 
 
 # ---------------------------------------------------------------------------------- models: Marian (opus-mt), FSMT (wmt19)
 
 
-def one_line(text: str) -> str:
-    """A text without line breaks, NULs, halves of characters, and spaces that are outer or double."""
-    return " ".join(text.encode("utf-8", "replace").decode().replace("\0", " ").split())
-
-
 @dataclass(frozen=True)
-class _ModelWay:
-    """`view`: two views through one pair are the same text by beam search and two samples at a temperature."""
+class ModelPair:
+    """A model there and one back. A translation depends on its text alone, but for the last bits of a model's sums, which differ with the
+    size of a batch and can tip the balance between two beams. `view`: two views through one pair are the same text by beam search and two
+    samples at a temperature."""
 
     folders: tuple[Path, Path]
     codes: tuple[str, str]
     temperature: float
     view: int
-    at_hand: bool = False
 
     @cached_property
     def digest(self) -> str:
+        """Of whatever decides what comes out."""
         files = [[(str(path), path.stat().st_mtime_ns) for path in _files(folder)] for folder in self.folders]
         sampled = [self.temperature, self.view] if self.temperature else []
         return digest_of(["models", 2, [_digest(tuple(each)) for each in files], self.codes, sampled])
+
+    def key(self, text: str) -> str:
+        return digest_of([self.digest, text])
+
+    def known(self, texts: Sequence[str], cache: Cache) -> dict[str, str]:
+        """The translations that the cache has, by text."""
+        keys = {text: self.key(text) for text in texts}
+        kept = cache.translations(list(keys.values()))
+        return {text: kept[key] for text, key in keys.items() if key in kept}
 
     @cached_property
     def _models(self) -> tuple[_Model, ...]:
         return tuple(_Model(folder, code) for folder, code in zip(self.folders, self.codes, strict=True))
 
     def translate(self, texts: Sequence[str]) -> list[str]:
+        """One for each text that is not blank, in their order; some may be empty."""
         seeds = [int(each) >> 1 for each in hashes(texts)]
         found = [one_line(text) for text in texts]
         for leg, model in enumerate(self._models):
             found = model.translate(found, self.temperature, [(seed, self.view, leg) for seed in seeds])
         return found
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks, NULs, halves of characters, and spaces that are outer or double."""
+    return " ".join(text.encode("utf-8", "replace").decode().replace("\0", " ").split())
 
 
 class _Model:
@@ -306,8 +281,7 @@ class _Model:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
             model, loaded = AutoModelForSeq2SeqLM.from_pretrained(str(folder), **settings)
             # Positions and output biases may be initialised; a layer that the file lacks would be random.
-            random = sorted(name for name in loaded["missing_keys"] if ".layers." in name)
-            if random:
+            if random := sorted(name for name in loaded["missing_keys"] if ".layers." in name):
                 raise ValueError(f"its weights lack {random[0]}")
         except Exception as error:  # of the library, of safetensors, of pickle: none of them ours to tell apart
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
@@ -320,57 +294,50 @@ class _Model:
 
     def translate(self, texts: Sequence[str], temperature: float, seeds: Sequence[tuple[int, int, int]]) -> list[str]:
         """Translations of n texts; each seed names the stream that its text is sampled from."""
+        import torch
+
         options = {"truncation": True, "max_length": self.limit}
         ids = [self.tokenizer(self.code + text, **options)["input_ids"] if text else [] for text in texts]
+        widths = [min(self.limit, -(-len(each) // WIDTH) * WIDTH) for each in ids]
         found = [""] * len(texts)
-        order = sorted((i for i in range(len(texts)) if ids[i]), key=lambda i: (self._width(len(ids[i])), i))
-        while order:
-            width = self._width(len(ids[order[0]]))
-            batch = [i for i in order[:BATCH] if self._width(len(ids[i])) == width]
-            order = order[len(batch) :]
-            answers = self._generate([ids[i] for i in batch], width, temperature, [seeds[i] for i in batch])
-            for i, answer in zip(batch, answers, strict=True):
-                found[i] = one_line(answer)
+        order = sorted((i for i in range(len(texts)) if ids[i]), key=lambda i: (widths[i], i))
+        for width, members in itertools.groupby(order, lambda i: widths[i]):
+            left = list(members)
+            while batch := left[:BATCH]:
+                left = left[BATCH:]
+                padded = self.tokenizer.pad(
+                    {"input_ids": [ids[i] for i in batch]}, padding="max_length", max_length=width, return_tensors="pt"
+                )
+                settings: dict[str, Any] = {"num_beams": self.beams if self.beams > 1 else BEAMS}
+                if temperature:
+                    settings = {"num_beams": 1, "logits_processor": [_sampling(temperature, [seeds[i] for i in batch])]}
+                settings |= {"do_sample": False, "max_new_tokens": min(self.limit - 1, 2 * width + WIDTH)}
+                with torch.inference_mode():
+                    out = self.model.generate(**padded.to(self.model.device), **settings)
+                for i, answer in zip(batch, self.tokenizer.batch_decode(out, skip_special_tokens=True), strict=True):
+                    found[i] = one_line(answer)
         return found
 
-    def _width(self, length: int) -> int:
-        return min(self.limit, -(-length // WIDTH) * WIDTH)
 
-    def _generate(
-        self, ids: list[list[int]], width: int, temperature: float, seeds: Sequence[tuple[int, int, int]]
-    ) -> list[str]:
-        import torch
+def _sampling(temperature: float, seeds: Sequence[tuple[int, int, int]]) -> Callable[[Any, Any], Any]:
+    """Makes greedy decoding a draw at a temperature: the largest of scores / T + Gumbel noise, from a stream for each text. The library
+    samples from one generator for the whole batch, where a text's translation would depend on its neighbours."""
+    import torch
 
-        inputs = self.tokenizer.pad({"input_ids": ids}, padding="max_length", max_length=width, return_tensors="pt").to(
-            self.model.device
-        )
-        settings: dict[str, Any] = {"do_sample": False, "max_new_tokens": min(self.limit - 1, 2 * width + WIDTH)}
-        if temperature:
-            settings |= {"num_beams": 1, "logits_processor": [_Sampled(temperature, seeds)]}
-        else:
-            settings |= {"num_beams": self.beams if self.beams > 1 else BEAMS}
-        with torch.inference_mode():
-            out = self.model.generate(**inputs, **settings)
-        answers: list[str] = self.tokenizer.batch_decode(out, skip_special_tokens=True)
-        return answers
+    streams = [stream(seed, "back-translation", view, leg) for seed, view, leg in seeds]
+
+    def drawn(input_ids: Any, scores: Any) -> Any:
+        """scores: float [n, vocabulary]."""
+        noise = np.stack([each.gumbel(size=scores.shape[-1]) for each in streams])
+        return scores / temperature + torch.as_tensor(noise, dtype=scores.dtype, device=scores.device)
+
+    return drawn
 
 
-class _Sampled:
-    """Makes greedy decoding a draw at a temperature: the largest of scores / T + Gumbel noise, from a stream for each text.
-
-    scores: float [n, vocabulary]. The library samples from one generator for the whole batch, where a text's translation
-    would depend on its neighbours.
-    """
-
-    def __init__(self, temperature: float, seeds: Sequence[tuple[int, int, int]]) -> None:
-        self.temperature = temperature
-        self.streams = [stream(seed, "back-translation", view, leg) for seed, view, leg in seeds]
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        import torch
-
-        noise = np.stack([each.gumbel(size=scores.shape[-1]) for each in self.streams])
-        return scores / self.temperature + torch.as_tensor(noise, dtype=scores.dtype, device=scores.device)
+def _model_pair(where: str, names: tuple[str, str], download: bool, temperature: float, view: int) -> ModelPair:
+    there, back = (_model_folder(where, name, download) for name in names)
+    codes = TARGET_CODE.get(Path(names[0]).name, ""), TARGET_CODE.get(Path(names[1]).name, "")
+    return ModelPair((there, back), codes, temperature, view)
 
 
 def _model_folder(where: str, name: str, download: bool) -> Path:

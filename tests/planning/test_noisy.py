@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from harness.planning.task_reader import Translation
 from harness.specs import Run
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
-from harness.tasks.translation import Translator, back_translated, cached_augmentation
 from harness.views.caption import Caption, note_lines
 from harness.views.settings import settings_of
 
@@ -30,33 +28,15 @@ TEMPERATURES = (0.3, 0.5, 0.7, 0.9)
 LOSSES = ("CE", "CE + SCL")
 
 
-class Marks:
-    """A way that marks a text, in place of a model."""
-
-    at_hand = True
-    chunk = 100
-
-    def __init__(self, mark: str) -> None:
-        self.digest = self.mark = mark
-
-    def translate(self, texts: Sequence[str]) -> list[str]:
-        return [f"{self.mark}({text})" for text in texts]
-
-
-class Nothing:
-    """A cache that keeps nothing: the ways are at hand."""
-
-    def translations(self, keys: Sequence[str]) -> dict[str, str]:
-        return {}
-
-    def keep_translations(self, texts: Mapping[str, str]) -> None:
-        pass
-
-
 def marking(augment: Augment) -> Translation:
-    marks = tuple(Marks(f"{augment.temperature}.{copy}") for copy in range(augment.copies))
-    copying = partial(cached_augmentation, translator=Translator("marks", marks), cache=Nothing())
-    return Translation(copying, augment.copies)
+    """Ways that mark a text, in place of models."""
+
+    def find(rows: Rows) -> Rows:
+        marks = [f"{augment.temperature}.{copy}" for copy in range(augment.copies)]
+        copies = (tuple(f"{mark}({text})" for text in row) for mark in marks for row in rows.texts)
+        return Rows((*rows.texts, *copies), np.tile(rows.gold, 1 + len(marks)), rows.name).sorted()
+
+    return Translation(find, augment.copies)
 
 
 def planned(resolved: ResolvedTable, source: TextSource | None = None, made: bool = True) -> Plan:
@@ -68,60 +48,7 @@ def keys(runs: Sequence[Run]) -> set[str]:
     return {run.stage.key for run in runs}
 
 
-# -------------------------------------------------------------------------------------------------- the paper's numbers
-
-
 # ----------------------------------------------------------------------------------------------------- the training sets
-
-
-@pytest.mark.parametrize("columns", [1, 2])
-def test_copies_stand_beside_their_rows_with_their_labels(columns: int) -> None:
-    texts = [tuple(f"{letter}{column}" for column in range(columns)) for letter in "abcde"]
-    labels = np.array([0, 1, 2, 1, 0], dtype=np.int64)
-    ways = Translator("marks", (Marks("x"), Marks("y"), Marks("z")))
-    made = cached_augmentation(Rows(tuple(texts), labels, "toy"), ways, Nothing())
-    assert made is not None
-    expected = [
-        (tuple(f"{mark}({text})" if mark else text for text in row), label)
-        for mark in ("", "x", "y", "z")
-        for row, label in zip(texts, labels, strict=True)
-    ]
-    assert sorted(zip(made.texts, made.gold, strict=True)) == sorted(expected)
-    assert made.texts == made.sorted().texts
-    order = np.array([3, 1, 4, 0, 2])
-    again = cached_augmentation(Rows(tuple(texts), labels, "toy").take(order), ways, Nothing())
-    assert again is not None
-    assert (again.digest, again.texts) == (made.digest, made.texts)
-    scores = Rows(tuple(texts), np.linspace(0, 5, 5).astype(np.float32), "toy")
-    regression = cached_augmentation(scores, ways, Nothing())
-    assert regression is not None
-    assert regression.gold.dtype == np.float32
-
-
-def test_nothing_is_augmented_before_every_text_is_translated_and_blank_ones_keep_their_text() -> None:
-    class Later(Marks):
-        at_hand = False
-
-        def translate(self, texts: Sequence[str]) -> list[str]:
-            return ["" if text == "mute" else f"later({text})" for text in texts]
-
-    class Kept(dict[str, str]):
-        def translations(self, keys: Sequence[str]) -> dict[str, str]:
-            return {key: self[key] for key in keys if key in self}
-
-        def keep_translations(self, texts: Mapping[str, str]) -> None:
-            self.update(texts)
-
-    rows, ways, kept = (
-        Rows((("mute",), ("b",), (" ",)), np.zeros(3, dtype=np.int64)),
-        Translator("l", (Later("l"),)),
-        Kept(),
-    )
-    assert cached_augmentation(rows, ways, kept) is None
-    assert back_translated(rows, ways, kept).empty == 1
-    made = cached_augmentation(rows, ways, kept)
-    assert made is not None
-    assert sorted(made.texts) == sorted((*rows.texts, ("mute",), ("later(b)",), (" ",)))
 
 
 def test_only_the_training_sets_of_augmented_rows_change(packaged: dict[str, Path]) -> None:

@@ -19,7 +19,7 @@ from harness.errors import NotAtHand, NotFetched, UserError
 from harness.store import Store
 from harness.tasks import translation
 from harness.tasks.rows import Rows
-from harness.tasks.translation import Translator, back_translated, cached_back_translation, open_translator
+from harness.tasks.translation import ModelPair, Translator, augmented, back_translated, open_translator, translate
 
 ODD = (
     "two\nlines\r\nand a\ttab",
@@ -50,7 +50,7 @@ class Kept(dict[str, str]):
 class Words:
     """A way that marks a text, and knows what it was given. Breaks down once it has translated `until` texts."""
 
-    at_hand = False
+    key, known = ModelPair.key, ModelPair.known
 
     def __init__(self, mark: str, until: int = 1000) -> None:
         self.digest, self.mark, self.until = mark, mark, until
@@ -77,6 +77,13 @@ def singles(*texts: str, labels: bool = True) -> Rows:
     return Rows(tuple((text,) for text in texts), codes, "toy")
 
 
+def views(rows: Rows, through: Translator, cache: Kept | Store) -> Rows:
+    translate([rows], through, cache)
+    made = back_translated(rows, through, cache)
+    assert made is not None
+    return made
+
+
 def said(name: str, *, download: bool = False, error: type[UserError] = UserError) -> str:
     """The one sentence."""
     with pytest.raises(UserError) as caught:
@@ -90,80 +97,67 @@ def said(name: str, *, download: bool = False, error: type[UserError] = UserErro
 
 
 class TestViews:
-    """What `back_translated` makes of rows, whatever the translator."""
+    """What is made of rows, whatever the translator."""
 
     def test_views_stand_side_by_side_in_canonical_order(self) -> None:
-        rows = singles(*"abcdefg")
-        made = back_translated(rows, translator(Words("1"), Words("2")), Kept())
-        assert set(made.rows.texts) == {(f"1({t})", f"2({t})") for t in "abcdefg"}
-        assert made.rows.labels is None
-        assert made.rows.texts == made.rows.sorted().texts
-        assert made.empty == 0
-        other = back_translated(rows.take([3, 1, 6, 0, 2, 5, 4]), translator(Words("1"), Words("2")), Kept()).rows
-        assert (other.texts, other.digest) == (made.rows.texts, made.rows.digest)
-
-    def test_a_pair(self) -> None:
-        rows = Rows((("p", "h"), ("q", "h"), ("q", "p")), None)
-        made = back_translated(rows, translator(Words("1"), Words("2")), Kept()).rows
-        assert set(made.texts) == {
-            ("1(p)", "1(h)", "2(p)", "2(h)"),
+        rows, two = singles(*"abcdefg"), translator(Words("1"), Words("2"))
+        made = views(rows, two, Kept())
+        assert set(made.texts) == {(f"1({t})", f"2({t})") for t in "abcdefg"}
+        assert made.labels is None
+        assert made.texts == made.sorted().texts
+        other = views(rows.take([3, 1, 6, 0, 2, 5, 4]), two, Kept())
+        assert (other.texts, other.digest) == (made.texts, made.digest)
+        pairs = Rows((("p ", "h"), ("q", "h")), None)
+        assert set(views(pairs, two, Kept()).texts) == {
+            ("1(p )", "1(h)", "2(p )", "2(h)"),
             ("1(q)", "1(h)", "2(q)", "2(h)"),
-            ("1(q)", "1(p)", "2(q)", "2(p)"),
         }
-
-    def test_with_one_pivot_view_0_is_the_text_itself(self) -> None:
-        one, pairs = translator(Words("1")), Rows((("p ", "h"),), None)
-        assert one.num_views == 2
-        assert back_translated(pairs, one, Kept()).rows.texts == (("p ", "h", "1(p )", "1(h)"),)
-        assert translator(Words("1"), Words("2"), Words("3")).num_views == 3
+        one = translator(Words("1"))  # view 0 is then the text itself
+        assert views(pairs.take([0]), one, Kept()).texts == (("p ", "h", "1(p )", "1(h)"),)
+        assert [each.num_views for each in (one, two, translator(*map(Words, "123")))] == [2, 2, 3]
 
     def test_equal_rows_stay_and_are_translated_once(self) -> None:
         way = Words("1")
-        made = back_translated(singles("a", "b", "a", "a"), translator(way), Kept()).rows
+        made = views(singles("a", "b", "a", "a"), translator(way), Kept())
         assert sorted(made.texts) == [("a", "1(a)")] * 3 + [("b", "1(b)")]
         assert sorted(way.given) == ["a", "b"]
 
     def test_a_blank_translation_leaves_the_text_and_is_counted(self) -> None:
         rows = Rows((("untranslatable", "a"), ("untranslatable", ""), (" \n", "b")), None)
-        cache = Kept()
-        made = back_translated(rows, translator(Words("1"), Words("2")), cache)
-        assert set(made.rows.texts) == {
+        cache, two = Kept(), translator(Words("1"), Words("2"))
+        assert [translate([rows], two, cache) for _ in range(2)] == [2, 2], "one text, two views"
+        assert set(views(rows, two, cache).texts) == {
             ("untranslatable", "1(a)", "untranslatable", "2(a)"),
             ("untranslatable", "", "untranslatable", ""),
             (" \n", "1(b)", " \n", "2(b)"),
         }
-        assert made.empty == 2, "one text, two views"
-        assert back_translated(rows, translator(Words("1"), Words("2")), cache).empty == 2
 
     def test_what_is_kept_is_not_asked_again(self) -> None:
-        cache, seen = Kept(), list[tuple[int, int]]()
-        first = (Words("1"), Words("2"))
-        small = back_translated(singles(*"abc"), translator(*first), cache).rows
+        cache, seen = Kept(), list[int]()
+        small = views(singles(*"abc"), translator(Words("1"), Words("2")), cache)
         again = (Words("1"), Words("2"))
-        assert cached_back_translation(singles(*"abcd"), translator(*again), cache) is None
-        back_translated(singles(*"dcba"), translator(*again), cache, lambda *count: seen.append(count))
+        assert back_translated(singles(*"abcd"), translator(*again), cache) is None
+        translate([singles(*"dcba")], translator(*again), cache, seen.append)
         assert [way.given for way in again] == [["d"], ["d"]]
-        assert seen == [(6, 8), (7, 8), (8, 8)]
-        found = cached_back_translation(singles(*"cab"), translator(*again), cache)
-        assert found is not None
-        assert (found.digest, found.texts) == (small.digest, small.texts)
+        assert seen == [3, 3, 4]
+        assert views(singles(*"cab"), translator(*again), cache).digest == small.digest
         assert [way.given for way in again] == [["d"], ["d"]]
-        assert cached_back_translation(singles(*"abc"), translator(Words("1"), Words("3")), cache) is None
+        assert back_translated(singles(*"abc"), translator(Words("1"), Words("3")), cache) is None
 
     def test_killed_half_way_it_goes_on(self, tmp_path: Path) -> None:
         rows = singles(*(f"text {i}" for i in range(20)))
         url = f"sqlite:///{tmp_path / 'harness.db'}"
         broken = (Words("1"), Words("2", until=7))
         with pytest.raises(UserError, match="It broke down"):
-            back_translated(rows, translator(*broken), Store(url))
+            translate([rows], translator(*broken), Store(url))
         assert [len(way.given) for way in broken] == [20, 6]
         again = (Words("1"), Words("2"))
-        made = back_translated(rows, translator(*again), Store(url)).rows
+        made = views(rows, translator(*again), Store(url))
         assert again[0].given == []
         assert sorted(again[1].given + broken[1].given) == sorted(text for (text,) in rows.texts)
-        assert made.digest == back_translated(rows, translator(Words("1"), Words("2")), Kept()).rows.digest
+        assert made.digest == views(rows, translator(Words("1"), Words("2")), Kept()).digest
         absent = Store(f"sqlite:///{tmp_path / 'none.db'}", create=False)
-        assert cached_back_translation(rows, translator(*again), absent) is None
+        assert back_translated(rows, translator(*again), absent) is None
 
     def test_the_first_that_was_kept_is_the_one_that_is_used(self) -> None:
         """Two drivers that translate one text at the same moment train on the same view."""
@@ -172,7 +166,26 @@ class TestViews:
             def keep_translations(self, texts: Mapping[str, str]) -> None:
                 super().keep_translations({key: f"another's {text}" for key, text in texts.items()})
 
-        assert back_translated(singles("a"), translator(Words("1")), Late()).rows.texts == (("a", "another's 1(a)"),)
+        assert views(singles("a"), translator(Words("1")), Late()).texts == (("a", "another's 1(a)"),)
+
+    @pytest.mark.parametrize("columns", [1, 2])
+    def test_copies_stand_beside_their_rows_with_their_labels(self, columns: int) -> None:
+        texts = [*(tuple(f"{letter}{column}" for column in range(columns)) for letter in "abcd"), (" ",) * columns]
+        for labels in (np.array([0, 1, 2, 1, 0], dtype=np.int64), np.linspace(0, 5, 5).astype(np.float32)):
+            rows, ways, cache = Rows(tuple(texts), labels, "toy"), translator(*map(Words, "xyz")), Kept()
+            assert augmented(rows, ways, cache) is None
+            translate([rows], ways, cache)
+            made, again = augmented(rows, ways, cache), augmented(rows.take([3, 1, 4, 0, 2]), ways, cache)
+            assert made is not None
+            assert again is not None
+            expected = [
+                (tuple(f"{mark}({text})" if mark and text.strip() else text for text in row), label)
+                for mark in ("", *"xyz")
+                for row, label in zip(texts, labels, strict=True)
+            ]
+            assert sorted(zip(made.texts, made.gold, strict=True)) == sorted(expected)
+            assert (made.texts, made.gold.dtype) == (made.sorted().texts, labels.dtype)
+            assert (again.digest, again.texts) == (made.digest, made.texts)
 
 
 class TestNames:
@@ -237,31 +250,13 @@ class TestFile:
         return path
 
     def test_views_as_they_are(self, path: Path) -> None:
-        found = open_translator(f"file:{path}", download=False)
+        found, cache = open_translator(f"file:{path}", download=False), Kept()
         assert (found.num_views, found.name) == (2, f"file:{path}")
-        cache = Kept()
-        made = back_translated(singles("b", "a"), found, cache)
-        assert set(made.rows.texts) == {("A, 1", "A\n2"), ("B1", "b")}
-        assert (made.empty, cache) == (1, {})
-        views = cached_back_translation(singles("a", "b"), found, cache)
-        assert views is not None
-        assert views.digest == made.rows.digest
-
-    def test_a_text_that_is_missing(self, path: Path) -> None:
-        found = open_translator(f"file:{path}", download=False)
-        for act in (back_translated, cached_back_translation):
-            with pytest.raises(
-                UserError, match=r"there is no row for the text '(also )?missing' and 1 more; add it\.$"
-            ):
-                act(Rows((("a",), ("missing",), ("also missing",)), None), found, Kept())
-
-    def test_the_digest_is_of_the_content(self, tmp_path: Path) -> None:
-        digests = set()
-        for name, rows in (("1", self.ROWS), ("2", self.ROWS[::-1]), ("3", self.ROWS[:1])):
-            path = tmp_path / f"{name}.jsonl"
-            path.write_text("\n".join(json.dumps(row) for row in rows))
-            digests.add(open_translator(f"file:{path}", download=False).ways[0].digest)
-        assert len(digests) == 2
+        assert set(views(singles("b", "a"), found, cache).texts) == {("A, 1", "A\n2"), ("B1", "b")}
+        assert (translate([singles("b", "a")], found, cache), cache) == (1, {})
+        wrong = Rows((("a",), ("missing",), ("also missing",)), None)
+        with pytest.raises(UserError, match=r"no row for the text '(also )?missing' and 1 more; add it\.$"):
+            back_translated(wrong, found, Kept())
 
     @pytest.mark.parametrize(
         ("content", "part"),
@@ -313,9 +308,9 @@ class TestModels:
 
     def test_one_line_for_each_text_whatever_it_holds(self, pair: tuple[Path, Path]) -> None:
         there, back = pair
-        made = back_translated(singles(*SENTENCES, *ODD), open_translator(f"{there}+{back}", download=False), Kept())
-        assert {text for text, _ in made.rows.texts} == {*SENTENCES, *ODD}
-        assert all(view == text or view == " ".join(view.split()) for text, view in made.rows.texts)
+        made = views(singles(*SENTENCES, *ODD), open_translator(f"{there}+{back}", download=False), Kept())
+        assert {text for text, _ in made.texts} == {*SENTENCES, *ODD}
+        assert all(view == text or view == " ".join(view.split()) for text, view in made.texts)
 
     def test_a_sample_depends_on_text_view_and_temperature_alone(self, pair: tuple[Path, Path]) -> None:
         there, back = pair
@@ -379,7 +374,7 @@ class TestModels:
             with pytest.raises(
                 UserError, match=rf"cannot be loaded as a translation model .*{reason}.*; fetch it again"
             ):
-                back_translated(singles("a"), broken, Kept())
+                views(singles("a"), broken, Kept())
             save_file(lost, there / "model.safetensors", {"format": "pt"})
 
 
@@ -419,7 +414,3 @@ def test_models_of_the_hub_are_fetched_once_and_are_the_same_as_their_folders(tm
         assert len(hub.asked) == count
         kind, text = said("opus-mt:qq", True, HF_ENDPOINT=hub.address)
         assert (kind, "the hub has no model Helsinki-NLP/opus-mt-en-qq" in text) == ("UserError", True), text
-
-
-def test_opening_loads_no_torch() -> None:
-    assert "torch" not in vars(translation)
