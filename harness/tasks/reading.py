@@ -235,11 +235,13 @@ def _csv_rows(path: Path, wanted: Sequence[str], bad: BadRows | None) -> Iterato
     is no row. The separator of `.tsv` is the tab; that of `.csv` is what separates its header: commas, semicolons or tabs."""
     header, line = list[str](), 1
     try:
-        with reading(path) as file:
+        with reading(path) as file, _long_fields():
             separator, line = _separator(path)
             skipped = len(list(islice(file, line - 1)))
-            for row, end in _with_ends(csv.reader(file, delimiter=separator, strict=True)):
-                if separator == "\t" and skipped + end > line and any("\t" in text and "\n" in text for text in row):
+            rows = csv.reader(file, delimiter=separator, strict=True)
+            for row in rows:
+                end = skipped + rows.line_num
+                if separator == "\t" and end > line and any("\t" in text and "\n" in text for text in row):
                     # more likely several rows of a file that does not quote, as GLUE's own, than one text
                     raise csv.Error("a quoted text goes over several lines and holds tabs, so its file may not quote")
                 if row and not header:
@@ -251,7 +253,7 @@ def _csv_rows(path: Path, wanted: Sequence[str], bad: BadRows | None) -> Iterato
                     fix = f"put a text with {SEPARATORS[separator]} or line breaks in double quotes"
                     problem = f"{path}, line {line}: {len(row)} fields under a header of {len(header)}; {fix}."
                     _leave_out(bad, line, UserError(problem))
-                line = skipped + end + 1  # a quoted text may go over several
+                line = end + 1  # a quoted text may go over several
     except csv.Error as error:
         problem, fix = f"is not CSV ({error})", "correct its quotes, or write JSONL"
         if "field limit" in str(error):
@@ -265,28 +267,12 @@ def _csv_rows(path: Path, wanted: Sequence[str], bad: BadRows | None) -> Iterato
 
 @contextmanager
 def _long_fields() -> Iterator[None]:
-    """csv's limit is the whole process's: whoever else reads finds it as it was."""
+    """csv's limit is the whole process's: whoever reads afterwards finds it as it was."""
     before = csv.field_size_limit(FIELD_CHARACTERS)
     try:
         yield
     finally:
         csv.field_size_limit(before)
-
-
-def _with_ends(reader: Any) -> Iterator[tuple[list[str], int]]:
-    """Each row of a `csv.reader` with the line on which it ends. Raises csv.Error after the rows before it."""
-    while True:
-        part, problem = list[tuple[list[str], int]](), None
-        try:
-            with _long_fields():
-                part.extend((row, reader.line_num) for row in islice(reader, PART))
-        except csv.Error as error:
-            problem = error
-        yield from part
-        if problem:
-            raise problem
-        if len(part) < PART:
-            return
 
 
 def _separator(path: Path) -> tuple[str, int]:
@@ -299,8 +285,7 @@ def _separator(path: Path) -> tuple[str, int]:
         return stated[1], number + 1
     if "\0" in first:
         raise UserError(f"{path}: holds null bytes, as UTF-16 does; save the file as UTF-8.")
-    with _long_fields():
-        inside = [separator for separator in SEPARATORS if len(next(csv.reader([first], delimiter=separator), [])) > 1]
+    inside = [separator for separator in SEPARATORS if len(next(csv.reader([first], delimiter=separator), [])) > 1]
     if len(inside) > 1:
         both = " and ".join(SEPARATORS[separator] for separator in inside)
         raise UserError(f"{path}, line 1: {both} are in its header; put a name that holds one in double quotes.")

@@ -11,6 +11,7 @@ import hashlib
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from io import BytesIO
 from itertools import chain, islice
@@ -276,9 +277,8 @@ class Rows:
         return taken
 
     def named(self, name: str) -> Rows:
-        other = self.with_labels(self.labels, name)
-        other._labelled, other.skipped = self._labelled, self.skipped
-        other.__dict__.update({each: self.__dict__[each] for each in ("ids", "digest") if each in self.__dict__})
+        other = copy(self)
+        other.name = name
         return other
 
     def unlabelled(self) -> Rows:
