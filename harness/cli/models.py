@@ -143,15 +143,15 @@ def init(args: argparse.Namespace) -> int:
             f"init {args.file}: name a file of labelled rows (.csv, .tsv, .jsonl or .parquet) or hub:OWNER/NAME."
         )
     described = Description(**{name: value for name in LABELLED if (value := getattr(args, name)) is not None})
-    task, _ = infer_task(args.file, described, lambda name: "FILE" if name == "tasks" else flag_of(name))
-    out = named_path(args.out or f"{task.name}.yaml", "--out")
+    file, _ = infer_task(args.file, described, lambda name: "FILE" if name == "tasks" else flag_of(name))
+    out = named_path(args.out or f"{file.name}.yaml", "--out")
     if out.suffix not in YAML:
         raise UserError(f"--out {out}: should end in .yaml.")
     if out.exists():
         raise UserError(f"{out}: exists already; name another file with --out, or delete it.")
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}.")
-    text = f"# harness bench --tasks {shlex.quote(out.name)}\n{dumped(task_yaml(task, out.parent))}"
+    text = f"# harness bench --tasks {shlex.quote(out.name)}\n{dumped(task_yaml(file, out.parent))}"
     replace_file(out, text)
     load_user_task(out)  # what was written is what is read
     print(text, end="")

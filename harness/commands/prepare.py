@@ -187,8 +187,9 @@ def _own_tasks(request: Request) -> tuple[dict[str, Task], dict[Task, Rows]]:
     described = _description(request, sum(map(has_rows, texts)))
     for text in texts:
         if has_rows(text):
-            task, rows_of = infer_task(text, described, request.origin)
-            rows[task] = rows_of
+            file, found = infer_task(text, described, request.origin)
+            task = file.task()
+            rows[task] = found
         else:
             task = load_user_task(text)
         twin = next((other for other, known in own.items() if known.name == task.name), None)

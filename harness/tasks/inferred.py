@@ -33,8 +33,9 @@ from harness.tasks.reading import (
     rows_of_all,
 )
 from harness.tasks.rows import Rows
-from harness.tasks.task import OWN_TEST, TASKS, Task
+from harness.tasks.task import TASKS, TaskFile
 from harness.wording import some_of
+from harness.yaml_files import validated
 
 LABEL_NAMES = ("label", "labels", "class", "category", "target")
 """Columns that are taken for the labels where no flag names one."""
@@ -68,8 +69,8 @@ Option = Callable[[str], str]
 """How the user sets a field, as errors name it: '--label'."""
 
 
-def infer_task(name: str, described: Description, option: Option) -> tuple[Task, Rows]:
-    """The task of a file of labelled rows, or of a data set of the hub ('hub:OWNER/NAME'), and the rows, read once for both.
+def infer_task(name: str, described: Description, option: Option) -> tuple[TaskFile, Rows]:
+    """What the YAML file of a task would say of a file of labelled rows, or of a data set of the hub ('hub:OWNER/NAME'), and its rows, read once for both.
 
     Raises UserError for a file that cannot be read, and where text columns, labels or kind are not clear from it; NotAtHand for a
     data set that cannot be fetched.
@@ -103,51 +104,33 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[Task,
     classes = () if spans or described.kind == "regression" else tuple(tables[0].names)
     if not spans and not classes:
         classes = _classes(name, _counts(tables, described.skip_bad_rows), described.kind, label, option)
-    beside = (("validation", described.dev, "dev"), (OWN_TEST, described.test, "test"))
-    task = Task(
-        name=task_name(name),
-        title=_title(_stem(name)),
-        columns=text,
-        classes=classes,
-        metrics=kind_of(classes, spans=spans).metrics,
-        train=split,
-        own=True,
-        data=place,
-        label=label,
-        files=tuple((split_, _beside(file, option(field))) for split_, file, field in beside if file),
-        unlabelled=_texts(described.unlabelled, option("unlabelled")),
-        remove_overlap=described.remove_overlap,
-        skip_bad_rows=described.skip_bad_rows,
-        spans=spans,
-    )
-    return task, rows_of_all(tables, task, task.name)
-
-
-def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
-    """What a task's YAML file in `folder` says, with paths from there; `load_user_task` reads the same task back."""
-
-    def place(text: str) -> str:
-        return text if not text or text.startswith(HUB) else os.path.relpath(text, folder.absolute())
-
-    files = dict(task.files)
-    found: dict[str, Any] = {
-        "name": task.name,
-        "title": task.title if task.title != task.name else None,
-        "data": place(task.data),
-        "columns": list(task.columns),
-        "label": task.label,
-        "classes": list(task.classes),
-        "regression": not task.classes and not task.spans,
-        "spans": bool(task.spans),
-        "metrics": list(task.metrics),
-        "splits": {"train": task.train} if task.train != "train" else None,
-        "dev": place(files.get(task.dev, "")),
-        "test": place(files.get(OWN_TEST, "")),
-        "unlabelled": place(task.unlabelled),
-        "remove_overlap": task.remove_overlap,
-        "skip_bad_rows": task.skip_bad_rows,
+    title = _title(_stem(name))
+    found = {
+        "name": task_name(name),
+        "title": title if title != task_name(name) else None,
+        "data": place,
+        "columns": text,
+        "label": label,
+        "classes": classes,
+        "regression": not classes and not spans,
+        "spans": bool(spans),
+        "metrics": kind_of(classes, spans=spans).metrics,
+        "splits": {"train": split} if split != "train" else None,
+        "dev": _beside(described.dev, option("dev")),
+        "test": _beside(described.test, option("test")),
+        "unlabelled": _texts(described.unlabelled, option("unlabelled")),
+        "remove_overlap": described.remove_overlap,
+        "skip_bad_rows": described.skip_bad_rows,
     }
-    return {key: value for key, value in found.items() if value}
+    file = validated(TaskFile, {key: value for key, value in found.items() if value}, name)
+    return file, rows_of_all(tables, file.task(), file.name)
+
+
+def task_yaml(file: TaskFile, folder: Path) -> dict[str, Any]:
+    """What the YAML file of an inferred task in `folder` says, with paths from there; `load_user_task` reads the same task back."""
+    found = file.model_dump(mode="json", exclude_unset=True)
+    named = [key for key in ("data", "dev", "test", "unlabelled") if not found.get(key, HUB).startswith(HUB)]
+    return found | {key: os.path.relpath(found[key], folder.absolute()) for key in named}
 
 
 def _beside(name: str, where: str) -> str:

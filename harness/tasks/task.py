@@ -110,18 +110,6 @@ class Splits(Strict):
     test: Name | None = None
 
 
-class Hub(Strict):
-    """A data set of the Hugging Face hub."""
-
-    hub: Name
-    config: Name | None = None
-    revision: Name | None = None
-
-    def __str__(self) -> str:
-        config, revision = f":{self.config}" if self.config else "", f"@{self.revision}" if self.revision else ""
-        return f"{HUB}{self.hub}{config}{revision}"
-
-
 class PromptFile(Strict):
     """What a task file may say of prompts: the template, the label word of each class, or of the lowest and the highest score of a regression, and
     how it is read; see `harness.prompts.Prompt`."""
@@ -164,20 +152,20 @@ class TaskFile(Strict):
     """What a task file may say; see `load_user_task`."""
 
     name: Annotated[Name, Field(max_length=100)]
+    title: Title | None = None
+    data: Name | None = None
     columns: Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)]
-    metrics: Annotated[tuple[Name, ...], Field(min_length=1)]
+    label: Name | None = None
     classes: tuple[Name, ...] = ()
+    labels: dict[StrictBool | StrictInt | StrictStr, Name] = Field(default_factory=dict)
     regression: bool = False
     spans: bool = False
-    title: Title | None = None
+    metrics: Annotated[tuple[Name, ...], Field(min_length=1)]
     version: Annotated[int, Field(ge=1)] = 1
     splits: Splits = Splits()
-    data: Hub | Name | None = None
-    label: Name | None = None
-    labels: dict[StrictBool | StrictInt | StrictStr, Name] = Field(default_factory=dict)
     dev: Name | None = None
     test: Name | None = None
-    unlabelled: Hub | Name | None = None
+    unlabelled: Name | None = None
     remove_overlap: StrictBool = False
     skip_bad_rows: StrictBool = False
     prompt: PromptFile | None = None
@@ -242,9 +230,9 @@ class TaskFile(Strict):
             if file and re.search(r"[/\\]", file):
                 yield ["splits", key], f"'{file}' should be a file's name without folder and ending"
         for key, named in (("data", self.data), ("unlabelled", self.unlabelled)):
-            if str(named or "").startswith(HUB):
+            if named and named.startswith(HUB):
                 with placed(key):
-                    parsed(str(named))
+                    parsed(named)
         for key in ("dev", "test"):
             if getattr(self, key) and not self.data:
                 yield [key], "names a file beside data, which is not given; add data"
@@ -260,7 +248,7 @@ class TaskFile(Strict):
         splits = self.splits
 
         def place(key: str) -> str:
-            text = str(getattr(self, key) or "")
+            text = getattr(self, key) or ""
             return text if not text or text.startswith(HUB) else str(folder / named_path(text, f"{where}, key {key}"))
 
         files = {splits.validation: place("dev"), OWN_TEST: place("test")}

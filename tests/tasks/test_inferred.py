@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def option(name: str) -> str:
 
 
 def infer(path: Path, **said: Any) -> Task:
-    return infer_task(str(path), Description(**said), option)[0]
+    return infer_task(str(path), Description(**said), option)[0].task()
 
 
 def text_file(folder: Path, text: str | bytes, name: str = "reviews.csv") -> Path:
@@ -83,29 +84,23 @@ def test_labels_of_every_type(ending: str, labels: list[Any], classes: tuple[str
 
 
 def test_columns_are_inferred_where_they_are_clear(tmp_path: Path) -> None:
-    task = infer(write_file(tmp_path / "a.csv", reviews(["x", "y"] * 9)), label="stars")
-    assert task.columns == ("review",)
-    rows = [{"text": row["review"], "label": row["stars"]} for row in reviews(["x", "y"] * 9)]
-    task = infer(write_file(tmp_path / "b.jsonl", rows))
-    assert (task.columns, task.label) == (("text",), "label")
-    rows = [{"satz": row["review"], "ton": row["stars"]} for row in reviews(["x", "y"] * 9)]
-    task = infer(write_file(tmp_path / "c.parquet", rows))
-    assert (task.columns, task.label) == (("satz",), "ton")
-
-
-def test_a_pair_and_names_in_a_parquet_file(tmp_path: Path) -> None:
-    rows_ = [{"a": f"One {i}.", "b": "Two.", "label": (0, 1, 2, 1)[i % 4]} for i in range(40)]
-    write_coded(tmp_path / "pairs.parquet", rows_, "label", ["no", "maybe", "yes"])
-    task = infer(tmp_path / "pairs.parquet", text=("a", "b"))
+    rows = reviews(["x", "y"] * 9)
+    assert infer(write_file(tmp_path / "a.csv", rows), label="stars").columns == ("review",)
+    for number, (text, label) in enumerate((("text", "label"), ("satz", "ton"))):
+        two = [{text: row["review"], label: row["stars"]} for row in rows]
+        task = infer(write_file(tmp_path / f"{number}.jsonl", two))
+        assert (task.columns, task.label) == ((text,), label)
+    both = [{"a": f"One {i}.", "b": "Two.", "label": (0, 1, 2, 1)[i % 4]} for i in range(40)]
+    path = write_coded(tmp_path / "pairs.parquet", both, "label", ["no", "maybe", "yes"])
+    task = infer(path, text=("a", "b"))
     assert (task.columns, task.classes) == (("a", "b"), ("no", "maybe", "yes"))
-    rows = open_source(None).load(task, ALL_ROWS)
-    assert np.bincount(rows.gold).tolist() == [10, 20, 10]
-    assert infer(tmp_path / "pairs.parquet", text=("a", "b"), kind="regression").classes == ()
+    assert np.bincount(open_source(None).load(task, ALL_ROWS).gold).tolist() == [10, 20, 10]
+    assert infer(path, text=("a", "b"), kind="regression").classes == ()
 
 
 def named_codes(path: Path, labels: list[str], names: list[str]) -> Path:
-    body = [{"review": row["review"], "stars": row["stars"]} for row in reviews([*map(names.index, labels)])]
-    return write_coded(path, body, "stars", names)
+    rows = [{"review": row["review"], "stars": row["stars"]} for row in reviews([*map(names.index, labels)])]
+    return write_coded(path, rows, "stars", names)
 
 
 def read_as(task: Task, split: str, source: Any) -> list[str]:
@@ -116,7 +111,6 @@ def read_as(task: Task, split: str, source: Any) -> list[str]:
 
 
 WORDS = ["no", "yes", "maybe", "yes"] * 10
-NUMBERS = ["1", "2", "3", "4", "5"] * 8
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(["no", "maybe", "yes"])])
@@ -138,12 +132,6 @@ def test_the_names_that_a_file_gives_its_codes_decide(order: tuple[str, ...], tm
     assert read_as(load_user_task(tmp_path / "mapped.yaml"), ALL_ROWS, open_source(None)) == shorter
 
 
-def test_names_that_are_numbers_are_no_codes(tmp_path: Path) -> None:
-    test = write_file(tmp_path / "test.csv", reviews(NUMBERS))
-    task = infer(named_codes(tmp_path / "stars.parquet", NUMBERS, ["1", "2", "3", "4", "5"]), test=str(test))
-    assert read_as(task, "test", open_source(None)) == NUMBERS
-
-
 def test_codes_of_a_mapping_are_what_it_says(tmp_path: Path) -> None:
     """A user who maps the codes themselves knows better than the file, and names that are no classes are not looked at."""
     named_codes(tmp_path / "codes.parquet", WORDS, ["no", "maybe", "yes"])
@@ -155,15 +143,15 @@ def test_codes_of_a_mapping_are_what_it_says(tmp_path: Path) -> None:
     assert read_as(others, ALL_ROWS, open_source(None)) == [{"no": "a", "maybe": "b", "yes": "c"}[w] for w in WORDS]
 
 
-def test_truth_values_are_the_words_for_them(tmp_path: Path) -> None:
-    """Parquet has a type for them, CSV writes them out."""
-    text_file(tmp_path, "".join(["text,label\n", *(f"Row number {i}.,{i % 2 == 0}\n" for i in range(40))]), "words.csv")
-    test = write_file(tmp_path / "test.parquet", [{"text": f"Other {i}.", "label": i % 3 == 0} for i in range(30)])
-    source, task = open_source(None), infer(tmp_path / "words.csv", test=str(test))
-    rows = source.load(task, "test")
-    assert {text: task.classes[code] for (text,), code in zip(rows.texts, rows.gold, strict=True)} == {
-        f"Other {i}.": str(i % 3 == 0) for i in range(30)
-    }
+def test_names_that_are_numbers_and_truth_values_are_the_words_for_them(tmp_path: Path) -> None:
+    numbers = ["1", "2", "3", "4", "5"] * 8
+    test = write_file(tmp_path / "numbers.csv", reviews(numbers))
+    task = infer(named_codes(tmp_path / "stars.parquet", numbers, ["1", "2", "3", "4", "5"]), test=str(test))
+    assert read_as(task, "test", open_source(None)) == numbers
+    truths = [i % 3 == 0 for i in range(30)]  # Parquet has a type for them, CSV writes them out
+    test = write_file(tmp_path / "test.parquet", reviews(truths))
+    task = infer(write_file(tmp_path / "words.csv", reviews(truths)), label="stars", test=str(test))
+    assert read_as(task, "test", open_source(None)) == [*map(str, truths)]
 
 
 @pytest.mark.parametrize("kind", ["test", "dev"])
@@ -283,13 +271,6 @@ def test_an_object_without_the_label_is_a_bad_row(tmp_path: Path) -> None:
     assert loaded(infer(path, skip_bad_rows=True)) == {"a b": "x", "e f": "y"}
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--tasks: there is no file"):
-        infer(tmp_path / "none.csv")
-    with pytest.raises(UserError, match="--test: there is no file"):
-        infer(write_file(tmp_path / "a.csv", reviews(["x", "y"])), label="stars", test=str(tmp_path / "none.csv"))
-
-
 def test_marks_separators_quotes_line_breaks_and_emojis(tmp_path: Path) -> None:
     rows = [
         ("plain text", "a"),
@@ -315,29 +296,26 @@ def test_marks_separators_quotes_line_breaks_and_emojis(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------------- YAML
 
 
+def resolved(task: Task) -> Task:
+    data, unlabelled = (str(Path(each).resolve()) if each else "" for each in (task.data, task.unlabelled))
+    files = tuple((split, str(Path(file).resolve())) for split, file in task.files)
+    return replace(task, data=data, unlabelled=unlabelled, files=files)
+
+
 @pytest.mark.parametrize("labels", [["x", "no", "1"], [1.5, 2.5, 3.25], [True, False]])
 def test_the_yaml_file_of_a_task_is_the_task(labels: list[Any], tmp_path: Path) -> None:
     data = write_file(tmp_path / "My Reviews.jsonl", reviews(labels * 9))
-    for name in ("dev.csv", "test.csv", "more.txt"):
-        (tmp_path / name).touch()
-    beside = {
-        field: str(tmp_path / name)
-        for field, name in (("dev", "dev.csv"), ("test", "test.csv"), ("unlabelled", "more.txt"))
-    }
-    kind = "" if "x" not in labels else "classes"
+    files = {"dev": "dev.csv", "test": "test.csv", "unlabelled": "more.txt"}
+    beside = {field: str(tmp_path / name) for field, name in files.items()}
+    for name in beside.values():
+        Path(name).touch()
     for said in ({}, beside | {"remove_overlap": True}):
-        task = infer(data, label="stars", text=("review",), kind=kind, **said)
+        described = Description(label="stars", text=("review",), kind="classes" if "x" in labels else "", **said)
+        inferred, _ = infer_task(str(data), described, option)
         path = tmp_path / "folder/task.yaml"
         path.parent.mkdir(exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:
-            YAML().dump(task_yaml(task, path.parent), file)
-        read = load_user_task(path)
-        for name in ("data", "unlabelled"):
-            assert Path(getattr(read, name)).resolve() == Path(getattr(task, name)).resolve()
-        assert read == Task(**{**vars(task), "data": read.data, "unlabelled": read.unlabelled, "files": read.files})
-        assert {split: Path(file).resolve() for split, file in read.files} == {
-            split: Path(file) for split, file in task.files
-        }
+        YAML().dump(task_yaml(inferred, path.parent), path)
+        assert resolved(load_user_task(path)) == resolved(inferred.task())
 
 
 def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:
@@ -360,19 +338,23 @@ def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:
         assert rows.labels is None
     (tmp_path / "tables").mkdir()
     write_file(tmp_path / "tables" / "u.csv", [{"review": text} for text in texts])
-    for named, why in (
-        ("none.txt", "--unlabelled .*none.txt: there is no such file"),
-        ("tables", "tables: holds no .txt"),
+    for flag, named, why in (
+        ("unlabelled", "none.txt", "--unlabelled .*none.txt: there is no such file"),
+        ("unlabelled", "tables", "tables: holds no .txt"),
+        ("test", "none.csv", "--test: there is no file"),
     ):
         with pytest.raises(UserError, match=why):
-            infer(data, label="stars", unlabelled=str(tmp_path / named))
+            infer(data, label="stars", **{flag: str(tmp_path / named)})
+    with pytest.raises(UserError, match="--tasks: there is no file"):
+        infer(tmp_path / "none.csv")
 
 
 SAID = """
 from harness.tasks.sources import open_source
 from harness.tasks.inferred import Description, infer_task
 from harness.tasks.sources import ALL_ROWS
-task, _ = infer_task('hub:me/moods', Description(), lambda name: f'--{name}')
+file, _ = infer_task('hub:me/moods', Description(), lambda name: f'--{name}')
+task = file.task()
 print(task.name, task.columns, task.classes, len(open_source(None).load(task, ALL_ROWS)))
 """
 
