@@ -55,19 +55,25 @@ def cut(protocol: Protocol, task: Task, source: TextSource, size: int = 0, subse
 
 
 @pytest.mark.parametrize("name", OWN)
-@pytest.mark.parametrize("subset", [0, 3])
-def test_no_text_is_in_two_sets_and_every_row_is_in_one(name: str, subset: int, tmp_path: Path) -> None:
-    write_file(tmp_path / "a.csv", rows(400))
-    task, source = opened(tmp_path, "a.csv")
-    parts = cut(OWN[name], task, source, 0, subset)
-    for one, other in zip(parts, (*parts[1:], parts[0]), strict=True):
-        assert len(one)
-        assert not forms(one) & forms(other)
-    assert sum((Counter(part.texts) for part in parts), Counter()) == Counter((row["text"],) for row in rows(400))
-    train, dev, test = cut(OWN[name], task, source, 20, subset)
-    assert set(test.texts) == set(parts[2].texts)
-    assert not forms(train) & forms(dev)
-    assert set(train.texts) | set(dev.texts) <= set(parts[0].texts) | set(parts[1].texts)
+def test_every_row_is_in_one_set_and_neither_order_nor_file_nor_name_matter(name: str, tmp_path: Path) -> None:
+    every = rows(200)
+    write_file(tmp_path / "a.csv", every)
+    write_file(tmp_path / "elsewhere/b.jsonl", every[::-1])
+    one, two = opened(tmp_path, "a.csv"), opened(tmp_path / "elsewhere", "b.jsonl", name="other")
+    whole = cut(OWN[name], *one)
+    assert sum((Counter(part.texts) for part in whole), Counter()) == Counter((row["text"],) for row in every)
+    for size, subset in ((0, 0), (0, 2), (10, 1), (20, 3), (50, 4)):
+        ours, theirs = cut(OWN[name], *one, size, subset), cut(OWN[name], *two, size, subset)
+        assert [each.digest for each in ours] == [each.digest for each in theirs]
+        train, dev, test = map(forms, ours)
+        assert train
+        assert dev
+        assert not train & dev
+        assert not (train | dev) & test
+        assert set(ours[2].texts) == set(whole[2].texts)
+    assert {cut(OWN[name], *one, 0, subset)[2].digest for subset in range(5)} == {whole[2].digest}
+    redrawn = {each.digest for subset in range(5) for each in cut(OWN[name], *one, 0, subset)[:2]}
+    assert (len(redrawn), OWN[name].redraws) == ((10, True) if name != "own" else (2, False))
 
 
 def test_a_test_set_of_all_rows_leaves_none_for_training(tmp_path: Path) -> None:
@@ -75,18 +81,6 @@ def test_a_test_set_of_all_rows_leaves_none_for_training(tmp_path: Path) -> None
     task, source = opened(tmp_path, "a.csv", "test: a.csv")
     with pytest.raises(UserError, match="no row is left for training"):
         ONCE.evaluation_sets(task, source)
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_nothing_depends_on_order_file_or_name(name: str, tmp_path: Path) -> None:
-    every = rows(200)
-    write_file(tmp_path / "a.csv", every)
-    write_file(tmp_path / "elsewhere/b.jsonl", every[::-1])
-    one = opened(tmp_path, "a.csv")
-    two = opened(tmp_path / "elsewhere", "b.jsonl", name="other")
-    for size, subset in ((0, 0), (0, 2), (10, 1), (50, 4)):
-        ours, theirs = cut(OWN[name], *one, size, subset), cut(OWN[name], *two, size, subset)
-        assert [each.digest for each in ours] == [each.digest for each in theirs]
 
 
 def classes_of(some: Rows) -> dict[int, int]:
@@ -115,25 +109,17 @@ def test_each_class_has_its_share_of_test_and_dev(name: str, tmp_path: Path) -> 
             assert classes_of(train)[code] + classes_of(dev).get(code, 0) == count
 
 
-def test_a_class_keeps_a_text_for_training(tmp_path: Path) -> None:
-    common = [{"text": f"Text {i}.", "label": "ab"[i % 2]} for i in range(40)]
-    write_file(tmp_path / "a.csv", [*common, {"text": "The only one.", "label": "c"}])
-    task, source = opened(tmp_path, "a.csv")
-    for protocol in (ONCE, OWN["own_redrawn"]):
-        train, dev, test = cut(protocol, task, source, 0, 0)
-        assert [classes_of(each).get(2, 0) for each in (train, dev, test)] == [1, 0, 0]
-
-
-def test_a_class_with_few_rows_in_a_set_is_named(tmp_path: Path) -> None:
+def test_a_class_keeps_a_text_for_training_and_one_with_few_rows_is_named(tmp_path: Path) -> None:
     common = [{"text": f"Text {i}.", "label": "ab"[i % 2]} for i in range(312)]
-    write_file(tmp_path / "a.csv", [*common, *({"text": f"Rare {i}!", "label": "c"} for i in range(6))])
-    task, source = opened(tmp_path, "a.csv")
-    sets = ONCE.evaluation_sets(task, source)
-    train, dev, test = (classes_of(each)[2] for each in cut(ONCE, task, source))
-    assert train + dev + test == 6
-    assert train >= 1
-    assert f"c ({train} training, {dev} dev, {test} test)" in sets.rare
-    assert "a (" not in sets.rare
+    for few in (1, 6):
+        write_file(tmp_path / "a.csv", [*common, *({"text": f"Rare {i}!", "label": "c"} for i in range(few))])
+        task, source = opened(tmp_path, "a.csv")
+        train, dev, test = (classes_of(each).get(2, 0) for each in cut(ONCE, task, source))
+        assert (train + dev + test, train >= 1) == (few, True)
+        assert classes_of(cut(OWN["own_redrawn"], task, source)[0])[2] >= 1
+        rare = ONCE.evaluation_sets(task, source).rare
+        assert f"c ({train} training, {dev} dev, {test} test)" in rare
+        assert "a (" not in rare
     write_file(tmp_path / "b.csv", common[:2] + [{"text": f"Text {i}.", "label": "abc"[i % 3]} for i in range(300)])
     assert not ONCE.evaluation_sets(*opened(tmp_path / "other", str(tmp_path / "b.csv"))).rare
 
@@ -179,16 +165,6 @@ def test_a_folders_validation_set_is_dev(has_test: bool, tmp_path: Path) -> None
     assert Counter(dev.texts) == Counter((row["text"],) for row in rows(60, 1000))
     assert len(train) + (0 if has_test else len(test)) == len(rows(400))
     assert len(forms(test)) == (60 if has_test else 100)
-
-
-@pytest.mark.parametrize("name", ["own_redrawn", "own_cross_validated"])
-def test_dev_is_drawn_with_each_subset_and_test_is_not(name: str, tmp_path: Path) -> None:
-    write_file(tmp_path / "a.csv", rows(200))
-    task, source = opened(tmp_path, "a.csv")
-    every = [cut(OWN[name], task, source, 0, subset) for subset in range(5)]
-    assert OWN[name].redraws
-    assert len({train.digest for train, _, _ in every}) == len({dev.digest for _, dev, _ in every}) == 5
-    assert len({test.digest for _, _, test in every}) == 1
 
 
 @pytest.mark.parametrize("size", [0, 50])

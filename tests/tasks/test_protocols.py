@@ -1,7 +1,8 @@
-"""Protocols: the paper's sizes, splits that share nothing, subsets that depend on content alone."""
+"""The papers' protocols: their sizes, splits that share nothing, subsets and samplers that depend on content alone."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -9,24 +10,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tasks.task_files import pairs, single, write_file
 
 from harness.errors import UserError
-from harness.tasks.protocol import Protocol
+from harness.tasks.protocol import SAMPLERS, Protocol, quotas
 from harness.tasks.protocols import PROTOCOLS, dev_size
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import TASKS, Task
 
 FEW, FULL, GLUE_DEV = (PROTOCOLS[name] for name in ("cmlm_few_shot", "cmlm_full_size", "glue_dev"))
-SST2 = TASKS["sst2"]
+SCL, PER_CLASS, SCL_FULL = (PROTOCOLS[f"scl_{name}"] for name in ("few_shot", "per_class", "full_size"))
+SST2, MNLI = TASKS["sst2"], TASKS["mnli"]
+OWN = Task("mine", "Mine", ("sentence",), ("a", "b"), ("accuracy",), own=True)
 
 
-def folder_of(
-    place: Path, train: list[dict[str, Any]], validation: list[dict[str, Any]], task: str = "sst2"
-) -> TextSource:
-    write_file(place / f"{task}/train.jsonl", train)
-    write_file(place / f"{task}/validation.jsonl", validation)
+def folder_of(place: Path, task: str = "sst2", ending: str = "jsonl", **splits: list[dict[str, Any]]) -> TextSource:
+    for split, rows in splits.items():
+        write_file(place / f"{task}/{split}.{ending}", rows)
     return open_source(place)
 
 
@@ -37,6 +40,9 @@ def sizes(protocol: Protocol, task: str, source: TextSource) -> tuple[int, dict[
 
 def keys(rows: Rows) -> set[tuple[str, ...]]:
     return set(rows.texts)
+
+
+# ----------------------------------------------------------------------------------------------------------- sizes
 
 
 @pytest.mark.parametrize(
@@ -52,41 +58,71 @@ def test_the_papers_sizes_on_the_official_files(task: str, dev: int, test: int, 
     assert full.comparable is whole
 
 
-def test_samples_of_the_official_files_are_not_comparable(glue: TextSource) -> None:
+def test_what_is_no_published_set_is_not_comparable_and_says_why(glue: TextSource) -> None:
+    """Samples of the files, and MRPC, where the paper contradicts itself."""
     assert sizes(FEW, "qqp", glue) == (500, {"test": 2000}, False)
     assert sizes(FEW, "mnli", glue) == (500, {"matched": 9090, "mismatched": 499}, False)
     assert "validation has 7,598 of 40,430 rows" in FEW.evaluation_sets(TASKS["qqp"], glue).note
     assert "train has 12,096 of 104,743" in FULL.evaluation_sets(TASKS["qnli"], glue).note
     assert not FEW.evaluation_sets(TASKS["stsb"], glue).comparable
+    assert sizes(FULL, "mrpc", glue) == (500, {"test": 1225}, False)
+    assert "says that it splits the development set" in FULL.evaluation_sets(TASKS["mrpc"], glue).note
 
 
-def test_whole_mnli_and_qqp_have_the_papers_sizes(tmp_path: Path) -> None:
-    columns = TASKS["mnli"].columns
-    for split, rows in (("validation_matched", 9815), ("validation_mismatched", 9832)):
-        write_file(tmp_path / f"mnli/{split}.parquet", pairs(rows, *columns, classes=3))
-    write_file(tmp_path / "qqp/validation.parquet", pairs(40430, *TASKS["qqp"].columns))
-    source = open_source(tmp_path)
-    assert sizes(FEW, "mnli", source) == (500, {"matched": 9315, "mismatched": 9332}, True)
-    assert sizes(FEW, "qqp", source) == (500, {"test": 2000}, True)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> TextSource:
+    """Files with as many rows as the published development sets."""
+    place = tmp_path_factory.mktemp("glue")
+    matched, mismatched = (pairs(count, *MNLI.columns, classes=3) for count in (9815, 9832))
+    folder_of(place, "mnli", train=pairs(391, *MNLI.columns, classes=3), validation_matched=matched)
+    folder_of(place, "mnli", validation_mismatched=mismatched)
+    for task, count in (("qqp", 40430), ("qnli", 5463), ("mrpc", 408)):
+        folder_of(place, task, validation=pairs(count, *TASKS[task].columns))
+    rows = [{"sentence": f"validation {i}", "label": int(i % 4 > 0)} for i in range(872)]
+    return folder_of(place, train=single(20), validation=rows)
 
 
-def test_mrpc_is_not_comparable_because_the_paper_contradicts_itself(glue: TextSource) -> None:
-    for protocol in (FEW, FULL):
-        sets = protocol.evaluation_sets(TASKS["mrpc"], glue)
-        assert (len(sets.dev), len(sets.tests["test"]), sets.comparable) == (500, 1225, False)
-        assert "says that it splits the development set" in sets.note
+@pytest.mark.parametrize(
+    ("protocol", "task", "dev", "tests"),
+    [
+        (FEW, "mnli", 500, {"matched": 9315, "mismatched": 9332}),
+        (FEW, "qqp", 500, {"test": 2000}),
+        (SCL, "sst2", 436, {"test": 436}),
+        (SCL, "qnli", 500, {"test": 2731}),
+        (SCL, "mnli", 500, {"matched": 4907, "mismatched": 4916}),
+    ],
+)
+def test_whole_files_give_the_papers_sizes(
+    protocol: Protocol, task: str, dev: int, tests: dict[str, int], whole: TextSource
+) -> None:
+    """S8: half of 872, 5,463 and 9,815, and 500 or what is left."""
+    assert sizes(protocol, task, whole) == (dev, tests, True)
 
 
-def test_mrpc_without_the_msr_test_file_says_so(tmp_path: Path) -> None:
-    write_file(tmp_path / "mrpc/validation.parquet", pairs(408, "sentence1", "sentence2"))
-    source = open_source(tmp_path)
-    assert sizes(FEW, "mrpc", source) == (200, {"test": 208}, False)
-    assert "is split 200/208" in FEW.evaluation_sets(TASKS["mrpc"], source).note
+def test_what_the_files_lack_is_noted(whole: TextSource) -> None:
+    assert sizes(FEW, "mrpc", whole) == (200, {"test": 208}, False)
+    assert "is split 200/208" in FEW.evaluation_sets(TASKS["mrpc"], whole).note
+    assert "train has 20 of 67,349 rows" in SCL_FULL.evaluation_sets(SST2, whole).note
+    drawn = np.bincount(SCL.training_set(MNLI, whole, 20, 0).gold, minlength=3)
+    assert sorted(drawn.tolist()) == [6, 7, 7]
+
+
+def test_small_development_sets(tmp_path: Path) -> None:
+    found = {2: 1, 3: 2, 100: 72, 269: 193, 270: 200, 277: 200, 408: 200, 699: 200, 700: 500}
+    assert {rows: dev_size(rows) for rows in found} == found
+    for rows in (2, 100):
+        source = folder_of(tmp_path / str(rows), train=single(5), validation=single(rows))
+        assert sizes(FEW, "sst2", source) == (found[rows], {"test": rows - found[rows]}, False)
+    for nothing in (single(1), single(1) * 10):
+        with pytest.raises(UserError, match=r"^task sst2: .*validation.*\.$"):
+            FEW.evaluation_sets(SST2, folder_of(tmp_path / "none", train=single(5), validation=nothing))
+
+
+# ----------------------------------------------------------------------------------------------------------- splits
 
 
 def test_dev_and_test_are_all_of_the_source_rows(tmp_path: Path) -> None:
-    rows = single(800) + single(40)  # 40 rows stand twice
-    source = folder_of(tmp_path, single(5), rows)
+    source = folder_of(tmp_path, train=single(5), validation=single(800) + single(40))  # 40 rows stand twice
     sets = FEW.evaluation_sets(SST2, source)
     both = Rows(sets.dev.texts + sets.tests["test"].texts, np.r_[sets.dev.gold, sets.tests["test"].gold])
     assert both.digest == source.load(SST2, "validation").digest
@@ -94,31 +130,23 @@ def test_dev_and_test_are_all_of_the_source_rows(tmp_path: Path) -> None:
     assert not keys(sets.dev) & keys(sets.tests["test"])
 
 
-@pytest.mark.parametrize(
-    ("rows", "dev"), [(2, 1), (3, 2), (100, 72), (269, 193), (270, 200), (277, 200), (408, 200), (699, 200), (700, 500)]
-)
-def test_small_development_sets(rows: int, dev: int, tmp_path: Path) -> None:
-    assert dev_size(rows) == dev
-    source = folder_of(tmp_path, single(5), single(rows))
-    assert sizes(FEW, "sst2", source) == (dev, {"test": rows - dev}, False)
-
-
-@pytest.mark.parametrize("rows", [single(1), single(1) * 10])
-def test_what_cannot_be_split_is_refused(rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^task sst2: .*validation.*\.$"):
-        FEW.evaluation_sets(SST2, folder_of(tmp_path, single(5), rows))
-
-
-def test_a_test_split_of_ones_own_is_the_test_set(tmp_path: Path) -> None:
-    task = Task("mine", "Mine", ("sentence",), ("a", "b"), ("accuracy",), tests=(("test", "held"),), own=True)
-    for split, rows in (("train", single(9)), ("validation", single(30)), ("held", single(12, start=25))):
-        write_file(tmp_path / f"mine/{split}.csv", rows)
-    source = open_source(tmp_path)
-    sets = FEW.evaluation_sets(task, source)
-    assert sets.dev.digest == source.load(task, "validation").digest
-    assert sets.tests["test"].digest == source.load(task, "held").digest
-    assert "5 test rows have a text of dev" in sets.note
-    assert not sets.comparable
+@pytest.mark.parametrize(("validation", "repeated"), [(60, 0), (61, 7), (2000, 40)])
+def test_dev_and_test_hold_the_classes_shares(tmp_path: Path, validation: int, repeated: int) -> None:
+    """Three positive rows of four; `repeated` validation texts stand there twice, once with either label."""
+    rows = [{"sentence": f"validation {i}", "label": int(i % 4 > 0)} for i in range(validation - repeated)]
+    rows += [{"sentence": f"validation {i}", "label": int(i % 4 == 0)} for i in range(repeated)]
+    source = folder_of(tmp_path, train=single(40), validation=rows)
+    sets = SCL.evaluation_sets(SST2, source)
+    dev, test = sets.dev, sets.tests["test"]
+    assert len(test) == validation // 2
+    assert not keys(dev) & keys(test)
+    assert validation - len(test) - repeated <= len(dev) <= 500 or len(dev) == 500
+    share = source.load(SST2, "validation").gold.mean()
+    assert abs(test.gold.sum() - share * len(test)) < 1
+    assert abs(dev.gold.sum() - share * len(dev)) < 1 + repeated
+    for other in (PER_CLASS, SCL_FULL):  # the sets of one family
+        found = other.evaluation_sets(SST2, source)
+        assert (found.dev.digest, found.tests["test"].digest) == (dev.digest, test.digest)
 
 
 FROZEN = {
@@ -143,30 +171,23 @@ FROZEN = {
 
 def test_rows_of_a_folder_like_glue_are_those_of_the_first_release(tmp_path: Path) -> None:
     """GLUE's test files have hidden labels and are not read, but for MRPC's; a user's task without a test file has none."""
-    for split, rows in (("train", single(90)), ("validation", single(320, start=90))):
-        write_file(tmp_path / f"sst2/{split}.parquet", rows)
-    write_file(tmp_path / "sst2/test.parquet", [{**row, "label": -1} for row in single(50, start=500)])
-    for split, count in (("train", 60), ("validation", 40), ("test", 710)):
-        write_file(tmp_path / f"mrpc/{split}.parquet", pairs(count, "sentence1", "sentence2"))
-    for split, rows in (("train", single(30)), ("validation", single(50, start=30))):
-        write_file(tmp_path / f"mine/{split}.parquet", rows)
-    source = open_source(tmp_path)
+    hidden = [{**row, "label": -1} for row in single(50, start=500)]
+    folder_of(tmp_path, "sst2", "parquet", train=single(90), validation=single(320, start=90), test=hidden)
+    counts = {"train": 60, "validation": 40, "test": 710}
+    mrpc = {split: pairs(count, "sentence1", "sentence2") for split, count in counts.items()}
+    folder_of(tmp_path, "mrpc", "parquet", **mrpc)
+    source = folder_of(tmp_path, "mine", "parquet", train=single(30), validation=single(50, start=30))
     for task in (SST2, TASKS["mrpc"], OWN):
         sets = FEW.evaluation_sets(task, source)
         drawn = FEW.training_set(task, source, 20, 1)
         assert (drawn.digest, sets.dev.digest, sets.tests["test"].digest) == FROZEN[task.name]
 
 
-OWN = Task("mine", "Mine", ("sentence",), ("a", "b"), ("accuracy",), own=True)
-
-
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize(("rows", "dev"), [(30, 30), (500, 500), (640, 500)])
-def test_a_users_test_file_is_the_test_set(ending: str, rows: int, dev: int, tmp_path: Path) -> None:
+def test_a_users_test_file_is_the_test_set(rows: int, dev: int, tmp_path: Path) -> None:
     """And then nothing of it, and nothing but validation, is dev."""
-    for split, count, start in (("train", 9, 0), ("validation", rows, 10), ("test", 12, 2000)):
-        write_file(tmp_path / f"mine/{split}.{ending}", single(count, start=start))
-    source = open_source(tmp_path)
+    validation, test = single(rows, start=10), single(12, start=2000)
+    source = folder_of(tmp_path, "mine", "csv", train=single(9), validation=validation, test=test)
     sets = FEW.evaluation_sets(OWN, source)
     assert sets.tests["test"].digest == source.load(OWN, "test").digest
     assert len(sets.dev) == dev
@@ -175,25 +196,21 @@ def test_a_users_test_file_is_the_test_set(ending: str, rows: int, dev: int, tmp
     assert sets.origin == f"dev {of_dev} of validation; test all 12 rows of test"
 
 
-def test_a_test_file_that_the_task_takes_for_another_split_is_not_its_test_set(tmp_path: Path) -> None:
-    for split, rows in (("train", single(9)), ("test", single(40, start=9)), ("judge", single(7, start=90))):
-        write_file(tmp_path / f"mine/{split}.csv", rows)
-    cut = replace(OWN, dev="test", tests=(("test", "test"),))
-    sets = FEW.evaluation_sets(cut, open_source(tmp_path))
-    assert sets.origin == "dev 28 and test 12 of the 40 rows of test"
-    named = replace(OWN, dev="test", tests=(("test", "judge"),))
-    assert (
-        FEW.evaluation_sets(named, open_source(tmp_path)).origin == "dev all 40 rows of test; test all 7 rows of judge"
-    )
-
-
-def test_a_test_split_that_a_task_names_has_to_be_there(tmp_path: Path) -> None:
-    for split, rows in (("train", single(9)), ("validation", single(40, start=9)), ("test", single(40, start=90))):
-        write_file(tmp_path / f"mine/{split}.csv", rows)
-    named = replace(OWN, tests=(("test", "judge"),))
-    with pytest.raises(
-        UserError, match=r"there is no judge\.parquet, .* \(there: test.csv, train.csv, validation.csv\)"
-    ):
+def test_the_test_split_that_a_task_names_is_its_test_set(tmp_path: Path) -> None:
+    """Not a file called test, which may be its development set."""
+    files = {"train": single(9), "validation": single(30), "test": single(40, start=9), "judge": single(12, start=25)}
+    source = folder_of(tmp_path, "mine", "csv", **files)
+    named, cut = replace(OWN, tests=(("test", "judge"),)), replace(OWN, dev="test", tests=(("test", "test"),))
+    sets = FEW.evaluation_sets(named, source)
+    assert sets.dev.digest == source.load(named, "validation").digest
+    assert sets.tests["test"].digest == source.load(named, "judge").digest
+    assert "5 test rows have a text of dev" in sets.note
+    assert not sets.comparable
+    assert FEW.evaluation_sets(cut, source).origin == "dev 28 and test 12 of the 40 rows of test"
+    origin = FEW.evaluation_sets(replace(named, dev="test"), source).origin
+    assert origin == "dev all 40 rows of test; test all 12 rows of judge"
+    (tmp_path / "mine/judge.csv").unlink()
+    with pytest.raises(UserError, match=r"no judge\.parquet, .* \(there: test.csv, train.csv, validation.csv\)"):
         FEW.evaluation_sets(named, open_source(tmp_path))
 
 
@@ -211,8 +228,7 @@ def test_a_test_split_that_a_task_names_has_to_be_there(tmp_path: Path) -> None:
     ],
 )
 def test_a_users_test_file_is_never_ignored_in_silence(name: str, content: str, words: str, tmp_path: Path) -> None:
-    for split, rows in (("train", single(9)), ("validation", single(40, start=9))):
-        write_file(tmp_path / f"mine/{split}.csv", rows)
+    folder_of(tmp_path, "mine", "csv", train=single(9), validation=single(40, start=9))
     (tmp_path / "mine" / name).write_text(content)
     with pytest.raises(UserError, match=words):
         FEW.evaluation_sets(OWN, open_source(tmp_path))
@@ -220,103 +236,146 @@ def test_a_users_test_file_is_never_ignored_in_silence(name: str, content: str, 
     assert FEW.evaluation_sets(OWN, open_source(tmp_path)).origin == "dev 28 and test 12 of the 40 rows of validation"
 
 
-def test_the_origin_of_every_set_is_said(tmp_path: Path) -> None:
-    columns = TASKS["mnli"].columns
-    for split, rows in (("validation_matched", 100), ("validation_mismatched", 50)):
-        write_file(tmp_path / f"mnli/{split}.parquet", pairs(rows, *columns, classes=3))
-    assert FEW.evaluation_sets(TASKS["mnli"], open_source(tmp_path)).origin == (
-        "dev 72 and matched 28 of the 100 rows of validation_matched; mismatched 14 of the 50 rows of validation_mismatched"
+def test_glue_dev_scores_the_development_sets(tmp_path: Path) -> None:
+    """All of both of MNLI's, and of MRPC not the labelled test file, which CMLM's protocol splits."""
+    source = folder_of(tmp_path, train=single(60), validation=single(20, start=100))
+    found = GLUE_DEV.evaluation_sets(SST2, source)
+    assert found.dev.digest == found.tests["test"].digest == source.load(SST2, "validation").digest
+    assert (len(found.dev), found.comparable) == (20, False)
+    assert found.note == "validation has 20 of 872 rows; train has 60 of 67,349 rows"
+    assert GLUE_DEV.training_set(SST2, source, 0, 0).digest == source.load(SST2, "train").digest
+    assert keys(GLUE_DEV.training_set(SST2, source, 10, 1)) < keys(source.load(SST2, "train"))
+    counts = {"train": 60, "validation_matched": 12, "validation_mismatched": 15}
+    folder_of(tmp_path, "mnli", **{name: pairs(n, *MNLI.columns, classes=3) for name, n in counts.items()})
+    assert sizes(GLUE_DEV, "mnli", source) == (12, {"matched": 12, "mismatched": 15}, False)
+    counts = {"train": 60, "validation": 12, "test": 30}
+    folder_of(tmp_path, "mrpc", **{name: pairs(n, *TASKS["mrpc"].columns) for name, n in counts.items()})
+    assert sizes(GLUE_DEV, "mrpc", source) == (12, {"test": 12}, False)
+    assert FEW.evaluation_sets(MNLI, source).origin == (
+        "dev 8 and matched 4 of the 12 rows of validation_matched; mismatched 5 of the 15 rows of validation_mismatched"
     )
+
+
+# ------------------------------------------------------------------------------------------------- subsets and samplers
 
 
 def test_subsets_overlap_as_chance_has_it(tmp_path: Path) -> None:
     """Across subsets and across sizes: the mean overlap of two draws of 100 of 1,000 rows is 10."""
-    source = folder_of(tmp_path, single(1000), single(20))
+    source = folder_of(tmp_path, train=single(1000), validation=single(20))
     draws = [keys(FEW.training_set(SST2, source, 100, subset)) for subset in range(20)]
     overlaps = [len(a & b) for i, a in enumerate(draws) for b in draws[:i]]
     assert 9 < np.mean(overlaps) < 11
     small = [len(keys(FEW.training_set(SST2, source, 50, subset)) & draws[subset]) for subset in range(20)]
     assert 3.5 < np.mean(small) < 6.5
     assert len(set().union(*draws)) > 800
-
-
-def test_task_and_protocol_have_subsets_of_their_own(tmp_path: Path) -> None:
-    source = folder_of(tmp_path, single(500), single(20))
-    folder_of(tmp_path, single(500), single(20), "cola")
-    digests = {protocol.training_set(SST2, source, 50, 0).digest for protocol in (FEW, FULL)}
-    digests.add(FEW.training_set(TASKS["cola"], source, 50, 0).digest)
-    assert len(digests) == 3
+    folder_of(tmp_path, "cola", train=single(1000), validation=single(20))
+    others = [FEW.training_set(TASKS["cola"], source, 100, 0), FULL.training_set(SST2, source, 100, 0)]
+    assert len({FEW.training_set(SST2, source, 100, 0).digest, *(each.digest for each in others)}) == 3
 
 
 def test_every_class_is_in_every_subset(tmp_path: Path) -> None:
     rows = [{"sentence": f"row {i}", "label": int(i < 6)} for i in range(300)]
-    source = folder_of(tmp_path, rows, single(20))
-    ordered = folder_of(tmp_path / "again", rows[::-1], single(20))
-    for subset in range(20):
-        drawn = FEW.training_set(SST2, source, 10, subset)
-        assert set(drawn.gold.tolist()) == {0, 1}
-        assert drawn.digest == FEW.training_set(SST2, ordered, 10, subset).digest
+    source = folder_of(tmp_path, train=rows, validation=single(20))
+    assert all(set(FEW.training_set(SST2, source, 10, subset).gold) == {0, 1} for subset in range(20))
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
-    source = folder_of(tmp_path, single(30), single(20))
-    for size, words in (
-        (31, "31 training examples are requested and there are 30"),
-        (1, "2 classes"),
-        (-1, "counted from 0"),
+    source = folder_of(tmp_path, train=single(30), validation=single(20))
+    one = folder_of(tmp_path / "one", train=[{**row, "label": 0} for row in single(30)], validation=single(20))
+    rows = [{"sentence": str(i), "label": int(i == 0)} for i in range(30_000)]
+    rare = folder_of(tmp_path / "rare", train=rows, validation=single(20))
+    for place, size, subset, words in (
+        (source, 31, 0, "31 training examples are requested and there are 30"),
+        (source, 1, 0, "2 classes"),
+        (source, -1, 0, "counted from 0"),
+        (source, 5, -1, "counted from 0"),
+        (one, 5, 0, r"no training example has the class 1 \(positive\)"),
+        (rare, 2, 0, r"class 1 \(positive\) has 1 of 30,000"),
     ):
-        with pytest.raises(UserError, match=words) as caught:
-            FEW.training_set(SST2, source, size, 0)
-        assert str(caught.value).startswith("task sst2: ")
-    with pytest.raises(UserError, match="counted from 0"):
-        FEW.training_set(SST2, source, 5, -1)
-    one = folder_of(tmp_path / "one", [{**row, "label": 0} for row in single(30)], single(20))
-    with pytest.raises(UserError, match=r"no training example has the class 1 \(positive\)"):
-        FEW.training_set(SST2, one, 5, 0)
-    rare = folder_of(tmp_path / "rare", [{"sentence": str(i), "label": int(i == 0)} for i in range(30_000)], single(20))
-    with pytest.raises(UserError, match=r"class 1 \(positive\) has 1 of 30,000"):
-        FEW.training_set(SST2, rare, 2, 0)
+        with pytest.raises(UserError, match=f"^task sst2: .*{words}"):
+            FEW.training_set(SST2, place, size, subset)
 
 
-def test_regression_subsets(tmp_path: Path) -> None:
-    rows = [{"sentence1": "a", "sentence2": str(i), "label": 2.5} for i in range(40)]
-    source = folder_of(tmp_path, rows, rows, "stsb")
-    drawn = FEW.training_set(TASKS["stsb"], source, 20, 0)
-    assert drawn.gold.dtype == np.float32
-    assert len(drawn) == 20
+THREE = st.lists(st.integers(1, 60), min_size=3, max_size=3)
 
 
-# ------------------------------------------------------- the whole development set is dev and test
+def rows_of(counts: list[int], order: int = 0) -> Rows:
+    """Rows with `counts` of each class, in an order drawn from `order`; of every tenth text there are two."""
+    codes = [code for code, count in enumerate(counts) for _ in range(count)]
+    texts = [(f"text {i - i % 10 // 9}", "x") for i in range(len(codes))]
+    both = list(zip(texts, codes, strict=True))
+    random.Random(order).shuffle(both)
+    return Rows(tuple(text for text, _ in both), np.array([code for _, code in both], dtype=np.int64))
 
 
-def test_the_development_set_is_dev_and_test(tmp_path: Path) -> None:
-    write_file(tmp_path / "sst2/train.parquet", single(60))
-    write_file(tmp_path / "sst2/validation.parquet", single(20, start=100))
-    source, task = open_source(tmp_path), TASKS["sst2"]
-    found = GLUE_DEV.evaluation_sets(task, source)
-    assert found.dev.digest == found.tests["test"].digest == source.load(task, "validation").digest
-    assert len(found.dev) == 20
-    assert not found.comparable
-    assert found.note == "validation has 20 of 872 rows; train has 60 of 67,349 rows"
-    assert GLUE_DEV.training_set(task, source, 0, 0).digest == source.load(task, "train").digest
-    drawn = GLUE_DEV.training_set(task, source, 10, 1)
-    assert len(drawn) == 10
-    assert set(drawn.texts) < set(source.load(task, "train").texts)
-    with pytest.raises(UserError, match="give smaller --sizes"):
-        GLUE_DEV.training_set(task, source, 61, 0)
+@settings(max_examples=60, deadline=None)
+@given(counts=THREE, share=st.floats(0, 1))
+def test_quotas_are_the_shares_to_within_one_row(counts: list[int], share: float) -> None:
+    size = int(share * sum(counts))
+    found = quotas(counts, size)
+    assert sum(found) == size
+    for have, count in zip(found, counts, strict=True):
+        assert abs(have - count * size / sum(counts)) < 1
+        assert 0 <= have <= count
 
 
-def test_mnli_is_scored_on_both_of_its_sets(tmp_path: Path) -> None:
-    for split, count in (("train", 60), ("validation_matched", 12), ("validation_mismatched", 15)):
-        write_file(tmp_path / f"mnli/{split}.parquet", pairs(count, *TASKS["mnli"].columns, classes=3))
-    found = GLUE_DEV.evaluation_sets(TASKS["mnli"], open_source(tmp_path))
-    assert found.dev.digest == found.tests["matched"].digest
-    assert {name: len(rows) for name, rows in found.tests.items()} == {"matched": 12, "mismatched": 15}
+def test_what_a_class_lacks_others_give() -> None:
+    assert quotas([10, 10, 10], 9, [1, 10, 10]) == [1, 4, 4]
+    assert quotas([10, 10], 8, [1, 7]) == [1, 7]
+    assert quotas([1309, 1309, 1310], 20) == [7, 6, 7]  # the largest remainder, then the lower code
 
 
-def test_mrpc_is_scored_on_its_development_set(tmp_path: Path) -> None:
-    """Not on the labelled test file, which CMLM's protocol splits."""
-    for split, count in (("train", 60), ("validation", 12), ("test", 30)):
-        write_file(tmp_path / f"mrpc/{split}.parquet", pairs(count, *TASKS["mrpc"].columns))
-    found = GLUE_DEV.evaluation_sets(TASKS["mrpc"], open_source(tmp_path))
-    assert len(found.dev) == len(found.tests["test"]) == 12
+@settings(max_examples=30, deadline=None)
+@given(counts=THREE, share=st.floats(0.05, 1), orders=st.tuples(st.integers(0, 9), st.integers(0, 9)))
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_draws_are_rows_of_the_set_and_know_no_order(
+    sampler: str, counts: list[int], share: float, orders: tuple[int, int]
+) -> None:
+    size = max(3, int(share * sum(counts)))
+    if sampler == "per_class":
+        size = 3 * max(1, int(share * min(counts)))
+    drawn: list[Rows | str] = []
+    for order in orders:
+        try:
+            drawn.append(SAMPLERS[sampler](MNLI, rows_of(counts, order), size, ["scope", 0]))
+        except UserError as error:
+            drawn.append(str(error))
+    first, second = drawn
+    if isinstance(first, str) or isinstance(second, str):
+        assert first == second
+        return
+    assert first.digest == second.digest
+    assert len(first) == size == len(set(first.ids.tolist()))
+    every = rows_of(counts)
+    assert Counter(zip(first.texts, first.gold, strict=True)) <= Counter(zip(every.texts, every.gold, strict=True))
+    have = np.bincount(first.gold, minlength=3)
+    assert have.min() > 0
+    if sampler == "stratified":
+        assert all(abs(have - np.array(counts) * size / sum(counts)) < 1)
+    if sampler == "per_class":
+        assert have.tolist() == [size // 3] * 3
+
+
+@pytest.mark.parametrize(
+    ("sampler", "counts", "size", "says"),
+    [
+        ("stratified", [1, 200, 200], 20, "its share of 20 is none"),
+        ("stratified", [5, 5, 5], 16, "16 training examples are requested and there are 15; give smaller --sizes"),
+        ("stratified", [5, 5, 5], 2, "cannot hold its 3 classes"),
+        ("stratified", [5, 0, 5], 6, "no training example has the class 1"),
+        ("per_class", [50, 50, 50], 20, "give a multiple of 3"),
+        ("per_class", [4, 50, 50], 15, r"class 0 \(entailment\) has 4 of 104 training examples, and 5 of each class"),
+    ],
+)
+def test_what_a_sampler_cannot_draw_says_why(sampler: str, counts: list[int], size: int, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        SAMPLERS[sampler](MNLI, rows_of(counts), size, ["scope"])
+
+
+def test_a_regression_is_stratified_as_one_class_and_has_no_classes_to_count() -> None:
+    rows = Rows(tuple((f"text {i}", "x") for i in range(30)), np.linspace(0, 5, 30).astype(np.float32))
+    for sampler in ("uniform", "stratified"):
+        drawn = SAMPLERS[sampler](TASKS["stsb"], rows, 7, ["scope"])
+        assert (len(drawn), drawn.gold.dtype) == (7, np.float32)
+    with pytest.raises(UserError, match="regression has no classes"):
+        SAMPLERS["per_class"](TASKS["stsb"], rows, 8, ["scope"])
