@@ -63,7 +63,7 @@ def training_examples(size: int, unit: str) -> str:
     return f"{size:,} {unit}" if size else "full training set"
 
 
-def per_class(unit: str) -> str:
+def class_suffix(unit: str) -> str:
     """' per class' where that is what a protocol's sizes count."""
     return unit.removeprefix("training examples")
 

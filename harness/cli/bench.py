@@ -55,9 +55,11 @@ def bench(args: argparse.Namespace) -> int:
 
     done = run_bench(request, show, warn, agree)
     status = print_grid(done.prepared, args)
-    if done.prepared.over:
+    if done.prepared.stopped:
         left = len(done.prepared.plan.pending(done.prepared.statuses, request.retry))
-        print_lines([f"Ended because {done.prepared.over}: {counted(left, 'stage')} left; the same command goes on."])
+        print_lines(
+            [f"Ended because {done.prepared.stopped}: {counted(left, 'stage')} left; the same command goes on."]
+        )
     print_lines(done.trackers.finish())
     return status
 

@@ -20,7 +20,7 @@ from harness.wording import counted
 
 if TYPE_CHECKING:
     from harness.storage import Storage
-    from harness.store import Store
+    from harness.store import Store, StoredRequest
 
 GIB = 2**30
 INSTALL = "run `make install`, or `pip install -c constraints.txt -e .`"
@@ -218,25 +218,27 @@ def _unneeded(store: Store, storage: Storage) -> dict[str, int]:
     return found
 
 
-def _forgotten(store: Store, name: str) -> tuple[str, list[str], set[str]]:
-    """A bench or a study by the beginning of its name: its name, the digests of its requests, and the keys that it alone needs."""
-    asked = [each for each in store.requests() if (each.study or each.digest).startswith(name)]
-    if len(names := {each.study or each.digest[:8] for each in asked}) != 1:
-        found = f"{len(names)} benches and studies begin" if names else "no bench and no study begins"
+def _forgotten(store: Store, name: str) -> tuple[str, list[StoredRequest], set[str]]:
+    """What is to go, its requests, and the keys that they alone need: a bench or a study by the beginning of its name, or all of one task."""
+    requests = store.requests()
+    of_task = [r for r in requests if {run["task"] for run in store.labels_of(store.stages_of(r))} == {name}]
+    asked = of_task or [each for each in requests if (each.study or each.digest).startswith(name)]
+    names = {f"all benches of {name} alone"} if of_task else {each.study or each.digest[:8] for each in asked}
+    if len(names) != 1:
+        found = f"{len(names)} benches and studies begin" if names else "no bench, study or task begins"
         raise UserError(
             f"--forget {name}: {found} so in {store.shown}; 'harness list benches' and 'list studies' name them."
         )
-    digests = [each.digest for each in asked]
-    keys = store.needed_alone(digests)
+    keys = store.needed_alone([each.digest for each in asked])
     seals = (seal for table in {each.table for each in asked} for seal in store.seals(table))
     sealed = (run[-1] for seal in seals for run in seal.plan.get("runs", ()))  # early seals name several keys of a run
     if any(keys.intersection([each] if isinstance(each, str) else each) for each in sealed):
         raise UserError(f"--forget {name}: its runs are those of a sealed plan, of which none may go; it stays.")
-    return names.pop(), digests, keys
+    return names.pop(), asked, keys
 
 
 def _delete(args: argparse.Namespace) -> int:
-    """`--clean`: what no stage needs; `--forget`: a bench or a study with what it alone needs. After it is told and agreed to."""
+    """`--clean`: what no stage needs; `--forget`: a bench, a study or a task with what it alone needs. After it is told and agreed to."""
     from harness.cli.progress import agreed
     from harness.storage import Storage
     from harness.store import DEFAULT_URL, Owner, Store
@@ -246,7 +248,7 @@ def _delete(args: argparse.Namespace) -> int:
     storage = Storage.named(args.storage or str(store.artifacts))
     if store.exists and store.others_alive(Owner.current()):
         raise UserError(f"Another command trains on {store.shown}; call it again when that has ended.")
-    name, digests, keys = _forgotten(store, args.forget) if args.forget else ("", [], set[str]())
+    name, asked, keys = _forgotten(store, args.forget) if args.forget else ("", [], set[str]())
     sizes = storage.sizes() if name else _unneeded(store, storage)
     files = {each: size for each, size in sizes.items() if not name or each.lstrip(".").partition(".")[0] in keys}
     for file, size in files.items():
@@ -255,8 +257,9 @@ def _delete(args: argparse.Namespace) -> int:
     total = f"{name}, {counted(len(keys), 'record')} that it alone needs, {total}" if name else total
     if agrees := (files or name) and (args.yes or (sys.stdin.isatty() and agreed(f"Delete {total}?"))):
         if name:
-            delete_study(store, name)
-            store.forget(digests, keys)
+            for study in {each.study for each in asked}:
+                delete_study(store, study)
+            store.forget([each.digest for each in asked], keys)
         for file in files:
             storage.delete(file)
     can = f"{total} can go{'; --yes deletes' if files or name else ''}. Nothing was deleted."

@@ -312,7 +312,7 @@ def _check(check: argparse.ArgumentParser) -> None:
 def _doctor(doctor: argparse.ArgumentParser) -> None:
     _add(doctor, "store", "storage", "data")
     _switch(doctor, "--clean", "delete weights and checkpoints that no stage left to train needs, after it asks")
-    _flag(doctor, "--forget", "delete a bench or a study of 'harness list' with what it alone needs, after it asks")
+    _flag(doctor, "--forget", "delete a bench, a study or all of a task, with what it alone needs, after it asks")
     _switch(doctor, "--yes", "do not ask before --clean or --forget deletes")
 
 

@@ -48,8 +48,8 @@ def agreed(question: str) -> bool:
 
 
 class _Progress:
-    """Progress of `total` things (0: not known), as a context manager: one line that changes on a terminal, else a line every ten seconds. Prints the address of Ray's dashboard, where
-    there is one, and a summary last."""
+    """Progress of `total` things (0: not known), as a context manager: one line that changes on a terminal, else a line every ten seconds.
+    Prints the address of Ray's dashboard, where there is one, and a summary last, unless an error came before the first thing ended."""
 
     ended = 0
 
@@ -76,10 +76,12 @@ class _Progress:
             self.update()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         if self._bar:
             self._bar.stop()
             self._bar = None
+        if error and not self.ended:
+            return
         minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
         hours, minutes = divmod(minutes, 60)
         self.line(self._summary(f" in {hours}:{minutes:02}:{seconds:02}" if hours else f" in {minutes}:{seconds:02}"))

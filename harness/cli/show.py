@@ -203,13 +203,20 @@ def _ago(seconds: float) -> str:
 # ---------------------------------------------------------------------------------------------------------- a record
 
 
+MOST_EVALUATIONS = 6
+"""Lines of a history; the last evaluation is always among them."""
+
+
 def show(args: argparse.Namespace) -> int:
     """Print one record: what was trained, its scores, the stages before it, the runs it serves and how to reproduce them."""
     found = recorded(args.store, args.key)
     stage, record = found.stage, found.record
     lines = [f"{record.key}  {stage.phase}  {record.status}{f': {record.reason}' if record.reason else ''}"]
-    lines += [f"{label:<{LABEL}}{text}" for label, text in (*_stage_lines(stage), *_score_lines(found))]
-    for entry in record.history:
+    lines += [f"{label:<{LABEL}}{text}" for label, text in (*_score_lines(found), *_stage_lines(stage))]
+    every = -(-len(record.history) // MOST_EVALUATIONS) or 1
+    if every > 1:
+        lines.append(f"history         of {len(record.history)} evaluations; harness.record(KEY).history has all")
+    for entry in record.history[(len(record.history) - 1) % every :: every]:
         terms = {k: v for k, v in entry.items() if k not in ("step", "dev", "measures", "curve", "held_out")}
         parts = [f"step {entry['step']:>6}", _scores(terms)]
         parts += [f"{k.replace('_', ' ')} {_scores(entry[k])}" for k in ("held_out", "measures", "dev") if k in entry]
@@ -227,7 +234,7 @@ def _stage_lines(stage: Stage) -> Rows:
     yield "objective", f"{objective.name} v{objective.version}{'  ' + settings if settings else ''}"
     for role, rows in [("train", data.train), ("dev", data.dev), *(("test", rows) for rows in data.tests)]:
         if rows:
-            yield role, f"{rows.name}, {rows.rows:,} rows, digest {rows.digest}"
+            yield role, f"{rows.name}, {rows.rows:,} rows, digest {rows.digest[:12]}"
     if definition_of(objective).fitted:
         yield "fitted", f"by scikit-learn; {counted(optim.steps, 'candidate')}, each a step of the history"
     else:
@@ -270,7 +277,7 @@ def _provenance(stage: Stage, record: Record) -> Rows:
             made.append(f"{name} {value:,.4g}" if name.endswith("_per_second") else f"{name} {value}")
     yield "made with", ", ".join(made)
     if record.weights_digest:
-        yield "weights", f"digest {record.weights_digest}"
+        yield "weights", f"digest {record.weights_digest[:12]}"
     if record.predictions:
         names = {rows.digest: rows.name for rows in stage.row_sets}
         sets = [f"{names.get(key, key[:10])} ({len(found.gold):,} rows)" for key, found in record.predictions.items()]
@@ -291,7 +298,7 @@ def _parent_lines(store: Store, storage: str | None, stage: Stage) -> Iterator[s
         what = f"{parent.key}  {parent.phase}  {parent.objective.name}  {status}"
         yield f"  {what}; the next stage starts from its {parts}{after}; {weights}"
         current = parent
-    yield f"  encoder {stage.encoder.name}, digest {stage.encoder.digest}"
+    yield f"  encoder {stage.encoder.name}, digest {stage.encoder.digest[:12]}"
 
 
 def _run_lines(found: StageRecord) -> Iterator[str]:

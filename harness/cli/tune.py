@@ -45,10 +45,10 @@ def tune(args: argparse.Namespace) -> int:
 
     with searched(read_tune(args), show, warn, agree) as (opened, trackers):
         status = _report(opened, args.format, args.final_test)
-        if opened.over and (left := opened.remaining):
+        if opened.stopped and (left := opened.remaining):
             status = EXIT_INCOMPLETE
             print_lines(
-                [f"Ended because {opened.over}: {counted(left, 'point')} left at most; the same command goes on."]
+                [f"Ended because {opened.stopped}: {counted(left, 'point')} left at most; the same command goes on."]
             )
         if opened.failed:
             status = EXIT_INCOMPLETE

@@ -23,7 +23,7 @@ from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
 from harness.tasks.task import Task
 from harness.views.cells import Grid, counted_scores
 from harness.views.view import shown
-from harness.wording import counted, escaped, in_points, per_class, value_text
+from harness.wording import class_suffix, counted, escaped, in_points, value_text
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _title(plan: Plan, stage: Stage, run: Run, task: Task | None) -> str:
     name = plan.resolved.encoder.rpartition("/")[2]
     if task is None:
         return f"{name} after {stage.objective.name} ({stage.phase}) on {stage.data.train.name}"
-    examples = f"{counted(run.size, 'labelled example')}{per_class(plan.resolved.size_unit)}"
+    examples = f"{counted(run.size, 'labelled example')}{class_suffix(plan.resolved.size_unit)}"
     return f"{name}, {run.row} on {task.title} ({examples if run.size else 'the full training set'})"
 
 

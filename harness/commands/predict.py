@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -85,7 +86,7 @@ def classifier(
 
     torch.set_float32_matmul_precision("highest")
     path = named_path(name, "predict")
-    if not path.is_dir() and ("/" in name or name.startswith(".")):
+    if not path.is_dir() and not re.fullmatch("[0-9a-f]+", name):
         raise UserError(f"{name}: there is no such folder; name one that 'harness export' wrote, or the key of a run.")
     try:
         model = _of_folder(path) if path.is_dir() else _of_run(name, store, storage)

@@ -56,7 +56,7 @@ GPU_DRIVERS = tuple(map(Path, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")))
 @dataclass
 class Prepared:
     """A table ready to be run or shown. `request`: as the user gave it, `named`: with the user's own tasks by their names, `kept`: as a store
-    keeps it. `over`: why its training ended with stages left; `unread`: why its texts are not at hand, of what is as a bench of the store read
+    keeps it. `stopped`: why its training ended with stages left; `textless`: why its texts are not at hand, of what is as a bench of the store read
     it. `others`: rows of another system, beside the table's own."""
 
     request: Request
@@ -70,8 +70,8 @@ class Prepared:
     blocked: list[Stage]
     slots: int
     translators: Translators = field(default_factory=dict)
-    over: str = ""
-    unread: str = ""
+    stopped: str = ""
+    textless: str = ""
     others: OtherSystem | None = None
 
     @property
@@ -82,7 +82,7 @@ class Prepared:
     @property
     def note(self) -> str:
         """A sentence for whoever sees its numbers; mostly empty."""
-        return f"Texts are missing ({self.unread})." if self.unread else ""
+        return f"Texts are missing ({self.textless})." if self.textless else ""
 
     def work_of(self, located: Located) -> list[Item]:
         """The stages to train of one of its encoders."""
@@ -323,25 +323,25 @@ def _not_at_hand(plan: Plan, source: TextSource, tasks: Mapping[str, Task]) -> s
 
 def prepare_recorded(request: Request, *, texts: bool = False) -> Prepared:
     """As `prepare`, for what shows records: by what a bench of the store read, whose data and encoder are not read again. With `texts` they are, and
-    where they are not at hand, `unread` says why. What no bench read is read, too."""
+    where they are not at hand, `textless` says why. What no bench read is read, too."""
     store = Store(request.store or DEFAULT_URL, create=False)
     snapshots = (_of_snapshot(request, stored, store) for stored in store.requests())
     found = next((each for each in snapshots if each and each.recorded), None)
     if found is None:
         return prepare(request, train=False)
-    if texts or found.unread:
+    if texts or found.textless:
         try:
             read = prepare(request, train=False)
             if read.plan.stages.keys() == found.plan.stages.keys():
                 return read
             skipped = next((reason for _, _, reason in read.plan.skipped), "its data or its encoder changed since then")
-            found.unread = _unread(read.plan) or skipped
+            found.textless = _why_missing(read.plan) or skipped
         except UserError as error:
-            found.unread = str(error).rstrip(".")
+            found.textless = str(error).rstrip(".")
     return found
 
 
-def _unread(plan: Plan) -> str:
+def _why_missing(plan: Plan) -> str:
     """What a plan could not read; '' where it read all."""
     if names := lacking(plan):
         return f"{some_of(names)} is not at hand"
@@ -369,7 +369,7 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
         return None
     prepared = _with_work(request, named, kept, plan, store)
     if any(part.truncations is None for part in read.parts):
-        prepared.unread = "an earlier version kept less of them"
+        prepared.textless = "an earlier version kept less of them"
     return prepared
 
 

@@ -113,14 +113,14 @@ class PreparedStudy:
 
 @dataclass
 class Opened(PreparedStudy):
-    """A study that this process holds, or reads while another command runs it (`running`). `over`: why it ended with trials left; `found`: what
+    """A study that this process holds, or reads while another command runs it (`running`). `stopped`: why it ended with trials left; `found`: what
     it has found."""
 
     owner: Owner
     store: Store
     optuna: optuna.Study
     watchers: list[Watch] = field(default_factory=list)
-    over: str = ""
+    stopped: str = ""
     running: bool = False
 
     def __post_init__(self) -> None:
@@ -327,7 +327,7 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf) -> None:
                 concurrent=slots_of(settled),
                 stop_requests=stop_requests,
             )
-        opened.over = stop_requests.over
+        opened.stopped = stop_requests.over
         weights.end()
 
 

@@ -88,7 +88,7 @@ def train(prepared: Prepared, show: Show, *, remember: bool = True, deadline: fl
                     shown(event)
                     if best and not event.running:
                         best.ended(event.item.stage.key)
-            prepared.over = pool.over
+            prepared.stopped = pool.over
         finally:
             pool.close()
     prepared.statuses = prepared.store.statuses(prepared.plan.stages)

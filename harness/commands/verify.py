@@ -131,8 +131,8 @@ def _plan(verified: Verified) -> str:
             reason = f"{', '.join(prepared.plan.unresolved[:3])} is not at hand"
             continue
         verified.benches.append(prepared)
-        if prepared.unread:
-            verified.unchecked[f"the data behind the keys, and labels ({prepared.unread})"] = []
+        if prepared.textless:
+            verified.unchecked[f"the data behind the keys, and labels ({prepared.textless})"] = []
     return reason
 
 

@@ -46,9 +46,9 @@ def differences_of(
     """`region`: on the metric's own scale. `items`: test items become a factor. `collapsed`: with the runs that collapsed. Each is planned or exploratory by
     the seals of the store, whose comparisons are in the family too."""
     grouped = [c.title for c in prepared.resolved.columns.values() if _unit(prepared, c)]
-    if items and prepared.unread and grouped:
+    if items and prepared.textless and grouped:
         raise UserError(
-            f"--items: the texts that say which examples of {listed(grouped)} go together are missing ({prepared.unread})."
+            f"--items: the texts that say which examples of {listed(grouped)} go together are missing ({prepared.textless})."
         )
     more = [] if collapsed else [_left_out(grid)]
     compared = replace(grid, collapsed=collapsed)

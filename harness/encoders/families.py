@@ -56,7 +56,7 @@ class Family:
     `after_padding`: positions are numbered from `pad_token_id` + 1. `numbered`: they are passed to the model, which
     would take a padding id inside a text for padding. `own_positions`: what it has in place of absolute positions
     alone. `gated`: its feed-forward layers have three matrices. `relative_scores`: how many scores with relative
-    positions each token has in a layer. `left_out`: dropout modules that the library leaves out where the configuration
+    positions each token has in a layer. `dropouts`: dropout modules that the library leaves out where the configuration
     says 0. `names`: how its configuration calls what BERT's calls otherwise; `defaults`: what it may leave out.
     `tokenizer`: the files that a tokenizer is built from without tokenizer.json. `seen`: texts of tasks that released
     encoders were trained on. `classifier`: None where transformers has none with a head like ours. `other_head`: how
@@ -74,7 +74,7 @@ class Family:
     names: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     gated: bool = False
-    left_out: tuple[str, ...] = ()
+    dropouts: tuple[str, ...] = ()
     relative_scores: Callable[[Mapping[str, Any]], int] = lambda config: 0
     tokenizer: tuple[str, ...] = ()
     seen: str = ""
@@ -215,7 +215,7 @@ FAMILIES = {
         head=("head", "decoder"),
         own_positions=_ROTARY,
         gated=True,
-        left_out=("out_drop",),
+        dropouts=("out_drop",),
         seen="ModernBERT's texts are not published, Ettin's are",
     ),
     "camembert": _roberta("CamemBERT"),

@@ -104,7 +104,7 @@ class Definition(Strict):
         """The parts of earlier weights that a stage starts from besides the encoder."""
         return ("mlm_head",) if self.mlm_head else ()
 
-    def headless(self, config: Config) -> str | None:
+    def needs_head(self, config: Config) -> str | None:
         """Why a row is skipped for an encoder of a kind that has no MLM head; or None."""
         family = family_of(config)
         if family.mlm or not self.mlm_head:

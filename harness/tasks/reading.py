@@ -477,13 +477,15 @@ class LabelledFile:
         rows = [(int(self.places[row]), wrong[self.codes[row]]) for row in left_out[:SHOWN_ROWS].tolist()]
         sentences = [(line, UserError(f"{self.path}, {self.unit} {line}: {problem}")) for line, problem in rows]
         first = sorted([*self.bad, *sentences], key=lambda each: each[0])[:SHOWN_ROWS]
-        if count == 1 or not len(self.codes):  # without one good row the file is of another form
+        if not len(self.codes):  # without one good row the file is of another form
             raise first[0][1]
+        fix = ", or leave {} out with --skip-bad-rows (skip_bad_rows: true in a task's YAML)" if own else ""
+        if count == 1:
+            raise UserError(f"{str(first[0][1]).removesuffix('.')}{fix.format('it')}.")
         shown = "; ".join(str(error).removeprefix(f"{self.path}, ").partition("; ")[0] for _, error in first)
         more = f"; and {count - len(first):,} more" if count > len(first) else ""
-        fix = ", or leave them out with --skip-bad-rows (skip_bad_rows: true in a task's YAML)" if own else ""
         raise UserError(
-            f"{self.path}: {count:,} of {len(self.codes) + len(self.bad):,} rows cannot be read: {shown}{more}; correct them{fix}."
+            f"{self.path}: {count:,} of {len(self.codes) + len(self.bad):,} rows cannot be read: {shown}{more}; correct them{fix.format('them')}."
         )
 
 

@@ -168,9 +168,9 @@ class _TrainingRun:
         done, size = self.progress.step, self.optim.batch_size
         self._order = batch_order(len(self.inputs.train), size, self.seed, skip=done)
         if since := self.progress.since:
-            self._take_since(**since)
+            self._restore_unreported(**since)
 
-    def _take_since(self, ranks: list[dict[str, Any]], dtype: str, curve: list[list[float]]) -> None:
+    def _restore_unreported(self, ranks: list[dict[str, Any]], dtype: str, curve: list[list[float]]) -> None:
         """What the ranks had measured since the last evaluation: the sums of the losses are shared by as many ranks as there are now."""
         own = ranks[self.process_group.rank :: self.process_group.size]
         like = torch.zeros((), dtype=getattr(torch, dtype), device=self.device)

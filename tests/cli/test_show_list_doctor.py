@@ -49,7 +49,7 @@ def test_show_a_record_in_full(harness: Harness, keys: list[str]) -> None:
         "dev output      predicted classes: 3 x class 0, 1 x class 1",
         f"{stage().chain[1].key}  post-train  cmlm  not recorded; the next stage starts from its encoder; weights deleted",
         "starts from its encoder and mlm head",
-        f"encoder tiny, digest {'e' * 32}",
+        f"encoder tiny, digest {'e' * 12}",
         "table few_shot, row FT: toy, n20, subset 0, seed 0",
         "table few_shot, row w/o CL: toy, n20, subset 0, seed 0",
         "the command that reproduces it is unknown: the store has lost the request",
@@ -164,7 +164,7 @@ def test_clean_deletes_what_no_stage_left_needs_after_it_was_told(harness: Harne
     assert "0 files" in harness("doctor --clean --yes --store sqlite:///x.db").out
 
 
-def test_forget_deletes_what_a_bench_or_a_study_alone_needs(harness: Harness, workdir: Path) -> None:
+def test_forget_deletes_what_a_bench_a_study_or_a_task_alone_needs(harness: Harness, workdir: Path) -> None:
     """What another one needs stays, and so does what a seal names."""
     store, storage = Store(f"sqlite:///{workdir / 'x.db'}"), Storage(str(workdir / "products"))
     first, second, third = stage(1), stage(2), stage(3)
@@ -187,6 +187,11 @@ def test_forget_deletes_what_a_bench_or_a_study_alone_needs(harness: Harness, wo
     assert set(storage.sizes()) == {weights_of(second.key), weights_of(third.key)}
     assert "Deleted mine" in harness("doctor --store sqlite:///x.db --forget mine --yes").out
     assert store.studies() == []
+    assert [each.digest for each in store.requests()] == [other.digest]
+    store.label("few_shot", [run(second), replace(run(third), task="rare")])
+    for request in (bench, study):
+        store.keep_request(request, [third.key])
+    assert "Deleted all benches of rare alone" in harness("doctor --store sqlite:///x.db --forget rare --yes").out
     assert [each.digest for each in store.requests()] == [other.digest]
     store.keep_seal("few_shot", {"runs": [["", "none"], ["", ["none", second.key]]]}, [])
     assert "sealed" in harness(f"doctor --store sqlite:///x.db --yes --forget {other.digest[:8]}").err

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.encoders.kernels.packing import rounded
+from harness.encoders.kernels.packing import step_size
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import TextEncoder
 
@@ -115,7 +115,7 @@ def test_the_next_pass_is_a_whole_one(bert: Path, encoders: dict[str, TextEncode
 class TestRounded:
     @given(st.integers(0, 2**40))
     def test_a_little_more(self, count: int) -> None:
-        assert count <= rounded(count) <= count + max(15, count // 16)
-        assert rounded(rounded(count)) == rounded(count)
-        assert rounded(count) <= rounded(count + 1)
-        assert rounded(count) % 16 == 0
+        assert count <= step_size(count) <= count + max(15, count // 16)
+        assert step_size(step_size(count)) == step_size(count)
+        assert step_size(count) <= step_size(count + 1)
+        assert step_size(count) % 16 == 0

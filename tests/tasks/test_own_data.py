@@ -311,7 +311,7 @@ def test_what_is_wrong_on_the_hub_is_one_sentence(hub: StandIn, tmp_path: Path) 
         "data: hub:me/moods@nowhere": "UserError task mine: data set me/moods has no revision 'nowhere'",
         "data: hub:me/moods": f"me/moods@{COMMIT[:7]} has no split 'validation' (its splits: train, test)",
         "splits: {validation: test}\ndata: hub:me/moods": f"UserError hub:me/moods@{COMMIT[:7]}: test.parquet, row 51: label "
-        "'maybe' is unknown to task mine; it should be one of 0 (no), 1 (yes), or stand under labels in the task's YAML.",
+        "'maybe' is unknown to task mine; it should be one of 0 (no), 1 (yes), or stand under labels in the task's YAML",
         "splits: {validation: test}\ndata: hub:me/moods\nlabel: mood": "there is no column 'mood'",
     }
     for found, words in zip(said(tmp_path, hub, *([case] for case in cases)), cases.values(), strict=True):

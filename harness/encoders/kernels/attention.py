@@ -126,14 +126,14 @@ class _Grouped(torch.autograd.Function):
         ctx.save_for_backward(q, k, v, weights, dropped, mask)
         _, heads, tokens, depth = query.shape
         ctx.shape = (1, tokens, heads, depth)
-        return layout.queries.taken(out, tokens * heads).view(ctx.shape).to(ctx.dtype)
+        return layout.queries.unpad(out, tokens * heads).view(ctx.shape).to(ctx.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights, dropped, mask = ctx.saved_tensors
         layout: PaddedLayout = ctx.layout
-        given = layout.queries.scattered(_rows(gradients[0]).to(q.dtype))
+        given = layout.queries.pad_gradient(_rows(gradients[0]).to(q.dtype))
         for_q, for_k, for_v, for_weights = (torch.empty_like(each) for each in (q, k, v, weights))
         for group in layout.groups:
             own = group.queries_of(given)
@@ -148,7 +148,7 @@ class _Grouped(torch.autograd.Function):
         _, tokens, heads, _ = ctx.shape
         indices = (layout.queries, layout.keys, layout.keys)
         found = (
-            index.taken(each, tokens * heads).view(ctx.shape).transpose(1, 2).to(ctx.dtype)
+            index.unpad(each, tokens * heads).view(ctx.shape).transpose(1, 2).to(ctx.dtype)
             for index, each in zip(indices, (for_q, for_k, for_v), strict=True)
         )
         return (*found, None, None, None, None)

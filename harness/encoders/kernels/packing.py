@@ -54,12 +54,12 @@ class PaddedIndex:
         """[T' H, D] -> [P, D]."""
         return tokens.index_select(0, self.gather)
 
-    def scattered(self, tokens: Tensor) -> Tensor:
+    def pad_gradient(self, tokens: Tensor) -> Tensor:
         """[T' H, D] -> [P, D], zeros at padding."""
         own = tokens[: len(self.slots)] if self.rows is None else tokens.index_select(0, self.rows)
         return tokens.new_zeros(len(self.gather), tokens.shape[1]).index_copy_(0, self.slots, own)
 
-    def taken(self, padded: Tensor, count: int) -> Tensor:
+    def unpad(self, padded: Tensor, count: int) -> Tensor:
         """[P, D] -> [count, D]: rows of tokens, zeros for those that are not in the layout."""
         found = padded.new_zeros(count, padded.shape[1])
         if self.rows is None:
@@ -195,15 +195,15 @@ class Packing:
         return replace(self, bias=bias if self.mask is None else bias.masked_fill(~self.mask, float("-inf")))
 
 
-def rounded(count: int) -> int:
+def step_size(count: int) -> int:
     """Round up to a multiple of 16, or of 1/16 of the power of two below. Few sizes occur, so each kernel is built once."""
     step = max(16, 1 << max(0, count.bit_length() - 5))
     return -(-count // step) * step
 
 
-def filled(tensor: Tensor) -> Tensor:
+def padded_to_step(tensor: Tensor) -> Tensor:
     """[n] -> the same with its last element repeated up to a rounded number."""
-    return torch.cat([tensor, tensor[-1:].expand(rounded(len(tensor)) - len(tensor))])
+    return torch.cat([tensor, tensor[-1:].expand(step_size(len(tensor)) - len(tensor))])
 
 
 def block_width(longest: int) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.encoders.kernels.cpu import linear, use_cpu_kernels
-from harness.encoders.kernels.packing import filled
+from harness.encoders.kernels.packing import padded_to_step
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.relative_positions import RelativePositions
 from harness.encoders.models.text_encoder import TextEncoder, draw, only_positions
@@ -92,9 +92,9 @@ class Auxiliary(nn.Module):
         """Last hidden states [T, h], or those at `positions` [M] only [M, h]; in `eval()` without any dropout, whatever
         mode the encoder is in (L6)."""
         table = self._embeddings
-        position_ids, types = (filled(each) for each in self._encoder[0].position_and_type_ids(batch))
+        position_ids, types = (padded_to_step(each) for each in self._encoder[0].position_and_type_ids(batch))
         # Not by calling the embeddings' module: its dropout follows the mode of the encoder.
-        embedded = table.word_embeddings(filled(batch.ids))
+        embedded = table.word_embeddings(padded_to_step(batch.ids))
         if hasattr(table, "token_type_embeddings"):
             embedded = embedded + table.token_type_embeddings(types)
         embedded = self.dropout(table.LayerNorm(embedded + table.position_embeddings(position_ids)))

@@ -26,7 +26,7 @@ from transformers.utils import logging as transformers_logging
 from harness.encoders.families import Family, Layer, base_config, family_of
 from harness.encoders.kernels.attention import NAME
 from harness.encoders.kernels.cpu import linear, use_cpu_kernels
-from harness.encoders.kernels.packing import Packing, filled
+from harness.encoders.kernels.packing import Packing, padded_to_step
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.relative_positions import RelativePositions
 from harness.errors import UserError, first_line
@@ -45,7 +45,7 @@ class TextEncoder(nn.Module):
         super().__init__()
         self.family = family_of({"model_type": model.config.model_type})
         for module in list(model.modules()):
-            for name in self.family.left_out:
+            for name in self.family.dropouts:
                 if isinstance(getattr(module, name, None), nn.Identity):
                     setattr(module, name, nn.Dropout(0.0))
         use_cpu_kernels(model)
@@ -98,9 +98,14 @@ class TextEncoder(nn.Module):
         positions, types = self.position_and_type_ids(batch)
         if self.relative_positions is not None:
             packing = self.relative_positions(packing)
-        more: dict[str, Any] = {"token_type_ids": filled(types)[None]} if "token_type_ids" in self.inputs else {}
+        more: dict[str, Any] = (
+            {"token_type_ids": padded_to_step(types)[None]} if "token_type_ids" in self.inputs else {}
+        )
         hidden = self.base(
-            input_ids=filled(batch.ids)[None], position_ids=filled(positions)[None], packing=packing, **more
+            input_ids=padded_to_step(batch.ids)[None],
+            position_ids=padded_to_step(positions)[None],
+            packing=packing,
+            **more,
         )[0]
         return hidden[0]  # type: ignore[no-any-return]
 
@@ -384,9 +389,9 @@ def draw(tensors: Mapping[str, Tensor], spread: float, seed: int) -> None:
 
 @contextmanager
 def only_positions(family: Family, last: Any, positions: Tensor, packing: Packing) -> Iterator[None]:
-    """In this context a library's last layer runs what follows its attention only at `positions` [M] (M rounded as `filled`
+    """In this context a library's last layer runs what follows its attention only at `positions` [M] (M rounded as `padded_to_step`
     does). Where these are the first tokens, its attention too computes only those."""
-    rows, first = filled(positions), positions is packing.first
+    rows, first = padded_to_step(positions), positions is packing.first
     if family.layer is not None:
         last.forward = _at_rows(family.layer, last, rows, first)
         try:
