@@ -100,7 +100,7 @@ def test_a_request_is_read_back_from_its_json_and_from_its_command() -> None:
     assert from_json(to_json(request)) == request
     assert read_words(shlex.split(command(request))[1:]) == request
     # whoever set a value, the requests are equal
-    assert parse_override("fine_tune.lr=2e-4") == Override(("fine_tune", "lr"), 0.0002, "best.yaml, key set,", True)
+    assert parse_override("fine_tune.lr=2e-4") == Override("fine_tune.lr", 0.0002, "best.yaml, key set,", True)
 
 
 def test_a_request_of_an_older_store_is_read() -> None:
@@ -108,7 +108,7 @@ def test_a_request_of_an_older_store_is_read() -> None:
     kept = {"table": "few_shot", "folder": str(Path.cwd()), "preset": "quick", "methods": ["ft"], "tasks": ["movies"]}
     kept |= {"sizes": [20], "subsets": [0], "seeds": [31], "set": ["fine_tune.steps=20", "optim.lr=2e-4"]}
     found = from_json(kept)
-    assert found.overrides == (Override(("fine_tune", "steps"), 20), Override(("optim", "lr"), 2e-4))
+    assert found.overrides == (Override("fine_tune.steps", 20), Override("optim.lr", 2e-4))
     assert to_json(found) == kept
 
 

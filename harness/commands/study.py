@@ -28,7 +28,7 @@ from harness.planning.resolve import resolve
 from harness.scores import results_of
 from harness.search.points import Points, State, Trial, Watch
 from harness.search.request import TuneRequest
-from harness.search.space import check_metric, check_overrides, requested_space
+from harness.search.space import check_metric, check_varied, requested_space
 from harness.search.study import limit_of, remaining, study_name, summaries, trials_of, unfinished
 from harness.search.study import opened as opened_study
 from harness.specs import SHARED_PHASES, Stage, trained_again
@@ -200,8 +200,8 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
         _check_folder(request.out, "--out")
     request = request.read()
     space = requested_space(request)
-    check_overrides((*space.shared, *request.base.overrides), space)
     prepared = prepare(space.bench(request.base, space.defaults), train=train)
+    check_varied(space, prepared.resolved.rows, (*space.shared, *request.base.overrides))
     if prepared.plan.skipped:
         row, task, reason = prepared.plan.skipped[0]
         raise UserError(f"{row}{' on ' + task if task else ''} cannot be tuned: {reason}.")

@@ -12,7 +12,7 @@ from harness.encoders.families import family_of
 from harness.errors import UserError
 from harness.methods import Method, RunContext, UnlabelledPhase, chain, definition_of, hyperparameters, methods_named
 from harness.methods.definition import HEAD
-from harness.planning.recipe import Augment
+from harness.planning.recipe import Augment, group_of
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow, Row
 from harness.planning.starts import SELECTED
@@ -105,7 +105,7 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
                 skipped.append((row.name, name, reason or ""))
                 continue
             _check_head(resolved, row, start, table_data.tasks[name].task)
-            like = (row.encoder, f"{row.recipe.values}{row.tuned}", row.unlabelled, row.augment)
+            like = (row.encoder, f"{row.recipe.values}{row.alone}", row.unlabelled, row.augment)
             if like not in contexts_of:
                 contexts_of[like] = _contexts(resolved, row, table_data, name)
             _, first = contexts_of[like][0]
@@ -117,8 +117,8 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
                 continue
             for seed, context in contexts_of[like]:
                 leaf = chain(steps, context, start)[-1]
-                if row.encoder_settings:
-                    leaf = leaf.with_encoder(adapted(leaf.encoder, row.encoder_settings, located.config))
+                if settings := group_of(row.own.own_values, "encoder"):
+                    leaf = leaf.with_encoder(adapted(leaf.encoder, settings, located.config))
                 runs.append(Run(leaf, row.name, row.method, name, context.size, context.subset, seed))
     return tuple(runs), tuple(skipped)
 

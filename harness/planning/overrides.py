@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
 
 from harness.errors import UserError, hint, unknown
 from harness.methods import METHODS
-from harness.planning.recipe import PHASES, EncoderSettings, Length, MlmHead, Phase, PreTrain, Recipe, Value, replaced
+from harness.planning.recipe import (
+    EncoderSettings,
+    Length,
+    MlmHead,
+    Phase,
+    PreTrain,
+    patched,
+    read_value,
+    replaced,
+)
 from harness.planning.request import Override, value_of
-from harness.planning.row import ENCODER, ResolvedRow, Row, UnderEncoder, phases_of, rows_named
+from harness.planning.row import ResolvedRow, Row, UnderEncoder, rows_named
 from harness.wording import listed
-from harness.yaml_files import Strict, validated
 
 if TYPE_CHECKING:
     from harness.planning.resolved import ResolvedTable
     from harness.planning.table import Preset, Table
 
-M = TypeVar("M", bound=Strict)
+MODELS: dict[str, tuple[type[BaseModel], ...]] = {
+    "mlm_head": (MlmHead,),
+    "encoder": (EncoderSettings,),
+    "optim": (Phase,),
+    "fine_tune": (Phase,),
+    "post_train": (Phase,),
+    "pre_train": (Phase, PreTrain),
+}
+"""Whose fields the keys of an override name, by the group that they begin with; a method's hyperparameters follow."""
 
 
 def applied(
@@ -26,69 +44,49 @@ def applied(
     """What a table has under a preset for an encoder, with all overrides in their order; the later one of a pair wins. Raises UserError for a key
     that is not known and for a value that does not fit it."""
     methods = sorted({part for row in (*table.rows, *rows) for part in row.parts})
-    length, patch = preset.max_length or table.max_length, Recipe()
-    text, head = preset.pre_train or table.pre_train, preset.mlm_head or MlmHead()
-    encoder = EncoderSettings(**table.encoder_under(preset, name))
-    hyperparameters: dict[str, dict[str, Value]] = {}
+    own = table.values_under(preset, name)
+    patch: dict[str, Any] = {}
     for each in overrides:
-        group, field, value = each.path[0], ".".join(each.path[1:]), each.value
-        if each.key == "max_length":
-            length = value_of(Length, value, each.place)
-        elif group == "mlm_head":
-            head = _changed(head, each, field)
-        elif group == "encoder":
-            encoder = _changed(encoder, each, field)
-        elif group == "pre_train" and field in PreTrain.model_fields:
-            if text is None:
-                raise UserError(f"{each.place}: this table has no row that is pre-trained.")
-            text = _changed(text, each, field)
-        elif group in ("optim", *PHASES) and field:
-            changed = _changed(Phase(), each, field, PreTrain.model_fields if group == "pre_train" else ())
-            patch = patch.patched(Recipe(**dict.fromkeys(PHASES[:2] if group == "optim" else (group,), changed)))
-        elif group in methods and field:
-            if not isinstance(value, (bool, int, float, str)):
-                raise UserError(f"{each.place}: should be a number, a word, true or false, not {value!r}.")
-            hyperparameters.setdefault(group, {})[field] = value
-        else:
-            raise _unknown(each, methods)
-    own = table.recipe_for(name)
-    recipes = {
-        task: own.patched(spec).patched(preset.recipe).patched(patch)
-        for spec in table.task_recipes
-        for task in spec.tasks
-    }
-    return UnderEncoder(
-        name,
-        title,
-        own.patched(preset.recipe).patched(patch),
-        recipes,
-        encoder.model_dump(exclude_none=True),
-        length,
-        head,
-        text,
-        hyperparameters,
-    )
+        if table_wide(each.key) and each.group == "pre_train" and "pre_train.corpus" not in own:
+            raise UserError(f"{each.place}: this table has no row that is pre-trained.")
+        patch = patched(patch, _read(each, methods))
+    layers = preset.recipe.values, patch
+    of_tasks = {task: patched(own, spec.values, *layers) for spec in table.task_recipes for task in spec.tasks}
+    return UnderEncoder(name, title, patched(own, *layers), of_tasks)
+
+
+def _read(override: Override, methods: Sequence[str]) -> dict[str, Any]:
+    """The value of an override by its keys in full."""
+    group, field, value = override.group, override.field, override.value
+    if override.key == "max_length":
+        return {"max_length": value_of(Length, value, override.place)}
+    if value is None or (group in methods and field and not isinstance(value, (bool, int, float, str))):
+        raise UserError(f"{override.place}: should be a number, a word, true or false, not {value!r}.")
+    if group in methods and field:
+        return {override.key: value}
+    if group not in MODELS or not field:
+        raise _unknown(override, methods)
+    model = next((each for each in MODELS[group] if field in each.model_fields), None)
+    if model is None:
+        raise unknown("key", override.key, _keys(group), override.place)
+    try:
+        read = read_value(model, field, value)
+    except ValueError as error:
+        raise UserError(f"{override.place}: {error}.") from None
+    return dict.fromkeys(override.keys, read)
+
+
+def _keys(group: str) -> list[str]:
+    return [f"{group}.{field}" for model in MODELS[group] for field in model.model_fields]
 
 
 def _unknown(override: Override, methods: Sequence[str]) -> UserError:
-    group, _, name = override.key.partition(".")
-    phases = ("optim", *PHASES)
-    if group in (*methods, *phases):
-        example = "lr=1e-5" if group in phases else "HYPERPARAMETER=VALUE"
-        return UserError(f"{override.place}: '{group}' needs a field, for example {group}.{example}.")
-    models: dict[str, Any] = {"mlm_head": MlmHead, "encoder": EncoderSettings, **dict.fromkeys(phases, Phase)}
-    known = [f"{group}.{field}" for group, model in models.items() for field in model.model_fields]
-    known += ["max_length", *(f"{method}.{name or 'HYPERPARAMETER'}" for method in methods)]
-    groups = ["max_length", *(f"{group}.*" for group in (*models, *methods))]
-    meant = hint(override.key, known)
-    return UserError(f"{override.place}: unknown key '{override.key}'.{meant} Known: {', '.join(groups)}.")
-
-
-def _changed(model: M, override: Override, name: str, others: Iterable[str] = ()) -> M:
-    if name not in type(model).model_fields:
-        known = [f"{override.path[0]}.{field}" for field in (*type(model).model_fields, *others)]
-        raise unknown("key", override.key, known, override.place)
-    return validated(type(model), {**model.model_dump(exclude_none=True), name: override.value}, override.place)
+    known = [key for group in MODELS for key in _keys(group)]
+    known += ["max_length", *(f"{method}.{override.field or 'HYPERPARAMETER'}" for method in methods)]
+    groups = ["max_length", *(f"{group}.*" for group in (*MODELS, *methods))]
+    return UserError(
+        f"{override.place}: unknown key '{override.key}'.{hint(override.key, known)} Known: {', '.join(groups)}."
+    )
 
 
 def of_rows(table: Table, rows: Sequence[Row], overrides: Sequence[Override]) -> dict[str, tuple[Override, ...]]:
@@ -101,7 +99,7 @@ def of_rows(table: Table, rows: Sequence[Row], overrides: Sequence[Override]) ->
         name = override.row
         if not name:
             continue
-        if table_wide(override.path):
+        if table_wide(override.key):
             raise UserError(f"{override.place}: {override.key} holds for all rows; leave '{name}:' out.")
         if not rows_named(known, name) and not set(name.lower().split("+")) <= METHODS.keys():
             raise unknown("row", name, [row.name for row in known], override.place)
@@ -116,10 +114,10 @@ def of_rows(table: Table, rows: Sequence[Row], overrides: Sequence[Override]) ->
     }
 
 
-def table_wide(path: Sequence[str]) -> bool:
+def table_wide(key: str) -> bool:
     """Whether an override is of a value that all rows of a table share: the tokens and the text that they are trained on."""
-    text = path[0] == "pre_train" and ".".join(path[1:]) in PreTrain.model_fields
-    return text or path[0] in ("max_length", "mlm_head", ENCODER.rstrip("."))
+    group, _, field = key.partition(".")
+    return group in ("max_length", "mlm_head", "encoder") or (group == "pre_train" and field in PreTrain.model_fields)
 
 
 def unreached(resolved: ResolvedTable, overrides: Iterable[Override]) -> list[str]:
@@ -160,15 +158,9 @@ def _effects(
 
 def _own(override: Override, row: ResolvedRow) -> dict[str, bool]:
     """Whether a row keeps a value of its own, by the override's key in full; nothing where it does not read the value."""
-    group, name, value = override.path[0], ".".join(override.path[1:]), override.value
-    if table_wide(override.path):
-        own = {f"{ENCODER}{key}": set_here for key, set_here in row.encoder_settings.items()}
-        kept = row.pre_train_fraction if override.key == "pre_train.fraction" else own.get(override.key)
-        return {override.key: kept not in (None, value)} if group != "pre_train" or row.pre_train else {}
-    if group in ("optim", *PHASES):
-        phases = [phase for phase in phases_of((row,)) if phase == group or (group == "optim" and phase != "pre_train")]
-        keys, set_here = [f"{phase}.{name}" for phase in phases], replaced(row.recipe.values)
-        return {key: key in set_here and row.recipe.values.get(key) != value for key in keys}
-    if group not in row.parts:
-        return {}
-    return {override.key: row.settings[group][name] not in (value, row.overridden[override.key])}
+    value = override.value
+    if override.key == "pre_train.fraction":
+        return {override.key: row.pre_train_fraction not in (None, value)} if row.pre_train else {}
+    read = (*row.groups, "max_length", "mlm_head", "encoder")
+    keys, own = [key for key in override.keys if key.partition(".")[0] in read], row.own.own_values
+    return {key: key in replaced(own) and own.get(key) != value for key in keys}

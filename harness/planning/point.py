@@ -83,13 +83,11 @@ def load_point(path: Path) -> PointFile:
 def settings(point: PointFile, places: Places, row: str) -> tuple[Override, ...]:
     """The point's `set` as overrides of its `row`. `places`: of its file."""
     whole = {key: key if "." in key or key in TABLE_WIDE else f"{point.name}.{key}" for key in point.set}
-    return tuple(
-        _alone(Override((*whole[key].split("."),), point.set[key], places("set", key), True), row) for key in whole
-    )
+    return tuple(_alone(Override(whole[key], point.set[key], places("set", key), True), row) for key in whole)
 
 
 def _alone(override: Override, row: str) -> Override:
-    return override if table_wide(override.path) else replace(override, row=row)
+    return override if table_wide(override.key) else replace(override, row=row)
 
 
 def with_points(request: Request, files: Iterable[str]) -> Request:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
-from harness.yaml_files import MisplacedError, Strict
+from harness.errors import unknown
+from harness.yaml_files import MisplacedError, Strict, describe_errors
 
 PHASES = ("fine_tune", "post_train", "pre_train")
 EXCLUSIVE = (("epochs", "steps"), ("warmup", "warmup_steps"))
@@ -108,6 +120,10 @@ def replaced(keys: Iterable[str]) -> set[str]:
     return found
 
 
+Values = Mapping[str, Any]
+"""Settings by key, as `--set` takes them: 'fine_tune.lr', 'encoder.relative_buckets', 'cmlm.alpha'."""
+
+
 class Recipe(Strict):
     """The phases' recipes: `pre_train` on a corpus, `post_train` on a task's own texts, `fine_tune` on its labels."""
 
@@ -115,28 +131,49 @@ class Recipe(Strict):
     post_train: Phase = Phase()
     pre_train: Phase = Phase()
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Recipe:
-        """From values by key ('fine_tune.lr')."""
-        nested: dict[str, dict[str, Any]] = {}
-        for phase, _, name in (key.partition(".") for key in values):
-            nested.setdefault(phase, {})[name] = values[f"{phase}.{name}"]
-        return Recipe.model_validate(nested)
-
     @cached_property
     def values(self) -> dict[str, Any]:
         """What it says, by key, in the order of the fields."""
         dumped = self.model_dump(include={*PHASES}, exclude_none=True)
         return {f"{phase}.{name}": value for phase, fields in dumped.items() for name, value in fields.items()}
 
-    def patched(self, patch: Recipe) -> Recipe:
-        """The recipe with what `patch` says."""
-        gone = replaced(patch.values)
-        return Recipe.of({key: value for key, value in self.values.items() if key not in gone} | patch.values)
 
-    def under(self, phase: str) -> dict[str, Any]:
-        """What it says of a phase, by name."""
-        return {key.partition(".")[2]: value for key, value in self.values.items() if key.startswith(f"{phase}.")}
+_ORDER = {f"{phase}.{name}": place for place, (phase, name) in enumerate(itertools.product(PHASES, Phase.model_fields))}
+
+
+def patched(values: Values, *patches: Values) -> dict[str, Any]:
+    """The values with those of each patch over them, and without what these replace; of a recipe in the order of the fields."""
+    found = dict(values)
+    for patch in patches:
+        gone = replaced(patch) - patch.keys()
+        found = {key: value for key, value in found.items() if key not in gone} | dict(patch)
+    return dict(sorted(found.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER))))
+
+
+def group_of(values: Values, group: str, names: Container[str] | None = None) -> dict[str, Any]:
+    """Those of a group ('fine_tune', 'encoder', a method) by name, of some `names` alone."""
+    pairs = [(key.removeprefix(f"{group}."), value) for key, value in values.items() if key.startswith(f"{group}.")]
+    return {name: value for name, value in pairs if names is None or name in names}
+
+
+def read_value(model: type[BaseModel], name: str, value: Any) -> Any:
+    """A value as a field of a model reads it: 1 as 1.0 for a number. Raises ValueError with a sentence for a wrong one.
+
+    Rules on several fields of the model are left out: the others may be changed too.
+    """
+    if name not in model.model_fields:
+        raise ValueError(str(unknown("key", name, model.model_fields)))
+    info = model.model_fields[name]
+    annotation: Any = Annotated[info.annotation, info]
+    try:
+        read = TypeAdapter(annotation).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(describe_errors(error, "").split("\n")[0].removeprefix(": ").removesuffix(".")) from None
+    if isinstance(value, bool) is not isinstance(read, bool):
+        raise ValueError(
+            f"should be {'a number' if isinstance(value, bool) else 'true or false'}, not {str(value).lower()}"
+        )
+    return read
 
 
 class TaskRecipe(Recipe):

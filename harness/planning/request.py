@@ -26,6 +26,8 @@ from harness.yaml_files import describe_errors, format_value, one_of, parse_valu
 
 T = TypeVar("T")
 
+BOTH = ("fine_tune", "post_train")
+"""The phases of a recipe that 'optim' means."""
 BESIDE = ("dev", "test", "unlabelled")
 """Fields that name a file beside one of labelled rows."""
 YAML = (".yaml", ".yml")
@@ -40,18 +42,27 @@ OWN_TABLE = "own"
 
 @dataclasses.dataclass(frozen=True)
 class Override:
-    """One changed value. `path`: ('fine_tune', 'lr') or ('max_length',). `row`: the row or method whose rows alone it reaches, '' for all.
+    """One changed value. `key`: 'fine_tune.lr' or 'max_length'. `row`: the row or method whose rows alone it reaches, '' for all.
     `origin`: where it was set, as errors name it ('--set', 'set'); `in_file`: that is the place of this value in a file."""
 
-    path: tuple[str, ...]
+    key: str
     value: Any
     origin: str = dataclasses.field(default="set", compare=False)
     in_file: bool = dataclasses.field(default=False, compare=False)
     row: str = ""
 
     @property
-    def key(self) -> str:
-        return ".".join(self.path)
+    def group(self) -> str:
+        return self.key.partition(".")[0]
+
+    @property
+    def field(self) -> str:
+        return self.key.partition(".")[2]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """In full: those of 'optim' are of two phases."""
+        return tuple(f"{phase}.{self.field}" for phase in BOTH) if self.group == "optim" else (self.key,)
 
     @property
     def text(self) -> str:
@@ -295,14 +306,14 @@ def parse_override(text: str, origin: str = "set", in_file: bool = False) -> Ove
     value = parse_value(raw.strip())
     if not equals or not key.strip() or value is None:
         raise UserError(f"{origin} {text}: should be KEY=VALUE, for example fine_tune.lr=1e-5.")
-    return Override(tuple(key.strip().split(".")), value, origin, in_file, row)
+    return Override(key.strip(), value, origin, in_file, row)
 
 
 def overrides_of(values: Mapping[Any, Any], origin: str = "set") -> tuple[Override, ...]:
     """Values by key ('fine_tune.lr', 'cmlm:fine_tune.lr') or by path (('fine_tune', 'lr'))."""
     keys = {key if isinstance(key, str) else ".".join(key): value for key, value in values.items()}
     parts = ((*key.rpartition(":"), value) for key, value in keys.items())
-    return tuple(Override(tuple(path.split(".")), value, origin, row=row) for row, _, path, value in parts)
+    return tuple(Override(key, value, origin, row=row) for row, _, key, value in parts)
 
 
 # --------------------------------------------------------------------------------------------------------------- JSON

@@ -10,9 +10,10 @@ from dataclasses import replace
 from harness.errors import UserError, unknown, unknown_names
 from harness.methods import METHODS, REFERENCE, known_methods, methods_named
 from harness.planning.overrides import applied, check_effect, of_rows
-from harness.planning.request import OWN_DATA, YAML, Request, encoder_names
+from harness.planning.recipe import MlmHead, PreTrain, group_of
+from harness.planning.request import OWN_DATA, YAML, Override, Request, encoder_names
 from harness.planning.resolved import ResolvedTable, encoder_titles
-from harness.planning.row import Row, drawn, phases_of, resolved_row, rows_named
+from harness.planning.row import Row, drawn, resolved_row, rows_named
 from harness.planning.table import Column, Preset, Table
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS, Task
@@ -47,24 +48,19 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
             f"--tasks."
         )
     columns = _columns(table, name, request, chosen_tasks, tasks)
-    shared = tuple(override for override in request.overrides if not override.row)
+    where = f"{request.origin('corpus')} {request.corpus}"
+    corpus = [Override("pre_train.corpus", request.corpus, where, True)] if request.corpus is not None else []
+    every = (*request.overrides, *corpus)
+    shared = tuple(override for override in every if not override.row)
     under = [applied(table, preset, rows, *each, shared) for each in encoder_titles(encoders).items()]
-    first = under[0]
-    text = first.pre_train
-    if request.corpus is not None:
-        if text is None:
-            place = f"{request.origin('corpus')} {request.corpus}"
-            raise UserError(f"{place}: table {table.name} has no row that is pre-trained.")
-        text = text.model_copy(update={"corpus": request.corpus})
-    reach, resolved_rows, named = of_rows(table, rows, request.overrides), [], len(under) > 1
+    values = under[0].values
+    text = PreTrain(**group_of(values, "pre_train", PreTrain.model_fields)) if "pre_train.corpus" in values else None
+    reach, resolved_rows, named = of_rows(table, rows, every), [], len(under) > 1
     for each, row in itertools.product(under, rows):
         own, overrides = each, reach.get(row.name, shared)
         if row.name in reach:
             own = applied(table, preset, rows, each.name, each.title, overrides)
-        phases = phases_of(rows)
-        tuned = {key: v for key, v in own.recipe.values.items() if each.recipe.values.get(key) != v}
-        tuned = {key: v for key, v in tuned.items() if key.partition(".")[0] in phases}
-        resolved_rows.append(resolved_row(row, own, named, overrides=overrides, tuned=tuned))
+        resolved_rows.append(resolved_row(row, own, named, overrides=overrides, shared=each))
     translator = table.translator if preset.translator is None else preset.translator
     own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
     result = ResolvedTable(
@@ -78,9 +74,9 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         sizes=sizes,
         subsets=subsets,
         seeds=seeds,
-        max_length=first.max_length,
+        max_length=values["max_length"],
         selection_every=preset.selection_every or table.selection_every,
-        mlm_head=first.mlm_head,
+        mlm_head=MlmHead(**group_of(values, "mlm_head")),
         pre_train=text if any(row.pre_train for row in rows) else None,
         translator=translator if request.translator is None else request.translator,
         num_workers=request.num_workers or 1,

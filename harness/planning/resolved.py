@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +17,18 @@ from harness.planning.aggregation import Aggregation
 from harness.planning.recipe import (
     Augment,
     MlmHead,
+    Phase,
     PreTrain,
     StartsFrom,
     Value,
     fraction_of,
+    group_of,
+    patched,
     replaced,
     scaled,
     updates_between,
 )
-from harness.planning.row import ENCODER, Place, ResolvedRow, Row, UnderEncoder, on_encoder, phases_of
+from harness.planning.row import Place, ResolvedRow, Row, UnderEncoder, on_encoder, phases_of
 from harness.planning.table import Column, Table
 from harness.planning.values import TASK_RECIPES, Use, changed, flat, origin_of
 from harness.tasks.protocols import protocol_named
@@ -113,22 +117,18 @@ class ResolvedTable:
         return tuple(made)
 
     def _reach(self, under: UnderEncoder) -> dict[str, tuple[Any, tuple[str, ...]]]:
+        """The values of the recipe that some row does not replace, by path, with the tasks on which it takes them."""
         found: dict[str, tuple[Any, tuple[str, ...]]] = {}
-        rows = [(row, replaced((*row.recipe.values, *row.tuned))) for row in self.rows_under(under)]
+        rows = [(row, replaced((*row.own.own_values, *row.alone)), row.groups) for row in self.rows_under(under)]
         specs = {task: spec for spec in self.table.task_recipes for task in spec.tasks}
-        for phase in phases_of(self.rows):
-            trained = [(row, own) for row, own in rows if phase in phases_of((row,))]
-            for task in self.tasks:
-                of_rows = [own for row, own in trained if self.takes(row, task)]
-                if not of_rows:
-                    continue
-                own, spec = set.intersection(*of_rows), specs.get(task)
-                recipe = under.task_recipes.get(task, under.recipe)
-                for name, value in recipe.under(phase).items():
-                    key = f"{phase}.{name}"
-                    if key not in own and (name != "decay_biases_and_norms" or getattr(recipe, phase).weight_decay):
-                        place = f"{TASK_RECIPES}.{'+'.join(spec.tasks)}" if spec and key in spec.values else "recipe"
-                        found[f"{place}.{key}"] = value, (*found.get(f"{place}.{key}", (value, ()))[1], task)
+        for phase, task in itertools.product(phases_of(self.rows), self.tasks):
+            of_rows = [own for row, own, groups in rows if phase in groups and self.takes(row, task)]
+            own, spec, recipe = set.intersection(*of_rows) if of_rows else (), specs.get(task), under.on(task)
+            for name, value in group_of(recipe, phase, Phase.model_fields).items() if of_rows else ():
+                key = f"{phase}.{name}"
+                if key not in own and (name != "decay_biases_and_norms" or recipe.get(f"{phase}.weight_decay")):
+                    place = f"{TASK_RECIPES}.{'+'.join(spec.tasks)}" if spec and key in spec.values else "recipe"
+                    found[f"{place}.{key}"] = value, (*found.get(f"{place}.{key}", (value, ()))[1], task)
         return found
 
     def departures(self, encoder: str) -> tuple[Use, ...]:
@@ -138,11 +138,8 @@ class ResolvedTable:
     @property
     def deviations(self) -> tuple[str, ...]:
         """Every value that differs from the table's own, and the overridden hyperparameters of the chosen rows' methods."""
-        chosen, changed = {part for row in self.rows for part in row.parts}, self.encoders[0].hyperparameters
-        here = [
-            f"{part}.{key} set to {changed[part][key]}" for part in sorted(changed) for key in sorted(changed[part])
-        ]
-        here = [text for text in here if text.partition(".")[0] in chosen]
+        chosen, values = {part for row in self.rows for part in row.parts}, self.encoders[0].values
+        here = [f"{key} set to {value}" for key, value in sorted(values.items()) if key.partition(".")[0] in chosen]
         return tuple(dict.fromkeys(text for each in self.encoders for text in (*self._changes(each.name), *here)))
 
     def _changes(self, encoder: str, departing: bool = True) -> tuple[str, ...]:
@@ -171,9 +168,7 @@ class ResolvedTable:
     def row_incomparable(self, row: ResolvedRow) -> tuple[str, ...]:
         """Why this row gets no verdict: its own reason or the hyperparameters that are set, and the departures from the paper that it
         depends on."""
-        keys = sorted(row.overridden, key=lambda key: (row.parts.index(key.partition(".")[0]), key))
-        values = {key: row.overridden[key] for key in keys} | row.tuned
-        own = row.incomparable or ", ".join(f"{key} set to {value}" for key, value in values.items())
+        own = row.incomparable or ", ".join(f"{key} set to {value}" for key, value in row.overridden.items())
         departing = [use for use in self.departures(row.encoder) if use.concerns(row)]
         found = [f"{use.key} {value_text(use.value)} instead of the paper's {use.paper}" for use in departing]
         return (*([own] if own else []), *found)
@@ -268,8 +263,8 @@ class ResolvedTable:
 
     def origins_of(self, row: ResolvedRow, method: str) -> dict[str, str]:
         """Where a hyperparameter of a row's method is set, by its name: an override, or a key of a user's own table."""
-        found = {each.path[-1]: each.place for each in row.overrides if each.path[0] == method}
-        for key in row.hyperparameters:
+        found = {each.field: each.place for each in row.overrides if each.group == method}
+        for key in row.set:
             part, _, name = key.rpartition(".")
             if (part or row.parts[0]) == method:
                 found.pop(name, None)
@@ -279,11 +274,9 @@ class ResolvedTable:
 
     def hyperparameters(self, row: ResolvedRow) -> dict[str, Value]:
         """What a row sets, for a reader: by name, by 'method.name' where the row has several methods."""
-        found: dict[str, Value] = {}
-        for part, values in row.settings.items():
-            found |= {f"{part}.{key}" if len(row.parts) > 1 else key: value for key, value in values.items()}
-        found |= {f"{ENCODER}{key}": value for key, value in row.encoder_settings.items()} | row.tuned
-        found |= row.recipe.values
+        hyperparameters = {f"{part}.{key}": value for part, v in row.settings.items() for key, value in v.items()}
+        found = {key if len(row.parts) > 1 else key.partition(".")[2]: v for key, v in hyperparameters.items()}
+        found |= {key: value for key, value in (row.alone | row.own.own_values).items() if key not in hyperparameters}
         found |= {f"augment.{key}": value for key, value in row.augment or () if value is not None}
         found |= {} if row.pre_train_step is None else {"pre_train_step": self.pre_train_step(row)}
         return found | row.model_dump(include={"pre_train_fraction", "unlabelled"}, exclude_none=True)
@@ -340,9 +333,7 @@ class ResolvedTable:
     ) -> specs.Optim:
         """The recipe of a phase at `size`, for a task with its own, and for a row with what it changes; steps = epochs * ceil(num_rows / batch_size),
         at least `min_steps`. Raises UserError when the recipe has no epochs for this size."""
-        first = self.encoders[0]
-        recipe = row.recipe_on(task) if row else first.task_recipes.get(task, first.recipe)
-        values = recipe.under(phase)
+        values = group_of(row.on(task) if row else self.encoders[0].on(task), phase, Phase.model_fields)
         key = "steps" if "steps" in values else "epochs"
         length = values.pop(key)
         if isinstance(length, dict):
@@ -367,8 +358,8 @@ class ResolvedTable:
         one at the same share of them."""
         if row.pre_train_step is None:
             return "last"
-        table = self.table.recipe.patched(row.recipe).pre_train.steps
-        return scaled(row.pre_train_step, table, self.optim("pre_train", row=row).steps)
+        table = patched(self.table.recipe.values, row.recipe.values)
+        return scaled(row.pre_train_step, table["pre_train.steps"], self.optim("pre_train", row=row).steps)
 
     def fraction(self, row: Row) -> float:
         """The fraction of the corpus that a row is pre-trained on."""
@@ -386,5 +377,5 @@ class ResolvedTable:
         the same share as in the recipe that names them."""
         assert self.pre_train is not None
         base = self.table.presets[self.preset]
-        table = (self.table.recipe.patched(base.recipe) if base.pre_train else self.table.recipe).pre_train.steps
-        return {scaled(step, table, steps) for step in self.pre_train.save_at} - {steps}
+        recipe = patched(self.table.recipe.values, base.recipe.values if base.pre_train else {})
+        return {scaled(step, recipe["pre_train.steps"], steps) for step in self.pre_train.save_at} - {steps}

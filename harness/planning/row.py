@@ -16,15 +16,17 @@ from harness.planning.recipe import (
     Augment,
     Count,
     EncoderSettings,
-    MlmHead,
     Phase,
-    PreTrain,
     Recipe,
     Share,
     Value,
+    Values,
+    group_of,
+    patched,
+    read_value,
 )
 from harness.planning.request import Override
-from harness.yaml_files import MisplacedError, Strict, placed, validated
+from harness.yaml_files import MisplacedError, Strict, placed
 
 T = TypeVar("T")
 
@@ -56,7 +58,7 @@ class Grid(Strict):
                     raise ValueError(f"two values of a grid are named {name}; write two rows")
                 for index, value in enumerate(values if phase in PHASES else ()):
                     with placed(index):
-                        validated(Phase, {changed: value}, key)
+                        read_value(Phase, changed, value)
         return self
 
 
@@ -109,7 +111,7 @@ class Row(Strict):
         for key, value in self.set.items():
             with placed("set", key):
                 if key.startswith(ENCODER):
-                    validated(EncoderSettings, {key.removeprefix(ENCODER): value}, key)
+                    read_value(EncoderSettings, key.removeprefix(ENCODER), value)
                 elif len(self.parts) > 1 and key.partition(".")[0] not in self.parts:
                     known = " or ".join(f"{part}.{key}" for part in dict.fromkeys(self.parts))
                     raise ValueError(f"the row has several methods; write {known}")
@@ -132,8 +134,9 @@ class Row(Strict):
         shown = [f"{key.rpartition('.')[2]} {value}" for key, value in point.items()]
         of_recipe = {key: value for key, value in point.items() if key.partition(".")[0] in PHASES}
         settings = self.set | {key: value for key, value in point.items() if key not in of_recipe}
+        recipe = patched(self.recipe.values, of_recipe)
         changed: dict[str, Any] = {"name": f"{name}, {', '.join(shown)}", "tasks": tasks, "set": settings}
-        changed |= {"recipe": self.recipe.patched(Recipe.of(of_recipe)), "grid": (), "draws": None}
+        changed |= {"recipe": Recipe(**{phase: group_of(recipe, phase) for phase in PHASES}), "grid": (), "draws": None}
         return self.model_copy(update={**changed, "configuration_of": self.title})
 
     @property
@@ -141,12 +144,11 @@ class Row(Strict):
         return self.configuration_of or self.name
 
     @property
-    def encoder_settings(self) -> dict[str, int]:
-        return {key.removeprefix(ENCODER): int(value) for key, value in self.set.items() if key.startswith(ENCODER)}
-
-    @property
-    def hyperparameters(self) -> dict[str, Value]:
-        return {key: value for key, value in self.set.items() if not key.startswith(ENCODER)}
+    def own_values(self) -> dict[str, Any]:
+        """What it sets, by keys as overrides have them."""
+        known = ("encoder", *self.parts)
+        named = {key if key.partition(".")[0] in known else f"{self.parts[0]}.{key}": v for key, v in self.set.items()}
+        return self.recipe.values | named
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -156,62 +158,72 @@ class Row(Strict):
 
 @dataclass(frozen=True)
 class UnderEncoder:
-    """What a table has for rows under one encoder and some overrides. `title`: what names of rows call the encoder; `settings`: of the encoder;
-    `hyperparameters`: those that the overrides set, by method."""
+    """What a table has for rows under one encoder and some overrides: its `values`, and those of tasks with a recipe of their own. `title`: what names
+    of rows call the encoder."""
 
     name: str = ""
     title: str = ""
-    recipe: Recipe = field(default_factory=Recipe)
-    task_recipes: Mapping[str, Recipe] = field(default_factory=dict)
-    settings: Mapping[str, int] = field(default_factory=dict)
-    max_length: int = 0
-    mlm_head: MlmHead = field(default_factory=MlmHead)
-    pre_train: PreTrain | None = None
-    hyperparameters: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
+    of_tasks: Mapping[str, Values] = field(default_factory=dict)
+
+    def on(self, task: str) -> Values:
+        return self.of_tasks.get(task, self.values)
+
+    @property
+    def settings(self) -> dict[str, int]:
+        return group_of(self.values, "encoder")
 
 
 class ResolvedRow(Row):
     """A row with all that it trains with, as a request asks for it; of several encoders one under each, with a name that says it.
 
-    `own`: the row as the table has it; `under`: what it changes for itself, as the `overrides` that reach it leave that; `tuned`: what those
-    that reach it alone change in the recipe, by key.
+    `own`: the row as the table has it; `under`: what it changes for itself, as the `overrides` that reach it leave that; `shared`: as those leave
+    it that reach all rows.
     """
 
     own: Row = Field(exclude=True)
     under: UnderEncoder = Field(UnderEncoder(), exclude=True)
+    shared: UnderEncoder = Field(UnderEncoder(), exclude=True)
     overrides: tuple[Override, ...] = Field((), exclude=True)
-    tuned: dict[str, Value] = Field({}, exclude=True)
 
     @property
     def encoder(self) -> str:
         return self.under.name
 
     @property
+    def groups(self) -> tuple[str, ...]:
+        """Its methods, and the phases that it trains."""
+        return (*self.parts, *phases_of((self,)))
+
+    @property
     def overridden(self) -> dict[str, Value]:
-        """The hyperparameters of its methods that overrides set, by 'method.name'."""
-        values = {part: self.under.hyperparameters.get(part, {}) for part in self.parts}
-        return {f"{part}.{name}": value for part, named in values.items() for name, value in named.items()}
+        """The hyperparameters of its methods that overrides set, by 'method.name', then what is set for it alone."""
+        set_here = {f"{part}.{name}": v for part in self.parts for name, v in group_of(self.under.values, part).items()}
+        return set_here | self.alone
+
+    @property
+    def alone(self) -> dict[str, Value]:
+        """What the overrides that reach it alone change, by key."""
+        changed = {key: v for key, v in self.under.values.items() if self.shared.values.get(key) != v}
+        return {key: v for key, v in changed.items() if key.partition(".")[0] in self.groups}
+
+    def on(self, task: str = "") -> dict[str, Any]:
+        """All that it trains with on a task, by key: what it sets for itself over the table's."""
+        return patched(self.under.on(task), self.own.own_values)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return self.on()
 
     @property
     def settings(self) -> dict[str, dict[str, Value]]:
-        """What each of its methods is set to: overrides first, then the row's own `set`, which makes it this row."""
-        found = {part: dict(self.under.hyperparameters.get(part, {})) for part in self.parts}
-        for key, value in self.hyperparameters.items():
-            part, _, name = key.partition(".")
-            if part not in found or not name:
-                part, name = self.parts[0], key
-            found[part][name] = value
-        return found
-
-    def recipe_on(self, task: str) -> Recipe:
-        """The recipe that it trains with on a task."""
-        recipe = self.under.task_recipes.get(task, self.under.recipe)
-        return recipe.patched(self.recipe) if self.recipe.values else recipe
+        """The hyperparameters that each of its methods is set to."""
+        return {part: group_of(self.values, part) for part in self.parts}
 
 
 def resolved_row(own: Row, under: UnderEncoder | None = None, named: bool = False, **carried: Any) -> ResolvedRow:
     """A row of a table with what it carries; `named`: under the name of its encoder."""
-    under, values = under or UnderEncoder(), dict(own) | carried
+    under, values = under or UnderEncoder(), {"shared": under or UnderEncoder(), **dict(own), **carried}
     if named:
         values["name"] = on_encoder(own.name, under.title)
         values["configuration_of"] = own.configuration_of and on_encoder(own.configuration_of, under.title)

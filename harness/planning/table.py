@@ -36,6 +36,8 @@ from harness.planning.recipe import (
     Size,
     StartsFrom,
     TaskRecipe,
+    group_of,
+    patched,
 )
 from harness.planning.row import Row
 from harness.planning.values import TASK_RECIPES, flat, matching
@@ -286,7 +288,7 @@ class Table(Strict):
             saved = max(each.pre_train.save_at, default=0) if each.pre_train else 0
             places += [(("presets", name, "pre_train", "save_at"), saved, each.recipe)]
         for place, step, recipe in places if pre_trained else ():
-            steps = self.recipe.patched(recipe).pre_train.steps
+            steps = patched(self.recipe.values, recipe.values).get("pre_train.steps")
             if step and not (isinstance(steps, int) and step <= steps):
                 raise MisplacedError(place, f"{step} is not among the {steps} updates of recipe.pre_train.steps")
         if self.figure:
@@ -326,21 +328,26 @@ class Table(Strict):
         """The origin of each value by its path or a pattern, for an encoder."""
         return self.origin | self.of_encoder(encoder).origin
 
-    def recipe_for(self, encoder: str) -> Recipe:
-        """The table's recipe for an encoder."""
-        return self.recipe.patched(self.of_encoder(encoder).recipe)
+    def recipe_for(self, encoder: str) -> dict[str, Any]:
+        """The table's recipe for an encoder, by key."""
+        return patched(self.recipe.values, self.of_encoder(encoder).recipe.values)
 
-    def encoder_under(self, preset: Preset, encoder: str) -> dict[str, int]:
-        """The table's settings of an encoder, and over them the preset's."""
+    def values_under(self, preset: Preset, encoder: str) -> dict[str, Any]:
+        """What it has under a preset for an encoder, by key, before the preset's recipe."""
+        found: dict[str, Any] = {"max_length": preset.max_length or self.max_length, **self.recipe_for(encoder)}
         settings = (self.encoder_settings, self.of_encoder(encoder).encoder_settings, preset.encoder_settings)
-        return {name: value for each in settings for name, value in each.model_dump(exclude_none=True).items()}
+        groups: list[tuple[str, Strict | None]] = [("encoder", each) for each in settings]
+        groups += [("mlm_head", preset.mlm_head or MlmHead()), ("pre_train", preset.pre_train or self.pre_train)]
+        for group, part in groups:
+            found |= {f"{group}.{name}": value for name, value in part or () if value is not None}
+        return found
 
     def stated(self, preset: Preset | None = None, encoder: str = "") -> dict[str, Any]:
         """Every value that the table states, by path; encoder and data are those of `preset` (None: its reference), and all that it changes where it is
         comparable. `encoder`: another, for which it may have other values."""
         reference = preset or self.reference
         size = encoder or reference.encoder
-        recipe = {f"recipe.{key}": value for key, value in self.recipe_for(size).values.items()}
+        recipe = {f"recipe.{key}": value for key, value in self.recipe_for(size).items()}
         for spec in self.task_recipes:
             recipe |= {f"{TASK_RECIPES}.{'+'.join(spec.tasks)}.{key}": value for key, value in spec.values.items()}
         plain = {
@@ -349,7 +356,7 @@ class Table(Strict):
         }
         return flat(
             reference.encoder,
-            self.encoder_under(reference, size),
+            group_of(self.values_under(reference, size), "encoder"),
             recipe,
             grids=any(row.configuration_of for row in self.rows),
             translator=(self.translator if reference.translator is None else reference.translator) or None,

@@ -1,6 +1,6 @@
 """A method's search space as data: the paper's grid, wider distributions, the paper's point, what is judged, and presets.
 
-One YAML file under `search_spaces/` each, read by `load_space`. `resolve_space` parses it for a request, under one preset, into one
+One YAML file under `search_spaces/` each, read by `load_space`. `resolve_space` makes of it, for a request, under one preset, one
 flat object. Imports no optuna: callers pass trials in.
 """
 
@@ -8,148 +8,30 @@ from __future__ import annotations
 
 import itertools
 import math
-import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from harness.errors import UserError, hint, unknown
 from harness.methods import METHODS, methods_named
-from harness.paths import named_path
-from harness.planning.recipe import EXCLUSIVE, PHASES, Count, Number, Phase, Scalar, Seed, Size, Value
+from harness.planning.recipe import PHASES, Count, Number, Phase, Scalar, Seed, Size, Value, read_value, replaced
 from harness.planning.request import OWN_TABLE, YAML, Override, Request, is_own, overrides_of
-from harness.planning.row import Row
 from harness.planning.table import load_table
 from harness.search.request import Mode, Point, TuneRequest
 from harness.tasks.metrics import METRICS
-from harness.yaml_files import (
-    MisplacedError,
-    Places,
-    Strict,
-    describe_errors,
-    load_named,
-    one_of,
-    packaged_files,
-    placed,
-)
+from harness.yaml_files import MisplacedError, Strict, load_named, one_of, packaged_files, placed
 
 if TYPE_CHECKING:
+    from harness.planning.row import ResolvedRow
     from harness.tasks.task import Task
 
-OTHER: dict[Mode, Mode] = {"grid": "search", "search": "grid"}
+MODES: tuple[Mode, ...] = get_args(Mode)
 SAMPLERS = ("tpe", "gp", "random", "grid")
 RACINGS = ("none", "asha", "median", "paired")
-MOST_POINTS = 10_000
-
-
-def _listed(value: object) -> object:
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(f"should be a list of values, not {value!r}")
-    if not value:
-        raise ValueError("the list is empty; give it a value, or leave the parameter out")
-    return value
-
-
-Values = Annotated[tuple[Scalar, ...], BeforeValidator(_listed)]
-OneOrMore = Annotated[Values, BeforeValidator(lambda value: [value] if isinstance(value, Value) else value)]
-
-
-class Distribution(Strict):
-    """What a parameter is drawn from: a list of values, or the numbers from `low` to `high`, whole ones where `Tunable.read` found a whole number.
-
-    `log`: evenly in the logarithm. `step`: low, low + step and so on. `when`: the values of other searched parameters under
-    which this one has an effect; otherwise it is left out of the point.
-    """
-
-    choice: Values | None = None
-    low: Number | None = None
-    high: Number | None = None
-    log: bool = False
-    step: Annotated[Number, Field(gt=0)] | None = None
-    when: dict[str, OneOrMore] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        given = [name for name in ("low", "high", "step") if getattr(self, name) is not None] + ["log"] * self.log
-        if self.choice is not None:
-            if given:
-                raise MisplacedError(given[:1], f"choice and {given[0]} are both given; keep one")
-            return self
-        if self.low is None or self.high is None:
-            lacking = ("low" if self.low is None else "high") if given else "choice, or low and high"
-            raise MisplacedError([], f"needs {lacking}")
-        low, high, step = *self.ends, self.step
-        if low >= high:
-            raise MisplacedError(["low"], f"low {low:.15g} should be less than high {high:.15g}")
-        if self.log and low <= 0:
-            raise MisplacedError(["low"], f"low {low:.15g} has no logarithm; take more than 0, or leave log out")
-        if step and self.log:
-            raise MisplacedError(["step"], "log and step are both given; keep one")
-        if step and (last := stepped(low, step, max(1, steps_in(low, high, step)))) != high:
-            raise MisplacedError(["high"], f"high {high:.15g} is not on a step of {step:.15g}; set it to {last:.15g}")
-        return self
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        assert self.low is not None  # validated
-        assert self.high is not None
-        return self.low, self.high
-
-    @property
-    def whole(self) -> bool:
-        return isinstance(self.low, int)
-
-    @property
-    def num_values(self) -> float:
-        """How many values it can take; infinite for a continuous range."""
-        if self.choice:
-            return len(self.choice)
-        step = self.step or (1 if self.whole else None)
-        return math.inf if step is None else steps_in(*self.ends, step) + 1
-
-    def active(self, point: Point) -> bool:
-        """Its parents, as far as the point goes, have values under which it has an effect."""
-        return all(parent in point and point[parent] in values for parent, values in self.when.items())
-
-    def holds(self, value: Value) -> bool:
-        if self.choice:
-            return value in self.choice
-        low, high = self.ends
-        if isinstance(value, (bool, str)) or not low <= value <= high:
-            return False
-        return self.step is None or stepped(low, self.step, steps_in(low, value, self.step)) == value
-
-    def suggest(self, trial: Any, path: str) -> Value:
-        """The value that an optuna trial gives the parameter `path`."""
-        if self.choice:
-            return typing.cast(Value, trial.suggest_categorical(path, list(self.choice)))
-        low, high = self.ends
-        if self.whole:
-            return int(trial.suggest_int(path, low, high, log=self.log, **({"step": self.step} if self.step else {})))
-        value = float(trial.suggest_float(path, low, high, log=self.log, step=self.step))
-        return value if self.step is None else stepped(low, self.step, round((value - low) / self.step))
-
-    def described(self) -> str:
-        """For a reader: '0.1, 0.3, 0.5' or '0.01 to 2 (log)'."""
-        if self.choice:
-            return ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in self.choice)
-        how = " (log)" if self.log else f" in steps of {self.step:.15g}" if self.step is not None else ""
-        return f"{self.low:.15g} to {self.high:.15g}{how}"
-
-
-def steps_in(low: float, high: float, step: float) -> int:
-    """How often `step` fits, counted in decimals: 0.8 holds 0.1 eight times."""
-    return int((Decimal(str(high)) - Decimal(str(low))) // Decimal(str(step)))
-
-
-def stepped(low: float, step: float, count: int) -> float:
-    """low + count * step as one would write it: 0.3 and not 0.30000000000000004, which would be another run."""
-    return float(Decimal(str(low)) + count * Decimal(str(step)))
 
 
 @dataclass(frozen=True)
@@ -165,52 +47,18 @@ class Tunable:
     def model(self) -> type[BaseModel]:
         return METHODS.get(self.owner, Phase)
 
-    @property
-    def kind(self) -> type[Value]:
-        """The first plain type of the field's annotation; of a `Literal` str."""
-        found: Any = self.model.model_fields[self.name].annotation
-        while typing.get_origin(found) in (Annotated, typing.Union, types.UnionType):
-            found = typing.get_args(found)[0]
-        return found if found in (bool, int, float) else str
-
     def value(self, value: Value) -> Value:
-        """The value as the field reads it: 1 as 1.0 for a number. Raises ValueError with a sentence for a wrong one.
+        """The value as the field reads it. Raises ValueError with a sentence for a wrong one."""
+        return typing.cast(Value, read_value(self.model, self.name, value))
 
-        Rules on several fields of the model are left out: the others may be varied too.
-        """
-        if isinstance(value, bool) and self.kind in (int, float):
-            raise ValueError(f"should be a number, not {str(value).lower()}")
-        info = self.model.model_fields[self.name]
-        annotation: Any = Annotated[info.annotation, info]
-        try:
-            return typing.cast(Value, TypeAdapter(annotation).validate_python(value))
-        except ValidationError as error:
-            sentence = describe_errors(error, self.name).split("\n")[0].partition(": ")[2]
-            raise ValueError(sentence.removesuffix(".")) from None
-
-    def read(self, drawn: Distribution) -> Distribution:
-        """The same with all values as the model reads them. Raises MisplacedError."""
-        if drawn.choice is not None:
-            checked: list[Value] = []
-            for index, value in enumerate(drawn.choice):
-                with placed("choice", index):
-                    checked.append(self.value(value))
-                    if checked.index(checked[-1]) < index:
-                        raise ValueError(f"{value!r} is given twice; keep one")
-            return drawn.model_copy(update={"choice": tuple(checked)})
-        if self.kind in (str, bool):
-            words = "true and false" if self.kind is bool else "words"
-            raise ValueError(f"{self.path} takes {words}, which have no range; give a choice: [...]")
-        ends: dict[str, Value] = {}
-        for name in ("low", "high", "step"):
-            with placed(name):
-                if (end := getattr(drawn, name)) is not None:
-                    if self.kind is int and not end.is_integer():
-                        raise ValueError(f"{self.path} is a whole number, and {end:.15g} is not")
-                    ends[name] = self.kind(end)
-                    if name != "step":
-                        self.value(ends[name])
-        return drawn.model_copy(update=ends)
+    def values(self, values: Iterable[Value]) -> tuple[Value, ...]:
+        read: list[Value] = []
+        for index, value in enumerate(values):
+            with placed(index):
+                read.append(self.value(value))
+                if read.index(read[-1]) < index:
+                    raise ValueError(f"{value!r} is given twice; keep one")
+        return tuple(read)
 
 
 def tunable_at(path: str, parts: tuple[str, ...]) -> Tunable:
@@ -231,16 +79,149 @@ def tunable_at(path: str, parts: tuple[str, ...]) -> Tunable:
     raise ValueError(f"unknown parameter '{path}'.{meant} Known: {', '.join([*known, *(f'{p}.*' for p in PHASES)])}")
 
 
-# -------------------------------------------------------------------------------------------------------------- the file
+def _listed(value: object) -> object:
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"should be a list of values, not {value!r}")
+    if not value:
+        raise ValueError("the list is empty; give it a value, or leave the parameter out")
+    return value
 
-Grid = Annotated[Distribution, BeforeValidator(lambda value: {"choice": value} if isinstance(value, list) else value)]
+
+Values = Annotated[tuple[Scalar, ...], BeforeValidator(_listed)]
+OneOrMore = Annotated[Values, BeforeValidator(lambda value: [value] if isinstance(value, Value) else value)]
+
+
+class Choice(Strict):
+    """What a parameter is drawn from: a list of values. `when`: the values of other searched parameters under which this one has an effect;
+    otherwise it is left out of the point."""
+
+    choice: Values = ()
+    when: dict[str, OneOrMore] = Field(default_factory=dict)
+
+    @property
+    def num_values(self) -> float:
+        """How many values it can take; infinite for a continuous range."""
+        return len(self.choice)
+
+    def active(self, point: Point) -> bool:
+        """Its parents, as far as the point goes, have values under which it has an effect."""
+        return all(parent in point and point[parent] in values for parent, values in self.when.items())
+
+    @property
+    def span(self) -> list[Any]:
+        """What a range is made of, as JSON."""
+        return []
+
+    def holds(self, value: Value) -> bool:
+        return value in self.choice
+
+    def suggest(self, trial: Any, path: str) -> Value:
+        """The value that an optuna trial gives the parameter `path`."""
+        return typing.cast(Value, trial.suggest_categorical(path, list(self.choice)))
+
+    def read(self, tunable: Tunable, parts: tuple[str, ...]) -> Self:
+        """The same with all values as the models read them, and its parents by their paths. Raises MisplacedError."""
+        when: dict[str, tuple[Value, ...]] = {}
+        for key, values in self.when.items():
+            with placed("when", key):
+                parent = tunable_at(key, parts)
+                when[parent.path] = parent.values(values)
+        return self.model_copy(update={"when": when, **self._read(tunable)})
+
+    def _read(self, tunable: Tunable) -> dict[str, Any]:
+        with placed("choice"):
+            return {"choice": tunable.values(self.choice)}
+
+    def described(self) -> str:
+        """For a reader: '0.1, 0.3, 0.5' or '0.01 to 2 (log)'."""
+        return ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in self.choice)
+
+
+class Range(Choice):
+    """The numbers from `low` to `high`, whole ones of a parameter that is a whole number. `log`: evenly in the logarithm. `step`: low, low + step and
+    so on."""
+
+    low: Number
+    high: Number
+    log: bool = False
+    step: Annotated[Number, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        low, high, step = self.low, self.high, self.step
+        if low >= high:
+            raise MisplacedError(["low"], f"low {low:.15g} should be less than high {high:.15g}")
+        if self.log and low <= 0:
+            raise MisplacedError(["low"], f"low {low:.15g} has no logarithm; take more than 0, or leave log out")
+        if step and self.log:
+            raise MisplacedError(["step"], "log and step are both given; keep one")
+        if step and not self.holds(high):
+            last = stepped(low, step, max(1, int((high - low) / step)))
+            raise MisplacedError(["high"], f"high {high:.15g} is not on a step of {step:.15g}; set it to {last:.15g}")
+        return self
+
+    @property
+    def whole(self) -> bool:
+        return isinstance(self.low, int)
+
+    @property
+    def span(self) -> list[Any]:
+        return [float(self.low), float(self.high), self.log, self.step and float(self.step), self.whole]
+
+    @property
+    def num_values(self) -> float:
+        step = self.step or (1 if self.whole else None)
+        return math.inf if step is None else round((self.high - self.low) / step) + 1
+
+    def holds(self, value: Value) -> bool:
+        if isinstance(value, (bool, str)) or not self.low <= value <= self.high:
+            return False
+        return self.step is None or stepped(self.low, self.step, round((value - self.low) / self.step)) == value
+
+    def suggest(self, trial: Any, path: str) -> Value:
+        if self.whole:
+            step = {"step": self.step} if self.step else {}
+            return int(trial.suggest_int(path, self.low, self.high, log=self.log, **step))
+        value = float(trial.suggest_float(path, self.low, self.high, log=self.log, step=self.step))
+        return value if self.step is None else stepped(self.low, self.step, round((value - self.low) / self.step))
+
+    def _read(self, tunable: Tunable) -> dict[str, Any]:
+        read: dict[str, Any] = {}
+        for name in ("low", "high"):
+            with placed(name):
+                read[name] = tunable.value(getattr(self, name))
+                if isinstance(read[name], (bool, str)):
+                    raise ValueError(f"{tunable.path} takes no numbers, and has no range; give a choice: [...]")
+        kind = type(read["low"])
+        with placed("step"):
+            if self.step and kind(self.step) != self.step:
+                raise ValueError(f"{tunable.path} is a whole number, and {self.step:.15g} is not")
+        return read | {"step": self.step and kind(self.step)}
+
+    def described(self) -> str:
+        how = " (log)" if self.log else f" in steps of {self.step:.15g}" if self.step is not None else ""
+        return f"{self.low:.15g} to {self.high:.15g}{how}"
+
+
+_KIND = Discriminator(lambda value: "Choice" if isinstance(value, dict) and "choice" in value else "Range")
+Distribution = Annotated[Annotated[Choice, Tag("Choice")] | Annotated[Range, Tag("Range")], _KIND]
+
+
+def stepped(low: float, step: float, count: int) -> float:
+    """low + count * step as one would write it: 0.3 and not 0.30000000000000004, which would be another run."""
+    return float(f"{low + count * step:.12g}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
 MERGED = ("set", "defaults")
 """Of these a preset changes the entries that it names."""
 
 
 class Settings(Strict):
     """What a space says, and a preset may change. `table`, `row`: whose protocol, recipe and replicates are used; `sampler`, `racing`,
-    `trials`: of the search; `set`: values that all points share, by the keys of overrides; `defaults`: the point that is tried first.
+    `trials`: of the search; `set`: values that all points share, by the keys of overrides; `defaults`: the point that is tried first; what a mode
+    does not vary of it holds for all points.
 
     What a point is judged by is the table's where it is left out: `metric`, one of the tasks' ('': what the table selects
     checkpoints by), `tasks`, `sizes`, `subsets` (a count) and `seeds`.
@@ -258,8 +239,21 @@ class Settings(Strict):
     trials: Count = 20
     set: dict[str, Scalar] = Field(default_factory=dict)
     defaults: dict[str, Scalar] = Field(default_factory=dict)
-    grid: dict[str, Grid] = Field(default_factory=dict)
+    grid: dict[str, Values] = Field(default_factory=dict)
     search: dict[str, Distribution] = Field(default_factory=dict)
+
+    def read(self, parts: tuple[str, ...]) -> None:
+        """Put paths in the place of keys, and values as the models read them. Raises MisplacedError."""
+        search = lambda tunable, drawn: drawn.read(tunable, parts)  # noqa: E731
+        for name, read in {"grid": Tunable.values, "search": search, "defaults": Tunable.value}.items():
+            found: dict[str, Any] = {}
+            for key, value in getattr(self, name).items():
+                with placed(name, key):
+                    tunable = tunable_at(key, parts)
+                    if twice := replaced([tunable.path]) & found.keys():
+                        raise ValueError(f"replaces {', '.join(twice)}, which is there too; keep one")
+                    found[tunable.path] = read(tunable, value)
+            object.__setattr__(self, name, found)
 
 
 class SpacePreset(Settings):
@@ -286,6 +280,13 @@ class Space(Settings):
             methods_named(self.method)
         if self.presets and self.default_preset not in self.presets:
             raise MisplacedError(["default_preset"], str(unknown("preset", self.default_preset, self.presets)))
+        self.read(self.parts)
+        for name, preset in self.presets.items():
+            with placed("presets", name):
+                preset.read(self.parts)
+        for name, mode in itertools.product(self.presets or ("",), MODES):
+            with placed(*(("presets", name) if name else ())):
+                self.under(name).explored(mode)
         return self
 
     @property
@@ -299,13 +300,40 @@ class Space(Settings):
         merged = {name: {**getattr(self, name), **getattr(changes, name)} for name in MERGED}
         return self.model_copy(update=changed | merged)
 
-    def said_at(self, preset: str, *loc: int | str) -> tuple[int | str, ...]:
-        """Where the file says what holds at `loc` under a preset: in the preset or in the space."""
-        changes, (key, *below) = self.presets.get(preset), loc
-        said = changes and key in changes.model_fields_set
-        if said and key in MERGED and below:
-            said = below[0] in getattr(changes, str(key))
-        return ("presets", preset, *loc) if said else loc
+    def overrides(self, point: Point) -> tuple[Override, ...]:
+        """The point as the overrides of a request."""
+        named = [(tunable_at(path, self.parts), value) for path, value in point.items()]
+        return tuple(Override(f"{each.owner}.{each.name}", value, f"space {self.name},") for each, value in named)
+
+    def explored(self, mode: Mode) -> tuple[dict[str, Choice], dict[str, Value]]:
+        """What a mode varies, parents before children, and the default point: a value for each parameter that is active in it. Raises
+        MisplacedError."""
+        if not (self.grid or self.search):
+            raise MisplacedError(["search"], "there is neither a grid nor a search; give one of them")
+        grid = {path: Choice(choice=values) for path, values in self.grid.items()}
+        varied, ordered, point = grid if mode == "grid" else self.search, dict[str, Choice](), dict[str, Value]()
+        while waiting := {path: drawn for path, drawn in varied.items() if path not in ordered}:
+            path, drawn = next(iter(waiting.items()))
+            ready = next((path for path, drawn in waiting.items() if drawn.when.keys() <= ordered.keys()), None)
+            if ready is None:
+                wrong = f"{', '.join(drawn.when)} is not in search, or depends on {path} itself"
+                raise MisplacedError([mode, path, "when"], f"{wrong}; add it there, or leave the condition out")
+            path, drawn = ready, waiting[ready]
+            for parent, values in drawn.when.items():
+                if never := [value for value in values if not ordered[parent].holds(value)]:
+                    wrong = f"{parent} is never {never[0]!r}; it is {ordered[parent].described()}"
+                    raise MisplacedError([mode, path, "when", parent], wrong)
+            ordered[path] = drawn
+        for path, drawn in ordered.items():
+            if not drawn.active(point):
+                continue
+            if path not in self.defaults:
+                raise MisplacedError([mode, path], f"has no default; add {path} to defaults")
+            point[path] = self.defaults[path]
+            if mode == "search" and not drawn.holds(point[path]):
+                wrong = f"{point[path]!r} is outside of the search: {drawn.described()}"
+                raise MisplacedError(["defaults", path], wrong)
+        return ordered, point
 
 
 def space_names() -> tuple[str, ...]:
@@ -329,20 +357,20 @@ class ResolvedSpace(Space):
     """A space as it is explored: under one preset, in one mode, and small enough to travel.
 
     `preset`: of the space; `table_preset`: the preset of `table`. `row` '' lets the table add one. `parameters` by path,
-    parents before children. `shared`: overrides of all points. `fixed`: what `defaults` says of what only the other mode varies, overrides of all
-    points too. `defaults`: the point that is tried first. `trials`: of a grid its points. `origins`: where the file says what a request takes from it.
+    parents before children. `shared`: overrides of all points. `fixed`: what `defaults` says of what the mode does not vary, overrides of all
+    points too. `defaults`: the point that is tried first. `trials`: of a grid its points. `origins`: where a request has from what it takes from it.
     """
 
     preset: str
     table_preset: str
     mode: Mode
-    parameters: dict[str, Distribution]
+    parameters: dict[str, Choice]
     shared: tuple[Override, ...]
     fixed: tuple[Override, ...]
     origins: dict[str, str]
 
     @property
-    def offered(self) -> dict[str, Distribution]:
+    def offered(self) -> dict[str, Choice]:
         """What a sampler draws from: the parameters, with the default's value where a grid lacks it, so that the default point can be told."""
         lacking = {
             path: drawn.model_copy(update={"choice": (*drawn.choice, self.defaults[path])})
@@ -358,7 +386,7 @@ class ResolvedSpace(Space):
 
     def grid_points(self) -> tuple[dict[str, Value], ...]:
         """The default point, then the others in the order of the file, the last parameter fastest."""
-        product = itertools.product(*(drawn.choice or () for drawn in self.parameters.values()))
+        product = itertools.product(*(drawn.choice for drawn in self.parameters.values()))
         points = [dict(zip(self.parameters, values, strict=True)) for values in product]
         return (dict(self.defaults), *(point for point in points if point != self.defaults))
 
@@ -369,10 +397,6 @@ class ResolvedSpace(Space):
             if drawn.active(point):
                 point[path] = drawn.suggest(trial, path)
         return point
-
-    def overrides(self, point: Point) -> tuple[Override, ...]:
-        """The point as the overrides of a request."""
-        return _overrides(point, self.parts, f"space {self.name},")
 
     def bench(self, base: Request, point: Point) -> Request:
         """The bench that runs one point. `base`: of the search's request."""
@@ -395,20 +419,19 @@ class ResolvedSpace(Space):
 
     def identity(self) -> dict[str, Any]:
         """Everything that decides which points are proposed and how they are judged, as JSON: the study's name is its hash."""
-
-        def described(path: str, drawn: Distribution) -> dict[str, Any]:
-            numbers = [None if each is None else float(each) for each in (drawn.low, drawn.high, drawn.step)]
-            return {
+        parameters = [
+            {
                 "path": path,
-                "choices": list(drawn.choice or ()),
-                "range": [] if drawn.choice else [*numbers[:2], drawn.log, numbers[2], drawn.whole],
-                "when": {parent: list(values) for parent, values in drawn.when.items()},
+                "choices": list(drawn.choice),
+                "range": drawn.span,
+                "when": {k: [*v] for k, v in drawn.when.items()},
             }
-
+            for path, drawn in self.parameters.items()
+        ]
         return {
             "method": self.method,
             "mode": self.mode,
-            "parameters": [described(path, drawn) for path, drawn in self.parameters.items()],
+            "parameters": parameters,
             "defaults": dict(self.defaults),
             "metrics": [self.metric] if self.metric else [],
             "directions": ["maximize"],
@@ -435,206 +458,77 @@ def requested_space(request: TuneRequest) -> ResolvedSpace:
             f"--space {named}: the space {space.name} is for the method {space.method}, and not for {method}; tune "
             f"{space.method}, or name a space for {method}."
         )
-    own = named.endswith(YAML) and named_path(named).is_file()
-    return resolve_space(space, request, Places(Path(named)) if own else None)
+    return resolve_space(space, request)
 
 
-def resolve_space(space: Space, request: TuneRequest, places: Callable[..., str] | None = None) -> ResolvedSpace:
-    """`space` under the preset and the other fields of a request. `places`: of the space's file.
+def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
+    """`space` under the preset and the other fields of a request.
 
     Without `mode` it is a search where the file has one, and the grid with `sampler` 'grid'. A grid is run in order and
     without racing unless a sampler or a rule is asked for; another sampler draws from the grid's values.
-    Raises UserError for what is wrong in what is explored, for an unknown word and for fields that exclude each other.
+    Raises UserError for an unknown word and for fields that exclude each other.
     """
     sampler, preset = request.sampler, request.preset or space.default_preset
     if space.presets and preset not in space.presets:
         raise unknown("preset", preset, space.presets, f"--preset of space {space.name}")
-    for what, known in {"sampler": SAMPLERS, "racing": RACINGS, "mode": OTHER, "metric": METRICS}.items():
+    for what, known in {"sampler": SAMPLERS, "racing": RACINGS, "mode": MODES, "metric": METRICS}.items():
         if (word := getattr(request, what)) is not None and word not in known:
             raise unknown(what, word, known, f"--{what}")
     shown, changes = space.under(preset), space.presets.get(preset)
     mode = request.mode or ("grid" if shown.grid and (sampler == "grid" or not shown.search) else "search")
     chosen = sampler or ("grid" if mode == "grid" else shown.sampler)
-
-    def place(*loc: int | str) -> str:
-        loc = space.said_at(preset, *loc)
-        return places(*loc) if places else f"space {space.name}, key {'.'.join(map(str, loc))}"
-
-    try:
-        row = _row(shown)
-        parameters = _varied(shown, mode, row)
-        defaults, fixed = _defaults(space, shown, mode, parameters)
-    except MisplacedError as error:
-        raise UserError(f"{place(*error.loc)}: {str(error).removesuffix('.')}.") from None
     if sampler == "grid" and mode == "search":
         fix = "take --grid" if shown.grid else "list values under grid in the space"
         raise UserError(f"--sampler grid: a search draws its points, and has no list of them; {fix}.")
+    parameters, defaults = shown.explored(mode)
     if not parameters:
-        fix = f"take --{OTHER[mode]}"
+        fix = f"take --{'search' if mode == 'grid' else 'grid'}"
         raise UserError(f"--{mode}: the space {space.name} has no {mode} under preset {preset}; {fix}.")
     if request.trials is not None and chosen == "grid":
         raise UserError("--trials: a grid ends by itself; leave it out, or draw from the grid with --sampler random.")
-    origins = {key: place(key) for key in ("tasks", "sizes", "subsets") if getattr(shown, key)}
-    if changes or request.preset is None:
-        key = "table_preset" if changes and changes.table_preset else "presets" if changes else "default_preset"
-        origins["preset"] = place(key, *[preset] * (key == "presets"))
-    shared = zip(shown.set, overrides_of(shown.set), strict=True)
+    place = f"space {space.name}, preset {preset}, key {{}}".format
+    rows = load_table(shown.table, place("table")).rows
+    row = shown.row or next((row.name for row in rows if row.method == shown.method and not row.pre_train), "")
+    fixed = shown.overrides({path: value for path, value in shown.defaults.items() if path not in parameters})
     explored: dict[str, Any] = {
         "preset": preset,
         "table_preset": (changes and changes.table_preset) or preset,
         "mode": mode,
-        "row": row.name if row else "",
+        "row": row,
         "parameters": parameters,
-        "shared": tuple(replace(each, origin=place("set", key), in_file=True) for key, each in shared),
+        "shared": tuple(
+            replace(each, origin=place(f"set.{each.key}"), in_file=True) for each in overrides_of(shown.set)
+        ),
         "fixed": tuple(each for each in fixed if each.key not in shown.set),
-        "origins": origins,
+        "origins": {key: place(key) for key in ("tasks", "sizes", "subsets") if getattr(shown, key)},
         "defaults": defaults,
         "metric": request.metric or shown.metric,
         "trials": request.trials or shown.trials,
         "sampler": chosen,
         "racing": request.racing or ("none" if mode == "grid" else shown.racing),
     }
+    explored["origins"] |= {"methods": place("row")} if shown.row else {}
+    explored["origins"] |= {"preset": place("table_preset")} if changes or request.preset is None else {}
     resolved = ResolvedSpace.model_construct(**dict(shown) | explored)
     return resolved.model_copy(update={"trials": len(resolved.grid_points())}) if chosen == "grid" else resolved
-
-
-def _overrides(point: Point, parts: tuple[str, ...], origin: str) -> tuple[Override, ...]:
-    named = [(tunable_at(path, parts), value) for path, value in point.items()]
-    return tuple(Override((each.owner, each.name), value, origin=origin) for each, value in named)
-
-
-# ----------------------------------------------------------------------------------- what is varied, and by default
-
-
-def _row(shown: Space) -> Row | None:
-    """The row of the space's table that is tuned: the one that is named, or the first one of the method. Raises MisplacedError."""
-    with placed("table"):
-        rows = load_table(shown.table).rows
-    if not shown.row:
-        return next((row for row in rows if row.method == shown.method and not row.pre_train), None)
-    with placed("row"):
-        chosen = next((row for row in rows if row.name == shown.row), None)
-        if chosen is None:
-            raise unknown("row", shown.row, [row.name for row in rows])
-        if not set(shown.parts) <= {*chosen.parts, "ft"}:
-            raise ValueError(f"the row {shown.row} trains {' and '.join(chosen.parts)}, and not {shown.method}")
-    return chosen
-
-
-def _varied(shown: Space, mode: Mode, row: Row | None) -> dict[str, Distribution]:
-    """What a mode varies, by path and parents before children. Raises MisplacedError for what cannot be varied."""
-    found: dict[str, Distribution] = {}
-    for key, drawn in getattr(shown, mode).items():
-        with placed(mode, key):
-            tunable = tunable_at(key, shown.parts)
-            if tunable.path in found:
-                raise ValueError(f"{tunable.path} is given twice; keep one")
-            _check_effect(tunable, found, row, shown)
-            if mode == "grid" and (drawn.choice is None or drawn.when):
-                raise ValueError("a grid takes a list of values; write the values out, or move it to search")
-            found[tunable.path] = tunable.read(drawn)
-    points = math.prod(len(drawn.choice or ()) for drawn in found.values())
-    if mode == "grid" and points > MOST_POINTS:
-        most = f"{MOST_POINTS:,} is the most; take fewer values, or search"
-        raise MisplacedError([mode], f"has {points:,} points, and {most}")
-    for path, drawn in found.items():
-        when = {}
-        for key, values in drawn.when.items():
-            with placed(mode, path, "when", key):
-                parent = tunable_at(key, shown.parts)
-                if parent.path not in found:
-                    raise ValueError(f"{parent.path} is not in search; add it there, or leave the condition out")
-                read, choice = parent.read(Distribution(choice=values)), found[parent.path]
-                when[parent.path] = read.choice or ()
-                if never := [value for value in when[parent.path] if not choice.holds(value)]:
-                    raise ValueError(f"{parent.path} is never {never[0]!r}; it is {choice.described()}")
-        found[path] = drawn.model_copy(update={"when": when})
-    ordered: dict[str, Distribution] = {}
-    while waiting := {path: drawn for path, drawn in found.items() if path not in ordered}:
-        ready = next((path for path, drawn in waiting.items() if drawn.when.keys() <= ordered.keys()), None)
-        if ready is None:
-            path, drawn = next(iter(waiting.items()))
-            parents = ", ".join(drawn.when)
-            raise MisplacedError([mode, path, "when"], f"{path} depends on itself through {parents}")
-        ordered[ready] = found[ready]
-    return ordered
-
-
-def _check_effect(tunable: Tunable, before: Mapping[str, Distribution], row: Row | None, shown: Space) -> None:
-    """Raises ValueError for a path that changes nothing here, or whose value another one replaces."""
-    owner, name = tunable.owner, tunable.name
-    other = f"{owner}.{_partner(name)}"
-    if other in before:
-        raise ValueError(f"{tunable.path} replaces {other}, which is varied too; keep one")
-    if owner in METHODS:
-        if row and any(key in row.set for key in (f"{owner}.{name}", *[name] * (owner == row.parts[0]))):
-            raise ValueError(f"the row {row.name} of table {shown.table} sets {name} itself; leave it out")
-        return
-    parts = (row.method if row else shown.method).split("+")
-    trains = {
-        "fine_tune": True,
-        "post_train": any(not METHODS[part].labelled for part in parts if part in METHODS),
-        "pre_train": bool(row and row.pre_train),
-    }
-    if not trains[owner]:
-        raise ValueError(f"{row.name if row else shown.method} has no {owner}; leave it out")
-
-
-def _partner(name: str) -> str:
-    """The other field of an exclusive pair, such as steps of epochs; '' where there is none."""
-    return next((other for pair in EXCLUSIVE if name in pair for other in pair if other != name), "")
-
-
-def _defaults(
-    space: Space, shown: Space, mode: Mode, parameters: Mapping[str, Distribution]
-) -> tuple[dict[str, Value], tuple[Override, ...]]:
-    """The default point, a value for each parameter that is active in it, and the values of what only the other mode varies. Raises MisplacedError
-    for a value of what no preset varies, and for one that the search does not draw."""
-    if not (shown.grid or shown.search):
-        raise MisplacedError(["search"], "there is neither a grid nor a search; give one of them")
-    elsewhere = {key for each in space.presets.values() for key in (*each.grid, *each.search)}
-    others, given, fixed = set[str](), dict[str, Value](), dict[str, Value]()
-    for key in getattr(shown, OTHER[mode]):
-        with placed(OTHER[mode], key):
-            others.add(tunable_at(key, shown.parts).path)
-    for key, value in shown.defaults.items():
-        with placed("defaults", key):
-            tunable = tunable_at(key, shown.parts)
-            path, read = tunable.path, tunable.value(value)
-            if {key, path}.isdisjoint({*parameters, *others, *elsewhere}):
-                raise ValueError("neither grid nor search varies it; vary it, or leave it out")
-            if drawn := parameters.get(path):
-                given[path] = read
-                if mode == "search" and not drawn.holds(read):
-                    raise ValueError(f"{read!r} is outside of the search: {drawn.described()}")
-            elif path in others:
-                fixed[path] = read
-    point: dict[str, Value] = {}
-    for path, drawn in parameters.items():
-        if drawn.active(point):
-            if path not in given:
-                raise MisplacedError([mode, path], f"has no default; add {path} to defaults")
-            point[path] = given[path]
-    return point, _overrides(fixed, space.parts, f"space {space.name}, key defaults,")  # unless `set` says it
 
 
 # ------------------------------------------------------------------------------------------------- against a request
 
 
-def check_overrides(overrides: Iterable[Override], space: ResolvedSpace) -> None:
-    """Raises UserError for an override of what the space varies, which every point would replace, and of the other field of
-    an exclusive pair, such as steps where the space varies epochs."""
-    keys = {each.key for each in _overrides(dict.fromkeys(space.parameters, 0), space.parts, "")}
-    for override in overrides:
-        key, group, name = override.key, override.path[0], ".".join(override.path[1:])
-        what = f"{override.place}: the {space.mode} of {space.name} varies"
-        for phase in PHASES[:2] if group == "optim" else (group,):
-            if f"{phase}.{name}" in keys:
-                raise UserError(f"{what} {key} itself; leave one of them out.")
-            if (other := f"{phase}.{_partner(name)}") in keys:
-                raise UserError(
-                    f"{what} {other}, which replaces {name}; leave {key} out, or tune over a space of your own without {other}."
-                )
+def check_varied(space: ResolvedSpace, rows: Iterable[ResolvedRow], overrides: Sequence[Override]) -> None:
+    """Raises UserError for a parameter that a tuned row does not read or sets itself, and for one of the `overrides` of all points that every
+    point would replace. One of an exclusive pair, such as steps, replaces the other."""
+    varied = space.overrides(dict.fromkeys(space.parameters, 0))
+    for row, each in itertools.product(rows, varied):
+        sets = each.key in replaced(row.own.own_values)
+        if sets or each.group not in row.groups:
+            why = "sets it itself" if sets else "does not read it"
+            raise UserError(f"space {space.name}, {space.mode} {each.key}: the row {row.own.name} {why}; leave it out.")
+        for other in overrides:
+            if each.key in replaced(other.keys):
+                what = f"the {space.mode} of {space.name} varies {each.key} itself"
+                raise UserError(f"{other.place}: {what}; leave one of them out.")
 
 
 def check_metric(resolved: ResolvedSpace, tasks: Mapping[str, Task], request: TuneRequest) -> None:

@@ -54,7 +54,7 @@ def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> list[str]:
         for phase, name in itertools.product(phases_of(resolved.rows), BUDGET):
             values: dict[str, list[str]] = {}
             for row in (row for row in rows if phase in phases_of((row,))):
-                value = getattr(getattr(row.under.recipe, phase), name)
+                value = row.under.values.get(f"{phase}.{name}")
                 values.setdefault("unset" if value is None else format_value(value), []).append(row.own.name)
             if len(values) > 1:
                 each = "; ".join(f"{value} for {listed(names)}" for value, names in values.items())

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from harness.methods import METHODS
 from harness.paths import without_folders
+from harness.planning.recipe import group_of
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ENCODER, ResolvedRow, UnderEncoder
+from harness.planning.row import ResolvedRow, UnderEncoder
 from harness.planning.values import TASK_RECIPES, Use
 from harness.tasks.protocols import protocol_named
 from harness.views.view import Table, View
@@ -91,7 +92,7 @@ def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[Setti
     parts = dict.fromkeys(part for row in resolved.trained_rows for part in row.parts)
     for part in parts:
         values = {
-            **under.hyperparameters.get(part, {}),
+            **group_of(under.values, part),
             **({"source": source} if (source := METHODS[part].file) else {}),
         }
         yield from (Setting(f"{part}.{name}", value_text(value), "S" * letters) for name, value in values.items())
@@ -166,11 +167,9 @@ def _of_row(row: ResolvedRow) -> Iterator[Setting]:
     """What a row has of its own, and what is set for it alone."""
     own: dict[str, Any] = {}
     if not row.configuration_of:
-        own |= row.recipe.values | {key: value for key, value in row.set.items() if key.startswith(ENCODER)}
+        own |= row.recipe.values | {key: value for key, value in row.set.items() if key.startswith("encoder.")}
         own |= {f"augment.{key}": value for key, value in row.augment or () if value is not None}
         own |= row.model_dump(include={"pre_train_fraction", "pre_train_step", "unlabelled"}, exclude_none=True)
     yield from (Setting(f"{row.own.name}:{key}", value_text(value)) for key, value in own.items())
-    shared = {each.key: each.value for each in row.overrides if not each.row}
-    alone = {key: value for key, value in row.overridden.items() if shared.get(key) != value} | row.tuned
-    for key, value in alone.items():
+    for key, value in row.alone.items():
         yield Setting(f"{row.own.name}:{key}", value_text(value), "", "this row alone")

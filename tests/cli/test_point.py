@@ -256,8 +256,8 @@ def test_a_value_is_read_back_as_it_was_written(value: bool | float | str) -> No
 def test_a_points_file_is_read_back_as_it_was_written() -> None:
     best()
     point = load_point(Path("best.yaml"))
-    expected = {("cmlm", "alpha"): 0.3, ("cmlm", "p_c"): 0.5, ("fine_tune", "lr"): 7e-4}
+    expected = {"cmlm.alpha": 0.3, "cmlm.p_c": 0.5, "fine_tune.lr": 7e-4}
     assert settings(point, Places(Path("best.yaml")), "CMLM") == tuple(
-        Override(path, value, row="CMLM") for path, value in expected.items()
+        Override(key, value, row="CMLM") for key, value in expected.items()
     )
     assert point.chosen["dev"] == {"mean": 0.61, "spread": 0.02}

@@ -14,7 +14,7 @@ from requested import first_starts, located, request, resolve_table
 from views.runs import filled
 
 from harness.methods import definition_of
-from harness.planning.recipe import updates_between
+from harness.planning.recipe import patched, updates_between
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
 from harness.planning.runs import Plan, make_plan
@@ -82,25 +82,22 @@ def holds(optim: Optim, name: str, value: Any, size: int, rows: int) -> bool:
     return bool(getattr(optim, name) == value)
 
 
-def named_of_rows(r: ResolvedTable, row: Row, task: str, points: Mapping[str, Any], phase: str) -> list[dict[str, Any]]:
-    """What a caption says that a row sets of a phase: the points of its grid, one of which it takes, or its own recipe."""
-    if row.title not in points:
-        return [row.recipe.under(phase)]
-    of_task = next(found for tasks, found in points[row.title].items() if task in tasks)
-    return [{key.partition(".")[2]: v for key, v in point.items() if key.startswith(f"{phase}.")} for point in of_task]
+def named_of_rows(row: Row, task: str, points: Mapping[str, Any], phase: str) -> list[dict[str, Any]]:
+    """What a caption says that a row sets of a phase: the points of its grid, one of which it takes, or its own recipe; and what its method says."""
+    zero = {f"{phase}.steps": 0} if row.set.get("zero_shot") else {}
+    of_task = next((found for tasks, found in points.get(row.title, {}).items() if task in tasks), [row.recipe.values])
+    return [{key: v for key, v in {**each, **zero}.items() if key.startswith(f"{phase}.")} for each in of_task]
 
 
 @pytest.mark.parametrize(("table", "preset", "more"), [*cases()])
-def test_what_a_caption_names_is_what_the_stages_hold(table: str, preset: str, more: dict[str, Any]) -> None:
+def test_a_caption_names_what_the_stages_hold_and_nothing_else(table: str, preset: str, more: dict[str, Any]) -> None:
     plan = planned(table, preset, more)
     r, rows = plan.resolved, {row.name: row for row in plan.resolved.rows}
     (under,) = r.encoders
     values, points = {use.path: use.value for use in r.uses[under.name]}, grid_points(r, under)
-    recipes = {
-        use.path: (use.value, use.tasks) for use in r.uses[under.name] if use.path.startswith(("recipe.", TASK_RECIPES))
-    }
+    recipes = {use.path: use for use in r.uses[under.name] if use.path.startswith(("recipe.", TASK_RECIPES))}
     held: set[tuple[str, str]] = set()
-    taken: dict[tuple[str, str, str], set[int]] = {}
+    taken: dict[tuple[str, str], set[int]] = {}
     seen: set[tuple[Any, ...]] = set()
     for run in plan.runs:
         row = rows[run.row]
@@ -113,44 +110,38 @@ def test_what_a_caption_names_is_what_the_stages_hold(table: str, preset: str, m
             if not phase or place in seen or (phase == "fine_tune" and stage is not run.stage):
                 continue
             seen.add(place)
-            of_table = {
-                p.rpartition(".")[2]: (p, v)
-                for p, (v, tasks) in recipes.items()
-                if f"{phase}." in p and run.task in tasks
+            paths = {
+                ".".join(p.split(".")[-2:]): p for p, u in recipes.items() if f"{phase}." in p and run.task in u.tasks
             }
-            agreeing = []
-            for index, named in enumerate(named_of_rows(r, row, run.task, points, phase)):
-                own = named | ({"steps": 0} if row.set.get("zero_shot") else {})  # as the row's method says
-                steps = {"epochs", "steps"} & own.keys()
-                warmup = {"warmup", "warmup_steps"} & own.keys()
-                gone = {*own, *({"epochs", "steps"} if steps else ()), *({"warmup", "warmup_steps"} if warmup else ())}
-                general = {name: value for name, (_, value) in of_table.items() if name not in gone}
-                least = {"min_steps", "epochs"} <= general.keys()
-                wrong = [
-                    name
-                    for name, value in {**general, **own}.items()
-                    if not holds(stage.optim, name, value, run.size, count) and not (least and name == "epochs")
-                ]
-                if not wrong:
+            general, agreeing = {key: recipes[path].value for key, path in paths.items()}, []
+            for index, own in enumerate(named_of_rows(row, run.task, points, phase)):
+                named = patched(general, own)
+                least = {f"{phase}.min_steps", f"{phase}.epochs"} <= named.keys()
+                names = {
+                    key.partition(".")[2]: v for key, v in named.items() if not (least and key.endswith(".epochs"))
+                }
+                if all(holds(stage.optim, name, value, run.size, count) for name, value in names.items()):
                     agreeing.append(index)
-                    held |= {(of_table[name][0], run.task) for name in general}
+                    held |= {(paths[key], run.task) for key in named.keys() & general.keys() - own.keys()}
             assert agreeing, f"{run.row} on {run.task}: the caption names no recipe that is {stage.optim}"
             if phase == "fine_tune" and row.title in points:
-                taken.setdefault((row.title, run.task, phase), set()).update(agreeing)
+                taken.setdefault((row.title, run.task), set()).update(agreeing)
         check_text(r, row, run, values)
-    for of_row in points.values():
-        assert all(len(of_task) <= values.get("draws", len(of_task)) for of_task in of_row.values())
+    assert all(len(each) <= values.get("draws", len(each)) for of_row in points.values() for each in of_row.values())
     done = {run.task for run in plan.runs}
-    assert held == {(path, task) for path, (_, tasks) in recipes.items() for task in tasks if task in done}
-    for (title, task, phase), indices in taken.items():
-        assert len(indices) == len(named_of_rows(r, next(x for x in r.rows if x.title == title), task, points, phase))
+    assert held == {(path, task) for path, use in recipes.items() for task in use.tasks if task in done}
+    for (title, task), indices in taken.items():
+        row = next(row for row in r.rows if row.title == title)
+        assert len(indices) == len(named_of_rows(row, task, points, "fine_tune"))
     if plan.runs:
         assert {run.seed for run in plan.runs} == set(values["seeds"])
         assert {run.size for run in plan.runs} == set(values["sizes"])
-        assert max(len({run.subset for run in plan.runs if run.size == size}) for size in r.sizes) in (
-            1,
-            values["subsets"],
-        )
+        subsets = max(len({run.subset for run in plan.runs if run.size == size}) for size in r.sizes)
+        assert subsets in (1, values["subsets"])
+    if r.table.origin:
+        assert all(use.letter or use.changed for use in r.uses[under.name])
+        names_of_settings = {setting.key.rpartition(".")[2] for setting in settings_of(r)}
+        assert {path.rpartition(".")[2] for path in values} - names_of_settings <= {"grids"}
 
 
 def check_text(r: ResolvedTable, row: Row, run: Run, values: Mapping[str, Any]) -> None:
@@ -158,8 +149,7 @@ def check_text(r: ResolvedTable, row: Row, run: Run, values: Mapping[str, Any]) 
     stage = run.stage
     assert stage.encoder.name in (r.encoder, "") or stage.encoder.name.startswith(values["encoder"])
     for name in ("relative_buckets", "relative_distance"):
-        expected = row.encoder_settings.get(name, values.get(f"encoder.{name}"))
-        buckets = row.encoder_settings.get("relative_buckets", values.get("encoder.relative_buckets"))
+        expected, buckets = ((values | row.set).get(f"encoder.{key}") for key in (name, "relative_buckets"))
         if expected is not None and (buckets or name == "relative_buckets"):
             assert getattr(stage.encoder, name) == expected
     assert stage.data.max_length == values["max_length"]
@@ -177,16 +167,6 @@ def check_corpus(r: ResolvedTable, row: Row, stage: Stage, values: Mapping[str, 
     assert stage.data.blocks == values["pre_train.blocks"]
     assert stage.data.max_length == values["pre_train.max_length"]
     assert stage.seed == values["pre_train.seed"]
-
-
-@pytest.mark.parametrize(("table", "preset", "more"), [*cases()])
-def test_a_caption_says_all_that_is_used(table: str, preset: str, more: dict[str, Any]) -> None:
-    r = narrowed(table, preset, more)
-    if r.table.origin:
-        assert all(use.letter or use.changed for use in r.uses[r.encoders[0].name])
-        settings = settings_of(r)
-        names = {setting.key.rpartition(".")[2] for setting in settings}
-        assert {use.path.rpartition(".")[2] for use in r.uses[r.encoders[0].name]} - names <= {"grids"}
 
 
 def text_of(table: str, preset: str = "paper", **more: Any) -> str:

@@ -6,31 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from requested import SMALL
+from requested import UNREAD, resolve_table
 
-from harness.encoders import Located
 from harness.errors import UserError
 from harness.planning.overrides import unreached
-from harness.planning.request import Override, Request, parse_override
-from harness.planning.resolve import resolve
+from harness.planning.request import parse_override
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import load_table
 from harness.planning.task_reader import Translation
-from harness.specs import Encoder, Run
+from harness.specs import Run
 from harness.tasks.sources import open_source
 
 
-def resolved(table: str, preset: str, *overrides: tuple[str, Any], **fields: Any) -> ResolvedTable:
-    given = tuple(Override(tuple(key.split(".")), value, "--set") for key, value in overrides)
-    return resolve(load_table(table), Request(preset=preset, overrides=given, **fields))
+def resolved(table: str, preset: str, *texts: str, **fields: Any) -> ResolvedTable:
+    return resolve_table(load_table(table), preset, set=texts, **fields)
 
 
 def plan_of(table: ResolvedTable, data: Path | None = None, read: bool = False) -> Plan:
-    source = open_source(data) if read else None
-    return make_plan(
-        table, source, Located(Encoder("7" * 32, table.encoder), None, SMALL, None), translation=Translation()
-    )
+    return make_plan(table, open_source(data) if read else None, UNREAD, translation=Translation())
 
 
 def updates(runs: tuple[Run, ...], row: str, phase: str) -> set[int]:
@@ -70,49 +64,35 @@ presets:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("text", "row", "key"),
     [
-        ("fine_tune.lr", 3e-5, ["--set fine_tune.lr=3e-5 has no effect on large, which sets fine_tune.lr itself"]),
-        ("optim.lr", 3e-5, ["--set optim.lr=3e-5 has no effect on large, which sets fine_tune.lr itself"]),
-        (
-            "optim.batch_size",
-            50,
-            ["--set optim.batch_size=50 has no effect on small, which sets fine_tune.batch_size itself"],
-        ),
-        ("fine_tune.lr", 2e-5, []),
-        ("fine_tune.clip", 2.0, []),
-        ("max_length", 64, []),
+        ("fine_tune.lr=3e-5", "large", "fine_tune.lr"),
+        ("optim.lr=3e-5", "large", "fine_tune.lr"),
+        ("optim.batch_size=50", "small", "fine_tune.batch_size"),
+        ("fine_tune.lr=2e-5", "", ""),
+        ("fine_tune.clip=2.0", "", ""),
+        ("max_length=64", "", ""),
     ],
 )
-def test_rows_that_keep_a_value_of_their_own_are_named(key: str, value: float, said: list[str], tmp_path: Path) -> None:
+def test_rows_that_keep_a_value_of_their_own_are_named(text: str, row: str, key: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(TABLE)
-    override = Override(tuple(key.split(".")), value, "--set")
-    found = unreached(resolved(str(path), "quick", (key, value)), [override])
-    assert found == [f"{each}." for each in said]
-
-
-def test_what_a_table_lists_twice_is_there_once(tmp_path: Path) -> None:
-    text = TABLE
-    for listed in ("100", "1", "movies"):
-        text = text.replace(f"[{listed}]", f"[{listed}, {listed}]")
-    (tmp_path / "mine.yaml").write_text(text)
-    r = resolved(str(tmp_path / "mine.yaml"), "quick")
-    assert (r.sizes, r.seeds, r.tasks) == ((100,), (1,), ("movies",))
+    found = unreached(resolved(str(path), "quick", text), [parse_override(text, "--set")])
+    assert found == ([f"--set {text} has no effect on {row}, which sets {key} itself."] if row else [])
 
 
 @pytest.mark.parametrize("text", ["scl.lam=0.5", "post_train.lr=1e-5", "scl:fine_tune.lr=1e-5"])
 def test_a_setting_that_no_chosen_row_reads_is_told(text: str) -> None:
     override = parse_override(text, "--set")
     for methods, told in ((("ft",), [f"--set {override.text} has no effect: no chosen row reads it"]), (None, [])):
-        table = resolve(load_table("few_shot"), Request("few_shot", methods=methods, overrides=(override,)))
+        table = resolve_table("few_shot", methods=methods, set=(text,))
         assert unreached(table, [override]) == [f"{each}." for each in told]
 
 
 def test_a_row_changes_the_recipe_for_itself(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(TABLE)
-    table = resolved(str(path), "quick", ("fine_tune.epochs", 4))
+    table = resolved(str(path), "quick", "fine_tune.epochs=4")
     runs = plan_of(table).runs
     assert updates(runs, "small", "fine-tune") == {40}
     assert updates(runs, "large", "fine-tune") == {8}
@@ -121,8 +101,8 @@ def test_a_row_changes_the_recipe_for_itself(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"fine_tune.batch_size=32: has no effect, each chosen row sets fine_tune.batch_size itself"
     ):
-        resolved(str(path), "quick", ("fine_tune.batch_size", 32))
-    assert resolved(str(path), "quick", ("fine_tune.lr", 3e-5)).encoders[0].recipe.fine_tune.lr == 3e-5
+        resolved(str(path), "quick", "fine_tune.batch_size=32")
+    assert resolved(str(path), "quick", "fine_tune.lr=3e-5").encoders[0].values["fine_tune.lr"] == 3e-5
     path.write_text(TABLE.replace("batch_size: 10", "batchsize: 10"))
     with pytest.raises(UserError, match=r"line 13.*Did you mean 'batch_size'"):
         load_table(path)

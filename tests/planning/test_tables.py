@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -53,12 +54,10 @@ def test_a_table_that_gives_origins_gives_one_for_every_value() -> None:
 
 
 def test_a_value_that_is_changed_is_no_longer_the_papers() -> None:
-    table = load_table("few_shot")
-    paper = resolve_table(table, "paper")
-    theirs = by_letter(paper)
+    theirs = by_letter(change("paper"))
     assert {"recipe.fine_tune.lr", "encoder", "selection_every", "seeds"} <= theirs["P"].keys()
     assert {"recipe.fine_tune.schedule", "max_length"} <= theirs["C"].keys()
-    laptop = resolve_table(table, "laptop", set=("fine_tune.dropout=0.2",), seeds=(31,))
+    laptop = change("laptop", set=("fine_tune.dropout=0.2",), seeds=(31,))
     ours = by_letter(laptop)
     changed = {"recipe.fine_tune.lr", "recipe.fine_tune.dropout", "encoder", "seeds", "subsets"}
     assert changed <= ours[""].keys()
@@ -68,11 +67,9 @@ def test_a_value_that_is_changed_is_no_longer_the_papers() -> None:
 
 
 def test_what_no_chosen_row_uses_is_no_deviation() -> None:
-    table = load_table("few_shot")
-    alone = resolve_table(table, "paper", methods=("ft", "scl"), set=("post_train.lr=1", "cmlm.alpha=1"))
-    assert alone.comparable
-    assert alone.deviations == ()
-    assert not resolve_table(table, "paper", methods=("tapt",), set=("post_train.lr=1",)).comparable
+    alone = change("paper", methods=("ft", "scl"), set=("post_train.lr=1", "cmlm.alpha=1"))
+    assert (alone.comparable, alone.deviations) == (True, ())
+    assert not change("paper", methods=("tapt",), set=("post_train.lr=1",)).comparable
 
 
 def change(preset: str = "quick", table: str = "few_shot", **overrides: Any) -> Any:
@@ -92,7 +89,6 @@ def test_narrowing_keeps_the_comparison_and_fewer_replicates_end_it() -> None:
     assert list(own.columns) == ["cola", "stsb"]
     assert own.columns["stsb"].metric == "spearman"
     assert not own.comparable
-    assert [row.name for row in change("paper", "ablation", methods=("cmlm",)).rows][1] == "w/ SimCLR"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +103,7 @@ def test_narrowing_keeps_the_comparison_and_fewer_replicates_end_it() -> None:
         ({"set": ("optim.schedule=cosine",)}, ["'linear' or 'constant'"]),
         ({"set": ("max_len=1",)}, ["Did you mean 'max_length'?"]),
         ({"set": ("optim",)}, ["KEY=VALUE"]),
-        ({"set": ("optim=3",)}, ["needs a field"]),
+        ({"set": ("optim=3",)}, ["unknown key 'optim'", "optim.*"]),
     ],
 )
 def test_wrong_overrides_get_a_sentence(overrides: dict[str, Any], parts: list[str]) -> None:
@@ -120,8 +116,6 @@ def test_wrong_overrides_get_a_sentence(overrides: dict[str, Any], parts: list[s
     ("old", "new", "parts"),
     [
         ("    CMLM:\n", "    CMLN:\n", ["key paper.20.CMLN", "Did you mean 'CMLM'?"]),
-        ("mrpc: [0.6747", "mprc: [0.6747", ["key paper.20.FT.mprc", "Did you mean 'mrpc'?"]),
-        ("default_preset: quick", "default_preset: quack", ["key default_preset", "Did you mean 'quick'?"]),
         (
             "    batch_size: 16\n",
             "    batchsize: 16\n",
@@ -134,17 +128,7 @@ def test_wrong_overrides_get_a_sentence(overrides: dict[str, Any], parts: list[s
             "sst2, metric: pearson",
             ["key columns.sst2.metric", "choose from accuracy", "f1_macro"],
         ),
-        (
-            "mnli, metric: accuracy",
-            "mnli, metric: f1",
-            ["key columns.mnli.metric", "3 classes; choose from accuracy", "f1_macro"],
-        ),
         ("evaluation: matched", "evaluation: matchd", ["key columns.mnli.evaluation", "Did you mean 'matched'?"]),
-        (
-            "accuracy, evaluation: matched, title: MNLI,",
-            "accuracy, title: MNLI,",
-            ["key columns.mnli", "unknown evaluation 'test'", "Known: matched, mismatched"],
-        ),
         (
             "  recipe.*.schedule: C",
             "  recipe.*.scedule: C",
@@ -185,42 +169,40 @@ def test_warm_up_in_updates_becomes_the_fraction_that_the_loop_reads_as_so_many(
             assert math.ceil(fraction_of(updates, steps) * steps) == min(updates, steps)
 
 
-@pytest.mark.parametrize("metric", sorted(METRICS))
-@pytest.mark.parametrize("task", sorted(TASKS))
-def test_a_column_takes_a_metric_exactly_when_the_metric_scores_the_tasks_predictions(metric: str, task: str) -> None:
+def test_a_column_takes_a_metric_exactly_when_the_metric_scores_the_tasks_predictions() -> None:
     """What a table may say is what the training loop can compute on dev."""
-    known = TASKS[task]
-    column = Column(task=task, metric=metric, evaluation=known.evaluations[0], title=task)
-    gold = np.arange(12) % known.kind.outputs if known.classes else np.arange(12) / 2
-    logits = np.random.default_rng(0).normal(size=(12, known.kind.outputs))
-    predicted = answers(["x"] * 12, [["x"], []] * 6) if known.spans else Predictions({"logits": logits}, gold)
-    try:
-        score(metric, predicted)
-    except ValueError:
-        with pytest.raises(MisplacedError, match=f"'{metric}' does not apply to task {task}"):
+    gold, draw = np.arange(12), np.random.default_rng(0)
+    for known, metric in itertools.product(TASKS.values(), METRICS):
+        column = Column(task=known.name, metric=metric, evaluation=known.evaluations[0], title="")
+        logits, outputs = draw.normal(size=(12, known.kind.outputs)), known.kind.outputs
+        predicted = Predictions({"logits": logits}, gold % outputs if known.classes else gold / 2)
+        try:
+            score(metric, answers(["x"] * 12, [["x"], []] * 6) if known.spans else predicted)
+        except ValueError:
+            with pytest.raises(MisplacedError, match=f"'{metric}' does not apply to task {known.name}"):
+                column.check(known)
+        else:
             column.check(known)
-    else:
-        column.check(known)
 
 
 def test_a_column_of_a_users_task_is_checked_when_the_task_is_known(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "benchmarks" / "few_shot.yaml").read_text()
-    own = text.replace("task: sst2, metric: accuracy", "task: mine, metric: f1").replace(
-        "tasks: [cola, sst2", "tasks: [cola, mine"
+    for old, new in (
+        ("task: sst2, metric: accuracy", "task: mine, metric: f1"),
+        ("tasks: [cola, sst2", "tasks: [cola, mine"),
+        ("tasks: [sst2]", "tasks: [mine]"),
+    ):
+        text = text.replace(old, new)
+    (tmp_path / "own.yaml").write_text(text)
+    table, mine = (
+        load_table(tmp_path / "own.yaml"),
+        Task("mine", "Mine", ("text",), ("a", "b", "c"), ("accuracy",), own=True),
     )
-    path = tmp_path / "own.yaml"
-    path.write_text(own.replace("tasks: [sst2]", "tasks: [mine]"))
-    table = load_table(path)
-    classes = ("a", "b", "c")
-    mine = Task("mine", "Mine", ("text",), classes, ("accuracy",), own=True)
     with pytest.raises(UserError, match=r"table few_shot, key columns\.sst2\.metric: metric 'f1' does not apply"):
         resolve_table(table, "paper", {"mine": mine}, tasks=("mine",))
-    two = replace(mine, classes=classes[:2])
+    two = replace(mine, classes=("a", "b"))
     assert resolve_table(table, "paper", {"mine": two}, tasks=("mine",)).selection_metric("mine") == "f1"
-    with pytest.raises(
-        UserError,
-        match=r"key columns\.sst2\.task: unknown task 'mine'\. .*the YAML file of a task of your own in --tasks\.",
-    ):
+    with pytest.raises(UserError, match=r"key columns\.sst2\.task: unknown task 'mine'\. .*of your own in --tasks\."):
         resolve_table(table, "paper", TASKS, tasks=("mine",))
 
 

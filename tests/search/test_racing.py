@@ -27,121 +27,84 @@ def replicates_of(subsets: int, seeds: int) -> list[tuple[int, int]]:
 
 
 designs = st.tuples(st.integers(1, 6), st.integers(1, 4)).map(lambda pair: replicates_of(*pair))
-looked_at = designs.filter(looks)
 
 
 @st.composite
 def looked(draw: st.DrawFn) -> tuple[list[float], list[float], list[tuple[int, int]]]:
     """(candidate up to a look, incumbent, replicates); scores are correct answers of 256: they tie, and are exact in binary."""
-    replicates = draw(looked_at)
-    done = draw(st.sampled_from(looks(replicates)))
-    scores = st.integers(110, 220).map(lambda correct: correct / 256)
-    size = len(replicates)
-    return (
-        draw(st.lists(scores, min_size=done, max_size=done)),
-        draw(st.lists(scores, min_size=size, max_size=size)),
-        replicates,
-    )
+    replicates = draw(designs.filter(looks))
+    done, scores = draw(st.sampled_from(looks(replicates))), st.integers(110, 220).map(lambda correct: correct / 256)
+    ours, theirs = (draw(st.lists(scores, min_size=n, max_size=n)) for n in (done, len(replicates)))
+    return ours, theirs, replicates
 
 
-class TestLooks:
-    @pytest.mark.parametrize(
-        ("subsets", "seeds", "expected"),
-        [
-            (5, 3, (3, 4, 5, 10)),
-            (5, 1, (3, 4)),
-            (3, 2, (3,)),
-            (3, 3, (3, 6)),
-            (2, 3, (2, 4)),
-            (2, 2, (2,)),
-            (1, 5, (3, 4)),
-            (3, 1, ()),
-            (1, 3, ()),
-            (2, 1, ()),
-            (1, 1, ()),
-        ],
-    )
-    def test_are_where_clusters_are_alike(self, subsets: int, seeds: int, expected: tuple[int, ...]) -> None:
-        assert looks(replicates_of(subsets, seeds)) == expected
-
-    @given(designs)
-    def test_never_at_the_end_and_only_there_is_anything_tested(self, replicates: list[tuple[int, int]]) -> None:
-        found = looks(replicates)
-        assert list(found) == sorted(set(found))
-        assert all(2 <= done < len(replicates) for done in found)
-        for done in range(1, len(replicates) + 1):
-            assert not paired([0.0] * done, [1.0] * len(replicates), replicates) or done in found
+@pytest.mark.parametrize(
+    ("subsets", "seeds", "expected"),
+    [(5, 3, (3, 4, 5, 10)), (5, 1, (3, 4)), (3, 3, (3, 6)), (2, 3, (2, 4)), (1, 5, (3, 4)), (3, 1, ()), (2, 1, ())],
+)
+def test_it_looks_where_clusters_are_alike(subsets: int, seeds: int, expected: tuple[int, ...]) -> None:
+    assert looks(replicates_of(subsets, seeds)) == expected
 
 
-class TestPaired:
-    def test_says_the_numbers(self) -> None:
-        sentence = racing.paired([0.70, 0.72, 0.71], [0.80, 0.81, 0.82] * 2, replicates_of(3, 2), "trial 4")
-        assert sentence == "paired t -17.3 over 3 subsets against trial 4 (limit -2.9): 10.0 points worse"
+@given(designs)
+def test_it_looks_never_at_the_end_and_tests_only_there(replicates: list[tuple[int, int]]) -> None:
+    found = looks(replicates)
+    assert list(found) == sorted(set(found))
+    assert all(2 <= done < len(replicates) for done in found)
+    for done in range(1, len(replicates) + 1):
+        assert not paired([0.0] * done, [1.0] * len(replicates), replicates) or done in found
 
-    @given(looked())
-    def test_is_the_paired_t_test_of_one_seed_or_one_subset(self, case: Any) -> None:
-        candidate, incumbent, replicates = case
-        ours, theirs = candidate, incumbent[: len(candidate)]
-        several = len({s for s, _ in replicates}) > 1 and len({r for _, r in replicates[: len(ours)]}) > 1
-        if several or np.std(np.subtract(ours, theirs)) < 1e-9:
-            return
-        expected = ttest_rel(ours, theirs, alternative="less").pvalue < ERROR_RATE / len(looks(replicates))
+
+def test_it_says_the_numbers() -> None:
+    sentence = racing.paired([0.70, 0.72, 0.71], [0.80, 0.81, 0.82] * 2, replicates_of(3, 2), "trial 4")
+    assert sentence == "paired t -17.3 over 3 subsets against trial 4 (limit -2.9): 10.0 points worse"
+
+
+@given(looked())
+def test_it_is_the_paired_t_test_of_one_seed_or_one_subset_and_else_crossed(case: Any) -> None:
+    """Against scipy's, and the mean squares as loops."""
+    candidate, incumbent, replicates = case
+    done, share = len(candidate), ERROR_RATE / len(looks(replicates))
+    subsets, seeds = ({place[k] for place in replicates[:done]} for k in (0, 1))
+    d = {place: c - i for place, c, i in zip(replicates, candidate, incumbent, strict=False)}
+    if np.std([*d.values()]) < 1e-9:
+        return
+    if len(subsets) == 1 or len(seeds) == 1:
+        expected = ttest_rel(candidate, incumbent[:done], alternative="less").pvalue < share
+        assert paired(candidate, incumbent, replicates) == expected
+        return
+    mean = sum(d.values()) / done
+    by_subset = [np.mean([d[s, r] for r in seeds]) for s in subsets]
+    by_seed = [np.mean([d[s, r] for s in subsets]) for r in seeds]
+    of_subset = len(seeds) * sum((each - mean) ** 2 for each in by_subset) / (len(subsets) - 1)
+    of_seed = len(subsets) * sum((each - mean) ** 2 for each in by_seed) / (len(seeds) - 1)
+    if of_subset + of_seed < 1e-9:
+        return
+    squares = ((of_subset, len(subsets) - 1), (of_seed, len(seeds) - 1))
+    limit = math.sqrt(sum(square * student.ppf(share, degrees) ** 2 for square, degrees in squares) / done)
+    assert paired(candidate, incumbent, replicates) == (mean < -limit)
+
+
+@pytest.mark.parametrize(("subsets", "seeds", "drop"), [(3, 2, True), (1, 5, True), (2, 2, False)])
+def test_ties(subsets: int, seeds: int, drop: bool) -> None:
+    """0.1 + 0.2 - 0.3 and the like are not a spread; two equal differences are no evidence."""
+    replicates = replicates_of(subsets, seeds)
+    incumbent = [0.1 + 0.2, 0.7, 0.9, 0.8, 0.6, 0.5][: len(replicates)]
+    for difference, expected in ((-0.1, drop), (0.0, False), (0.1, False), (-1e-12, False)):
+        candidate = [value + difference for value in incumbent[: looks(replicates)[0]]]
         assert paired(candidate, incumbent, replicates) == expected
 
-    @given(looked())
-    def test_counts_subsets_and_seeds_as_crossed(self, case: Any) -> None:
-        """Against the mean squares as loops."""
-        candidate, incumbent, replicates = case
-        done = len(candidate)
-        subsets, seeds = sorted({s for s, _ in replicates}), sorted({r for _, r in replicates[:done]})
-        if len(subsets) == 1 or len(seeds) == 1:
-            return
-        d = {place: c - i for place, c, i in zip(replicates, candidate, incumbent, strict=False)}
-        mean = sum(d.values()) / done
-        by_subset = [np.mean([d[s, r] for r in seeds]) for s in subsets]
-        by_seed = [np.mean([d[s, r] for s in subsets]) for r in seeds]
-        of_subset = len(seeds) * sum((each - mean) ** 2 for each in by_subset) / (len(subsets) - 1)
-        of_seed = len(subsets) * sum((each - mean) ** 2 for each in by_seed) / (len(seeds) - 1)
-        if of_subset + of_seed < 1e-9:
-            return
-        share = ERROR_RATE / len(looks(replicates))
-        squares = ((of_subset, len(subsets) - 1), (of_seed, len(seeds) - 1))
-        limit = math.sqrt(sum(square * student.ppf(share, degrees) ** 2 for square, degrees in squares) / done)
-        assert paired(candidate, incumbent, replicates) == (mean < -limit)
 
-    @pytest.mark.parametrize(("subsets", "seeds", "drop"), [(3, 2, True), (1, 5, True), (2, 2, False)])
-    def test_ties(self, subsets: int, seeds: int, drop: bool) -> None:
-        """0.1 + 0.2 - 0.3 and the like are not a spread; two equal differences are no evidence."""
-        replicates = replicates_of(subsets, seeds)
-        incumbent = [0.1 + 0.2, 0.7, 0.9, 0.8, 0.6, 0.5][: len(replicates)]
-        done = looks(replicates)[0]
-        for difference, expected in ((-0.1, drop), (0.0, False), (0.1, False), (-1e-12, False)):
-            candidate = [value + difference for value in incumbent[:done]]
-            assert paired(candidate, incumbent, replicates) == expected
-
-    def test_a_single_worst_value_hides_from_the_test(self) -> None:
-        replicates = replicates_of(3, 2)
-        assert not paired([0.80, 0.0, 0.81], [0.85, 0.84, 0.86] * 2, replicates)
-
-    @pytest.mark.parametrize("value", [math.nan, math.inf])
-    def test_values_are_finite(self, value: float) -> None:
-        with pytest.raises(AssertionError, match="worst value"):
-            paired([0.8, value, 0.8], [0.8] * 6, replicates_of(3, 2))
-
-
-class TestProjected:
-    @given(designs, st.integers(0, 2**32), st.data())
-    def test_is_exact_where_effects_add_up(
-        self, replicates: list[tuple[int, int]], seed: int, data: st.DataObject
-    ) -> None:
-        draw = np.random.default_rng(seed)
-        effects, own = draw.normal(size=len(replicates)), draw.normal(size=4)
-        values = (own[:, None] + effects).tolist()
-        done = data.draw(st.integers(1, len(replicates)))
-        assert projected(values[0][:done], values[1:]) == pytest.approx(float(np.mean(values[0])))
-
-    def test_without_a_complete_trial_the_running_mean(self) -> None:
-        assert projected([0.5, 0.7], []) == pytest.approx(0.6)
+@given(designs, st.integers(0, 2**32), st.data())
+def test_what_the_sampler_is_told_is_exact_where_effects_add_up(
+    replicates: list[tuple[int, int]], seed: int, data: st.DataObject
+) -> None:
+    draw = np.random.default_rng(seed)
+    effects, own = draw.normal(size=len(replicates)), draw.normal(size=4)
+    values = (own[:, None] + effects).tolist()
+    done = data.draw(st.integers(1, len(replicates)))
+    assert projected(values[0][:done], values[1:]) == pytest.approx(float(np.mean(values[0])))
+    assert projected([0.5, 0.7], []) == pytest.approx(0.6), "without a complete trial the running mean"
 
 
 def simulated(subsets: int, seeds: int, points: int, better: float = 0.0, rounded: float = 0.0) -> NDArray[np.float64]:
@@ -151,8 +114,7 @@ def simulated(subsets: int, seeds: int, points: int, better: float = 0.0, rounde
     of_all = 3 * draw.normal(size=(seeds, subsets))
     scores = of_all + draw.normal(size=(points, 1, subsets)) + draw.normal(size=(points, seeds, subsets))
     scores[0] += better
-    scores = np.round(scores / rounded) * rounded if rounded else scores
-    return scores.reshape(points, -1)
+    return (np.round(scores / rounded) * rounded if rounded else scores).reshape(points, -1)
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_each_encoder_of_several_has_its_own_values() -> None:
     """COCO-LM's Table 6 pre-trains large++ with another learning rate than base; what they share is said once."""
     names = ("new:coco-lm-base", "new:coco-lm-large++")
     r = resolve_table("coco_lm_glue", "paper", encoder=",".join(names), methods=("COCO-LM",))
-    rates = {name: each.recipe.pre_train.lr for name, each in zip(names, r.encoders, strict=True)}
+    rates = {name: each.values["pre_train.lr"] for name, each in zip(names, r.encoders, strict=True)}
     assert len({*rates.values()}) == 2
     printed = [setting.value for setting in settings_of(r) if setting.key == "pre_train.lr"]
     assert printed == [f"{value_text(rate)} with {name}" for name, rate in rates.items()]
