@@ -3,59 +3,47 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
 from requested import resolve_table
 from views.runs import filled, result
 
-from harness.planning.resolved import ResolvedTable
 from harness.views.cells import Grid
 from harness.views.cost import Cost, RunCost, costs
 
 SIZE = 20
 
 
-def resolved(**more: Any) -> ResolvedTable:
-    return resolve_table(
-        "few_shot", "paper", **{"methods": ("FT", "SCL"), "tasks": ("sst2",), "sizes": (SIZE,), **more}
+def grid(
+    subsets: tuple[int, ...], seeds: tuple[int, ...], missing: tuple[int, int] | None = None
+) -> tuple[Grid, float]:
+    """FT and SCL with random scores that are the same for both, and their mean."""
+    r = resolve_table(
+        "few_shot", "paper", methods=("FT", "SCL"), tasks=("sst2",), sizes=(SIZE,), subsets=subsets, seeds=seeds
     )
-
-
-def grid(r: ResolvedTable, test: Any, rows: tuple[str, ...] = ("FT", "SCL")) -> Grid:
-    """`test`: (subset place, seed place) -> score."""
+    draw = np.random.default_rng(3)
+    scores = {place: draw.uniform(0.6, 0.8) for place in r.replicates if place != missing}
     runs = [
-        result(r, row, SIZE, column, subset, seed, test[a, b], key="k")
-        for row in rows
-        for column in r.columns
-        for a, subset in enumerate(r.subsets)
-        for b, seed in enumerate(r.seeds)
-        if np.isfinite(test[a, b])
+        result(r, row, SIZE, "sst2", *place, score, key="k") for row in ("FT", "SCL") for place, score in scores.items()
     ]
-    return filled(r, runs)
+    return filled(r, runs), float(np.mean([*scores.values()]))
 
 
 @pytest.mark.parametrize(
-    ("subsets", "seeds", "missing"), [((0,), (31,), []), ((0,), (31, 42, 53), []), ((0, 1, 2), (31, 42), [(1, 0)])]
+    ("subsets", "seeds", "missing"),
+    [((0,), (31,), None), ((0,), (31, 42, 53), None), ((0, 1, 2), (31, 42), (1, 31))],
 )
 def test_small_and_incomplete_designs_are_never_nan(
-    subsets: tuple[int, ...], seeds: tuple[int, ...], missing: list[tuple[int, int]]
+    subsets: tuple[int, ...], seeds: tuple[int, ...], missing: tuple[int, int] | None
 ) -> None:
-    r = resolved(subsets=subsets, seeds=seeds)
-    test = np.random.default_rng(1).normal(0.7, 0.05, (len(subsets), len(seeds)))
-    for place in missing:
-        test[place] = np.nan
-    made = grid(r, test)
     of_runs = {(row, "sst2", SIZE): [RunCost(Cost(5.0, 1.0), Cost())] for row in ("FT", "SCL")}
     for format in ("text", "md", "csv", "json"):
-        assert "nan" not in str(costs(made, of_runs).written(format)).lower()
+        assert "nan" not in str(costs(grid(subsets, seeds, missing)[0], of_runs).written(format)).lower()
 
 
 def test_the_cost_of_a_row_is_that_of_a_run_with_its_earlier_stages_and_its_share_of_the_search() -> None:
-    r = resolved()
-    scores = np.random.default_rng(3).normal(0.7, 0.05, (5, 3))
-    made = grid(r, scores)
+    made, mean = grid((0, 1, 2, 3, 4), (31, 42, 53))
     of_runs = {
         ("FT", "sst2", SIZE): [RunCost(Cost(10.0, 2.0), Cost())] * 15,
         ("SCL", "sst2", SIZE): [RunCost(Cost(10.0, 2.0), Cost(90.0, 4.0)), RunCost(Cost(20.0, 2.0), Cost(80.0, 6.0))],
@@ -66,16 +54,11 @@ def test_the_cost_of_a_row_is_that_of_a_run_with_its_earlier_stages_and_its_shar
     assert found.frame[[f"{part}_flops" for part in parts]].to_numpy().tolist() == [[10, 0, 0, 10], [15, 85, 100, 200]]
     assert found.frame[[f"{part}_seconds" for part in parts]].to_numpy().tolist() == [[2, 0, 0, 2], [2, 5, 10, 17]]
     ft = found.frame.iloc[0]
-    assert ft["score"] == pytest.approx(scores.mean())
+    assert ft["score"] == pytest.approx(mean)
     assert ft["low"] < ft["score"] < ft["high"]
     body = json.loads(str(found.written("json")))
     assert [each["total_flops"] for each in body["costs"]] == [10.0, 200.0]
     assert any(line.startswith("Search: ") for line in body["lines"])
     assert "20.00" in repr(found), "times the first row"
-
-
-def test_a_row_without_flops_has_no_multiple() -> None:
-    """TF-IDF computes none that are counted."""
-    scores = np.random.default_rng(6).normal(0.7, 0.05, (5, 3))
-    of_runs = {(row, "sst2", SIZE): [RunCost(Cost(cost, 2.0), Cost())] for row, cost in (("FT", 0.0), ("SCL", 3e11))}
-    assert "3e+11      —" in repr(costs(grid(resolved(), scores), of_runs))
+    none = {**of_runs, ("FT", "sst2", SIZE): [RunCost(Cost(0.0, 2.0), Cost())]}
+    assert "20.00" not in repr(costs(made, none)), "TF-IDF computes no FLOPs that are counted: there is no multiple"

@@ -28,24 +28,13 @@ def kept(plan: Plan) -> Snapshot:
     return read
 
 
-PRESETS = [
-    (name, preset)
-    for name in table_names()
-    if load_table(name).tasks
-    for preset in load_table(name).presets
-    if preset != "paper"
-]
-
-
-@pytest.mark.parametrize(("name", "preset"), PRESETS)
-def test_every_table_has_its_runs_again(name: str, preset: str) -> None:
-    resolved = resolve_table(name, preset)
+@pytest.mark.parametrize("name", [name for name in table_names() if load_table(name).tasks])
+def test_every_table_has_its_runs_again(name: str) -> None:
+    resolved = resolve_table(name, "quick")
     plan = plan_of(resolved)
     again = remade(resolved, kept(plan))
     assert again is not None
-    assert again.runs == plan.runs
-    assert [run.stage.key for run in again.runs] == [run.stage.key for run in plan.runs]
-    assert (again.skipped, again.stages.keys()) == (plan.skipped, plan.stages.keys())
+    assert (again.runs, again.skipped, again.stages.keys()) == (plan.runs, plan.skipped, plan.stages.keys())
     assert [each.tests for each in again.tasks.values()] == [each.tests for each in plan.tasks.values()]
     assert [*map(again.stage_flops, again.stages.values())] == [*map(plan.stage_flops, plan.stages.values())]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from requested import BERT_TINY, resolve_table
 
 from harness.encoders import Located, locate
-from harness.errors import UserError
 from harness.planning.data import runs_of
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
@@ -19,7 +17,6 @@ from harness.planning.task_reader import Translation
 from harness.specs import Encoder
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
-from harness.tasks.task import Task
 
 TINY = Located(Encoder("7" * 32, "tiny"), None, BERT_TINY, None)
 
@@ -60,7 +57,6 @@ def test_readings_of_one_point_make_the_runs_of_another(
     whole = make_plan(resolved(*texts), source, locate("bert-tiny"), translation=TRANSLATION)
     runs, skipped = runs_of(resolved(*texts), pickle.loads(pickle.dumps(quick.table_data)))
     assert runs == whole.runs
-    assert [run.stage.key for run in runs] == [run.stage.key for run in whole.runs]
     assert [run.stage.to_json() for run in runs] == [run.stage.to_json() for run in whole.runs], "labels count too"
     assert skipped == whole.skipped
     assert {run.row for run in runs} == {"FT", "SCL", "CSSL", "TAPT", "CMLM"}
@@ -87,35 +83,7 @@ def test_pre_training_is_made_of_readings_too() -> None:
 
 def test_readings_are_small_and_hold_no_text(quick: Plan) -> None:
     packed = pickle.dumps(quick.table_data)
-    assert len(packed) < 100_000
     assert len(packed) < 10_000, "row sets of one task, three subsets and two sizes"
     texts = {text for rows in quick.library.values() for columns in rows.texts for text in columns if len(text) > 20}
     assert len(texts) > 3000
     assert not [text for text in texts if text.encode() in packed]
-
-
-class Counting:
-    """A source that says what was read of it."""
-
-    def __init__(self, source: TextSource) -> None:
-        self.source, self.read = source, list[str]()
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return getattr(self.source, name)  # type: ignore[no-any-return]
-
-    def load(self, task: Task, split: str) -> Any:
-        self.read.append(task.name)
-        return self.source.load(task, split)
-
-
-@pytest.mark.parametrize(
-    ("texts", "read"), [(("cmlm.p_c=2",), set()), (("taco.contrast_group=80",), {"sst2"})], ids=["row", "objective"]
-)
-def test_a_wrong_point_is_told_before_more_is_read_than_it_needs(
-    glue_dir: Path, texts: tuple[str, ...], read: set[str]
-) -> None:
-    source = Counting(open_source(glue_dir))
-    asked = resolved(*texts, preset="laptop", tasks=("sst2", "rte"), sizes=(20,), methods=("cmlm", "taco"))
-    with pytest.raises(UserError):
-        make_plan(asked, source, TINY)
-    assert set(source.read) == read

@@ -51,31 +51,18 @@ def left(
     )
 
 
-def test_the_plan_of_these_tests() -> None:
-    assert set(KEYS) == set(EVERY)
-    assert {NAMES[s.key]: NAMES[s.parent.key] for s in PLAN.stages.values() if s.parent} == PARENT
-
-
 def test_names_metrics_and_costs() -> None:
     items, _ = left({})
     assert items[HEAD].name == "mlm-head of TAPT/cola/n20/subset0/seed31 and 1 more"
     assert items[CMLM_2].name == items[CMLM_1].name == "CMLM/cola/n20/subset0/seed31"
-    assert {name: item.metrics for name, item in items.items() if item.metrics} == dict.fromkeys(
-        (FT, SCL, TAPT_2, CMLM_2), ("mcc", "accuracy")
-    )
+    assert {name for name, item in items.items() if item.metrics} == {FT, SCL, TAPT_2, CMLM_2}
     assert all(item.cost == PLAN.stage_flops(item.stage) > 0 for item in items.values())
 
 
 def test_metrics_are_those_of_the_stages_own_task() -> None:
-    made = small(("cola", "mrpc", "mnli", "stsb"))
-    items, _ = work(made, {}, lambda key: False, False)
+    items, _ = work(small(("cola", "mrpc")), {}, lambda key: False, False)
     found = {item.stage.data.dev.name: item.metrics for item in items if item.stage.data.dev}
-    assert found == {
-        "cola/dev": ("mcc", "accuracy"),
-        "mrpc/dev": ("accuracy", "f1"),
-        "mnli/dev": ("accuracy",),
-        "stsb/dev": ("spearman", "pearson"),
-    }
+    assert found == {"cola/dev": ("mcc", "accuracy"), "mrpc/dev": ("accuracy", "f1")}
 
 
 def test_a_leaf_of_two_rows_is_trained_once_under_a_name_for_both() -> None:
@@ -92,7 +79,7 @@ def test_a_leaf_of_two_rows_is_trained_once_under_a_name_for_both() -> None:
 STATES = st.sampled_from([None, "done", "failed", "diverged"])
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.tuples(*[STATES] * 7), st.sets(st.sampled_from(EVERY)), st.booleans())
 def test_laws_of_work_in_any_state(states: tuple[Any, ...], weights: set[str], retry: bool) -> None:
     state = dict(zip(EVERY, states, strict=True))

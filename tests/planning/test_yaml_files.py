@@ -55,28 +55,17 @@ def test_scientific_notation_is_a_float_and_words_stay_words() -> None:
     ("text", "parts"),
     [
         ("name: a\nlrr: 1\n", ["x.yaml, line 2, key lrr:", "Did you mean 'lr'?"]),
-        (
-            "name: a\nrows:\n- name: b\n  sett: {}\n",
-            ["line 4, key rows.0.sett:", "Did you mean 'set'?", "Known here: name, set"],
-        ),
-        (
-            "name: a\npresets:\n  quick:\n    sizes: [1,\n      b]\n",
-            ["line 5, key presets.quick.sizes.1:", "integer", "'b'"],
-        ),
-        ("name: a\npresets:\n  quick:\n    size: 3\n", ["line 4, key presets.quick.size:", "Did you mean 'sizes'?"]),
+        ("name: a\nrows:\n- name: b\n  sett: {}\n", ["line 4, key rows.0.sett:", "Did you mean 'set'?", "name, set"]),
+        ("name: a\npresets:\n  quick:\n    sizes: [1,\n      b]\n", ["line 5, key presets.quick.sizes.1:", "'b'"]),
         ("name: a\npresets:\n  quick:\n    sizes: [1, 7]\n", ["line 4, key presets.quick.sizes.1:", "take 8"]),
         ("lr: 3\n", ["key name:", "missing"]),
         ("name: a\nname: b\n", ["line 2", "'name' is given twice"]),
         ("name: [a\nb: c\n", ["line 2", "not valid YAML"]),
-        ("name: a\n\tlr: 3\n", ["line 2", "not valid YAML"]),
-        ("", ["x.yaml: the file is empty", "name"]),
-        ("# only a comment\n", ["empty"]),
+        ("# only a comment\n", ["x.yaml: the file is empty", "name"]),
         ("- 1\n", ["mapping"]),
         ("name: a\npresets: &x {a: *x}\n", ["x.yaml", "contains itself"]),
         ("name: a\nlr: 2021-13-45\n", ["not valid YAML"]),
-        ("name: a\x00", ["not valid YAML"]),
         ("name: a\n? [b]\n: 1\n", ["x.yaml: a key is a list or a mapping"]),
-        ("name: a\nrows:\n- name: b\n  set: {{c: 1}: 2}\n", ["x.yaml, line 4", "not valid YAML"]),
         ('name: "a\\0"\n', ["x.yaml", "a null"]),
         ('name: "\\ud800"\n', ["x.yaml", "half a character"]),
         ("name: !!set {? [a]}\n", ["x.yaml"]),
@@ -108,11 +97,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert load_yaml(bad, Outer).lr == 2
 
 
-def test_an_alias_stands_for_its_value() -> None:
-    found = parse_yaml("name: &n a\nrows: [{name: *n}, {name: *n}]\n", Outer, "x.yaml")
-    assert [row.name for row in found.rows] == ["a", "a"]
-
-
 @pytest.mark.parametrize("name", ["x" * 300 + ".yaml", "~nobody_x/a.yaml", "/dev/null/a.yaml"])
 def test_a_path_that_cannot_be_looked_up(name: str) -> None:
     with pytest.raises(UserError):
@@ -120,12 +104,15 @@ def test_a_path_that_cannot_be_looked_up(name: str) -> None:
 
 
 def test_values_from_the_command_line() -> None:
-    assert parse_value("{[a]: 1}") == "{[a]: 1}"
-    assert parse_value("1e-5") == 1e-5
-    assert parse_value("true") is True
-    assert parse_value("{20: 3}") == {20: 3}
-    assert parse_value("simclr") == "simclr"
-    assert parse_value("a: b: c") == "a: b: c"
+    read = {
+        "{[a]: 1}": "{[a]: 1}",
+        "1e-5": 1e-5,
+        "true": True,
+        "{20: 3}": {20: 3},
+        "simclr": "simclr",
+        "a: b: c": "a: b: c",
+    }
+    assert {text: parse_value(text) for text in read} == read
 
 
 @pytest.mark.parametrize("value", [1234567, 10**15 + 1, 0.000123456789, 1 / 3, 1e-05, 0.1, 100, 100.0, 1e6])
