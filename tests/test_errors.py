@@ -36,36 +36,18 @@ def test_one_slip_in_a_name_is_near_it(name: str) -> None:
             assert meant_by(slip.upper(), [name]) == name
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [("roberat", "roberta"), ("ccola", "cola"), ("acuracy", "accuracy"), ("f1-macro", "f1_macro"), ("sst-2", "sst2")],
-)
-def test_the_nearest_is_the_one_that_is_meant(name: str, meant: str) -> None:
-    assert meant_by(name, [*KNOWN, "f1_macro"]) == meant
+MEANT = {
+    "roberat": "roberta", "ccola": "cola", "acuracy": "accuracy", "f1-macro": "f1_macro", "sst-2": "sst2", "cont": "contrast",
+    "max_len": "max_length", "fine_tune.lrr": "fine_tune.lr", "fine_tune.batch": "fine_tune.batch_size", "cml.alhpa": "cmlm.alpha",
+}  # fmt: skip
+NONE = "longformer funnel canine t5 gpt2 perplexity imdb dpo q - # co optim.foo fine_tune.zz 30".split()  # noqa: SIM905
 
 
-@pytest.mark.parametrize(
-    "name", ["longformer", "funnel", "canine", "t5", "gpt2", "perplexity", "imdb", "dpo", "q", "", "-", "#"]
-)
-def test_another_name_is_near_to_none(name: str) -> None:
-    assert not hint(name, KNOWN)
-    assert "Did you mean" not in str(unknown("name", name, KNOWN))
-    assert str(unknown("name", name, KNOWN)).endswith(f"Known: {', '.join(sorted(KNOWN))}.")
-
-
-def test_a_beginning_stands_for_the_name() -> None:
-    assert meant_by("cont", FIELDS) == "contrast"
-    assert meant_by("max_len", FIELDS) == "max_length"
-    assert not hint("co", FIELDS)
-    assert not hint("30", ["20", "100", "300"])
-
-
-def test_each_part_of_a_dotted_name_has_to_be_near() -> None:
-    assert meant_by("fine_tune.lrr", FIELDS) == "fine_tune.lr"
-    assert meant_by("fine_tune.batch", FIELDS) == "fine_tune.batch_size"
-    assert meant_by("cml.alhpa", FIELDS) == "cmlm.alpha"
-    assert not hint("optim.foo", FIELDS)
-    assert not hint("fine_tune.zz", FIELDS)
+def test_the_nearest_name_is_meant_by_each_part_and_another_is_near_to_none() -> None:
+    known = (*KNOWN, *FIELDS, "f1_macro", "20", "300")
+    assert {name: meant_by(name, known) for name in MEANT} == MEANT
+    assert {name: hint(name, known) for name in (*NONE, "")} == dict.fromkeys((*NONE, ""), "")
+    assert str(unknown("name", "dpo", KNOWN)) == f"unknown name 'dpo'. Known: {', '.join(sorted(KNOWN))}."
 
 
 def test_several_unknown_names_are_named_at_once_each_with_the_nearest() -> None:
