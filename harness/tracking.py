@@ -10,7 +10,8 @@ import netrc
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -160,13 +161,11 @@ def wandb(run: Tracked, experiment: str, folder: Path) -> str:
 
 def _has_key() -> bool:
     """Whether W&B would find a key of its own: WANDB_API_KEY, or what `wandb login` leaves in ~/.netrc."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
-    try:
-        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
+    with suppress(OSError, netrc.NetrcParseError):
+        known = os.environ.get("WANDB_API_KEY") or netrc.netrc(os.environ.get("NETRC")).authenticators(host)
+        return bool(known)
+    return False
 
 
 Write = Callable[[Tracked, str, Path], str]
@@ -203,7 +202,8 @@ class Trackers:
         self._experiment, self._url = experiment, url
         self._written: dict[str, set[str]] = {name: set() for name in names}
         self._places: dict[str, str] = {}
-        self._runs: dict[str, dict[tuple[str, str], tuple[Run, str, Mapping[str, Value]]]] = {}
+        self._runs: dict[str, dict[tuple[str, str], Mapping[str, Value]]] = {}
+        """By the key of a stage the settings of the runs that it serves, by their group and name."""
         self._tests: dict[str, TaskData] = {}
         self._stages: dict[str, Stage] = {}
 
@@ -218,32 +218,30 @@ class Trackers:
     def add(self, run: Run, group: str, labels: Mapping[str, Value], tests: TaskData | None = None) -> None:
         """`group`: of the runs that stand together; `tests`: of its task, where its test scores are shown."""
         own = {name: getattr(run, name) for name in ("row", "method", "task", "size", "subset", "seed")}
-        cell = f"{group}/{run.task}/n{run.size}" if run.size else f"{group}/{run.task}/full"
+        cell = f"{group}/{run.task}/{f'n{run.size}' if run.size else 'full'}"
         for stage in run.stage.chain:
             self._stages[stage.key] = stage
-            self._runs.setdefault(stage.key, {})[cell, run.name] = run, cell, {**labels, **own}
+            self._runs.setdefault(stage.key, {})[cell, run.name] = {**labels, **own}
         if tests:
             self._tests[run.stage.key] = tests
 
     def add_plan(self, plan: Plan) -> Trackers:
         """The runs of a table."""
-        resolved = plan.resolved
-        encoders = {row.name: row.encoder for row in resolved.rows}
+        table, encoders = plan.resolved.table.name, {row.name: row.encoder for row in plan.resolved.rows}
         for run in plan.runs:
-            labels = {"table": resolved.table.name, "preset": resolved.preset, "encoder": encoders[run.row]}
+            labels = {"table": table, "preset": plan.resolved.preset, "encoder": encoders[run.row]}
             self.add(run, run.row, labels, plan.tasks[run.task])
         return self
 
-    def write(self, keys: Sequence[str], warn: Callable[[str], None] = lambda sentence: None) -> None:
+    def write(self, keys: Iterable[str], warn: Callable[[str], None] = lambda sentence: None) -> None:
         """Write what is recorded of stages and is not written yet. `warn`: one sentence for a tracker that cannot be written."""
         for name, written in self._written.items():
             if name in self.errors:
                 continue
-            store = self._store
             try:
-                for key, record in store.each([key for key in keys if key not in written], predictions=True):
-                    run, folder = self.tracked(key, record), store.artifacts.parent
-                    self._places[name] = TRACKERS[name][1](run, self._experiment, folder)
+                for key, record in self._store.each([key for key in keys if key not in written], predictions=True):
+                    run = self.tracked(key, record)
+                    self._places[name] = TRACKERS[name][1](run, self._experiment, self._store.artifacts.parent)
                     written.add(key)
             except Exception as error:  # a server, a disk, a package of others
                 self.errors[name] = f"{type(error).__name__}: {first_line(error)}"
@@ -255,8 +253,7 @@ class Trackers:
     def finish(self) -> list[str]:
         """Write what is missing, also to a tracker that was away. What each one holds, for people."""
         self.errors.clear()
-        if self:
-            self.write([*self._stages])
+        self.write([*self._stages])
         return [
             f"Tracker {name}: {counted(len(self._written[name]), 'stage')}; {place}."
             for name, place in self._places.items()
@@ -265,22 +262,22 @@ class Trackers:
 
     def tracked(self, key: str, record: Record) -> Tracked:
         """A recorded stage as a tracker's run; with the settings that all its runs agree on. `record`: with predictions."""
-        stage, served = self._stages[key], [*self._runs[key].values()]
-        (run, group, labels), *others = served
-        alone = all(group == other for _, other, _ in others)
-        common = {n: value for n, value in labels.items() if all(other.get(n) == value for *_, other in others)}
+        stage, served, data = self._stages[key], self._runs[key], self._tests.get(key)
+        ((group, name), first), *others = served.items()
+        common = {n: value for n, value in first.items() if all(other.get(n) == value for _, other in others)}
         scores: dict[str, float] = {"cost/seconds": record.seconds, "cost/flops": record.flops}
-        if record.status == "done":
-            if record.selected_step is not None:
-                scores |= {f"{FINAL}step": record.selected_step, f"{FINAL}collapsed": record.collapsed}
-            if key in {run.stage.key for run, *_ in served}:
-                scores |= _final(record, self._tests.get(key))
+        if record.selected_step is not None:
+            scores |= {f"{FINAL}step": record.selected_step, f"{FINAL}collapsed": record.collapsed}
+        scores |= {f"{FINAL}dev/{metric}": value for metric, value in record.dev_scores.items()}
+        for evaluation, rows in data.tests.items() if data else ():
+            if data and (predicted := record.predictions.get(rows.digest)) is not None:
+                scores |= {f"{FINAL}{evaluation}/{metric}": score(metric, predicted) for metric in data.task.metrics}
         origin = {f"provenance.{name}": str(value) for name, value in sorted(record.provenance.items()) if value != ""}
         started = float(record.provenance.get("started_at", 0.0))
         return Tracked(
             key=key,
-            name=f"{run.name}{f' and {len(others)} more' if others else ''} ({stage.phase})",
-            group=group if alone else f"shared/{stage.phase}",
+            name=f"{name}{f' and {len(others)} more' if others else ''} ({stage.phase})",
+            group=group if len({group for group, _ in served}) == 1 else f"shared/{stage.phase}",
             status=record.status,
             reason=record.reason,
             settings={**common, **_recipe(stage), **origin},
@@ -291,24 +288,12 @@ class Trackers:
         )
 
 
-def _final(record: Record, data: TaskData | None) -> dict[str, float]:
-    """Dev as recorded at the selected checkpoint, and each test set by the task's metrics."""
-    scores = {f"{FINAL}dev/{metric}": value for metric, value in record.dev_scores.items()}
-    for evaluation, rows in data.tests.items() if data else ():
-        if data and (predicted := record.predictions.get(rows.digest)) is not None:
-            scores |= {f"{FINAL}{evaluation}/{metric}": score(metric, predicted) for metric in data.task.metrics}
-    return scores
-
-
 def _recipe(stage: Stage) -> dict[str, Value]:
     """Everything that a stage's key hashes apart from the content of its data, by dotted names."""
+    parts = {"objective": stage.objective.params, "optim": asdict(stage.optim)}
+    parts |= {"selection": asdict(stage.selection)} if stage.selection else {}
+    data = {"train": stage.data.train.name, "rows": stage.data.train.rows, "max_length": stage.data.max_length}
     settings: dict[str, Value] = {"phase": stage.phase, "stage_seed": stage.seed, "objective": stage.objective.name}
-    settings |= {f"objective.{name}": value for name, value in stage.objective.params.items()}
-    settings |= {f"optim.{name}": value for name, value in asdict(stage.optim).items()}
-    settings |= {"data.train": stage.data.train.name, "data.rows": stage.data.train.rows}
-    settings |= {"data.max_length": stage.data.max_length, "encoder.digest": stage.encoder.digest}
-    if stage.parent:
-        settings["parent"] = stage.parent.key
-    if stage.selection:
-        settings |= {"selection.metric": stage.selection.metric, "selection.every": stage.selection.every}
-    return settings
+    settings |= {f"{part}.{name}": value for part, of in {**parts, "data": data}.items() for name, value in of.items()}
+    settings["encoder.digest"] = stage.encoder.digest
+    return settings | ({"parent": stage.parent.key} if stage.parent else {})

@@ -31,43 +31,24 @@ HISTORY: list[dict[str, Any]] = [
         "dev": {"mcc": 0.1},
         "curve": {"loss": [[2, 0.6], [4, 0.4]], "dev": [[2, 0.05]]},
     },
-    {
-        "step": 8,
-        "loss": 0.25,
-        "ce": 0.25,
-        "dev": {"mcc": 0.2},
-        "measures": {"embedding_std": 0.9, "cosine": float("nan")},
-    },
+    {"step": 8, "loss": 0.25, "ce": 0.25, "dev": {"mcc": 0.2}, "measures": {"std": 0.9, "cosine": float("nan")}},
 ]
 
 
 def plan_of(methods: tuple[str, ...] = ("ft", "cmlm"), seeds: tuple[int, ...] = (31, 42)) -> Plan:
     """Rows on CoLA with 20 examples of one subset, one run a seed."""
-    resolved = resolve_table(
-        "few_shot",
-        "quick",
-        methods=methods,
-        tasks=("cola",),
-        sizes=(20,),
-        subsets=(0,),
-        seeds=seeds,
-        encoder="bert-tiny",
-    )
-    return make_plan(
-        resolved, None, Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
-    )
+    one = {"tasks": ("cola",), "sizes": (20,), "subsets": (0,), "seeds": seeds, "encoder": "bert-tiny"}
+    head = HeadTraining("boolq_prose", steps=100, lr=1e-3)
+    located = Located(Encoder("7" * 32, "tiny"), None, {}, head)
+    return make_plan(resolve_table("few_shot", "quick", methods=methods, **one), None, located)
 
 
 def filled(store: Store, plan: Plan, count: int | None = None) -> dict[str, Record]:
     """Records of the first `count` stages."""
-    stages = list(plan.stages.values())[:count]
     origin = {"started_at": 1_000_000.0, "device": "a CPU", "tokens_per_second": 99.0}
-    return {
-        stage.key: commit(
-            store, stage, history=HISTORY, seconds=2.0, provenance=origin, selected_step=8 if stage.selection else None
-        )
-        for stage in stages
-    }
+    given: dict[str, Any] = {"history": HISTORY, "seconds": 2.0, "provenance": origin}
+    stages = list(plan.stages.values())[:count]
+    return {s.key: commit(store, s, selected_step=8 if s.selection else None, **given) for s in stages}
 
 
 def trackers(store: Store, plan: Plan, *names: str) -> Trackers:
@@ -96,15 +77,10 @@ def plan() -> Plan:
 
 @pytest.fixture
 def store(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    for name in (
-        "MLFLOW_TRACKING_URI",
-        "MLFLOW_EXPERIMENT_NAME",
-        "WANDB_API_KEY",
-        "WANDB_MODE",
-        "WANDB_PROJECT",
-        "WANDB_DIR",
-    ):
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
+    for name in ("API_KEY", "MODE", "PROJECT", "DIR"):
+        monkeypatch.delenv(f"WANDB_{name}", raising=False)
     monkeypatch.setenv("HOME", str(workdir))  # no ~/.netrc
     return Store(f"sqlite:///{workdir}/harness.db")
 
@@ -135,7 +111,7 @@ def test_every_recorded_number_is_shown_under_its_update(store: Store) -> None:
         ("train/ce", 4, 0.5),
         ("train/loss", 4, 0.4),
         ("dev/mcc", 8, 0.2),
-        ("measures/embedding_std", 8, 0.9),
+        ("measures/std", 8, 0.9),
         ("train/ce", 8, 0.25),
         ("train/loss", 8, 0.25),
     )
@@ -221,11 +197,8 @@ def events(folder: Path) -> list[tuple[str, int, float]]:
         while at < len(content):
             (length,) = struct.unpack_from("<Q", content, at)
             event = Event.FromString(content[at + 12 : at + 12 + length])
-            found += [
-                (v.tag, event.step, v.simple_value)
-                for v in event.summary.value
-                if v.WhichOneof("value") == "simple_value"
-            ]
+            scalars = (v for v in event.summary.value if v.WhichOneof("value") == "simple_value")
+            found += [(scalar.tag, event.step, scalar.simple_value) for scalar in scalars]
             at += 12 + length + 4
     return found
 
