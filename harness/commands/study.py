@@ -12,8 +12,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic.dataclasses import dataclass as pydantic_dataclass
-
 from harness.commands.bench import translated
 from harness.commands.execution import check_machine, deadline_of, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_work, prepare
@@ -23,7 +21,7 @@ from harness.commands.train import Show, unshown
 from harness.errors import UserError, unknown
 from harness.paths import PYTHON, without_folders
 from harness.planning.point import PointFile
-from harness.planning.request import LABELLED, YAML, Text, Texts, from_json, read, rooted_path
+from harness.planning.request import LABELLED, YAML, Texts, from_json, read, rooted_path, value_of
 from harness.planning.resolve import resolve
 from harness.scores import results_of
 from harness.search.points import Points, State, Trial, Watch
@@ -359,29 +357,20 @@ _FLAGS = ("method", "space", "preset", "mode", "sampler", "racing", "seed")
 
 
 def search_values(study: PreparedStudy) -> dict[str, Any]:
+    """`metric`: by which its trials are judged; `metrics`: as the request names them."""
     flags = {name: getattr(study.request, name) for name in _FLAGS}
     judged = {"metric": study.points.metric, "metrics": study.request.metric and [study.request.metric]}
     return {**flags, **judged, "set": [override.text for override in study.request.base.overrides]}
 
 
-@pydantic_dataclass(frozen=True)
-class _Search(TuneRequest):
-    """What a store keeps of a study's request beside its bench. `metric`: by which its trials are judged; `metrics`: as the request names them."""
-
-    method: Text = ""
-    metrics: Texts = None
-    set: Texts = None
-
-
-def _search(stored: StoredRequest) -> _Search:
-    """Of a study's request what a bench has not; empty where an earlier version kept it. Raises UserError for values of another kind."""
-    found = stored.values.get(SEARCH, {})
+def _search(stored: StoredRequest) -> tuple[TuneRequest, dict[str, Any]]:
+    """The search of a study's request, and its values; empty where an earlier version kept it. Raises UserError for values of another kind."""
     try:
-        return read(
-            _Search,
-            {name: found[name] for name in (*_FLAGS, "metric", "metrics", "set") if found.get(name) is not None},
-        )
-    except (UserError, AttributeError, TypeError) as error:
+        found = dict(stored.values.get(SEARCH, {}))
+        given = {"method": "", **{name: found[name] for name in _FLAGS if found.get(name) is not None}}
+        metrics = value_of(Texts, found.get("metrics"), "metrics") or (None,)
+        return read(TuneRequest, {**given, "metric": metrics[0]}), found
+    except (UserError, TypeError, ValueError) as error:
         raise UserError(f"recorded study {stored.study}, {SEARCH}: {error} Restore a copy of the store.") from None
 
 
@@ -400,7 +389,7 @@ def recorded_studies(store: Store) -> list[dict[str, Any]]:
                 "table": stored.table,
                 "row": without_folders(", ".join((stored.values and from_json(stored.values).methods) or ())),
                 **{state: states[state] for state in get_args(State)},
-                "metric": _search(stored).metric or "",
+                "metric": str(_search(stored)[1].get("metric") or ""),
                 "best": best,
                 "started_at": stored.asked_at,
             }
@@ -427,11 +416,11 @@ def recalled_study(url: str | None, beginning: str, where: str) -> Iterator[Open
         raise UserError(
             f"{where} {name}: an earlier version made it; its 'harness tune' command, run again, prints it."
         )
-    search = _search(stored)
-    bench = from_json({**stored.values, "set": search.set})
+    search, values = _search(stored)
+    bench = from_json({**stored.values, "set": values.get("set")})
     files = tuple(method for method in bench.methods or () if PYTHON in method)
     base = replace(bench, table="", preset=None, methods=files or None, store=url)
-    request: TuneRequest = replace(search, base=base, metric=next(iter(search.metrics or ()), None))
+    request = replace(search, base=base)
     if request.space.endswith(YAML):
         request = replace(request, space=rooted_path(request.space, Path(stored.values["folder"])))
     study = prepare_study(request, train=False)
