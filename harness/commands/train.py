@@ -109,7 +109,8 @@ class BestWeights:
             self._cells.setdefault(cell, []).append(run)
             self._cells_of.setdefault(run.stage.key, []).append(cell)
         self._ended: dict[str, Record] = {}
-        self._best: dict[tuple[str, str, int], str] = {}
+        """Of the runs with stored weights."""
+        self._best: dict[tuple[str, str, int], Run | None] = {}
         for key in store.statuses(self._cells_of):
             self.ended(key)
 
@@ -121,12 +122,9 @@ class BestWeights:
         if record is None:  # it only starts, over weights that a killed command left
             return
         self._ended[key] = record
-        beaten = {key}
         for cell in self._cells_of[key]:
-            best = best_run(self._cells[cell], self._ended)
-            if best is not None:
-                beaten |= {self._best.get(cell, key)}
-                self._best[cell] = best.stage.key
-        for each in beaten - {*self._best.values()} - self._parents:
+            self._best[cell] = best_run(self._cells[cell], self._ended)
+        best = {run.stage.key for run in self._best.values() if run}
+        for each in self._ended.keys() - best - self._parents:
             self._storage.delete(weights_of(each))
             del self._ended[each]

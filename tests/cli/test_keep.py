@@ -25,21 +25,15 @@ Harness = Callable[..., Said]
 def kept(order: list[str], cells: dict[str, list[str]], scores: dict[str, float], folder: Path) -> set[str]:
     """The runs whose weights are left when the runs end in this order; `cells`: the rows of each run, 'FT @ 1' one of the configurations of FT."""
     storage = Storage(str(folder))
-    runs = [
-        SimpleNamespace(
-            row=row, task="t", size=20, stage=SimpleNamespace(key=key, selection=SimpleNamespace(metric="accuracy"))
-        )
-        for key in cells
-        for row in cells[key]
-    ]
+    stages = {key: SimpleNamespace(key=key, selection=SimpleNamespace(metric="accuracy")) for key in cells}
+    runs = [SimpleNamespace(row=row, task="t", size=20, stage=stages[key]) for key in cells for row in cells[key]]
     titles = {run.row: run.row.partition(" @ ")[0] for run in runs}
     plan: Any = SimpleNamespace(runs=runs, stages={}, resolved=SimpleNamespace(titles=titles))
     done: set[str] = set()
+    records = {key: SimpleNamespace(status="done", dev_scores={"accuracy": score}) for key, score in scores.items()}
     store: Any = SimpleNamespace(
         statuses=lambda keys: {key: ("done", 1) for key in keys if key in done},
-        records=lambda keys: {
-            key: SimpleNamespace(status="done", dev_scores={"accuracy": scores[key]}) for key in keys
-        },
+        records=lambda keys: {key: records[key] for key in keys},
     )
     best = BestWeights(plan, store, storage)
     exported = best_run(runs, store.records(order)).stage.key
@@ -71,9 +65,8 @@ def test_of_each_cell_the_best_stays_in_any_order(tmp_path: Path) -> None:
 def test_the_estimated_space_is_near_that_of_the_file(kind: str, folders: dict[str, Path]) -> None:
     parts = tiny.encoder(folders[kind]).parts()
     size = sum(tensor.numel() * tensor.element_size() for tensor in parts.values() if torch.is_tensor(tensor))
-    assert weights_bytes(tiny.shape_of(kind)) == pytest.approx(
-        size, rel=0.3
-    )  # tiny encoders are biases for the most part
+    # tiny encoders are biases for the most part
+    assert weights_bytes(tiny.shape_of(kind)) == pytest.approx(size, rel=0.3)
 
 
 def test_the_plan_says_what_stays(
