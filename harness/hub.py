@@ -137,44 +137,6 @@ class Repository:
         except Exception as error:  # of the client, its HTTP library or the disk
             raise self.failed(error, file) from None
 
-    def check_writable(self) -> None:
-        """Raises UserError where this user may not upload to it: before anything is made that would be uploaded."""
-        from huggingface_hub import HfApi, get_token
-
-        if reason := unreachable():
-            raise UserError(
-                f"{self.where}: the hub cannot be reached ({reason}); connect, or leave it out and use `hf upload` later."
-            )
-        if "/" not in self.name or not is_id(self.name):
-            raise UserError(f"{self.where} {self.name}: write OWNER/NAME, the repository to upload to.")
-        if not get_token():
-            raise UserError(
-                f"{self.where}: nobody is logged in to the hub; run `hf auth login` with a token that may write."
-            )
-        try:
-            user = HfApi().whoami()
-        except Exception as error:
-            raise self.failed(error) from None
-        owners = [user["name"], *(organisation["name"] for organisation in user.get("orgs", []))]
-        if self.name.partition("/")[0] not in owners:
-            raise UserError(
-                f"{self.where} {self.name}: the token is that of {user['name']}; upload to one of {', '.join(owners)}."
-            )
-
-    def upload(self, folder: Path, message: str, *, private: bool) -> str:
-        """Create the repository where there is none, upload a folder in one commit, and return its address. Raises UserError."""
-        from huggingface_hub import HfApi
-
-        try:
-            made = HfApi().create_repo(self.name, repo_type=self.kind, private=private, exist_ok=True)
-            HfApi().upload_folder(repo_id=self.name, folder_path=folder, commit_message=message, **self._at)
-        except Exception as error:
-            raise UserError(
-                f"{self.where}: {self} could not be uploaded ({_short(f'{type(error).__name__}: {error}')}); the folder {folder} is written, and "
-                f"`hf upload {self.name} {folder}` uploads it."
-            ) from None
-        return str(made)
-
     def failed(self, error: Exception, file: str = "") -> UserError:
         """The sentence for what the hub's client, its HTTP library or the disk raised: none of them ours to tell apart."""
         from huggingface_hub import constants

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import http.server
 import json
@@ -32,27 +31,24 @@ class StandIn:
     """Serves the repositories below `root`, as models/OWNER/NAME or datasets/OWNER/NAME; NAME@copy is the Parquet copy.
 
     `gated`: ids that ask for consent. `commits`: those of repositories that are not at COMMIT. `asked`: the requests so far.
-    Model repositories of its user `me` can be created and written: `private` says how each was created.
     """
 
     def __init__(self, root: Path, commits: Mapping[str, str]) -> None:
         self.root, self.commits, self.asked = root, commits, list[str]()
         self.gated: set[str] = set()
-        self.private: dict[str, bool] = {}
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_HEAD(self) -> None:
                 self._answer()
 
-            do_GET = do_POST = do_PUT = do_HEAD  # noqa: N815 - the server's own names
+            do_GET = do_POST = do_HEAD  # noqa: N815 - the server's own names
 
             def _answer(self) -> None:
                 outer.asked.append(f"{self.command} {self.path}")
                 sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 path = unquote(urlsplit(self.path).path)
-                written = outer.written(path, sent) if self.command in ("POST", "PUT") or "whoami" in path else None
-                status, headers, content = written or outer.answer(path, sent.decode())
+                status, headers, content = outer.answer(path, sent.decode())
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": str(len(content))}.items():
                     self.send_header(name, value)
@@ -102,52 +98,6 @@ class StandIn:
             return 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit}, b""
         content = file.read_bytes()
         return 200, {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": commit}, content
-
-    def written(self, path: str, sent: bytes) -> Answer | None:
-        """The answer to one of the requests of an upload; None for another request."""
-
-        def json_answer(body: Any) -> Answer:
-            return 200, {"Content-Type": "application/json"}, json.dumps(body).encode()
-
-        if path == "/api/whoami-v2":
-            return json_answer({"type": "user", "name": "me", "orgs": [{"name": "us"}]})
-        if path == "/api/validate-yaml":
-            return json_answer({"errors": [], "warnings": []})
-        if path == "/api/repos/create":
-            asked = json.loads(sent)
-            name = f"{asked.get('organization') or 'me'}/{asked['name']}"
-            self.private.setdefault(name, asked.get("visibility") == "private" or asked.get("private") is True)
-            self.folder(name, "models").mkdir(parents=True, exist_ok=True)
-            return json_answer({"url": f"{self.address}/{name}", "id": name})
-        if path.startswith("/lfs/"):
-            (self.root / path.removeprefix("/lfs/")).write_bytes(sent)
-            return 200, {}, b""
-        name = "/".join(
-            path.removeprefix("/api/models").strip("/").removesuffix("/info/lfs/objects/batch").split("/")[:2]
-        )
-        if path.endswith("/info/lfs/objects/batch"):
-            objects = json.loads(sent)["objects"]
-            actions = [
-                {**each, "actions": {"upload": {"href": f"{self.address}/lfs/{each['oid']}"}}} for each in objects
-            ]
-            return json_answer({"transfer": "basic", "objects": actions})
-        if "/preupload/" in path:
-            files = json.loads(sent)["files"]
-            large = [
-                {"path": each["path"], "uploadMode": "lfs" if each["path"].endswith("safetensors") else "regular"}
-                for each in files
-            ]
-            return json_answer({"files": [{**each, "shouldIgnore": False} for each in large]})
-        if "/commit/" in path:
-            for line in sent.decode().splitlines():
-                value = (entry := json.loads(line))["value"]
-                target = self.folder(name, "models") / value.get("path", "")
-                if entry["key"] == "file":
-                    target.write_bytes(base64.b64decode(value["content"]))
-                elif entry["key"] == "lfsFile":
-                    (self.root / value["oid"]).rename(target)
-            return json_answer({"commitUrl": f"{self.address}/{name}/commit/{COMMIT}", "commitOid": COMMIT})
-        return None
 
     @staticmethod
     def _api(name: str, commit: str, verb: str, files: dict[str, Path], sent: str) -> Any:

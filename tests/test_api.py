@@ -199,8 +199,8 @@ def test_numbers_of_numpy_and_paths_are_the_same_request() -> None:
     ("call", "said"),
     [
         (lambda: harness.export(best=True), "best: the store"),
-        (lambda: harness.export("abc", update=3), "There is no store"),
-        (lambda: harness.predict("nowhere/", ["a"], calibrated=True), "name one that 'harness export' wrote"),
+        (lambda: harness.export("abc"), "There is no store"),
+        (lambda: harness.predict("nowhere/", ["a"]), "name one that 'harness export' wrote"),
         (lambda: harness.plan("few_shot", **MOVIES).seal(against="TAPT"), "against: unknown row"),
     ],
 )
@@ -275,7 +275,7 @@ def test_the_session_on_results_runs_and_every_format_has_them(
     assert_same(pd.read_csv(printed["csv"], dtype=dtypes, keep_default_na=False, na_values=""), ours)
     assert_same(pd.DataFrame(json.load(printed["json"])["results"]).astype(dtypes), ours)
     read = Mock(wraps=results_of)
-    monkeypatch.setattr("harness.commands.report.results_of", read)
+    monkeypatch.setattr("harness.commands.views.results_of", read)
     done = harness.bench("few_shot", methods=("ft", "scl", "tapt", "cmlm"))
     assert_same(done.results, ours)
     assert (f"{done}\n", done.complete) == (done.written("text"), True)

@@ -32,27 +32,23 @@ def hub(tmp_path: Path) -> Iterator[StandIn]:
         yield made
 
 
-@pytest.mark.parametrize(("kind", "word"), [("dataset", "data set"), ("model", "model")])
-def test_what_is_there_and_what_is_not(kind: str, word: str, hub: StandIn, tmp_path: Path) -> None:
-    code = f"{ASK}\nask('me/there', {kind!r})\nask('me/none', {kind!r})\nask('me/there', {kind!r}, 'nowhere')\nask('me/there', {kind!r}, None, 'b.txt')"
+def test_what_is_there_what_is_not_and_what_asks_for_consent(hub: StandIn, tmp_path: Path) -> None:
+    """In order the commit, a file and a folder of files."""
+    asked = "ask('me/there', {0}); ask('me/none', {0}); ask('me/there', {0}, 'nowhere'); ask('me/there', {0}, None, 'b.txt')"
+    code = "\n".join([ASK, *(asked.format(repr(kind)) for kind in ("dataset", "model")), "ask('me/gated')"])
     said = elsewhere(code, tmp_path, HF_ENDPOINT=hub.address).splitlines()
-    commit, file, folder = said[:3]
-    assert commit == COMMIT
-    assert Path(file).read_text() == (Path(folder) / "a.txt").read_text() == "a"
-    fix = "correct the name, or log in with `hf auth login`."
-    assert set(said[3:6]) == {f"UserError task mine: the hub has no {word} me/none (or it is private); {fix}"}
-    wrong = f"UserError task mine: {word} me/there has no revision 'nowhere'; name a branch, a tag or a commit of it."
-    assert set(said[6:9]) == {wrong}
-    assert said[10].startswith(f"UserError task mine: {word} me/there has no file b.txt; correct")
-
-
-def test_consent_is_asked_for(hub: StandIn, tmp_path: Path) -> None:
-    said = elsewhere(f"{ASK}\nask('me/gated')", tmp_path, HF_ENDPOINT=hub.address).splitlines()
+    for word, lines in (("data set", said[:12]), ("model", said[12:24])):
+        commit, file, folder = lines[:3]
+        assert commit == COMMIT
+        assert Path(file).read_text() == (Path(folder) / "a.txt").read_text() == "a"
+        fix = "correct the name, or log in with `hf auth login`."
+        assert {*lines[3:6]} == {f"UserError task mine: the hub has no {word} me/none (or it is private); {fix}"}
+        wrong = f"{word} me/there has no revision 'nowhere'; name a branch, a tag or a commit of it."
+        assert {*lines[6:9]} == {f"UserError task mine: {wrong}"}
+        assert lines[10].startswith(f"UserError task mine: {word} me/there has no file b.txt; correct")
     page = f"{hub.address}/datasets/me/gated"
-    wanted = (
-        f"UserError task mine: data set me/gated asks for consent; give it on {page} and log in with `hf auth login`."
-    )
-    assert said[1:] == [wanted, wanted]
+    asks = f"data set me/gated asks for consent; give it on {page} and log in with `hf auth login`."
+    assert said[25:] == [f"UserError task mine: {asks}"] * 2
 
 
 def test_a_hub_that_is_not_there_is_asked_once_a_minute(tmp_path: Path) -> None:
@@ -75,50 +71,3 @@ def test_what_was_fetched_needs_no_hub(hub: StandIn, tmp_path: Path) -> None:
     code = "from harness.hub import Repository\nthere = Repository('dataset', 'me/there', 'x', 'y')\n"
     code += "print(there.cached('a.txt'), there.fetch('a.txt'), there.cached_snapshot(['*']), there.cached('b.txt'), sep='\\n')"
     assert elsewhere(code, tmp_path, HF_HUB_OFFLINE="1").splitlines() == [first[1], *first[1:], "None"]
-
-
-UPLOAD = """
-from pathlib import Path
-from harness.errors import UserError
-from harness.hub import Repository
-def upload(name, folder, private=True):
-    remote = Repository('model', name, '--push', 'leave it out')
-    try:
-        remote.check_writable()
-        print(remote.upload(Path(folder), 'a model', private=private))
-    except UserError as error:
-        print(type(error).__name__, error)
-"""
-
-
-def test_a_folder_is_uploaded_privately(hub: StandIn, tmp_path: Path) -> None:
-    """And a second time to the same repository."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for version in ("first", "second"):
-        (folder / "README.md").write_text(version)
-        (folder / "model.safetensors").write_text(f"{version} weights")
-        code = f"{UPLOAD}\nupload('me/new', {str(folder)!r})"
-        said = elsewhere(code, tmp_path, HF_ENDPOINT=hub.address, HF_TOKEN="hf_mine")
-        assert said == f"{hub.address}/me/new\n"
-        there = hub.folder("me/new", "models")
-        assert {path.name: path.read_text() for path in there.iterdir()} == {
-            "README.md": version,
-            "model.safetensors": f"{version} weights",
-        }
-    assert hub.private == {"me/new": True}
-    elsewhere(
-        f"{UPLOAD}\nupload('us/open', {str(folder)!r}, False)", tmp_path, HF_ENDPOINT=hub.address, HF_TOKEN="hf_mine"
-    )
-    assert hub.private["us/open"] is False
-
-
-def test_who_may_not_upload_is_told_before(hub: StandIn, tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    said = elsewhere(f"{UPLOAD}\nupload('me/new', {folder!r})", tmp_path, HF_ENDPOINT=hub.address)
-    assert "--push: nobody is logged in to the hub; run `hf auth login`" in said
-    code = f"{UPLOAD}\nupload('they/new', {folder!r})\nupload('new', {folder!r})\nupload('a/b/c', {folder!r})"
-    lines = elsewhere(code, tmp_path, HF_ENDPOINT=hub.address, HF_TOKEN="hf_mine").splitlines()
-    assert "--push they/new: the token is that of me; upload to one of me, us." in lines[0]
-    assert all("write OWNER/NAME" in line for line in lines[1:])
-    assert not any("create" in request for request in hub.asked)

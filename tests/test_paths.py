@@ -5,14 +5,9 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from harness.commands import glue_submission
-from harness.commands.glue_submission import write_submissions
-from harness.errors import UserError
 from harness.paths import new_folder, replace_file
 
 
@@ -44,18 +39,6 @@ def test_a_folder_that_was_not_finished_leaves_nothing(there: bool, tmp_path: Pa
     with pytest.raises(ZeroDivisionError):
         fail()
     assert [*tmp_path.rglob("*")] == ([tmp_path / "out"] if there else [])
-
-
-def test_rows_that_would_be_one_folder_are_refused_before_anything_is_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        glue_submission, "_cells", lambda prepared: {(row, "cola"): [] for row in ("A (x)", "A [x]", "B")}
-    )
-    prepared: Any = SimpleNamespace(request=SimpleNamespace(option="--{}".format))
-    view: Any = None
-    with pytest.raises(UserError, match=r"rows A \(x\) and A \[x\] would be one folder, A_x; name one .* --methods"):
-        write_submissions(prepared, tmp_path / "out", view)
 
 
 def test_what_is_no_file_of_its_own_is_written_into(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def train_here(prepared: Prepared, view: Any, *, remember: bool = True, deadline
     asked = {item.stage.key for item in prepared.items if item.remake}
     for stage in prepared.plan.stages.values():
         parent = stage.parent
-        if parent and parent.phase not in SHARED_PHASES and parent.key not in asked:
+        if parent and parent.phase not in SHARED_PHASES and parent.key not in asked and prepared.request.keep != "all":
             storage.delete(weights_of(parent.key))
     prepared.statuses = prepared.store.statuses(prepared.plan.stages)
     return prepared

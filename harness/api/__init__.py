@@ -28,11 +28,10 @@ from harness.commands.publish import Published, open_other
 from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, recorded, recorded_runs
 from harness.commands.recorded import misclassified as misclassified
-from harness.commands.report import caption_of, grid_of
 from harness.commands.study import Opened, StudyPlan, prepare_study, recalled_study, recorded_studies, searched
 from harness.commands.train import Show, unshown
 from harness.commands.trained import Embeddings, embeddings_of
-from harness.commands.views import VIEWS, WITH_TEXTS, differences_of
+from harness.commands.views import VIEWS, WITH_TEXTS, caption_of, differences_of, grid_of
 from harness.errors import UserError, unknown
 from harness.planning.request import Request
 from harness.scores import RESULT_DTYPES as RESULT_DTYPES
@@ -82,10 +81,10 @@ def bench(request: Request, *, on_event: Callable[[Event], None] | None = None) 
     >>> list(done.results["metric"])
     ['accuracy']
     """
-    done = run_bench(request, _shown(on_event))
-    done.trackers.finish()
-    grid = grid_of(done.prepared)
-    return BenchResult(**vars(results_view(grid, caption_of(done.prepared, grid))), complete=grid.complete)
+    prepared, trackers = run_bench(request, _shown(on_event))
+    trackers.finish()
+    grid = grid_of(prepared)
+    return BenchResult(**vars(results_view(grid, caption_of(prepared, grid))), complete=grid.complete)
 
 
 def _shown(to: Callable[..., None] | None) -> Show:
@@ -252,7 +251,6 @@ def export(
     *,
     best: bool = False,
     task: str | None = None,
-    update: int | None = None,
     store: str | None = None,
     storage: str | None = None,
     accept_difference: bool = False,
@@ -262,7 +260,7 @@ def export(
     """Write a recorded stage as a folder that plain transformers loads, with a model card; see docs/models.md.
 
     `key`: or its beginning; with `best` the run of the last bench with the best dev score (`task`: where it has several). Weights that
-    are not stored are trained again and compared with the record. `update`: its weights after that update. `license`: what the card states, as the hub calls it ('apache-2.0'). `onnx`: also
+    are not stored are trained again and compared with the record. `license`: what the card states, as the hub calls it ('apache-2.0'). `onnx`: also
     as model.onnx, of a classifier.
     """
     if bool(key) == best:
@@ -271,7 +269,7 @@ def export(
     if best:
         key, said = best_key(Request(store=store, tasks=None if task is None else (task,)))
     done = write(
-        recorded(store, key, update),
+        recorded(store, key),
         Path(fspath(out)),
         unshown,
         storage=storage,
@@ -289,15 +287,14 @@ def predict(
     *,
     store: str | None = None,
     storage: str | None = None,
-    calibrated: bool = False,
 ) -> pd.DataFrame:
     """What an exported folder, or a recorded run whose weights are stored, predicts of texts (or pairs of them), one row each: the
-    predicted class and the probability of each class as 'probability.CLASS', or the predicted number. `calibrated`:
-    with the temperature that dev chooses. Raises UserError for another number of texts in a row than the model takes."""
+    predicted class and the probability of each class as 'probability.CLASS', or the predicted number.
+    Raises UserError for another number of texts in a row than the model takes."""
     import pandas as pd
 
     rows = _rows(texts)
-    found = classifier(fspath(model), store=store, storage=storage, calibrated=calibrated)
+    found = classifier(fspath(model), store=store, storage=storage)
     if wrong := [row for row in rows if found.columns and len(row) != len(found.columns)]:
         raise UserError(
             f"texts: a row has {counted(len(wrong[0]), 'text')}, and the model takes {len(found.columns)} ({', '.join(found.columns)})."
@@ -310,14 +307,13 @@ def embeddings(
     key: str,
     texts: Sequence[str | tuple[str, ...]] | None = None,
     *,
-    update: int | None = None,
     store: str | None = None,
     storage: str | None = None,
 ) -> Embeddings:
     """The states of the first token after the last layer [n, d] under a recorded stage's weights, of its first test set, with the gold
-    labels, or of `texts` (or pairs of them). `update`: its weights after that update. Weights that are not stored are trained again and
+    labels, or of `texts` (or pairs of them). Weights that are not stored are trained again and
     compared with the record."""
-    return embeddings_of(recorded(store, key, update), None if texts is None else _rows(texts), storage)
+    return embeddings_of(recorded(store, key), None if texts is None else _rows(texts), storage)
 
 
 def _rows(texts: Sequence[str | tuple[str, ...]]) -> list[tuple[str, ...]]:

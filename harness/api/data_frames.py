@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.api.arguments import share
 from harness.commands.prepare import Prepared
-from harness.commands.seal import seal
-from harness.commands.views import detections_of
+from harness.commands.views import detections_of, seal
 from harness.errors import UserError, naming_arguments
 from harness.planning.data import TableData
 from harness.planning.recipe import Value

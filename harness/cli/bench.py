@@ -16,8 +16,7 @@ from harness.cli.request import preset_line, read
 from harness.cli.terminal import duration, print_lines, print_table
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, lacking, prepare
-from harness.commands.seal import seal
-from harness.commands.views import detections_of
+from harness.commands.views import detections_of, seal
 from harness.encoders.flops import parameters, weights_bytes
 from harness.errors import UserError
 from harness.views.differences import REGION
@@ -53,14 +52,12 @@ def bench(args: argparse.Namespace) -> int:
         print_lines(describe(prepared))
         confirm(args.yes, prepared.hours, "--tasks, --sizes, --subsets, --seeds or --methods")
 
-    done = run_bench(request, show, warn, agree)
-    status = print_grid(done.prepared, args)
-    if done.prepared.stopped:
-        left = len(done.prepared.plan.pending(done.prepared.statuses, request.retry))
-        print_lines(
-            [f"Ended because {done.prepared.stopped}: {counted(left, 'stage')} left; the same command goes on."]
-        )
-    print_lines(done.trackers.finish())
+    prepared, trackers = run_bench(request, show, warn, agree)
+    status = print_grid(prepared, args)
+    if prepared.stopped:
+        left = len(prepared.plan.pending(prepared.statuses, request.retry))
+        print_lines([f"Ended because {prepared.stopped}: {counted(left, 'stage')} left; the same command goes on."])
+    print_lines(trackers.finish())
     return status
 
 

@@ -1,5 +1,4 @@
-"""Models and what is the user's own. `errors`: the examples that a run got wrong. `export`: a recorded stage as a folder of Hugging Face's, and
-on the hub. `predict`: new rows through one. `init`: a task's YAML file for a file of labelled rows. `check`: a method from outside, held to the
+"""Models and what is the user's own. `errors`: the examples that a run got wrong. `export`: a recorded stage as a folder of Hugging Face's. `predict`: new rows through one. `init`: a task's YAML file for a file of labelled rows. `check`: a method from outside, held to the
 contract of the built-in ones."""
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from harness.commands.export import export as write
 from harness.commands.predict import ROWS, STANDARD_INPUT, check_new, classifier, predict_file, predict_row, writer
 from harness.commands.recorded import best_key, misclassified, recorded
 from harness.errors import UserError
-from harness.hub import Repository
 from harness.methods import read_method
 from harness.paths import PYTHON, named_path, replace_file
 from harness.planning.request import LABELLED, YAML, Request, flag_of, has_rows
@@ -76,36 +74,27 @@ LOADED_BY = {
 
 
 def export(args: argparse.Namespace) -> int:
-    """Write the folder, upload it where that is asked for, and say what was checked."""
+    """Write the folder, and say what was checked."""
     if bool(args.key) == args.best:
         raise UserError("export: name a key ('harness list runs'), or give --best for the best run of the last bench.")
-    if args.public and not args.push:
-        raise UserError("export: --public is for --push OWNER/NAME; leave it out.")
-    remote = Repository("model", args.push, "--push", "leave --push out") if args.push else None
-    if remote:
-        remote.check_writable()
     key, said = args.key, list[str]()
     if args.best:
         key, said = best_key(Request(methods=args.methods, tasks=args.tasks, sizes=args.sizes, store=args.store))
-    found = recorded(args.store, key, args.update)
+    found = recorded(args.store, key)
     done = write(
         found,
         Path(args.out),
         show,
         storage=args.storage,
         accept_difference=args.accept_difference,
-        hub_name=args.push or "",
         license=args.license,
         onnx=args.onnx,
     )
     lines = [
-        f"Exported {done.key[:12]}{found.after} to {done.folder}; loaded by {LOADED_BY[done.form]}.",
+        f"Exported {done.key[:12]} to {done.folder}; loaded by {LOADED_BY[done.form]}.",
         *said,
         *done.sentences,
     ]
-    if remote:
-        url = remote.upload(done.folder, f"harness export {done.key[:12]}", private=not args.public)
-        lines.append(f"Uploaded to {url} ({'public' if args.public else 'private'}).")
     if found.stage.data.kind:
         out = shlex.quote(str(done.folder))
         lines.append(f"Predict for new rows: harness predict {out} --input new.csv --output scored.csv")
@@ -119,7 +108,7 @@ def predict(args: argparse.Namespace) -> int:
         raise UserError("predict: give --input FILE (- for standard input), or --row with the texts of one row.")
     if args.row and (args.text or args.output or args.batch_size):
         raise UserError("predict: --text, --output and --batch-size are for --input; leave them out with --row.")
-    model = classifier(args.model, store=args.store, storage=args.storage, calibrated=args.calibrated)
+    model = classifier(args.model, store=args.store, storage=args.storage)
     if args.row:
         predict_row(model, args.row)
         return 0

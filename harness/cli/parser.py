@@ -281,15 +281,11 @@ def _errors(errors: argparse.ArgumentParser) -> None:
 def _export(export: argparse.ArgumentParser) -> None:
     export.add_argument("key", nargs="?", default="", help="key of a stage, or its first characters")
     _flag(export, "--out", "folder to write, new or empty", "FOLDER", required=True)
-    _flag(export, "--update", "its weights after update N (default: the last)", "N", kind=Count)
     _switch(export, "--onnx", "also write a classifier as model.onnx, checked by ONNX Runtime")
     which = export.add_argument_group("in place of a key")
     _switch(which, "--best", "the run of the last bench with the best dev score; the flags below select among its runs")
     _add(which, "methods", "tasks", "sizes")
-    hub = export.add_argument_group("hub")
-    _flag(hub, "--license", "licence that the model card states, such as apache-2.0 (default: other)", "ID", default="")
-    _flag(hub, "--push", "upload to this repository of the Hugging Face hub, private", "OWNER/NAME")
-    _switch(hub, "--public", "make the repository public if it is new")
+    _flag(export, "--license", "licence that the card states, such as apache-2.0 (default: other)", "ID", default="")
     _add(export, "store", "storage")
     _switch(export, "--accept-difference", "export a retrained model whose predictions differ from the record's")
 
@@ -300,7 +296,6 @@ def _predict(predict: argparse.ArgumentParser) -> None:
     predict.add_argument("--row", nargs="+", metavar="TEXT", help="one row in place of a file: its text, or both")
     _flag(predict, "--output", "new file of the same rows, scored (default: JSON lines on standard output)", "FILE")
     _flag(predict, "--batch-size", "rows read, predicted and written at a time (default: 2,048)", "N", kind=Count)
-    _switch(predict, "--calibrated", "divide logits by the temperature that dev chooses")
     _add(predict, "text", text="text column, or two, comma-separated (default: the task's)")
     _add(predict, "store", "storage", "methods", methods=CODE)
 

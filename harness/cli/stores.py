@@ -16,7 +16,7 @@ from harness.commands.prepare import prepare_recorded
 from harness.commands.publish import open_other
 from harness.commands.publish import publish as write
 from harness.commands.recorded import command
-from harness.commands.verify import place_of
+from harness.commands.verify import place_of, rerun
 from harness.commands.verify import verify as verified
 from harness.errors import UserError
 from harness.paths import named_path
@@ -102,8 +102,6 @@ def verify(args: argparse.Namespace) -> int:
     print_lines(lines, sys.stdout)
     lines = ["Not checked: predictions, losses, times; --rerun K trains K stages again."]
     if args.rerun:
-        from harness.commands.rerun import rerun  # imports torch
-
         again = rerun(found, args.rerun, args.seed or 0, show, storage=args.storage)
         agree = sum(agrees for agrees, _ in again)
         lines = [f"Stages trained again: {len(again):,}, of which {agree:,} agree with their records."]

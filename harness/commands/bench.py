@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from harness.commands.execution import deadline_of
 from harness.commands.prepare import Prepared, prepare
@@ -14,14 +13,6 @@ from harness.planning.work import Event
 from harness.store import Store
 from harness.tasks.translation import translate
 from harness.tracking import Trackers, check_trackers
-
-
-@dataclass(frozen=True)
-class Benched:
-    """A table after its training."""
-
-    prepared: Prepared
-    trackers: Trackers
 
 
 def trackers_of(prepared: Prepared) -> Trackers:
@@ -49,8 +40,8 @@ def bench(
     show: Show = unshown,
     warn: Callable[[str], None] = warnings.warn,
     agree: Callable[[Prepared], None] = lambda prepared: None,
-) -> Benched:
-    """Train what the table of a request lacks. `warn`: called with one sentence. `agree`: called before anything is trained; raises an error to
+) -> tuple[Prepared, Trackers]:
+    """Train what the table of a request lacks: the table, and its trackers. `warn`: called with one sentence. `agree`: called before anything is trained; raises an error to
     train nothing."""
     check_trackers(request.track, request.origin("track"))
     prepared, deadline = prepare(request, train=True), deadline_of(request)
@@ -67,4 +58,4 @@ def bench(
         prepared = train(prepared, also(show, track), deadline=deadline)
     if prepared.plan.runs:
         prepared.remember()
-    return Benched(prepared, trackers)
+    return prepared, trackers

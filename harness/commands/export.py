@@ -18,7 +18,6 @@ from harness.commands.train import Show
 from harness.commands.trained import TrainedModel, trained_model
 from harness.errors import UserError
 from harness.paths import check_new_folder, new_folder
-from harness.views.calibration import temperature_of
 
 if TYPE_CHECKING:
     from harness.encoders.models.pretrained_folder import Form
@@ -51,12 +50,10 @@ def export(
     *,
     storage: str | None = None,
     accept_difference: bool = False,
-    hub_name: str = "",
     license: str = "",
     onnx: bool = False,
 ) -> Exported:
-    """Write a recorded stage to the folder `out`, which must be new or empty. `hub_name`: the repository from which its card loads it
-    (default: the folder); `license`: what the card states, as the hub calls it (default: that those of encoder and data hold); `onnx`: also
+    """Write a recorded stage to the folder `out`, which must be new or empty. `license`: what the card states, as the hub calls it (default: that those of encoder and data hold); `onnx`: also
     as a file of ONNX, of a classifier.
 
     Weights that are not stored are trained again, shown by `show`. Raises UserError, and writes nothing, where the stage did not
@@ -90,12 +87,7 @@ def export(
         checks = [model.sentence, *_compared(recorded, model, folder, form)]
         if onnx:
             checks.append(_write_onnx(recorded, model, folder, form))
-        if temperature := temperature_of(model.stage, recorded.record):
-            checks.append(
-                f"On dev the cross-entropy is lowest with logits divided by {temperature:.2f} (of 1/4 to 64): 'harness predict --calibrated' does "
-                "so, nothing else does."
-            )
-        text = card(recorded, model, form, checks, str(out), hub_name, license, onnx)
+        text = card(recorded, model, form, checks, str(out), license, onnx)
         (folder / "README.md").write_text(text, encoding="utf-8")
         for path in folder.iterdir():
             path.chmod((folder / "README.md").stat().st_mode)  # safetensors writes files for their owner alone
@@ -127,8 +119,6 @@ def _write(recorded: StageRecord, model: TrainedModel, folder: Path) -> Form:
         "precision": stage.optim.precision,
         "spans": asdict(stage.data.spans) if stage.data.spans else None,
         "stage": stage.to_json(),
-        "temperature": temperature_of(stage, recorded.record),
-        "update": None if recorded.step == "last" else recorded.step,
     }
     settings = {name: value for name, value in settings.items() if value is not None}
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

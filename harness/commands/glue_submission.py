@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -67,38 +67,37 @@ def write_submissions(prepared: Prepared, out: Path, show: Show) -> list[str]:
     Weights that are not stored are trained again, shown by `show`. Raises UserError, before anything is trained, for a task that is
     no part of GLUE, a cell without a finished run, and test files that are missing or have not the server's number of rows.
     """
-    cells = _cells(prepared)
+    best = _best_runs(prepared)
     check_new_folder(out)
-    places = {row: re.sub(r"[^\w.+-]+", "_", row).strip("_.") or "row" for row, _ in cells}
+    places = {row: re.sub(r"[^\w.+-]+", "_", row).strip("_.") or "row" for row, _ in best}
     if twins := [row for row, place in places.items() if [*places.values()].count(place) > 1]:
         raise UserError(
             f"--out {out}: rows {listed(twins)} would be one folder, {places[twins[0]]}; name one of them with --methods."
         )
-    tasks = {task for _, task in cells}
-    tests = {
-        sheet.file: _test_set(path, sheet)
-        for sheet in SHEETS
-        if sheet.task in tasks and (path := _file(prepared, sheet))
-    }
+    wanted = [sheet for sheet in SHEETS if sheet.task in {task for _, task in best}]
+    tests = {sheet.file: _test_set(path, sheet) for sheet in wanted if (path := _file(prepared, sheet))}
     sentences = []
     with new_folder(out) as folder:
         for row, place in places.items():
             (folder / place).mkdir()
-            for sheet in (sheet for sheet in SHEETS if sheet.file not in tests or (row, sheet.task) not in cells):
+            for sheet in (sheet for sheet in SHEETS if sheet.file not in tests or (row, sheet.task) not in best):
                 _write(folder / place / sheet.file, enumerate([sheet.constant] * sheet.rows))
-            for task in (task for of, task in cells if of == row):
-                model, sentence = _best(prepared, cells[row, task], show)
-                sentences.append(f"{row}, {task}: {sentence}")
-                for sheet in (sheet for sheet in SHEETS if sheet.task == task and sheet.file in tests):
-                    predicted = _predictions(model, TASKS[task], tests[sheet.file].values())
+            for task, (run, of) in {task: found for (mine, task), found in best.items() if mine == row}.items():
+                record = prepared.store.records([run.stage.key], predictions=True)[run.stage.key]
+                stage = StageRecord(prepared.store, run.stage, record, planned=prepared)
+                model = trained_model(stage, show, storage=prepared.request.storage)
+                sentences.append(f"{row}, {task}: run {run.stage.key[:12]} ({of}. {model.sentence}")
+                for sheet in (sheet for sheet in wanted if sheet.task == task and sheet.file in tests):
+                    predicted = _predictions(classifier_of(model), TASKS[task], tests[sheet.file].values())
                     _write(folder / place / sheet.file, zip(tests[sheet.file], predicted, strict=True))
             shutil.make_archive(str(folder / place), "zip", folder / place)  # the files at its root
     constant = ", ".join(sheet.file for sheet in SHEETS if sheet.file not in tests)
     return [*sentences, f"Constant, because the server takes whole sets only, and no result: {constant}."]
 
 
-def _cells(prepared: Prepared) -> dict[tuple[str, str], list[Run]]:
-    """The runs that leave a model of each printed row and task. Raises UserError where the server takes no such table, or none of a cell has finished."""
+def _best_runs(prepared: Prepared) -> dict[tuple[str, str], tuple[Run, str]]:
+    """The run of each printed row and task that is best on dev, among all configurations of the row, and which it is, in words. Raises UserError where the
+    server takes no such table, or no run of a cell has finished."""
     plan, resolved = prepared.plan, prepared.resolved
     known = {sheet.task for sheet in SHEETS} - {""}
     if others := [task for task in resolved.tasks if task not in known]:
@@ -112,30 +111,20 @@ def _cells(prepared: Prepared) -> dict[tuple[str, str], list[Run]]:
     cells = defaultdict[tuple[str, str], list[Run]](list)
     for run in plan.runs_with_weights:
         cells[resolved.titles[run.row], run.task].append(run)
-    records = prepared.store.records([run.stage.key for run in plan.runs])
-    missing = [f"{row} on {task}" for (row, task), runs in cells.items() if best_run(runs, records) is None]
-    if missing or not cells:
-        raise UserError(
-            f"{FORMAT}: no run of {missing[0] if missing else 'the table'} has finished; run 'harness bench' with the same values first, or "
-            "leave it out with --tasks."
-        )
-    return cells
-
-
-def _best(prepared: Prepared, runs: Sequence[Run], show: Show) -> tuple[Classifier, str]:
-    """The model of the run that is best on dev, among all configurations of a row, and a sentence about it."""
-    records = prepared.store.records([run.stage.key for run in runs], predictions=True)
-    best = best_run(runs, records)
-    assert best is not None
-    assert best.stage.selection is not None
-    stage, record = best.stage, records[best.stage.key]
-    recorded = StageRecord(prepared.store, stage, record, planned=prepared)
-    model = trained_model(recorded, show, storage=prepared.request.storage)
-    done = sum(each.status == "done" for each in records.values())
-    of = f"{done} of {len(runs)} finished runs" if done < len(runs) else counted(len(runs), "run")
-    dev = in_points(record.dev_scores[best.stage.selection.metric])
-    place = f"subset {best.subset}, seed {best.seed}, dev {dev}"
-    return classifier_of(model), f"run {stage.key[:12]} ({place}), the best on dev of {of}. {model.sentence}"
+    records, found = prepared.store.records([run.stage.key for run in plan.runs]), {}
+    for cell, runs in (cells or {("the table", ""): []}).items():
+        best = best_run(runs, records)
+        if best is None:
+            raise UserError(
+                f"{FORMAT}: no run of {' on '.join(filter(None, cell))} has finished; run 'harness bench' with the same values first, or "
+                "leave it out with --tasks."
+            )
+        assert best.stage.selection is not None
+        done = sum(run.stage.key in records and records[run.stage.key].status == "done" for run in runs)
+        of = f"{done} of {len(runs)} finished runs" if done < len(runs) else counted(len(runs), "run")
+        dev = in_points(records[best.stage.key].dev_scores[best.stage.selection.metric])
+        found[cell] = best, f"subset {best.subset}, seed {best.seed}, dev {dev}), the best on dev of {of}"
+    return found
 
 
 def _file(prepared: Prepared, sheet: Sheet) -> Path | None:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 import harness
 from harness.commands.recorded import StageRecord
-from harness.commands.report import grid_of
+from harness.commands.views import grid_of
 from harness.errors import masked
 from harness.hub import HUB, is_id
 from harness.methods import methods_named
@@ -40,11 +40,10 @@ def card(
     form: Form,
     checks: Sequence[str],
     folder: str,
-    hub_name: str = "",
     license: str = "",
     onnx: bool = False,
 ) -> str:
-    """README.md with its metadata. `folder` or, where there is one, the repository `hub_name`: what its code loads; `license`: the hub's
+    """README.md with its metadata. `folder`: what its code loads, also the repository of that name on the hub; `license`: the hub's
     identifier of the licence that the user gives it; left out, the card says that those of encoder and data hold; `onnx`: there is a file of ONNX."""
     from huggingface_hub import EvalResult, ModelCardData
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -54,7 +53,7 @@ def card(
     prepared, plan, resolved = model.prepared, model.prepared.plan, model.prepared.resolved
     task, run, stage = model.task if model.objective.has_classifier else None, recorded.run_in(plan), model.stage
     results = scores_of(recorded.key, run, task, grid_of(prepared)) if task else []
-    title, dataset = _title(plan, stage, run, task) + recorded.after, _dataset(task)
+    title, dataset = _title(plan, stage, run, task), _dataset(task)
     data: Any = ModelCardData(
         license=license or "other",
         license_name=None if license else "of-encoder-and-data",
@@ -93,14 +92,12 @@ def card(
     environment.filters |= {"counted": counted, "in_points": in_points, "value": value_text, "setting": format_value}
     environment.filters |= {"objective": _objective, "code": _code}
     pre_train = next((row.pre_train for row in resolved.rows if row.name == run.row), "")
-    name = json.dumps(hub_name or folder, ensure_ascii=False)
+    name = json.dumps(folder, ensure_ascii=False)
     origins = [f"{data.task.title}: {data.origin}" for data in plan.tasks.values() if data.origin]
     body = environment.get_template("model_card.jinja").render(
         title=title,
         form=form,
         name=Markup(name),
-        hub=bool(hub_name),
-        place=Markup(f"snapshot_download({name})" if hub_name else name),
         onnx=onnx,
         task=task,
         results=results,

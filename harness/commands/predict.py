@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -33,7 +33,6 @@ from harness.specs import Data, RowSet, Stage
 from harness.storage import weights_of
 from harness.tasks.inferred import QUESTIONS
 from harness.tasks.reading import ending_of, objects, opened, problem_of, require, rows_of, unit_of
-from harness.views.calibration import temperature_of, tempered
 
 if TYPE_CHECKING:
     from harness.encoders.tokens import Reading, Tokeniser
@@ -48,8 +47,7 @@ ROWS = 2048
 
 @dataclass(frozen=True)
 class Classifier:
-    """A trained model with all that a text needs. `kind`: what it predicts; `columns`: of its task, () where unknown; `temperature`: by
-    which its logits are divided."""
+    """A trained model with all that a text needs. `kind`: what it predicts; `columns`: of its task, () where unknown."""
 
     name: str
     objective: TrainingObjective
@@ -59,7 +57,6 @@ class Classifier:
     reading: Reading
     precision: str
     device: str
-    temperature: float | None = None
 
     def predictions(self, texts: Sequence[tuple[str, ...]]) -> Predictions:
         """In the order of the rows, with zeros for gold labels, by the evaluation of training: packed batches of similar lengths."""
@@ -68,8 +65,7 @@ class Classifier:
         from harness.training.loop import predict
 
         given = (self.reading.examples(texts, self.tokeniser), np.zeros(len(texts)))
-        found = predict(self.objective, given, self.precision, torch.device(self.device))[0]
-        return tempered(found, self.temperature) if self.temperature else found
+        return predict(self.objective, given, self.precision, torch.device(self.device))[0]
 
     def columns_of(self, texts: Sequence[tuple[str, ...]]) -> list[Row]:
         """For each row the predicted class and each class's probability, or the predicted number."""
@@ -77,10 +73,8 @@ class Classifier:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def classifier(
-    name: str, *, store: str | None = None, storage: str | None = None, calibrated: bool = False
-) -> Classifier:
-    """By a folder ('harness export'), or by the beginning of a run's key; `calibrated`: with the temperature from dev. Raises UserError: a folder
+def classifier(name: str, *, store: str | None = None, storage: str | None = None) -> Classifier:
+    """By a folder ('harness export'), or by the beginning of a run's key. Raises UserError: a folder
     may be written by anyone, and whatever it leads the libraries to, in loading or with a first text, is one."""
     import torch
 
@@ -98,11 +92,7 @@ def classifier(
             raise
         why = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"{path}: its files make no model ({why}); fetch or export it again.") from None
-    if calibrated and model.temperature is None:
-        raise UserError(
-            f"predict: {model.name} has no temperature from dev, as classifiers have that this version exports; leave --calibrated out."
-        )
-    return model if calibrated else replace(model, temperature=None)
+    return model
 
 
 def _of_folder(folder: Path) -> Classifier:
@@ -145,8 +135,8 @@ def _of_folder(folder: Path) -> Classifier:
         positions = family_of(located.config).positions(located.config)
         length = int(min(settings.max_length or tokenizer.model_max_length or positions, positions))
         reading = reading_of(Data(RowSet("texts"), max_length=length, spans=spans))
-    made, how = made.to(torch.device(device)), (settings.precision, device, settings.temperature)
-    return Classifier(str(folder), made, tokeniser, kind, columns, reading, *how)
+    made = made.to(torch.device(device))
+    return Classifier(str(folder), made, tokeniser, kind, columns, reading, settings.precision, device)
 
 
 class _Settings(BaseModel):
@@ -156,7 +146,6 @@ class _Settings(BaseModel):
     model_max_length: Annotated[float, Field(ge=1)] | None = None
     columns: tuple[str, ...] = ()
     spans: dict[str, Any] | None = None
-    temperature: Annotated[float, Field(gt=0)] | None = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     stage: dict[str, Any] | None = None
 
@@ -179,8 +168,7 @@ def _of_run(key: str, store: str | None, storage: str | None) -> Classifier:
             f"{stage.key[:12]}: its weights are not stored in {kept.shown}; 'harness export {stage.key[:12]} --out FOLDER' trains them "
             "again, and 'harness predict FOLDER' takes that folder."
         )
-    model = classifier_of(trained_model(stage, unshown, storage=storage, accept_difference=True))
-    return replace(model, temperature=temperature_of(stage.stage, stage.record))
+    return classifier_of(trained_model(stage, unshown, storage=storage, accept_difference=True))
 
 
 def classifier_of(model: TrainedModel) -> Classifier:

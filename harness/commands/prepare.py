@@ -55,24 +55,34 @@ GPU_DRIVERS = tuple(map(Path, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")))
 
 @dataclass
 class Prepared:
-    """A table ready to be run or shown. `request`: as the user gave it, `named`: with the user's own tasks by their names, `kept`: as a store
-    keeps it. `stopped`: why its training ended with stages left; `textless`: why its texts are not at hand, of what is as a bench of the store read
+    """A table ready to be run or shown. `request`: as the user gave it, `named`: with the user's own tasks by their names. `stopped`: why its training ended with stages left; `textless`: why its texts are not at hand, of what is as a bench of the store read
     it. `others`: rows of another system, beside the table's own."""
 
     request: Request
     named: Request
-    kept: StoredRequest
-    resolved: ResolvedTable
     plan: Plan
     store: Store
     statuses: dict[str, tuple[Status, int]]
     items: list[Item]
     blocked: list[Stage]
-    slots: int
     translators: Translators = field(default_factory=dict)
     stopped: str = ""
     textless: str = ""
     others: OtherSystem | None = None
+
+    @property
+    def resolved(self) -> ResolvedTable:
+        return self.plan.resolved
+
+    @property
+    def slots(self) -> int:
+        return self.request.slots or cores() // self.resolved.num_workers or 1
+
+    @property
+    def kept(self) -> StoredRequest:
+        """The request as a store keeps it."""
+        asked = replace(self.named, tasks=self.request.tasks, sizes=self.request.sizes, preset=self.resolved.preset)
+        return StoredRequest(self.resolved.table.name, to_json(asked))
 
     @property
     def recorded(self) -> bool:
@@ -113,7 +123,7 @@ class Prepared:
     @property
     def snapshot(self) -> Any:
         """What the plan read, as JSON, for a store; None where some of it is not at hand."""
-        texts = zip(self.kept.values.get("tasks", ()), self.named.tasks or (), strict=True)
+        texts = zip(self.request.tasks or (), self.named.tasks or (), strict=True)
         files = {Path(text).name: name for text, name in texts if is_own(text)}
         return None if self.plan.unresolved else snapshot(self.plan, files).to_json()
 
@@ -125,7 +135,7 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
     """Read and check everything that the request names. With `train`, what a hub holds is fetched. `writes`: training writes the
     request's store, which is checked before anything is fetched."""
     table = load_table(request.table, request.origin("table"))
-    named, kept = _of_preset(table, request)
+    named = _of_preset(table, request)
     own, rows = _own_tasks(named)
     if own:
         named = replace(named, tasks=tuple(own[text].name if text in own else text for text in named.tasks or ()))
@@ -155,7 +165,7 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
         corpora=corpora_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus"),
         starts=starts,
     )
-    prepared = _with_work(request, named, kept, plan, store)
+    prepared = _with_work(request, named, plan, store)
     selected = {start.stage.key for start in starts.values() if isinstance(start, Parent)}
     if train and (lacking(plan, UNTRANSLATED) or any(item.stage.key in selected for item in prepared.items)):
         raise UserError(_not_at_hand(plan, source, tasks))
@@ -165,15 +175,14 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
     return prepared
 
 
-def _of_preset(table: Table, request: Request) -> tuple[Request, StoredRequest]:
-    """The request with the encoders of its preset where these are several, and as a store keeps it."""
-    name = request.preset or table.preset_for(request.encoder)
-    preset = table.presets.get(name)
+def _of_preset(table: Table, request: Request) -> Request:
+    """The request with the encoders of its preset where these are several, and without what names the preset's data."""
+    preset = table.presets.get(request.preset or table.preset_for(request.encoder))
     if preset and not request.encoder and len(encoder_names(preset.encoder)) > 1:
         request = replace(request, encoder=preset.encoder)
     if preset and request.data == preset.data and not Path(preset.data).is_dir():
         request = replace(request, data=None)  # the preset's name for where its tasks come from, as captions print it
-    return request, StoredRequest(table.name, to_json(replace(request, preset=name)))
+    return request
 
 
 def _own_tasks(request: Request) -> tuple[dict[str, Task], dict[Task, Rows]]:
@@ -273,12 +282,11 @@ def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[
     return found
 
 
-def _with_work(request: Request, named: Request, kept: StoredRequest, plan: Plan, store: Store) -> Prepared:
+def _with_work(request: Request, named: Request, plan: Plan, store: Store) -> Prepared:
     """A plan with what the store and the storage have of it."""
     statuses, storage = store.statuses(plan.stages), storage_of(request, store)
     items, blocked = work(plan, statuses, cache(storage.exists), request.retry, request.keep)
-    slots = request.slots or cores() // plan.resolved.num_workers or 1
-    return Prepared(request, named, kept, plan.resolved, plan, store, statuses, items, blocked, slots)
+    return Prepared(request, named, plan, store, statuses, items, blocked)
 
 
 def device_here(gpus_per_run: float | None) -> str:
@@ -310,11 +318,10 @@ def _not_at_hand(plan: Plan, source: TextSource, tasks: Mapping[str, Task]) -> s
     r, start = plan.resolved, plan.resolved.starts_from
     assert start is not None  # nothing else is missing
     rows = ",".join(dict.fromkeys(row.own.name for row in r.continued))
-    words = ["harness", "bench", "--table", start.table, "--preset", r.preset, "--encoder", r.encoder]
-    words += ["--tasks", start.task, "--sizes", str(start.size), "--methods", rows, "--keep", "best"]
     return (
         f"table {r.table.name}, key starts_from: its runs start from the best runs of table {start.table}, whose weights are not there; with this "
-        f"store run first: {shlex.join(words)}"
+        f"store run first: harness bench --table {start.table} --preset {r.preset} --encoder {shlex.quote(r.encoder)} --tasks {start.task} "
+        f"--sizes {start.size} --methods {shlex.quote(rows)} --keep best"
     )
 
 
@@ -361,13 +368,13 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
         return None
     table = load_table(request.table, request.origin("table"))
     tasks = None if request.tasks is None else tuple(read.files.get(Path(text).name, text) for text in request.tasks)
-    named, kept = _of_preset(table, request)
+    named = _of_preset(table, request)
     named = replace(named, tasks=tasks, sizes=request.sizes or (None if table.sizes else read.sizes))
     known = {name: data.task for part in read.parts for name, data in part.tasks.items() if data.task.own}
     plan = remade(resolve(table, named, {**TASKS, **known}), read)
     if plan is None:
         return None
-    prepared = _with_work(request, named, kept, plan, store)
+    prepared = _with_work(request, named, plan, store)
     if any(part.truncations is None for part in read.parts):
         prepared.textless = "an earlier version kept less of them"
     return prepared

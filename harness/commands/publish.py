@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.recorded import check_exists, command, last_bench
-from harness.commands.report import caption_of, grid_of
 from harness.commands.verify import RESULTS_FILE
+from harness.commands.views import caption_of, grid_of
 from harness.errors import UserError
 from harness.paths import replace_file, without_folders
 from harness.specs import Record

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,7 +52,6 @@ class StageRecord:
     runs: Sequence[tuple[Mapping[str, Any], StoredRequest | None]] = ()
     """The labels of the runs that it ends, each with the request that makes it, where the store knows that; without one the whole request and no label."""
     url: str | None = None  # of the store, as it was named
-    step: Literal["last"] | int = "last"  # which of its weights are meant: its final ones, or those after an update
     planned: Prepared | None = None  # a table of several runs that has it, where one is at hand
 
     @property
@@ -73,11 +72,6 @@ class StageRecord:
     def key(self) -> str:
         return self.record.key
 
-    @property
-    def after(self) -> str:
-        """Which weights are meant, in words that follow a name; empty for the final ones."""
-        return "" if self.step == "last" else f" after update {self.step:,} of {self.stage.optim.steps:,}"
-
     def check_done(self) -> None:
         """Raises UserError for a stage that has no weights: it did not finish, or scikit-learn fitted it."""
         if definition_of(self.stage.objective).fitted:
@@ -93,13 +87,13 @@ class StageRecord:
     def prepare(self, *, train: bool = False) -> Prepared:
         """Its cell, or the table that has it, planned. Raises UserError where the request is not known, or its files changed."""
         if self.planned:
-            return prepare(self.planned.request, train=True) if train else self.planned
+            return prepare(self.planned.request, train=True, writes=False) if train else self.planned
         if self.cell is None:
             raise UserError(
                 f"{self.key[:12]}: the store {self.store.shown} does not know which request made this stage; run its bench again "
                 "with this store, which trains nothing that is recorded."
             )
-        prepared = prepare(replace(self.cell, store=self.store.url), train=train)
+        prepared = prepare(replace(self.cell, store=self.store.url), train=train, writes=False)
         if self.key not in prepared.plan.stages:
             missing = ", ".join(prepared.plan.unresolved[:3])
             why = f"{missing} is not at hand" if missing else "its table, its data or its encoder changed since then"
@@ -186,9 +180,8 @@ class StageRecord:
         return f"<p>{html.escape(repr(self)[1:-1])}</p>{self.history.to_html(index=False, max_rows=20, na_rep='')}"
 
 
-def recorded(url: str | None, beginning: str, update: int | None = None) -> StageRecord:
-    """The only stage whose key begins so, in the store at `url` (None: the default one), with its final weights or those after an `update`.
-    Raises UserError."""
+def recorded(url: str | None, beginning: str) -> StageRecord:
+    """The only stage whose key begins so, in the store at `url` (None: the default one). Raises UserError."""
     store = Store(url or DEFAULT_URL, create=False)
     check_exists(store)
     keys = store.keys_like(beginning)
@@ -198,14 +191,13 @@ def recorded(url: str | None, beginning: str, update: int | None = None) -> Stag
         shown = ", ".join(key[:12] for key in keys)
         raise UserError(f"Several keys begin with '{beginning}': {shown}; give more characters.")
     stage, record = store.stages(keys)[keys[0]], store.records(keys, predictions=True)[keys[0]]
-    step = "last" if update is None else _checked_update(stage, record, update)
     asked = [_of_encoder(each, stage) for each in sorted(store.requests(keys[0]), key=lambda each: bool(each.study))]
     runs = [
         (label, next((each for each in asked if each.table == label["table"]), None)) for label in store.labels_of(keys)
     ]
     if not any(each for _, each in runs):
         runs += [({}, each) for each in asked if not each.study][:1]
-    return StageRecord(store, stage, record, runs, url, step)
+    return StageRecord(store, stage, record, runs, url)
 
 
 def _of_encoder(stored: StoredRequest, stage: Stage) -> StoredRequest:
@@ -213,22 +205,6 @@ def _of_encoder(stored: StoredRequest, stage: Stage) -> StoredRequest:
     names = encoder_names(str(stored.values.get("encoder", "")))
     mine = [name for name in names if stage.encoder.name in (name, Path(name).name)]
     return replace(stored, values={**stored.values, "encoder": mine[0]}) if len(names) > 1 and mine else stored
-
-
-def _checked_update(stage: Stage, record: Record, update: int) -> Literal["last"] | int:
-    """Raises UserError for an update after which a stage has no weights of its own."""
-    place = f"--update {update}: {record.key[:12]}"
-    if stage.selection:
-        raise UserError(
-            f"{place} ({stage.phase}) keeps its best checkpoint alone; name a stage of pre-training or post-training, whose key 'harness "
-            f"show {record.key[:12]}' prints among the parents."
-        )
-    if not 1 <= update <= stage.optim.steps:
-        saved = "".join(f"{step:,}, " for step in record.provenance.get("saved_at", []))
-        raise UserError(
-            f"{place} has {stage.optim.steps:,} updates (weights saved after {saved}{stage.optim.steps:,}); name one."
-        )
-    return "last" if update == stage.optim.steps else update
 
 
 def best_key(request: Request) -> tuple[str, list[str]]:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
 from harness.commands.execution import storage_of
-from harness.commands.prepare import Prepared
+from harness.commands.prepare import Prepared, prepare
 from harness.commands.recorded import StageRecord
 from harness.commands.texts import reader
-from harness.commands.train import Show, also, train, unshown
+from harness.commands.train import Show, train, unshown
 from harness.devices import on_cpu
 from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
 from harness.kinds import Kind
-from harness.planning.work import Event, Item
-from harness.specs import Stage
+from harness.planning.work import work
+from harness.specs import Parent, Record, Stage, Status
 from harness.storage import Storage, weights_of
+from harness.store import Store
 from harness.tasks.task import Task
+from harness.wording import listed
 
 if TYPE_CHECKING:
     from harness.encoders.tokens import Tokeniser
@@ -55,69 +60,106 @@ class TrainedModel:
 def trained_model(
     recorded: StageRecord, show: Show, *, storage: str | None = None, accept_difference: bool = False
 ) -> TrainedModel:
-    """A recorded stage with its weights, those that `recorded` means. Those that are not stored are trained again, shown by `show`, and
-    not kept.
+    """A recorded stage with its weights: the stored ones, where they are those of the record. Otherwise it is trained again in a folder that is
+    deleted, shown by `show`.
 
-    Raises UserError where the stage did not finish, its data or encoder are not at hand, or its predictions or weights differ from the
-    record (`accept_difference`: all the same).
+    Raises UserError where the stage did not finish, its data or encoder are not at hand, or what is trained again differs from the record
+    (`accept_difference`: all the same).
     """
     recorded.check_done()
-    prepared, record, step, key = recorded.prepare(), recorded.record, recorded.step, recorded.key[:12]
+    prepared, record, key = recorded.prepare(), recorded.record, recorded.key
     kept = storage_of(replace(prepared.request, storage=storage), prepared.store)
-    missing = not kept.exists(weights_of(recorded.key, step))
-    if missing and not (record.predictions or record.digest_after(step) or accept_difference):
-        saved = [*map(int, record.provenance.get("saved_digests", {})), recorded.stage.optim.steps]
-        raise UserError(
-            f"{key}: its weights{recorded.after} are not stored, and the record has no digest to compare them with once they are trained "
-            f"again; name update {' or '.join(f'{step:,}' for step in saved)}, or take them with 'harness export --accept-difference'."
-        )
-    if missing:
-        prepared = _retrained(recorded, show, storage)
-    try:
+    if kept.exists(weights_of(key)):
         model, digest = _loaded(recorded, prepared, kept)
-    finally:
-        if missing:
-            kept.delete(weights_of(recorded.key, step))
-    sentence, differs = _compared(recorded, model, digest, missing)
-    if differs and not accept_difference:
-        from harness.running import device_name
-
-        made_on = ", torch ".join(str(record.provenance.get(name, "?")) for name in ("device", "torch"))
+        if digest == record.weights_digest:
+            return replace(model, sentence=f"Its weights were kept since it was trained (digest {digest[:10]}).")
+    prepared = recorded.prepare(train=True)
+    records = prepared.store.records(stage.key for stage in recorded.stage.chain)
+    with TemporaryDirectory(prefix="harness-") as folder:
+        again, scratch = trained_again(prepared, records, [key], kept, show, folder)
+        ended = again.get(key)
+        if ended is None or ended.status != "done":
+            reason = ended.reason if ended else "no worker returned them"
+            raise UserError(f"{key[:12]}: its weights could not be trained again: {reason}.")
+        model, _ = _loaded(recorded, prepared, scratch)
+    if not (differs := differences(record, ended)):
+        rows = sum(len(predicted.gold) for predicted in record.predictions.values())
+        what = f"{rows:,} predictions" if rows else "weights"
+        return replace(model, sentence=f"It was trained again; its {what} are those of the record, bit for bit.")
+    if not accept_difference:
+        made_on, here = (
+            ", torch ".join(str(each.provenance.get(n, "?")) for n in ("device", "torch")) for each in (record, ended)
+        )
         raise UserError(
-            f"{key}: trained again, {differs} differ from the record's, which was made on {made_on} (here: {device_name(model.setup.device)}); run "
+            f"{key[:12]}: trained again, it differs from its record in {listed(differs)}; the record was made on {made_on} (here: {here}); run "
             "this on a machine of that kind, or take such a model with 'harness export --accept-difference'."
         )
-    return replace(model, sentence=sentence)
+    return replace(model, sentence=f"It was trained again and DIFFERS from its record in {listed(differs)}.")
 
 
-def _retrained(recorded: StageRecord, show: Show, storage: str | None) -> Prepared:
-    """Train the stage once more for the weights that are meant; the record stays as it is. Raises UserError where that fails."""
-    prepared = recorded.prepare(train=True)
-    prepared.request = replace(prepared.request, storage=storage)
-    stage, task = prepared.plan.stages[recorded.key], prepared.plan.task_of(recorded.stage)
-    attempt = prepared.store.statuses([recorded.key])[recorded.key][1]
-    last, save_at = recorded.step == "last", () if recorded.step == "last" else (recorded.step,)
-    flops, metrics = prepared.plan.stage_flops(stage), task.metrics if task else ()
-    item = Item(stage, f"weights of {recorded.key[:12]}", flops, metrics, last, True, attempt, 0, save_at)
-    item.cost *= item.until / stage.optim.steps if item.until else 1
-    prepared.items = [item]
-    reasons = ["no worker returned them"]
+def trained_again(
+    prepared: Prepared, records: Mapping[str, Record], keys: Sequence[str], kept: Storage, show: Show, folder: str
+) -> tuple[dict[str, Record], Storage]:
+    """Train recorded stages once more in `folder`, on as many workers and the kind of device that the record of the first one names: their new records,
+    and where all weights are. `records`: of the stages of their chains; `kept`: where weights of parents are taken from that are as recorded."""
+    origin, scratch = records[keys[0]].provenance, Storage(f"{folder}/artifacts")
+    workers, micro_batch = int(origin.get("workers", 1)), int(origin.get("micro_batch", 0)) or None
+    request = replace(prepared.request, num_workers=workers, micro_batch=micro_batch)
+    request = replace(request, gpus_per_run=0.0 if on_cpu(origin) else None)
+    if workers != prepared.resolved.num_workers:
+        prepared = prepare(request, train=True, writes=False)
+    wanted: set[str] = set()
 
-    def watch(event: Event) -> None:
-        if {event.kind} & {"failed", "diverged"}:
-            reasons.insert(0, event.reason)
+    def want(stage: Stage) -> None:
+        """It, and those before it whose weights are not there as they were recorded."""
+        wanted.add(stage.key)
+        if isinstance(stage.init, Parent) and not _copied(stage.init, records.get(stage.key), kept, scratch):
+            want(stage.init.stage)
 
-    train(prepared, also(show, watch), remember=False)
-    if not all(map(storage_of(prepared.request, prepared.store).exists, item.stored)):
-        raise UserError(f"{recorded.key[:12]}: its weights could not be trained again: {reasons[0]}.")
-    return prepared
+    for key in keys:
+        want(prepared.plan.stages[key])
+    others: dict[str, tuple[Status, int]] = {key: ("done", 1) for key in prepared.plan.stages if key not in wanted}
+    items, _ = work(prepared.plan, others, scratch.exists, False, "all")
+    store = Store(f"sqlite:///{folder}/harness.db")
+    request = replace(request, store=store.url, storage=scratch.uri, keep="all", checkpoint_minutes=0.0)
+    train(replace(prepared, request=request, store=store, items=items, statuses={}), show, remember=False)
+    return store.records(keys, predictions=True), scratch
+
+
+def _copied(init: Parent, record: Record | None, kept: Storage, scratch: Storage) -> bool:
+    """Whether the weights that a stage starts from are in `scratch` now: those in `kept`, where their digest is the recorded one."""
+    from harness.encoders.models.weights import checked  # imports torch
+
+    name, wanted = weights_of(init.stage.key, init.step), record.provenance.get("parent_product") if record else None
+    if not scratch.exists(name) and wanted is not None and kept.exists(name):
+        with suppress(SafetensorError):
+            if checked(content := kept.read(name))[1] == wanted:
+                scratch.write(name, content)
+    return scratch.exists(name)
+
+
+def differences(record: Record, ended: Record) -> list[str]:
+    """What two records of a stage do not hold alike, bit for bit."""
+    losses, again = ([(e["step"], e["loss"]) for e in one.history if "loss" in e] for one in (record, ended))
+    pairs = [(predicted, ended.predictions[digest]) for digest, predicted in record.predictions.items()]
+    greatest = max((then.difference(now) for then, now in pairs), default=0.0)
+    same_gold = all(np.array_equal(then.gold, now.gold) for then, now in pairs)
+    selected, selected_again = ((one.selected_step, one.dev_scores) for one in (record, ended))
+    start = record.provenance.get("parent_product")
+    equal = {
+        "its losses": losses == again,
+        "its selected update or dev scores": selected == selected_again,
+        f"its predictions (logits by up to {greatest:.2g})": not greatest and same_gold,
+        "its weights": not record.weights_digest or record.weights_digest == ended.weights_digest,
+        "the weights that it starts from": not start or start == ended.provenance.get("parent_product"),
+    }
+    return [what for what, same in equal.items() if not same]
 
 
 def _loaded(recorded: StageRecord, prepared: Prepared, kept: Storage) -> tuple[TrainedModel, str]:
     """The stage with its stored weights, as it was trained: its threads, and a GPU where it had one and there is one here; and the digest of the
     weights. Raises UserError."""
     import torch
-    from safetensors import SafetensorError
 
     from harness.encoders.tokens import Tokeniser
     from harness.running import restored
@@ -132,7 +174,7 @@ def _loaded(recorded: StageRecord, prepared: Prepared, kept: Storage) -> tuple[T
     torch.set_float32_matmul_precision("highest")
     stage, tokeniser = prepared.plan.stages[recorded.key], Tokeniser(located.folder)
     try:
-        objective, digest = restored(stage, tokeniser.vocabulary, setup, recorded.step)
+        objective, digest = restored(stage, tokeniser.vocabulary, setup)
     except (SafetensorError, ValueError, KeyError) as error:
         raise UserError(f"{recorded.key[:12]}: its stored weights cannot be used ({first_line(error)}).") from None
     model = TrainedModel(prepared, stage, objective, tokeniser, setup, "")
@@ -144,35 +186,6 @@ def _loaded(recorded: StageRecord, prepared: Prepared, kept: Storage) -> tuple[T
 def _reader(model: TrainedModel) -> Any:
     plan = model.prepared.plan
     return reader(plan, plan.encoder_of(model.stage), model.tokeniser, model.prepared.store)
-
-
-def _compared(recorded: StageRecord, model: TrainedModel, digest: str, remade: bool) -> tuple[str, str]:
-    """How the weights compare with the record, in a sentence, and what differs: their predictions where some are recorded, else their digest."""
-    from harness.training.loop import predict
-
-    record, known, weights = recorded.record, recorded.record.digest_after(recorded.step), f"weights{recorded.after}"
-    if not remade and known == digest:
-        return f"Its {weights} were kept since it was trained (digest {digest[:10]}).", ""
-    if not record.predictions:
-        outcome, differs = "are those of the record, bit for bit", ""
-        if known is None:
-            outcome = "could not be compared: the record has no digest of them"
-        elif known != digest:
-            outcome, differs = "DIFFER from those of the record", f"the {weights}"
-        how = "It was trained again; its" if remade else "Its stored"
-        return f"{how} {weights} {outcome} (digest {digest[:10]}).", differs
-    import torch
-
-    greatest, count, read = 0.0, 0, _reader(model)
-    for rows in (rows for rows in model.stage.row_sets if rows.digest in record.predictions):
-        given = model.objective, read(rows, model.stage.data), model.stage.optim.precision
-        now, _ = predict(*given, torch.device(model.setup.device))
-        greatest, count = max(greatest, record.predictions[rows.digest].difference(now)), count + len(now.gold)
-    how = "It was trained again" if remade else "Its weights were stored by another command"
-    if greatest:
-        differs = f"its predictions (by up to {greatest:.2g})"
-        return f"{how}; its predictions DIFFER from the record's by up to {greatest:.2g}.", differs
-    return f"{how}; its {count:,} predictions are those of the record, bit for bit.", ""
 
 
 # ---------------------------------------------------------------------------------------------------------- embeddings

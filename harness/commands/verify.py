@@ -1,22 +1,32 @@
-"""A published file of results held against a store: its benches are planned again, and the file is compared with what plan and records give."""
+"""A published file of results held against a store: its benches are planned again, and the file is compared with what plan and records give; and some of its
+stages trained again in a scratch place and held against their records. The store and its weights are only read."""
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.commands.prepare import Prepared, prepare_recorded
-from harness.commands.recorded import check_exists
-from harness.commands.seal import began
+from harness.commands.execution import storage_of
+from harness.commands.prepare import Prepared, prepare, prepare_recorded
+from harness.commands.recorded import check_exists, learning_curve
+from harness.commands.train import Show
+from harness.commands.trained import differences, trained_again
+from harness.commands.views import began
+from harness.devices import on_cpu
 from harness.errors import UserError, first_line
 from harness.planning.request import from_json
 from harness.scores import PLACE, RESULT_DTYPES, results_of
-from harness.specs import Stage
+from harness.specs import Record, Stage
+from harness.statistics.crossed import half_width, mean_squares
+from harness.statistics.design import full_grid
 from harness.store import DEFAULT_URL, Store
 from harness.store.published import is_published
+from harness.tasks.metrics import score
 from harness.views.seal import SHOWN, name_of
 from harness.wording import counted, examples
 
@@ -27,8 +37,13 @@ RESULTS_FILE = "results.csv"
 """That of a published folder."""
 RUN = ["size", "row", "task", "subset", "seed"]
 SCORE = [*PLACE, "metric"]
-NEEDED = (*SCORE, "task", "test", "status", "key")
-"""Columns without which a row names no run, or claims nothing of it."""
+HARDWARE = ("device", "kernels", "torch", "threads", "workers", "micro_batch")
+"""What a record's provenance says of the kind of hardware: where all are equal, numbers are bit-identical."""
+LEVEL = 0.05
+"""Of all tolerances together: the probability that one is exceeded where nothing is wrong."""
+START = {"fp32": 1e-3, "bf16": 2e-2, "fp16": 2e-2}
+"""Relative tolerance of the first losses of a stage on other hardware, by precision: rounding has not grown yet. fp16 rounds more finely than bf16,
+but another device may skip another of its first updates."""
 
 
 @dataclass
@@ -51,30 +66,24 @@ class Verified:
 
 
 def read_results(path: Path) -> pd.DataFrame:
-    """The rows of a file of results, or of that in a folder. Raises UserError for one that cannot be read or is not of the schema."""
+    """The rows of a file of results, or of that in a folder, by the schema; other columns are left out. Raises UserError for another file."""
     import pandas as pd
     from pyarrow import ArrowException
 
     path = path / RESULTS_FILE if path.is_dir() else path
     try:
-        if path.suffix == ".csv":
-            frame = pd.read_csv(path, dtype=RESULT_DTYPES, keep_default_na=False, na_values="", encoding="utf-8-sig")
-            if not isinstance(frame.index, pd.RangeIndex):
-                raise ValueError("it has rows with more values than columns")
-        elif path.suffix == ".parquet":
+        if path.suffix == ".parquet":
             frame = pd.read_parquet(path)
         else:
-            raise ValueError("it should be a .csv or .parquet file")
-        frame = frame.astype({name: kind for name, kind in RESULT_DTYPES.items() if name in frame})
-        if missing := [name for name in NEEDED if name not in frame or (name != "test" and frame[name].isna().any())]:
-            raise ValueError(f"it has no column {', '.join(missing)}, or rows without a value there")
-        if frame.empty:
-            raise ValueError("it has no row; its bench had no finished run")
+            frame = pd.read_csv(path, dtype=RESULT_DTYPES, keep_default_na=False, na_values="", encoding="utf-8-sig")
+        frame = frame.astype(RESULT_DTYPES)[[*RESULT_DTYPES]]
+        if frame[[*SCORE, "task", "status", "key"]].isna().any(axis=None):
+            raise ValueError("a row names no run")
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or first_line(error)}).") from None
     except (ValueError, TypeError, KeyError, OverflowError, ArrowException) as error:
         raise UserError(
-            f"{path}: is not a file of results, as 'harness report --format csv' writes it ({first_line(error).rstrip('.')})."
+            f"{path}: is not a file of results, as 'harness report --format csv' writes it ({first_line(error).strip('.')})."
         ) from None
     return frame
 
@@ -98,10 +107,6 @@ def verify(path: Path, url: str | None, seal: str = "") -> Verified:
         )
     _compare(verified, _plan(verified))
     _check_seals(verified, seal)
-    columns = [str(name) for name in results if name not in RESULT_DTYPES]
-    columns += [f"{name} (missing)" for name in RESULT_DTYPES if name not in results]
-    if columns:
-        verified.unchecked[f"columns of the file: {', '.join(columns)}"] = []
     return verified
 
 
@@ -157,7 +162,7 @@ def _compare(verified: Verified, reason: str) -> None:
         both[both["side"] == side].sort_values("number") for side in ("both", "left_only", "right_only")
     )
     problems += [f"{place_of(row)} repeats an earlier one" for row in _rows(written[written.duplicated(SCORE)])]
-    for name in (name for name in RESULT_DTYPES if f"{name} again" in both):
+    for name in (name for name in RESULT_DTYPES if name not in SCORE):
         names = name, f"{name} again"
         for row in _rows(matched[~_same(*(matched[each] for each in names))]):
             values = " in the file and ".join("missing" if pd.isna(row[each]) else repr(row[each]) for each in names)
@@ -172,25 +177,20 @@ def _compare(verified: Verified, reason: str) -> None:
             problems.append(f"{place_of(row)}: the bench has no such run and score")
     runs, design = {*results[RUN].itertuples(index=False, name=None)}, [{*results[name]} for name in RUN]
     for row in _rows(left_out.drop(columns="number").assign(task=left_out["task again"])):
-        if tuple(row[name] for name in RUN) in runs:
+        if all(row[name] in values for name, values in zip(RUN, design, strict=True)):
             problems.append(f"the file leaves out {place_of(row)}")
-    for plan in plans:
-        of_bench, earlier = f"of the {len(plan.runs):,} runs of the bench", dict[str, Stage]()
-        for run in plan.runs:
-            place, name = tuple(getattr(run, name) for name in RUN), place_of(vars(run))
-            if place in runs:
-                earlier |= {stage.key: stage for stage in run.stage.chain[:-1] if stage.key not in recorded}
-            elif run.stage.key not in recorded:
-                what = f"{of_bench}, which have no record (never trained, or deleted)"
-                verified.unchecked[what].append(name)
-            elif all(value in values for value, values in zip(place, design, strict=True)):
-                problems.append(f"the file leaves out the run {name}, {run.stage.key[:12]}")
-            else:
-                verified.unchecked[f"{of_bench}, which the file leaves out"].append(name)
-        problems += [
-            f"the {stage.phase} stage before runs of the file: the store has no record {key[:12]}"
-            for key, stage in earlier.items()
-        ]
+        else:
+            verified.unchecked["scores of the bench, which the file leaves out"].append(place_of(row))
+    earlier, untrained = dict[str, Stage](), "runs of the bench, which have no record (never trained, or deleted)"
+    for run in (run for plan in plans for run in plan.runs):
+        if tuple(getattr(run, name) for name in RUN) in runs:
+            earlier |= {stage.key: stage for stage in run.stage.chain[:-1] if stage.key not in recorded}
+        elif run.stage.key not in recorded:
+            verified.unchecked[untrained].append(place_of(vars(run)))
+    problems += [
+        f"the {stage.phase} stage before runs of the file: the store has no record {key[:12]}"
+        for key, stage in earlier.items()
+    ]
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[Any, Any]]:
@@ -214,20 +214,131 @@ def _check_seals(verified: Verified, wanted: str) -> None:
     if wanted and not any(seal.digest.startswith(wanted) for seal in seals):
         verified.problems.append(f"the store has no seal {wanted} of this table")
     for seal in seals:
+        shown = seal.digest[:SHOWN]
         if not seal.intact:
-            verified.problems.append(f"seal {seal.digest[:SHOWN]} is not as it was sealed")
+            verified.problems.append(f"seal {shown} is not as it was sealed")
             continue
-        names = ("row", "task", "size", "subset", "seed", "key")
-        runs = [dict(zip(names, [*run[1:-1], str(run[-1])], strict=True)) for run in seal.plan["runs"]]
-        starts, there = began(store, {run["key"] for run in runs}), len(keys & {run["key"] for run in runs})
+        runs = [
+            dict(zip(("row", "task", "size", "subset", "seed", "key"), [*run[1:-1], str(run[-1])], strict=True))
+            for run in seal.plan["runs"]
+        ]
+        sealed = {run["key"] for run in runs}
+        starts, there = began(store, sealed), len(keys & sealed)
         early = [run for run in runs if starts.get(run["key"], seal.sealed_at) < seal.sealed_at]
         verified.seals.append(
             f"Seal {name_of(seal)}: {counted(len(runs), 'run')} sealed, {sum(run['key'] in starts for run in runs) - len(early):,} begun after it, "
             f"{len(early):,} before it; {there:,} of the {counted(len(keys), 'run')} of the file are in it."
         )
         verified.problems += [
-            f"the run {place_of(run)} began {(seal.sealed_at - starts[run['key']]) / 60:,.1f} minutes before seal {seal.digest[:SHOWN]}"
+            f"the run {place_of(run)} began {(seal.sealed_at - starts[run['key']]) / 60:,.1f} minutes before seal {shown}"
             for run in early
         ]
         if wanted and seal.digest.startswith(wanted) and not there:
-            verified.problems.append(f"no run of the file is in seal {seal.digest[:SHOWN]}")
+            verified.problems.append(f"no run of the file is in seal {shown}")
+
+
+# ------------------------------------------------------------------------------------------------------ training again
+
+
+class Tolerance(NamedTuple):
+    """How far the test score of a run may lie from its record on other hardware, on the metric's own scale; `runs`: of its cell."""
+
+    metric: str
+    evaluation: str
+    value: float
+    runs: int
+
+
+def rerun(
+    verified: Verified, count: int, seed: int, show: Show, *, storage: str | None = None
+) -> list[tuple[bool, str]]:
+    """Train `count` stages again, drawn by `seed` from the chains of the file's finished runs, and compare them with their records: whether
+    each agrees, bit for bit on the same kind of hardware, else within the tolerance, and a sentence.
+
+    `storage`: where weights are kept: those of a parent that are there as they were recorded are used, others are trained again. Raises UserError
+    where no finished run of the file can be planned here.
+    """
+    keys, plans = {*verified.keys}, dict[str, Prepared]()
+    for prepared in (prepare(each.request, train=True, writes=False) for each in verified.benches if not each.textless):
+        runs = [run.stage for run in prepared.plan.runs if run.stage.key in keys]
+        plans |= {stage.key: prepared for run in runs for stage in run.chain if stage.key not in plans}
+    done = sorted(key for key, (status, _) in verified.store.statuses(plans).items() if status == "done")
+    if not done:
+        raise UserError(
+            f"--rerun: no finished run of {verified.path} can be planned here; nothing can be trained again."
+        )
+    drawn = random.Random(seed).sample(done, min(count, len(done)))
+    chains = {stage.key for key in drawn for stage in plans[key].plan.stages[key].chain}
+    records = verified.store.records(chains, predictions=True)
+    groups = defaultdict[tuple[Any, ...], list[str]](list)
+    for key in drawn:
+        origin = records[key].provenance
+        groups[id(plans[key]), origin.get("workers"), origin.get("micro_batch"), on_cpu(origin)].append(key)
+    found = []
+    for group in groups.values():
+        prepared = plans[group[0]]
+        kept, names = storage_of(replace(prepared.request, storage=storage), prepared.store), prepared.plan.names()
+        with TemporaryDirectory(prefix="harness-verify-") as folder:
+            ended, _ = trained_again(prepared, records, group, kept, show, folder)
+        for key in group:
+            stage, (name, *others) = prepared.plan.stages[key], names[key]
+            several = f" and {len(others)} more" if others else ""
+            tolerance = tolerance_of(verified.results, key, len(drawn))
+            agrees, sentence = judged(stage, records[key], ended.get(key), tolerance)
+            found.append((agrees, f"{key[:12]}, {stage.phase} of {name}{several}: {sentence}"))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------ comparing
+
+
+def judged(stage: Stage, record: Record, ended: Record | None, tolerance: Tolerance | None) -> tuple[bool, str]:
+    """Whether a stage that was trained again agrees with its record, and the sentence about it."""
+    if ended is None or ended.status != "done":
+        return False, f"could not be trained again: {ended.reason if ended else 'no worker returned it'}"
+    there, here = ({part: one.provenance.get(part) for part in HARDWARE} for one in (record, ended))
+    if there == here:
+        of = f" (the same kind of hardware: {here['device']})"
+        if differs := differences(record, ended):
+            return False, f"DIFFERS from its record in {', '.join(differs)}{of}"
+        rows = sum(len(predicted.gold) for predicted in record.predictions.values())
+        weights = " and weights" if record.weights_digest else ""
+        losses = sum("loss" in entry for entry in record.history)
+        return True, f"bit-identical: {losses:,} mean losses, {rows:,} predictions{weights}{of}"
+    moved = ", ".join(f"{part} {here[part]} instead of {there[part]}" for part in HARDWARE if there[part] != here[part])
+    agrees, sentence = within_tolerance(stage, record, ended, tolerance)
+    return agrees, f"{sentence} (other hardware: {moved})"
+
+
+def within_tolerance(stage: Stage, record: Record, ended: Record, tolerance: Tolerance | None) -> tuple[bool, str]:
+    """Whether the first losses agree up to rounding and the test score lies within the tolerance, and the sentence about it."""
+    limit = START[stage.optim.precision]
+    start, again = (next((loss for _, loss in learning_curve(each, stage)[0]), 0.0) for each in (record, ended))
+    apart = abs(start - again) / abs(start) if start else 0.0
+    first = f"first losses differ by {apart:.1e} of their value, tolerance {limit:.0e}"
+    if tolerance is None:
+        few = "its cell has too few runs for a tolerance of scores" if stage.selection else "no score is compared"
+        return apart <= limit, f"{first}; {few}"
+    digest = next(rows.digest for rows in stage.data.tests if rows.name.endswith(f"/{tolerance.evaluation}"))
+    then, now = (score(tolerance.metric, one.predictions[digest]) for one in (record, ended))
+    return apart <= limit and abs(now - then) <= tolerance.value, (
+        f"{first}; test {tolerance.metric} {100 * now:.2f} instead of {100 * then:.2f}, tolerance {100 * tolerance.value:.2f} points by "
+        f"the runs of its cell ({tolerance.runs})"
+    )
+
+
+def tolerance_of(results: pd.DataFrame, key: str, judged: int) -> Tolerance | None:
+    """Two runs of one subset and seed on different hardware differ by the run's own noise. Its variance is at most the mean square of interaction
+    and run in the cell, so that the difference lies within t * sqrt(2 * mean square) with 95 %, over all `judged` stages together."""
+    scored = results[results["test"].notna()]
+    one = scored[scored["key"] == key].head(1)
+    scores = scored.merge(one[["row", "column", "size", "metric"]]).set_index(["subset", "seed"])["test"]
+    subsets, seeds = full_grid(list(scores.index))
+    if len(subsets) * len(seeds) < 2:
+        return None
+    squares = mean_squares(scores.unstack().loc[[*subsets], [*seeds]].to_numpy())
+    a, b, ab = squares.degrees
+    square, degrees = (squares.residual, ab) if ab else (squares.subset + squares.seed, max(a, b))
+    value = float(half_width([2 * square], [degrees], 1 - LEVEL / judged))
+    metric, evaluation = one[["metric", "evaluation"]].iloc[0]
+    return Tolerance(metric, evaluation, value, len(subsets) * len(seeds))

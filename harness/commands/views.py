@@ -1,38 +1,157 @@
-"""The views of a prepared table, from what the store holds now."""
+"""The views of a prepared table from what the store holds now: its cells and caption, comparisons, a page; and a comparison that is sealed before its first
+run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import command, learning_curve
-from harness.commands.report import caption_of, grid_of, known_costs
-from harness.commands.seal import runs_began
 from harness.encoders.flops import parameters
 from harness.errors import UserError
 from harness.paths import without_folders
-from harness.planning.table import Column
-from harness.scores import answers
+from harness.planning.aggregation import AVERAGE
+from harness.planning.request import encoder_names
+from harness.planning.row import on_encoder
+from harness.planning.runs import Plan
+from harness.planning.table import HOURS, Column
+from harness.scores import answers, hardware, joined_frames, results_of
+from harness.scores import examples as example_counts
+from harness.specs import Run, Stage
+from harness.store import DEFAULT_URL, Store, StoredSeal
 from harness.tasks.metrics import METRICS
 from harness.views.caption import Caption
-from harness.views.cells import Grid, counted_scores
+from harness.views.cells import Grid, Place, aggregate, counted_scores
 from harness.views.classes import classes_view
-from harness.views.cost import RunCost, cost_before, costs
+from harness.views.cost import Cost, RunCost, cost_before, costs
 from harness.views.differences import REGION, Difference, differences
 from harness.views.examples import examples
 from harness.views.figures.curves import curves_view
 from harness.views.figures.figure import figure_view
+from harness.views.notes import plan_notes, starts_elsewhere_sentences
+from harness.views.other_system import Digests, read_other_system
 from harness.views.power import cost_of, detections
 from harness.views.ranks import ranks_view
 from harness.views.results_page import results_page
-from harness.views.seal import followed, rule_of
+from harness.views.seal import followed, plan_of, rule_of, sealed_places
 from harness.views.settings import settings_view
 from harness.views.table import notes_view, results_view
 from harness.views.variance import variance
 from harness.views.view import View
-from harness.wording import counted, listed
+from harness.wording import counted, listed, some_of
+
+
+def grid_of(prepared: Prepared) -> Grid:
+    """The table's cells from what the store holds now."""
+    plan, store, resolved = prepared.plan, prepared.store, prepared.resolved
+    test_rows = {name: of_column.test for name, of_column in example_counts(plan).items()}
+    not_comparable = {
+        name: plan.tasks[column.task].note for name, column in resolved.columns.items() if plan.tasks[column.task].note
+    }
+    skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
+    results = results_of(plan, store)
+    if others := prepared.others:
+        resolved = others.joined(resolved)
+        results = joined_frames(results, others.results)
+    grid = aggregate(resolved, results, test_rows, not_comparable, skipped)
+    if resolved.table.figure and resolved.table.figure.x == HOURS:
+        grid = replace(grid, hours=hours_before(plan, store))
+    seals = [each.plan for each in store.seals(prepared.resolved.table.name) if each.intact]
+    elsewhere = _benched_places(prepared).union(*(_sealed_here(prepared, each) for each in seals))
+    return replace(grid, elsewhere=frozenset(elsewhere))
+
+
+def caption_of(prepared: Prepared, grid: Grid) -> Caption:
+    """What stands below these cells: it reads the texts of the plan."""
+    plan, store = prepared.plan, prepared.store
+    records = store.records(plan.stages)
+    notes = plan_notes(plan, prepared.request.overrides)
+    return Caption(
+        len({run.stage.key for run in plan.runs}),
+        plan.source,
+        example_counts(plan),
+        hardware(records.values()),
+        (*notes, *(f"{sentence}." for sentence in starts_elsewhere_sentences(plan, records))),
+        (prepared.others.note,) if prepared.others else (),
+    )
+
+
+def _sealed_here(prepared: Prepared, plan: Mapping[str, Any]) -> set[Place]:
+    """The places of a sealed plan that belong to this table: of several encoders the rows of one of these, of one encoder none that names another."""
+    r, places = prepared.resolved, sealed_places(plan)
+    encoders = tuple(on_encoder("", title) for title in r.encoder_titles)
+    if encoders:
+        return {place for place in places if place[1].endswith(encoders)}
+    own = {row.title for row in (*r.table.rows, *r.rows)}
+    return {place for place in places if place[1] in own or on_encoder("", "") not in place[1]}
+
+
+def _benched_places(prepared: Prepared) -> set[Place]:
+    """The places of all benches of this table that need any of its runs, whatever filters select of them here: they are one family of comparisons."""
+    store, table = prepared.store, prepared.resolved.table
+    benches = store.requests_for({run.stage.key for run in prepared.plan.runs})
+    every = prepared.resolved.encoder_titles
+    encoders_here = prepared.resolved.encoders if every else ()
+    keys: dict[tuple[str, ...], set[str]] = {}
+    for stored in (stored for stored, _, _ in benches if not stored.study):
+        names = encoder_names(str(stored.values.get("encoder", "")))
+        mine = tuple(each.title for each in encoders_here if each.name in names)
+        keys.setdefault(mine or every, set()).update(store.stages_of(stored))
+    titles = {row.name: row.title for row in table.rows}
+    columns: dict[str, list[str]] = {}
+    for name, column in table.columns.items():
+        columns.setdefault(column.task, []).append(name)
+    found = {
+        (int(label["size"]), row, column)
+        for encoders, stages in keys.items()
+        for label in store.labels_of(stages)
+        if label["table"] == table.name
+        for title in [titles.get(label["row"], label["row"])]
+        for row in ([on_encoder(title, encoder) for encoder in encoders] or [title])
+        for column in columns.get(label["task"], [label["task"]])
+    }
+    averaged, given = {column for _, _, column in found}, table.aggregate.average_over
+    if given is not None:
+        averaged &= {column for group in given for column in ((group,) if isinstance(group, str) else group)}
+    rows = {(size, row) for size, row, _ in found if all((size, row, column) in found for column in averaged)}
+    return found | {(size, row, AVERAGE) for size, row in rows if len(averaged) > 1}
+
+
+def with_other_system(prepared: Prepared, path: Path) -> Prepared:
+    """With the rows of another system from a file. Raises UserError."""
+    data = prepared.plan.table_data
+    training = {
+        (task, size, subset): found.labelled.digest
+        for (task, size, subset, _, augment), found in data.training.items()
+        if augment is None
+    }
+    tests = {(task, name): rows.digest for task, found in data.tasks.items() for name, rows in found.tests.items()}
+    return replace(prepared, others=read_other_system(path, prepared.resolved, Digests(training, tests)))
+
+
+def known_costs(stages: Iterable[Stage], store: Store) -> dict[str, Cost]:
+    """What those of the stages cost that are finished, by key."""
+    records = store.records({stage.key for stage in stages})
+    return {key: Cost(record.flops, record.seconds) for key, record in records.items() if record.status == "done"}
+
+
+def hours_before(plan: Plan, store: Store) -> dict[str, float]:
+    """Hours of training before fine-tuning, by row as printed: the mean over its runs, of those whose earlier stages are all done."""
+    known = known_costs((stage for run in plan.runs for stage in run.stage.chain[:-1]), store)
+    titles = plan.resolved.titles
+    hours: dict[str, list[float]] = {}
+    for run in plan.runs:
+        earlier = run.stage.chain[:-1]
+        if earlier and all(stage.key in known for stage in earlier):
+            hours.setdefault(titles[run.row], []).append(cost_before(run.stage, known).seconds / 3600)
+    return {title: fmean(each) for title, each in hours.items()}
+
+
+# --------------------------------------------------------------------------------------------------------------- views
 
 
 def differences_of(
@@ -183,3 +302,55 @@ def page_of(prepared: Prepared, grid: Grid, caption: Caption, url: str | None) -
         else:
             views |= {title: found} if len(found.frame) or view is differences_of else {}
     return results_page(grid, caption, views, [*map(without_folders, (command(request, "bench", url), again))])
+
+
+# --------------------------------------------------------------------------------------------------------------- seals
+
+
+def seal(
+    prepared: Prepared, against: str = "", region: float = REGION, items: bool = False, wanted: float | None = None
+) -> StoredSeal:
+    """Keep the plan of a comparison in the store, which is made where there is none; a plan that is sealed already stays as it is. `against`, `region`,
+    `items`: as of `differences_of`; `wanted`: the difference that is looked for. Scores are on the metric's own scale.
+
+    Raises UserError where a run is recorded, where keys are not known yet, and where there is nothing to compare.
+    """
+    plan = prepared.plan
+    if plan.unresolved:
+        raise UserError(
+            f"plan --seal: {some_of(plan.unresolved, 3)} is not at hand, so that the runs have no keys to seal; name the data with --data, and "
+            "run what comes before (back-translations, the runs that others start from)."
+        )
+    planned = plan_of(grid_of(prepared), plan.runs, against, region, items, wanted)
+    store, keys = Store(prepared.request.store or DEFAULT_URL), {run.stage.key for run in plan.runs}
+    if recorded := store.keep_seal(planned["table"], planned, keys):
+        first, number = max(prepared.resolved.subsets) + 1, len(prepared.resolved.subsets)
+        raise UserError(
+            f"plan --seal: {len(recorded):,} of its {counted(len(keys), 'run')} are recorded in {store.shown}, and a plan is made before its runs; seal one of "
+            f"subsets that no run has used, such as --subsets {','.join(str(first + k) for k in range(number))}."
+        )
+    kept = next((each for each in store.seals(planned["table"]) if each.intact and each.plan == planned), None)
+    if kept is None:
+        raise UserError(
+            f"plan --seal: the store {store.shown} has this seal, but not as it was sealed; restore a copy of the store."
+        )
+    return kept
+
+
+def began(store: Store, keys: Iterable[str]) -> dict[str, float]:
+    """When recorded stages began (Unix time), by the clocks of the machines that recorded them."""
+    kept = {*keys}
+    times = store.committed_at(kept)
+    return {key: times[key] - record.seconds for key, record in store.records(kept).items()}
+
+
+def runs_began(store: Store, runs: Sequence[Run]) -> dict[str, float]:
+    """When the runs that have ended began, by their keys: with their last stage, or with an earlier one that failed or diverged."""
+    stages = {stage.key for run in runs for stage in run.stage.chain}
+    times, known = began(store, stages), store.statuses(stages)
+    ended: dict[str, float] = {}
+    for last in (run.stage for run in runs):
+        for stage in reversed(last.chain):
+            if stage.key in known and (stage.key == last.key or known[stage.key][0] != "done"):
+                ended.setdefault(last.key, times[stage.key])
+    return ended

@@ -18,8 +18,7 @@ from views.runs import commit
 import harness as python
 from harness.cli.parser import TABLE_VIEWS
 from harness.commands.prepare import prepare
-from harness.commands.report import grid_of
-from harness.commands.views import costs_of
+from harness.commands.views import costs_of, grid_of
 from harness.planning.request import Request
 from harness.store import Store
 

@@ -16,6 +16,8 @@ from cli.command import write_csv
 from harness.cli import main
 from harness.commands import glue_submission
 from harness.commands.glue_submission import SHEETS
+from harness.commands.train import unshown
+from harness.errors import UserError
 from harness.store import Store
 from harness.tasks.task import TASKS
 
@@ -35,6 +37,15 @@ def test_the_files_and_their_rows_are_the_servers() -> None:
         task = TASKS.get(sheet.task)
         if task and task.classes:
             assert sheet.constant in (task.classes if sheet.task in glue_submission.NAMED else ("0", "1"))
+
+
+def test_rows_that_would_be_one_folder_are_refused_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = dict.fromkeys((row, "cola") for row in ("A (x)", "A [x]", "B"))
+    monkeypatch.setattr(glue_submission, "_best_runs", lambda prepared: cells)
+    with pytest.raises(UserError, match=r"rows A \(x\) and A \[x\] would be one folder, A_x; name one .* --methods"):
+        glue_submission.write_submissions(None, tmp_path / "out", unshown)  # type: ignore[arg-type]
 
 
 @pytest.fixture

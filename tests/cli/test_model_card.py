@@ -32,12 +32,7 @@ def shown(r: ResolvedTable) -> tuple[dict[str, Any], Any]:
         ("few_shot", {}, "mean of 15 runs", "SST-2 (test)"),
         ("few_shot", {"center": "median", "spread": "none"}, "median of 15 runs", "SST-2 (test)"),
         ("few_shot", {"center": "top_k", "k": 3}, "mean of the 3 runs that are best on dev of 15 runs", "SST-2 (test)"),
-        (
-            "coco_lm_glue",
-            {},
-            "median of 5 runs",
-            "SST-2 (dev)",
-        ),  # selected from grids of up to 64 points; dev is scored
+        ("coco_lm_glue", {}, "median of 5 runs", "SST-2 (dev)"),  # of grids of up to 64 points; dev is scored
     ],
 )
 def test_the_recipe_is_the_cell_by_its_rule(table: str, rule: dict[str, Any], of_cell: str, place: str) -> None:

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 import harness
 from harness.cli import main
-from harness.commands.predict import parts, writer
+from harness.commands.predict import writer
 from harness.encoders.models.pretrained_folder import HEAD_FILE, Head, plain_logits, write_model, write_tokenizer
 from harness.errors import UserError
 from harness.tasks.inferred import Description, infer_task
@@ -69,14 +69,11 @@ def test_every_format_keeps_its_rows_and_gets_the_same_numbers(predict: Run, mod
     texts = ['w1 "good", w2', "w3;\nw4 bad", "w5 \U0001f600 w6\tw7", *ROWS]
     rows = [{"id": str(n), "review": text, "note": "007" if n % 2 else "NA"} for n, text in enumerate(texts)]
     expected = shares(model, texts)
-    with Path("a.csv").open("w", encoding="utf-8-sig", newline="") as file:
-        made = csv.DictWriter(file, list(rows[0]))
-        made.writeheader()
-        made.writerows(rows)
-    with Path("b.tsv").open("w", encoding="utf-8", newline="") as file:
-        made = csv.DictWriter(file, list(rows[0]), delimiter="\t")
-        made.writeheader()
-        made.writerows(rows)
+    for name, coding, separator in (("a.csv", "utf-8-sig", ","), ("b.tsv", "utf-8", "\t")):
+        with Path(name).open("w", encoding=coding, newline="") as file:
+            made = csv.DictWriter(file, list(rows[0]), delimiter=separator)
+            made.writeheader()
+            made.writerows(rows)
     with gzip.open("c.jsonl.gz", "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     pq.write_table(pa.Table.from_pylist(rows), "d.parquet")
@@ -121,22 +118,6 @@ def test_bench_and_predict_read_one_file_alike(separator: str, predict: Run, mod
     assert [(row["review"], row["label"]) for row in scored] == [(t, CLASSES[n % 3]) for n, t in enumerate(texts)]
 
 
-@pytest.mark.parametrize(
-    ("name", "raw", "said"),
-    [
-        ("a.csv.gz", gzip.compress(b"review,label\n" + b"w1,good\n" * 99, mtime=0)[:-12], "a.csv.gz: cannot be read"),
-        ("a.csv", "review,label\nw1,good\n".encode("utf-16"), "is UTF-16"),
-        ("a.csv", b'review,label\n"w1\nw2",good\nw3\n', "line 4: 1 fields"),
-        ("a.jsonl", b'{"review": "\\ud800"}\n', "line 1: 'review' holds half a character"),
-    ],
-)
-def test_what_cannot_be_read_is_one_sentence(name: str, raw: bytes, said: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(raw)
-    with pytest.raises(UserError, match=said) as caught:
-        [*parts(tmp_path / name, ["review"], 50)]
-    assert str(caught.value).startswith(str(tmp_path / name))
-
-
 def test_pairs_and_regressions(predict: Run, folders: dict[str, Path], tmp_path: Path) -> None:
     folder = exported(folders["roberta"], tmp_path / "pairs", (), {"columns": ["a", "b"]})
     pairs = [(row[0], row[1]) for row in tiny.texts(5, 3, pairs=True)[0]]
@@ -167,21 +148,6 @@ def test_one_row_standard_input_and_a_file_give_the_same_json_lines(
     )
 
 
-def test_calibrated_predictions_are_asked_for(
-    predict: Run, folders: dict[str, Path], tmp_path: Path, model: Path
-) -> None:
-    folder = exported(folders["bert"], tmp_path / "two", ("bad", "good"), {"columns": ["review"], "temperature": 2.0})
-    logits = plain_logits(folder, "classifier", [(ROWS[0],)]).double()
-    for words, temperature in ((["--calibrated"], 2.0), ([], 1.0)):
-        status, out, err = predict(str(folder), "--row", ROWS[0], *words)
-        assert status == 0, err
-        share = (logits / temperature).softmax(-1)[0, 1].item()
-        assert json.loads(out)["probability.good"] == pytest.approx(share, abs=1e-5)
-        assert json.loads(out)["predicted"] == ("good" if share > 0.5 else "bad")
-    status, _, err = predict(str(model), "--row", ROWS[0], "--calibrated")
-    assert (status, "has no temperature from dev" in err) == (2, True)
-
-
 def test_a_folder_from_elsewhere_is_taken_where_its_head_is_ours(
     predict: Run, folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -201,23 +167,18 @@ def test_a_folder_from_elsewhere_is_taken_where_its_head_is_ours(
 @pytest.mark.parametrize(
     ("content", "words", "said"),
     [
-        ("review\nw1\n", "{model} --input none.csv --output b.csv", "--input none.csv: there is no such file."),
-        ("review\nw1\n", "{model} --input a.csv --output a.csv", "--output a.csv exists already"),
-        ("reviews\nw1\n", "{model} --input a.csv --output b.csv", "line 2: there is no column 'review'. Did you mean"),
-        (
-            "review,x\nw1,2\n ,3\n",
-            "{model} --input a.csv --output b.csv",
-            "a.csv, line 3: review blank; fill the text in",
-        ),
-        ("review,predicted\nw1,x\n", "{model} --input a.csv --output b.csv", "has a column 'predicted' already"),
-        ("review\nw1\n", "{model} --row w1 w2", "--row: the model takes 1 text(s) (review), none blank"),
-        ("review\nw1\n", "{model}", "give --input FILE (- for standard input), or --row"),
-        ("review\nw1\n", "./none --input a.csv --output b.csv", "./none: there is no such folder"),
+        ("review\nw1\n", "--input none.csv --output b.csv", "--input none.csv: there is no such file."),
+        ("review\nw1\n", "--input a.csv --output a.csv", "--output a.csv exists already"),
+        ("reviews\nw1\n", "--input a.csv --output b.csv", "line 2: there is no column 'review'. Did you mean"),
+        ("review,x\nw1,2\n ,3\n", "--input a.csv --output b.csv", "a.csv, line 3: review blank; fill the text in"),
+        ("review,predicted\nw1,x\n", "--input a.csv --output b.csv", "has a column 'predicted' already"),
+        ("review\nw1\n", "--row w1 w2", "--row: the model takes 1 text(s) (review), none blank"),
+        ("review\nw1\n", "", "give --input FILE (- for standard input), or --row"),
     ],
 )
 def test_refusals(content: str, words: str, said: str, predict: Run, model: Path, workdir: Path) -> None:
     Path("a.csv").write_text(content)
-    status, out, err = predict(*words.format(model=model).split())
+    status, out, err = predict(str(model), *words.split())
     assert (status, out) == (2, "")
     assert said in err, err
     assert [path.name for path in workdir.iterdir()] == ["a.csv"], "something was written"
@@ -225,20 +186,12 @@ def test_refusals(content: str, words: str, said: str, predict: Run, model: Path
 
 DAMAGE: list[tuple[str, dict[str, Any] | str, str]] = [
     ("config.json", {"classifier_dropout": "x"}, "classifier_dropout"),
-    ("config.json", {"eos_token_id": "x"}, "eos_token_id"),
     ("config.json", {"id2label": {"a": "b"}}, ""),
     ("config.json", "null", "config.json should hold a JSON object"),
     ("config.json", "[" * 100_000, "config.json is not valid JSON"),
-    ("tokenizer_config.json", "[1]", "tokenizer_config.json should hold a JSON object"),
-    (
-        "tokenizer_config.json",
-        {"model_max_length": "a,b"},
-        "tokenizer_config.json: model_max_length: should be a valid",
-    ),
+    ("tokenizer_config.json", {"model_max_length": "a,b"}, "tokenizer_config.json: model_max_length: should be a"),
     ("tokenizer_config.json", {"added_tokens_decoder": 3}, ""),
-    ("harness.json", "[" * 100_000, "harness.json is not valid JSON"),
     ("harness.json", {"max_length": "x"}, "harness.json: max_length: should be a valid integer"),
-    ("harness.json", {"temperature": 0}, "harness.json: temperature: should be greater than 0, not 0"),
 ]
 
 
@@ -250,16 +203,6 @@ def test_a_damaged_folder_gets_one_sentence(
     path = folder / name
     path.write_text(change if isinstance(change, str) else json.dumps({**json.loads(path.read_text()), **change}))
     refused(predict, folder, says)
-
-
-def test_classes_of_a_folder_from_elsewhere_may_be_numbers(predict: Run, model: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(model, tmp_path / "numbered"))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "id2label": {"0": 1, "1": 2.5, "2": "three"}}))
-    Path("rows.csv").write_text("review\nw1 good\n")
-    status, out, err = predict(str(folder), "--input", "rows.csv", "--output", "scored.csv")
-    assert status == 0, err
-    assert out == "Wrote 1 row to scored.csv, each with its predicted class (1, 2.5, three).\n"
 
 
 def refused(predict: Run, folder: Path | str, says: str) -> None:
@@ -282,6 +225,17 @@ def test_a_head_without_a_tensor_and_a_home_of_nobody(predict: Run, model: Path,
     )
     refused(predict, folder, "its files make no model")
     refused(predict, "~nobody_here/model", "there is no user for '~nobody_here'")
+    refused(predict, "./none", "./none: there is no such folder")
+
+
+def test_classes_of_a_folder_from_elsewhere_may_be_numbers(predict: Run, model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "numbered"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "id2label": {"0": 1, "1": 2.5, "2": "three"}}))
+    Path("rows.csv").write_text("review\nw1 good\n")
+    status, out, err = predict(str(folder), "--input", "rows.csv", "--output", "scored.csv")
+    assert status == 0, err
+    assert out == "Wrote 1 row to scored.csv, each with its predicted class (1, 2.5, three).\n"
 
 
 def test_texts_from_python_are_a_list_of_what_the_model_takes(model: Path) -> None:
@@ -335,16 +289,4 @@ def test_other_columns_or_types_in_a_later_part_are_refused(name: str, rows: Any
 
     with pytest.raises(UserError, match=r"write \.jsonl, which keeps them"):
         write_all()
-    assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.jsonl"])
-def test_what_fails_on_the_way_leaves_nothing(name: str, tmp_path: Path) -> None:
-    def fail() -> None:
-        with writer(tmp_path / name) as write:
-            write(MIXED)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
     assert [*tmp_path.iterdir()] == []

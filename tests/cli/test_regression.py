@@ -41,7 +41,7 @@ def benched(harness: Harness, workdir: Path, bert: Path, monkeypatch: pytest.Mon
     return harness(*f"bench {BENCH} --encoder {bert}".split())
 
 
-@pytest.mark.parametrize(("center", "unit"), [(1.7e9, 10.0), (1e15, 1e3), (0.0, 1e-30), (0.0, 1e30)])
+@pytest.mark.parametrize(("center", "unit"), [(1e15, 1e3), (0.0, 1e-30)])
 def test_ranks_survive_a_unit_of_which_float32_loses_them(
     center: float, unit: float, harness: Harness, workdir: Path, bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

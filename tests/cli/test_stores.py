@@ -24,41 +24,47 @@ Harness = Callable[..., Said]
 
 @pytest.fixture
 def harness(
-    benched: Benched,
-    folders: dict[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    benched: Benched, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Harness:
     """The command in a copy of that bench's folder, with its encoder beside it."""
     shutil.copytree(benched.folder, tmp_path / "lab")
-    shutil.copytree(folders["bert"], tmp_path / "lab" / folders["bert"].name)
+    shutil.copytree(bert, tmp_path / "lab" / bert.name)
     monkeypatch.chdir(tmp_path / "lab")
     return lambda *words: command(capsys, *words)
 
 
-def test_a_published_table_is_verified_printed_and_continued_elsewhere(
-    harness: Harness, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def elsewhere(harness: Harness, bert: Path, tmp_path: Path) -> Path:
+    """Another folder with the data and the encoder alone."""
+    for name in ("data", bert.name):
+        shutil.copytree(name, tmp_path / "elsewhere" / name)
+    return tmp_path / "elsewhere"
+
+
+def content(folder: str = "results") -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def test_a_published_table_is_verified_printed_trained_again_and_continued_elsewhere(
+    harness: Harness, elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published = harness("publish results")
     assert published.status == 0, published
     assert "'harness merge results' takes it over" in published.out
-    files = {path.name: path.read_bytes() for path in Path("results").iterdir()}
+    files = content()
     assert sorted(files) == ["README.md", "records.db.xz", "results.csv"]
-    files["records.db"] = lzma.decompress(files.pop("records.db.xz"))
-    assert [name for name, content in files.items() if str(tmp_path).encode() in content] == []
+    plain = files | {"records.db.xz": lzma.decompress(files["records.db.xz"])}
+    assert [name for name, each in plain.items() if str(tmp_path).encode() in each] == []
     table = harness("report").out
     assert table.split("\n\n")[0] in harness("report --store results").out
     merged = api.merge("results", store="sqlite:///mine.db")
     assert (merged.added > 0, merged.agrees) == (True, True)
     assert api.merge("results", store="sqlite:///mine.db").added == 0
-    confirmed = harness("verify results")
+    monkeypatch.setattr("harness.commands.trained.train", trained.train_here)
+    confirmed = harness("verify results --rerun 1")
     assert (confirmed.status, confirmed.out.splitlines()[-1]) == (0, "Confirmed.")
-
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    for name in ("data", folders["bert"].name):
-        shutil.copytree(name, elsewhere / name)
+    assert "Stages trained again: 1, of which 1 agree with their records." in confirmed.out
+    assert content() == files, "it is only read"
     monkeypatch.chdir(elsewhere)
     merged = harness("merge ../lab/results")
     assert merged.status == 0
@@ -67,24 +73,12 @@ def test_a_published_table_is_verified_printed_and_continued_elsewhere(
     assert harness("report --format csv").out == harness("report --store ../lab/results --format csv").out
 
 
-def test_stages_of_a_published_folder_are_trained_again_and_it_is_only_read(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    harness("publish results")
-    monkeypatch.setattr("harness.commands.rerun.train", trained.train_here)
-    before = {path: path.read_bytes() for path in Path("results").iterdir()}
-    said = harness("verify results --rerun 1")
-    assert said.status == 0, said
-    assert "Stages trained again: 1, of which 1 agree with their records." in said.out
-    assert {path: path.read_bytes() for path in Path("results").iterdir()} == before
-
-
 def test_publishing_again_writes_the_same_and_never_drops_a_record(harness: Harness) -> None:
     harness("publish results")
     Path("results/.DS_Store").touch()  # the Finder's
-    before = {path.name: path.read_bytes() for path in Path("results").iterdir()}
+    before = content()
     assert harness("publish results").status == 0
-    assert {path.name: path.read_bytes() for path in Path("results").iterdir()} == before
+    assert content() == before
     other = "publish results --last --methods ft --seeds 31 --store sqlite:///part.db"
     shutil.copyfile(".harness/harness.db", "part.db")
     with Store("sqlite:///part.db")._write() as connection:
@@ -97,10 +91,10 @@ def test_publishing_again_writes_the_same_and_never_drops_a_record(harness: Harn
     )
     assert harness("merge results --store sqlite:///part.db").status == 0
     assert harness("publish results --store sqlite:///part.db").status == 0
-    before = {path.name: path.read_bytes() for path in Path("results").iterdir()}
+    before = content()
     narrower = harness("publish results --last --methods ft")
     assert (narrower.status, "that this plan does not make and that would be lost" in narrower.err) == (2, True)
-    assert {path.name: path.read_bytes() for path in Path("results").iterdir()} == before
+    assert content() == before
 
 
 def test_records_are_taken_over_from_a_file_or_an_url(harness: Harness, tmp_path: Path) -> None:
@@ -150,34 +144,23 @@ def test_what_cannot_be_published_or_merged_is_one_sentence(harness: Harness, wo
 
 
 def test_without_labels_a_table_is_continued_from_its_data(
-    harness: Harness, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert harness("publish labelled").status == 0
+    assert harness("publish results").status == 0
     assert harness("publish results --without-labels").status == 0
-    assert sorted(path.name for path in Path("results").iterdir()) == [
-        "README.md",
-        "records-without-labels.db.xz",
-        "results.csv",
-    ]
-    packed = Path("results/records-without-labels.db.xz").read_bytes()
-    Path("open.db").write_bytes(lzma.decompress(packed))
+    assert sorted(content()) == ["README.md", "records-without-labels.db.xz", "results.csv"]
+    Path("open.db").write_bytes(lzma.decompress(content()["records-without-labels.db.xz"]))
     opened = Store("sqlite:///open.db")
     kept = opened.records(opened.keys(), predictions=True).values()
     predicted = [predictions for record in kept for predictions in record.predictions.values()]
     assert predicted
     assert all(len(predictions.gold) == 0 < len(predictions.logits) for predictions in predicted)
     csv = harness("report --format csv").out
-
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    for name in ("data", folders["bert"].name):
-        shutil.copytree(name, elsewhere / name)
     monkeypatch.chdir(elsewhere)
     refused = harness("report --store ../lab/results")
     assert (refused.status, "complete it from its data in a store of yours" in refused.err) == (2, True)
     Path("data").rename("glue")
-    wrong = shutil.copytree("glue", "wrong")
-    for path in Path(wrong).rglob("*.csv"):
+    for path in Path(shutil.copytree("glue", "wrong")).rglob("*.csv"):
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(lines[:-1]))
     refused = harness("merge ../lab/results --data wrong")

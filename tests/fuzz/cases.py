@@ -90,7 +90,6 @@ VALUES: dict[str, str] = {
     "--text": "text | text,label | text,text | x | ",
     "--unlabelled": "corpus.txt | own.csv | views.jsonl | data | hub:a/b | x",
     "--output": "o.csv | o.parquet | own.csv | x | data/o.jsonl",
-    "--push": "a/b | a | a/b/c | x y",
 }
 WORDS = [
     *("0", "1", "2", "20", "100", "-1", "1.5", "1e400", "nan", "inf", "", ",", "0,1", "x", "9" * 5000),

@@ -10,7 +10,7 @@ from requested import UNREAD, first_starts, request, resolve_start, resolve_tabl
 from views.runs import commit
 
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
-from harness.commands.report import grid_of
+from harness.commands.views import grid_of
 from harness.errors import UserError
 from harness.planning.runs import Plan, make_plan
 from harness.planning.starts import best_run

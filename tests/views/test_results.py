@@ -193,7 +193,7 @@ def test_where_scores_are_computed() -> None:
             )
             if name == "score":
                 users.add(path.relative_to(package).as_posix())
-    recorded = {"commands/rerun.py", "tracking.py"}
+    recorded = {"commands/verify.py", "tracking.py"}
     assert users == {"scores.py", "training/fit.py", "training/loop.py", *recorded}
 
 
