@@ -148,16 +148,13 @@ def _build(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, record: Rec
     return objective
 
 
-def restored(
-    stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, step: str | int = "last"
-) -> tuple[TrainingObjective, str]:
-    """The objective of a trained stage with its stored weights, its final ones or those after update `step`, and their digest. Its
-    encoder says that its MLM head is fresh where no stage has trained it and the encoder came without one.
+def restored(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup) -> tuple[TrainingObjective, str]:
+    """The objective of a trained stage with its stored weights, and their digest. Its encoder says that its MLM head is fresh where no stage has trained it and the encoder came without one.
 
     Raises FileNotFoundError where they are not stored, SafetensorError where they are damaged, and KeyError where an older harness
     stored them without the head of the classifier.
     """
-    tensors, digest = checked_weights(setup.storage, stage.key, step)
+    tensors, digest = checked_weights(setup.storage, stage.key)
     folder, config = setup.encoders[stage.encoder.digest]
     encoder = load_encoder(folder, stage.encoder.digest, seed=stage.seed, config=config)
     drawn = encoder.fresh_head and not (isinstance(stage.init, Parent) and "mlm_head" in stage.init.parts)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
-import resource
 import time
 from collections.abc import Sequence
-
-import psutil
 
 from harness.encoders import Located
 from harness.errors import UserError
@@ -17,9 +13,6 @@ from harness.planning.request import Request
 from harness.planning.resolved import ResolvedTable
 from harness.storage import Storage
 from harness.store import Store
-
-ADDRESS_SPACE, STORE_SHARE = 8 * 2**30, 0.3
-"""What Ray's raylet maps at the most: 12 GB were seen on 25 GB of memory, of which its object store takes 30 %."""
 
 
 def deadline_of(request: Request) -> float:
@@ -55,12 +48,8 @@ def worker_setup_of(
 
 
 def check_machine(request: Request) -> None:
-    """Raises UserError, before Ray starts, for what this machine lacks: a folder and memory for Ray, GPUs. The session checks
-    another cluster."""
-    if request.address != "local":
-        return
-    _check_limits()
-    if request.gpus_per_run:
+    """Raises UserError, before Ray starts, for GPUs that this machine lacks. The session checks another cluster."""
+    if request.address == "local" and request.gpus_per_run:
         import torch
 
         if torch.cuda.device_count() < request.gpus_per_run:
@@ -68,20 +57,3 @@ def check_machine(request: Request) -> None:
                 f"{request.origin('gpus_per_run')} {request.gpus_per_run:g}: torch {torch.__version__} sees "
                 f"{torch.cuda.device_count()} GPUs on this machine; leave it out to train with what there is."
             )
-
-
-def _check_limits() -> None:
-    """Raises UserError for what Ray would end in a traceback of its own, some after a minute."""
-    flag = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"
-    folder = os.environ.get(flag, "")
-    if not folder.isascii():
-        raise UserError(
-            f"{flag} is '{folder}': Ray takes ASCII paths only; set RAY_TMPDIR=/tmp, or another such folder."
-        )
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    needed = ADDRESS_SPACE + STORE_SHARE * psutil.virtual_memory().total
-    if limit != resource.RLIM_INFINITY and limit < needed:
-        raise UserError(
-            f"'ulimit -v' allows {limit / 2**30:.1f} GiB of address space, and Ray reserves {needed / 2**30:.0f} GiB here, most "
-            "of it unused; run 'ulimit -v unlimited', and limit memory by a container instead."
-        )

@@ -7,15 +7,11 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from cli.command import MOVIES, Said, TrainingStartedError
 
-from harness.commands.execution import check_machine
-from harness.errors import UserError
-from harness.planning.request import Request
 from harness.store import DEFAULT_URL, Store
 
 Refused = Callable[..., str]
@@ -93,25 +89,3 @@ def test_a_long_plan_is_trained_only_with_leave(
         with pytest.raises(TrainingStartedError):
             harness(f"bench {words}")
     assert DEFAULT_URL.removeprefix("sqlite:///") in {str(p.relative_to(workdir)) for p in workdir.rglob("*.db")}
-
-
-def test_a_folder_that_ray_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of RAY_TMPDIR and TMPDIR the first that is set counts."""
-    for ray, plain, wrong in (("", "/tmp/ü", "TMPDIR"), ("/tmp/ü", "/tmp", "RAY_TMPDIR"), ("/tmp", "/tmp/ü", "")):
-        monkeypatch.setenv("TMPDIR", plain)
-        monkeypatch.delenv("RAY_TMPDIR", raising=False)
-        if ray:
-            monkeypatch.setenv("RAY_TMPDIR", ray)
-        with pytest.raises(UserError, match=f"^{wrong} is '/tmp/ü': Ray takes ASCII paths") if wrong else nullcontext():
-            check_machine(Request())
-        check_machine(Request(address="auto"))
-
-
-@pytest.mark.parametrize(("limit", "refused"), [(4 << 30, True), (-1, False), (1 << 50, False)])
-def test_a_limit_on_address_space(limit: int, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray would fail after a minute, with a traceback."""
-    monkeypatch.delenv("RAY_TMPDIR", raising=False)
-    monkeypatch.setenv("TMPDIR", "/tmp")
-    monkeypatch.setattr("resource.getrlimit", lambda _: (limit, -1))
-    with pytest.raises(UserError, match="'ulimit -v' allows ") if refused else nullcontext():
-        check_machine(Request())
