@@ -125,10 +125,11 @@ def test_the_seconds_until_a_spot_machine_is_taken(monkeypatch: pytest.MonkeyPat
 
         def log_message(self, *_: object) -> None: ...
 
-    drain, soon = runpy.run_path(str(DEPLOY / "drain.py")), datetime.now(UTC) + timedelta(seconds=120)
+    soon = datetime.now(UTC) + timedelta(seconds=120)
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        drain = runpy.run_path(str(DEPLOY / "drain.py"))  # which reads the variable
         assert drain["seconds_left"]() is None
         for time, least, most in ((soon.strftime("%Y-%m-%dT%H:%M:%SZ"), 60, 120), ("2020-01-01T00:00:00Z", 0, 0)):
             notice = json.dumps({"action": "terminate", "time": time})
