@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 from xml.etree.ElementTree import fromstring
 
 import pytest
-from cli.command import write_csv
-from cluster import in_process
+from cli.command import record_all, write_csv
 from ruamel.yaml import YAML
 
 import harness
@@ -56,7 +55,7 @@ def shown(source: str, names: dict[str, Any]) -> Any:
 
 @pytest.mark.usefixtures("packaged", "workdir")
 def test_the_notebook_runs_from_its_first_cell_to_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_process.patch(monkeypatch)
+    monkeypatch.setattr("harness.commands.bench.train", record_all)
     shell, names = Shell(), dict[str, Any]()
     monkeypatch.setitem(sys.modules, "IPython", shell.module)
     values = [shown(source, names) for source in cells()]

@@ -13,6 +13,8 @@ from views.runs import commit
 
 from harness.cli import main
 from harness.commands.prepare import Prepared
+from harness.commands.train import Show
+from harness.planning.work import Event
 from harness.store import Store
 
 MOVIES = "--table few_shot --tasks movies --sizes 20 --subsets 0 --methods ft"
@@ -41,13 +43,15 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> Said:
     return Said(status, out, err)
 
 
-def record_all(prepared: Prepared, *_: Any, **__: Any) -> Prepared:
+def record_all(prepared: Prepared, show: Show, **_: Any) -> Prepared:
     """Records with made-up predictions instead of training, in a store as a bench leaves it."""
     prepared.store = Store(prepared.store.url)
     prepared.remember()
-    for item in prepared.items:
-        if not item.remake:
+    with show(prepared, "") as shown:
+        for item in prepared.items:
+            shown(Event("started", item))
             commit(prepared.store, item.stage, selected_step=1, tied=1)
+            shown(Event("done", item))
     return prepared
 
 

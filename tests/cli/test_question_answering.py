@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
@@ -15,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import trained
 from cli.command import Said
 from cluster import in_process
@@ -76,28 +74,12 @@ def test_a_file_of_questions_is_benched(benched: dict[str, Any], harness: Harnes
     assert harness(f"show {key[:12]}").status == 0
 
 
-PLAIN = """
-import json, sys
-import torch
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer
-folder, rows = sys.argv[1], json.loads(sys.stdin.read())
-tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForQuestionAnswering.from_pretrained(folder).eval()
-found = []
-for question, context in rows:
-    given = tokenizer(question, context, truncation="only_second", return_offsets_mapping=True, return_tensors="pt")
-    places = given.pop("offset_mapping")[0].tolist()
-    with torch.no_grad():
-        out = model(**given)
-    found.append([places, out.start_logits[0].tolist(), out.end_logits[0].tolist(), given.sequence_ids(0)])
-assert "harness" not in sys.modules
-print(json.dumps(found))
-"""
-
-
 def test_an_exported_folder_answers_as_plain_transformers_does(
     benched: dict[str, Any], harness: Harness, workdir: Path
 ) -> None:
-    """The answers of 'harness predict' with the folder are the best spans of plain transformers' logits, in another process."""
+    """The answers of 'harness predict' with the folder are the best spans of plain transformers' logits."""
+    from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
     said = harness("export", benched["key"][:12], "--out", "model")
     assert said.status == 0, said.err
     assert "loaded by AutoModelForQuestionAnswering" in said.out
@@ -109,13 +91,15 @@ def test_an_exported_folder_answers_as_plain_transformers_does(
     scored = [json.loads(line) for line in (workdir / "scored.jsonl").read_text().splitlines()]
     short = [row for row in scored if len(row["context"].split()) <= 18]  # one window holds it
     assert len(short) > 3
-    asked = json.dumps([[row["question"], row["context"]] for row in short])
-    environment = {**os.environ, "PYTHONPATH": ""}
-    run = subprocess.run(
-        [sys.executable, "-c", PLAIN, "model"], input=asked, capture_output=True, text=True, check=True, env=environment
-    )
-    for row, (places, starts, ends, sequences) in zip(short, json.loads(run.stdout), strict=True):
-        inside = [i for i, sequence in enumerate(sequences) if sequence == 1]
+    tokenizer, model = AutoTokenizer.from_pretrained("model"), AutoModelForQuestionAnswering.from_pretrained("model")
+    for row in short:
+        how = {"truncation": "only_second", "return_offsets_mapping": True, "return_tensors": "pt"}
+        given = tokenizer(row["question"], row["context"], **how)
+        places = given.pop("offset_mapping")[0].tolist()
+        with torch.no_grad():
+            found = model.eval()(**given)
+        starts, ends = found.start_logits[0].tolist(), found.end_logits[0].tolist()
+        inside = [i for i, sequence in enumerate(given.sequence_ids(0)) if sequence == 1]
         spans = [(starts[a] + ends[b], places[a][0], places[b][1]) for a in inside for b in inside if a <= b < a + 30]
         best, first, stop = max(spans)
         answered = best >= starts[0] + ends[0]
