@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -92,33 +93,23 @@ def _sealed_here(prepared: Prepared, plan: Mapping[str, Any]) -> set[Place]:
 
 def _benched_places(prepared: Prepared) -> set[Place]:
     """The places of all benches of this table that need any of its runs, whatever filters select of them here: they are one family of comparisons."""
-    store, table = prepared.store, prepared.resolved.table
-    benches = store.requests_for({run.stage.key for run in prepared.plan.runs})
-    every = prepared.resolved.encoder_titles
-    encoders_here = prepared.resolved.encoders if every else ()
-    keys: dict[tuple[str, ...], set[str]] = {}
-    for stored in (stored for stored, _, _ in benches if not stored.study):
-        names = encoder_names(str(stored.values.get("encoder", "")))
-        mine = tuple(each.title for each in encoders_here if each.name in names)
-        keys.setdefault(mine or every, set()).update(store.stages_of(stored))
-    titles = {row.name: row.title for row in table.rows}
-    columns: dict[str, list[str]] = {}
+    store, r, table = prepared.store, prepared.resolved, prepared.resolved.table
+    titles, columns, found = {row.name: row.title for row in table.rows}, dict[str, list[str]](), set[Place]()
     for name, column in table.columns.items():
         columns.setdefault(column.task, []).append(name)
-    found = {
-        (int(label["size"]), row, column)
-        for encoders, stages in keys.items()
-        for label in store.labels_of(stages)
-        if label["table"] == table.name
-        for title in [titles.get(label["row"], label["row"])]
-        for row in ([on_encoder(title, encoder) for encoder in encoders] or [title])
-        for column in columns.get(label["task"], [label["task"]])
-    }
+    for stored, _, _ in store.requests_for({run.stage.key for run in prepared.plan.runs}):
+        named = encoder_names(str(stored.values.get("encoder", "")))
+        mine = [each.title for each in r.encoders if each.name in named] if r.encoder_titles else []
+        for label in [] if stored.study else store.labels_of(store.stages_of(stored)):
+            if label["table"] == table.name:
+                title = titles.get(label["row"], label["row"])
+                rows = [on_encoder(title, encoder) for encoder in mine or r.encoder_titles] or [title]
+                found |= {*product([int(label["size"])], rows, columns.get(label["task"], [label["task"]]))}
     averaged, given = {column for _, _, column in found}, table.aggregate.average_over
     if given is not None:
         averaged &= {column for group in given for column in ((group,) if isinstance(group, str) else group)}
-    rows = {(size, row) for size, row, _ in found if all((size, row, column) in found for column in averaged)}
-    return found | {(size, row, AVERAGE) for size, row in rows if len(averaged) > 1}
+    whole = {(size, row) for size, row, _ in found if all((size, row, column) in found for column in averaged)}
+    return found | {(size, row, AVERAGE) for size, row in whole if len(averaged) > 1}
 
 
 def with_other_system(prepared: Prepared, path: Path) -> Prepared:
