@@ -148,7 +148,7 @@ def _test_set(path: Path, sheet: Sheet) -> dict[int, tuple[str, ...]]:
     """Texts by the server's index of each row, in its order: column `idx` where there is one, else its place. Raises UserError."""
     found = list[tuple[int, tuple[str, ...]]]()
     for part in parts(path, TASKS[sheet.task].columns, ROWS):
-        for row, texts, place in zip(*part, strict=True):
+        for place, row, texts in part:
             try:
                 found.append((int(row.get("idx", len(found))), texts))
             except (TypeError, ValueError):

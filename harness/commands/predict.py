@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field, PositiveInt
@@ -209,7 +209,7 @@ def predict_file(
     with writer(target) if target else nullcontext(print_rows) as write:
         for part in parts(source, wanted, size):
             write(_scored(model, part))
-            done += len(part.rows)
+            done += len(part)
             progress(done)
         if not done:
             raise UserError(f"--input {source}: there are no rows in it.")
@@ -223,33 +223,30 @@ def predict_row(model: Classifier, texts: Sequence[str]) -> None:
         raise UserError(
             f"--row: the model takes {len(columns)} text(s) ({', '.join(columns)}), none blank; give each as one word in quotes."
         )
-    print_rows(_scored(model, Part([dict(zip(columns, texts, strict=True))], [tuple(texts)], ["--row"])))
+    print_rows(_scored(model, [("--row", dict(zip(columns, texts, strict=True)), tuple(texts))]))
 
 
 def print_rows(rows: list[Row]) -> None:
     print(json_lines(rows), end="", flush=True)
 
 
-def _scored(model: Classifier, part: Part) -> list[Row]:
-    found = model.columns_of(part.texts)
-    for row, more, place in zip(part.rows, found, part.places, strict=True):
+def _scored(model: Classifier, part: Sequence[Placed]) -> list[Row]:
+    found = list[Row]()
+    for (place, row, _), more in zip(part, model.columns_of([texts for *_, texts in part]), strict=True):
         if double := next((name for name in more if name in row), None):
             raise UserError(f"{place}: has a column '{double}' already, which predict adds; rename it.")
-    return [{**row, **more} for row, more in zip(part.rows, found, strict=True)]
+        found.append({**row, **more})
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------- rows of a file
 
 
-class Part(NamedTuple):
-    """Some rows [n] of a file, each by column, with their texts, and where in the file each is."""
-
-    rows: list[Row]
-    texts: list[tuple[str, ...]]
-    places: list[str]
+Placed = tuple[str, Row, tuple[str, ...]]
+"""Where a row is, the row by column, and its texts."""
 
 
-def parts(path: Path, columns: Sequence[str], size: int) -> Iterator[Part]:
+def parts(path: Path, columns: Sequence[str], size: int) -> Iterator[list[Placed]]:
     """The rows of a file, or of JSON lines on standard input, in their order, `size` at a time, with the texts of `columns`. Raises UserError for a file that
     cannot be read or is not whole, and for a row whose texts are missing, no text, or all blank."""
     if not (piped := path == STANDARD_INPUT):
@@ -258,12 +255,13 @@ def parts(path: Path, columns: Sequence[str], size: int) -> Iterator[Part]:
             raise UserError(f"--input {path}: there is no such file.")
     unit, rows = ("line", objects(path, (), once=True)) if piped else (unit_of(path), rows_of(path))
     while some := list(islice(rows, size)):
-        places = [f"{path}, {unit} {number}" for number, _ in some]
-        for place, (_, row) in zip(places, some, strict=True):
+        part = list[Placed]()
+        for place, row in ((f"{path}, {unit} {number}", row) for number, row in some):
             require(place, list(row), columns, "name another with --text")
             if problem := problem_of(columns, row):
                 raise UserError(f"{place}: {problem}")
-        yield Part([row for _, row in some], [tuple(row[name] for name in columns) for _, row in some], places)
+            part.append((place, row, tuple(row[name] for name in columns)))
+        yield part
 
 
 def format_of(path: Path, flag: str) -> str:
