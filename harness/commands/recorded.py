@@ -36,6 +36,7 @@ from harness.specs import Record, RowSet, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.store.rows import predicted_by
 from harness.tasks.task import TASKS
+from harness.tracking import history
 from harness.wording import in_points, some_of
 
 if TYPE_CHECKING:
@@ -283,18 +284,11 @@ def recorded_runs(store: Store, request: Request) -> list[dict[str, Any]]:
 
 def learning_curve(record: Record, stage: Stage) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
     """(step, loss) and (step, dev score by the metric of the selection) of a record, in order; without points that an older record
-    lacks."""
-    losses: list[tuple[int, float]] = []
-    dev: list[tuple[int, float]] = []
-    for entry in record.history:
-        curve, step = entry.get("curve", {}), int(entry["step"])
-        losses += [
-            (int(at), float(loss)) for at, loss in curve.get("loss", [[step, entry["loss"]]] if "loss" in entry else [])
-        ]
-        dev += [(int(at), float(value)) for at, value in curve.get("dev", [])]
-        if stage.selection and "dev" in entry:
-            dev.append((step, float(entry["dev"][stage.selection.metric])))
-    return losses, dev
+    lacks, and those that are not finite."""
+    dev = {"dev/curve", f"dev/{stage.selection.metric}"} if stage.selection else {"dev/curve"}
+    points = [*history(record)]
+    losses = [(step, value) for name, step, value in points if name == "train/loss"]
+    return losses, [(step, value) for name, step, value in points if name in dev]
 
 
 # ---------------------------------------------------------------------------------------------- requests and commands
