@@ -4,11 +4,10 @@ database."""
 from __future__ import annotations
 
 import contextlib
-import errno
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -21,20 +20,13 @@ KINDS = ("s3", "gs", "file")
 """Of URIs, as pyarrow reads them."""
 
 
-class StorageError(UserError, OSError):
-    """The storage cannot be used: the reason and the fix in one sentence."""
-
-
-class StorageOutageError(StorageError, TransientError):
-    """The same for a reason that may pass."""
-
-
-_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 _reached: set[str] = set()
 """The storages that this process has reached."""
-
-
 T = TypeVar("T")
+
+
+class StorageError(TransientError, OSError):
+    """The storage cannot be used: the reason and the fix in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -83,58 +75,45 @@ class Storage:
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
     def exists(self, name: str) -> bool:
-        return self._call(
-            "read",
-            lambda folder: (folder / name).exists(),
-            lambda bucket, root: bool(bucket.get_file_info(f"{root}/{name}").is_file),
-        )
+        return self._call("read", lambda system, root: bool(system.get_file_info(f"{root}/{name}").is_file))
 
     def sizes(self) -> dict[str, int]:
         """The files at its top, with their bytes."""
+        from pyarrow.fs import FileSelector
 
-        def of_bucket(bucket: Any, root: str) -> dict[str, int]:
-            from pyarrow.fs import FileSelector
-
-            found = bucket.get_file_info(FileSelector(root, allow_not_found=True))
-            return {each.base_name: each.size for each in found if each.is_file}
-
-        return self._call(
-            "read",
-            lambda folder: {each.name: each.stat().st_size for each in folder.glob("*") if each.is_file()},
-            of_bucket,
-        )
+        select = partial(FileSelector, allow_not_found=True)
+        found = self._call("read", lambda system, root: system.get_file_info(select(root)))
+        return {each.base_name: each.size for each in found if each.is_file}
 
     def read(self, name: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""
 
-        def of_bucket(bucket: Any, root: str) -> bytes:
-            with bucket.open_input_file(f"{root}/{name}") as file:
+        def read(system: Any, root: str) -> bytes:
+            with system.open_input_file(f"{root}/{name}") as file:
                 return bytes(file.read())
 
-        return self._call("read", lambda folder: (folder / name).read_bytes(), of_bucket)
+        return self._call("read", read)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically: nobody reads half a file, whichever process is killed."""
 
-        def in_folder(folder: Path) -> None:
-            with _writing():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            replace_file(folder / name, content)
+        def write(system: Any, root: str) -> None:
+            try:
+                if self.folder:
+                    (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    replace_file(self.folder / name, content)
+                else:  # where a file exists when its upload is complete
+                    with system.open_output_stream(f"{root}/{name}") as file:
+                        file.write(content)
+            except FileNotFoundError as error:  # what is missing is a place, not the file
+                raise OSError(str(error)) from None
 
-        def in_bucket(bucket: Any, root: str) -> None:  # where a file exists when its upload is complete
-            with _writing(), bucket.open_output_stream(f"{root}/{name}") as file:
-                file.write(content)
-
-        self._call("written", in_folder, in_bucket)
+        self._call("written", write)
 
     def delete(self, name: str) -> None:
         """Delete a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
-            self._call(
-                "written",
-                lambda folder: (folder / name).unlink(),
-                lambda bucket, root: bucket.delete_file(f"{root}/{name}"),
-            )
+            self._call("written", lambda system, root: system.delete_file(f"{root}/{name}"))
 
     def trust(self) -> None:
         """Another process reached the storage: calls of this one are retried from the first on."""
@@ -151,17 +130,17 @@ class Storage:
         finally:
             self.delete(name)
 
-    def _call(self, done: str, in_folder: Callable[[Path], T], in_bucket: Callable[[Any, str], T]) -> T:
+    def _call(self, done: str, act: Callable[[Any, str], T]) -> T:
         def once() -> T:
             try:
-                answer = in_folder(self.folder) if self.folder else in_bucket(*_opened(self.uri))
+                answer = act(*_opened(self.uri))
             except FileNotFoundError:  # an answer too
                 self.trust()
                 raise
             except OSError as error:
                 _opened.cache_clear()
                 text = (error.strerror or first_line(error)).rpartition("Details: ")[2]
-                raise (StorageError if error.errno in _LASTING else StorageOutageError)(
+                raise StorageError(
                     f"The storage {self.shown} could not be {done}: {text.rstrip('.')}; check that it is there, has room, and "
                     "lets this user or these credentials (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS) read, write and delete, or name "
                     f"another one: {KEPT}."
@@ -182,20 +161,13 @@ def checkpoint_of(key: str) -> str:
     return f"{key}.checkpoint.safetensors"
 
 
-@contextlib.contextmanager
-def _writing() -> Iterator[None]:
-    """What is missing is a place, not the file."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise OSError(str(error)) from None
-
-
 @lru_cache(maxsize=8)
 def _opened(uri: str) -> tuple[Any, str]:
-    """A bucket and BUCKET/PREFIX. Raises ValueError for what is no URI of a storage, and OSError."""
-    from pyarrow.fs import FileSystem
+    """A file system, and of it the folder or BUCKET/PREFIX. Raises ValueError for what is no URI of a storage, and OSError."""
+    from pyarrow.fs import FileSystem, LocalFileSystem
 
+    if uri.startswith("/"):
+        return LocalFileSystem(), uri
     if uri.startswith("gs:") and "retry_limit_seconds=" not in uri:  # its own limit is a quarter of an hour
         uri += f"{'&' if '?' in uri else '?'}retry_limit_seconds=10"
     system, root = FileSystem.from_uri(uri)
