@@ -138,7 +138,7 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None
         ("cmlm", {"mode": "gird"}, "mode: unknown mode 'gird'. Did you mean 'grid'?"),
         ("cmlm", {"set": {"cmlm.alpha": 0.2}}, "set cmlm.alpha=0.2: the search of cmlm varies cmlm.alpha itself"),
         ("cmlm", {"num_workers": 9999}, "num_workers 9999: "),
-        ("cmlm", {"store": "harness.db"}, "store 'harness.db' is not a database URL"),
+        ("cmlm", {"store": "harness.db"}, "store 'harness.db' is not a store's URL"),
     ],
 )
 @pytest.mark.usefixtures("packaged")

@@ -11,7 +11,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partialmethod
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,6 @@ LOCK_SECONDS = 60.0
 """How long a call waits for a lock of SQLite."""
 CONNECT_SECONDS, SILENT_SECONDS = 10, 30
 """PostgreSQL: for a connection, and until one is closed whose other end went away."""
-AWAY = ("SQLITE_FULL", "SQLITE_IOERR")
-CLOSED = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
-"""Errors of SQLite that may pass; the latter of a file that could be written before."""
 CLOCK = sa.select(sa.extract("epoch", sa.func.clock_timestamp()))
 """Seconds since 1970 by PostgreSQL's clock."""
 WRITER = 0x6861726E657373
@@ -184,7 +181,7 @@ class Database:
 
     @contextmanager
     def as_user_error(self) -> Iterator[None]:
-        """Raise a database's error as a sentence; as TransientError one that may pass."""
+        """Raise a database's error as a sentence; as TransientError one that may pass: of a server, or of a file that this process has written."""
         try:
             yield
         except (sa.exc.DBAPIError, UnicodeDecodeError) as error:
@@ -195,8 +192,7 @@ class Database:
             if name.startswith("SQLITE_READONLY"):  # a connection stays what it was opened as
                 self._engine.dispose()
             cut = isinstance(error, sa.exc.OperationalError) or getattr(error, "connection_invalidated", False)
-            transient = name.startswith((*AWAY, *(CLOSED if self._written else ()))) if self.path else cut
-            raise (TransientError if transient else UserError)(
+            raise (TransientError if cut and (self._written or not self.path) else UserError)(
                 f"The store {self.shown} failed ({first_line(orig or error).rstrip('.')}); check that it is there, may be written "
                 f"and has room, or name another store: {KEPT}."
             ) from None
@@ -204,33 +200,25 @@ class Database:
 
 def parsed(url: str) -> sa.engine.URL:
     """Parse a store's URL. Raises UserError, which shows no password."""
-    try:
-        made = sa.engine.make_url(url)
-    except (sa.exc.ArgumentError, ValueError):
-        shown = url if ":/" in url else url.rpartition("@")[2]
-        raise UserError(
-            f"store '{shown}' is not a database URL; write for example sqlite:///results/harness.db or "
-            "postgresql+psycopg://user@host/name, or the folder of a published table."
-        ) from None
-    if made.drivername == "sqlite":
+    with suppress(sa.exc.ArgumentError, ValueError):
+        made, driver = sa.engine.make_url(url), "postgresql+psycopg"
         path = made.database or ""
-        if path in ("", ":memory:") or "\0" in path or made.host or made.query:
-            raise UserError(
-                f"store '{url}' names no file; write for example sqlite:///results/harness.db, in a path %3F for a question mark and %25 "
-                "for a percent sign."
-            )
-        return made
-    if made.drivername not in ("postgresql", "postgresql+psycopg"):
-        raise UserError(
-            f"store '{url}' names an unknown kind of database; use sqlite:///FILE or "
-            "postgresql+psycopg://USER@HOST/NAME (pip install 'glue-harness[postgresql]')."
-        )
-    if made.host and "@" in made.host:
-        raise UserError(f"store '{url}' has an @ in its password; write %40 for it, or set PGPASSWORD.")
-    if made.password is None and "password" not in made.query:
-        # A ledger on another node does not have this environment.
-        made = made.set(password=os.environ.get("PGPASSWORD"))
-    return made.set(drivername="postgresql+psycopg")
+        if (
+            made.drivername == "sqlite"
+            and path not in ("", ":memory:")
+            and not ("\0" in path or made.host or made.query)
+        ):
+            return made
+        if made.drivername in ("postgresql", driver) and "@" not in (made.host or ""):
+            if made.password is None and "password" not in made.query:
+                # A ledger on another node does not have this environment.
+                made = made.set(password=os.environ.get("PGPASSWORD"))
+            return made.set(drivername=driver)
+    raise UserError(
+        f"store '{url if ':/' in url else url.rpartition('@')[2]}' is not a store's URL; write sqlite:///FILE, in its path %3F for a question mark and "
+        "%25 for a percent sign, or postgresql+psycopg://USER@HOST/NAME (pip install 'glue-harness[postgresql]'), in its password %40 for an @, or the "
+        "folder of a published table."
+    )
 
 
 def sqlite_url(path: Path) -> str:

@@ -46,13 +46,9 @@ Grant = Literal["granted", "held", "settled"]
 
 C, S = RECORDS.c, REQUEST_STAGES.c
 # Made once: SQLAlchemy takes as long to make and look up a statement as SQLite to execute it.
-PLAIN = sa.select(C.key, C.record)
-FULL = PLAIN.add_columns(C.predictions)
-KEPT = sa.insert(RECORDS)
 OF_KEY: sa.BindParameter[str] = sa.bindparam("of_key")
 HELD = sa.select(LEASES).where(LEASES.c.key == OF_KEY)
 END = sa.delete(LEASES).where(LEASES.c.key == OF_KEY)
-BEGIN = sa.insert(LEASES)
 ONE = sa.select(C.status, C.attempt, C.record).where(C.key == OF_KEY)
 
 
@@ -144,7 +140,8 @@ class Store(Database):
 
     def records(self, keys: Iterable[str], *, predictions: bool = False) -> dict[str, Record]:
         """Records by key."""
-        return {row["key"]: record_of(row) for row in self._select(FULL if predictions else PLAIN, C.key, keys)}
+        query = sa.select(C.key, C.record, *([C.predictions] if predictions else []))
+        return {row["key"]: record_of(row) for row in self._select(query, C.key, keys)}
 
     def each(self, keys: Iterable[str], *, predictions: bool = False) -> Iterator[tuple[str, Record]]:
         """Keys with their records, of which 100 are held in memory at a time."""
@@ -153,7 +150,7 @@ class Store(Database):
 
     def newest(self, count: int) -> list[Record]:
         """The finished stages that were recorded last, the newest first."""
-        query = PLAIN.where(C.status == "done").order_by(C.committed_at.desc()).limit(count)
+        query = sa.select(C.key, C.record).where(C.status == "done").order_by(C.committed_at.desc()).limit(count)
         return [record_of(row) for row in self._select(query)]
 
     def stages(self, keys: Iterable[str]) -> dict[str, Stage]:
@@ -172,22 +169,15 @@ class Store(Database):
         """When the records of these keys were committed (Unix time)."""
         return {row["key"]: row["committed_at"] for row in self._select(sa.select(C.key, C.committed_at), C.key, keys)}
 
+    @retried
     def commit(self, stage: Stage, record: Record, owner: Owner) -> bool:
         """Write a record if `owner` holds the lease of its key, and release that. False: another process has the stage now."""
         if stage.key != record.key:
             raise ValueError(f"a record of {record.key} under the stage {stage.key}")
-        row = {
-            "key": record.key,
-            "status": record.status,
-            "stage": json.dumps(stage.to_json()),
-            "record": written(record),
-            "predictions": packed(record.predictions) if record.predictions else None,
-        }
-        return self._commit(row, owner)
-
-    @retried
-    def _commit(self, row: dict[str, Any], owner: Owner) -> bool:
-        key, attempt = row["key"], 1
+        key, attempt = record.key, 1
+        row: dict[str, Any] = {"key": key, "status": record.status, "record": written(record)}
+        row["stage"] = json.dumps(stage.to_json())
+        row["predictions"] = packed(record.predictions) if record.predictions else None
         with self._write() as connection:
             held = connection.execute(HELD, {"of_key": key}).mappings().first()
             old = connection.execute(ONE, {"of_key": key}).first()
@@ -200,7 +190,7 @@ class Store(Database):
             if old:
                 connection.execute(sa.delete(RECORDS).where(C.key == key))
                 attempt = old.attempt + 1
-            connection.execute(KEPT, row | {"attempt": attempt, "committed_at": self._now(connection)})
+            connection.execute(sa.insert(RECORDS), row | {"attempt": attempt, "committed_at": self._now(connection)})
             return True
 
     # ---------------------------------------------------------------- leases, by key
@@ -222,7 +212,7 @@ class Store(Database):
             if held:
                 connection.execute(END, {"of_key": key})
             lease = {"key": key, "owner": owner.token, "host": owner.host, "pid": owner.pid, "started": owner.started}
-            connection.execute(BEGIN, lease | {"renewed_at": now})
+            connection.execute(sa.insert(LEASES), lease | {"renewed_at": now})
             return "granted"
 
     @retried
@@ -273,6 +263,7 @@ class Store(Database):
 
     # ---------------------------------------------------------------- requests of benches and studies, with their stages
 
+    @retried
     def keep_request(self, request: StoredRequest, keys: Iterable[str], snapshot: Any = None) -> None:
         """Keep a request with the keys of its stages and, as JSON, what its plan read; a known one gets the time, its new stages and that. If it is
         the last request and has nothing new, nothing is written."""
@@ -281,15 +272,12 @@ class Store(Database):
         read = [] if snapshot is None else [{"digest": digest, "body": json.dumps(snapshot)}]
         known = [row["digest"] for row in last] == [digest] and set(keys) <= set(self.stages_of(request))
         query = sa.select(SNAPSHOTS).where(SNAPSHOTS.c.digest == digest)
-        if not known or (read and [*map(dict, self._select(query))] != read):
-            self._keep_request(request.row, [{"key": key, "digest": digest} for key in keys], read)
-
-    @retried
-    def _keep_request(self, row: dict[str, Any], stages: list[dict[str, Any]], read: list[dict[str, Any]]) -> None:
+        if known and (not read or [*map(dict, self._select(query))] == read):
+            return
         with self._write() as connection:
-            row |= {"asked_at": self._now(connection)}
+            row = request.row | {"asked_at": self._now(connection)}
             self._insert(connection, REQUESTS, [row], replacing=["asked_at"])
-            self._insert(connection, REQUEST_STAGES, stages)
+            self._insert(connection, REQUEST_STAGES, [{"key": key, "digest": digest} for key in keys])
             self._insert(connection, SNAPSHOTS, read, replacing=["body"])
 
     def requests(self, key: str | None = None) -> list[StoredRequest]:

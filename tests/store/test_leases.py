@@ -1,34 +1,25 @@
-"""A live lease is exclusive; it ends with its process, on another host after some time."""
+"""A live lease is exclusive, and who holds it commits, once; a lease ends with its process, on another host after some time."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 import sqlalchemy as sa
-from store.samples import committed, record, stage
+from store.samples import record, same, stage
 
+from harness.specs import Record
 from harness.store import LEASE_SECONDS, Owner, Store, database
 from harness.store.database import Database
 from harness.store.tables import RECORDS
 
 KEY = "a" * 32
-
-
-class Clock(SimpleNamespace):
-    now: float
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The store's time, set by hand."""
-    made = Clock(now=1e9)
-    monkeypatch.setattr(Database, "_now", lambda *_: made.now)
-    return made
 
 
 @pytest.fixture
@@ -37,78 +28,70 @@ def stranger() -> Owner:
     return Owner("s" * 32, "another-host", 1, 1e9)
 
 
-def test_granted_once_then_held_until_released(store: Store) -> None:
-    owner, other = Owner.current(), Owner.current()
-    assert store.lease(KEY, owner) == "granted"
-    assert store.lease(KEY, owner) == "granted", "an owner may ask for its own again"
-    assert store.lease(KEY, other) == "held"
-    assert store.lease("b" * 32, other) == "granted"
-    store.release(other, KEY)
-    assert store.lease(KEY, other) == "held", "another's lease is not released"
-    store.release(owner, KEY)
-    assert store.lease(KEY, other) == "granted"
-
-
-def test_release_without_a_key_gives_back_all_of_an_owners(store: Store) -> None:
-    owner, other = Owner.current(), Owner.current()
-    for key in ("1", "2"):
-        store.lease(key, owner)
-    store.lease("3", other)
-    store.release(owner)
-    assert [store.lease(key, other) for key in ("1", "2")] == ["granted", "granted"]
-    assert store.lease("3", owner) == "held"
-
-
-def test_a_record_newer_than_seen_settles_the_question(store: Store) -> None:
-    of, owner = stage(), Owner.current()
-    committed(store, of, "failed")
-    assert store.lease(of.key, owner) == "settled"
-    assert store.lease(of.key, owner, seen_attempt=1) == "granted", "a failed record that the plan saw is tried again"
-    store.release(owner)
-    committed(store, of, "done", seen=1)
-    assert store.lease(of.key, owner, seen_attempt=1) == "settled"
-    assert store.lease(of.key, owner, seen_attempt=1, remake=True) == "granted"
-    assert store.lease(of.key, Owner.current(), remake=True) == "held"
-
-
-def test_the_lease_of_a_process_whose_pid_another_one_has_is_free(store: Store) -> None:
-    me = Owner.current()
-    assert store.lease(KEY, replace(me, token="d" * 32, started=me.started - 3600)) == "granted"
-    assert not store.others_alive(me)
-    assert store.lease(KEY, me) == "granted"
-
-
-def test_a_live_process_of_this_host_needs_no_renewal(store: Store, clock: Clock) -> None:
-    owner = Owner.current()
-    store.lease(KEY, owner)
-    clock.now += 10 * LEASE_SECONDS
-    assert store.lease(KEY, Owner.current()) == "held"
-
-
-def test_the_lease_of_another_host_lives_until_it_was_not_renewed_for_long(
-    store: Store, clock: Clock, stranger: Owner
+@pytest.mark.parametrize("seed", range(3))
+def test_leases_and_commits_are_those_of_a_naive_store(
+    store: Store, stranger: Owner, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    me = Owner.current()
-    store.lease(KEY, stranger)
-    clock.now += LEASE_SECONDS - 1
-    assert store.lease(KEY, me) == "held"
-    store.renew(stranger)
-    clock.now += LEASE_SECONDS - 1
-    assert store.lease(KEY, me) == "held"
-    assert store.others_alive(me)
-    clock.now += 2
-    assert not store.others_alive(me)
-    assert store.lease(KEY, me) == "granted"
-    assert store.lease(KEY, stranger) == "held", "who lost its lease does not get it back from a live owner"
+    """Of two drivers of this host, two of others, and one that is dead and whose pid another process has."""
+    draw, me = random.Random(seed), Owner.current()
+    dead = replace(me, token="d" * 32, started=me.started - 3600)
+    owners, stages = (
+        [me, Owner.current(), stranger, replace(stranger, token="o" * 32), dead],
+        [stage(s) for s in range(3)],
+    )
+    clock = SimpleNamespace(now=1e9)
+    monkeypatch.setattr(Database, "_now", lambda *_: clock.now)
+    records: dict[str, tuple[int, Record]] = {}
+    leases: dict[str, tuple[Owner, float]] = {}
 
+    def alive(lease: tuple[Owner, float]) -> bool:
+        owner, renewed_at = lease
+        return owner.started == me.started if owner.host == me.host else clock.now - renewed_at < LEASE_SECONDS
 
-def test_who_lost_its_lease_does_not_commit(store: Store, clock: Clock, stranger: Owner) -> None:
-    of, me = stage(), Owner.current()
-    store.lease(of.key, stranger)
-    clock.now += LEASE_SECONDS + 1
-    assert store.lease(of.key, me) == "granted"
-    assert not store.commit(of, record(of), stranger)
-    assert store.commit(of, record(of), me)
+    def lease(key: str, owner: Owner, seen: int, remake: bool) -> str:
+        if not remake and key in records and records[key][0] > seen:
+            return "settled"
+        if key in leases and leases[key][0] != owner and alive(leases[key]):
+            return "held"
+        leases[key] = owner, clock.now
+        return "granted"
+
+    def commit(new: Record, owner: Owner) -> bool:
+        if leases.get(new.key, (None, 0))[0] != owner:
+            return False
+        del leases[new.key]
+        attempt, old = records.get(new.key, (0, None))
+        if old and old.status == "done":
+            return False
+        records[new.key] = attempt + 1, new
+        return True
+
+    for step in range(250):
+        owner, of = draw.choice(owners), draw.choice(stages)
+        match draw.choice(["lease", "lease", "lease", "commit", "commit", "release", "renew", "wait"]):
+            case "lease":
+                seen, remake = draw.randrange(3), draw.random() < 0.2
+                answer = store.lease(of.key, owner, seen_attempt=seen, remake=remake)
+                assert answer == lease(of.key, owner, seen, remake)
+            case "commit":
+                new: Any = record(of, draw.choice(["done", "failed", "failed", "diverged"]), step)
+                assert store.commit(of, new, owner) == commit(new, owner)
+            case "release":
+                key = of.key if draw.random() < 0.7 else None
+                store.release(owner, key)
+                leases = {k: v for k, v in leases.items() if v[0] != owner or key not in (k, None)}
+            case "renew":
+                store.renew(owner)
+                leases = {k: (by, clock.now if by == owner else at) for k, (by, at) in leases.items()}
+            case "wait":
+                clock.now += draw.uniform(0, LEASE_SECONDS)
+        assert store.others_alive(owner) == any(alive(each) for each in leases.values() if each[0] != owner)
+        assert store.statuses(each.key for each in stages) == {
+            key: (kept.status, attempt) for key, (attempt, kept) in records.items()
+        }
+    assert records
+    found = store.records(records, predictions=True)
+    assert all(same(found[key], kept) for key, (_, kept) in records.items())
 
 
 @pytest.mark.postgresql

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store.samples import committed, record, run, same, stage
 
 from harness.errors import UserError
-from harness.specs import Stage
-from harness.store import Owner, Store
+from harness.specs import Run, Stage
+from harness.store import Store
 
 
 def test_a_record_comes_back_to_the_last_bit(store: Store, url: str) -> None:
@@ -34,37 +35,6 @@ def test_the_stage_comes_back_with_its_chain_labels_and_key(store: Store) -> Non
     assert (found.data.dev and found.data.dev.name, found.encoder.name) == ("toy/dev", "tiny")
     assert Stage.from_json(json.loads(json.dumps(of.to_json()))).to_json() == of.to_json()
     assert store.stage("0" * 32) is None
-
-
-def test_only_the_holder_of_the_lease_commits(store: Store) -> None:
-    of, owner, other = stage(), Owner.current(), Owner.current()
-    assert not store.commit(of, record(of), owner)
-    assert store.lease(of.key, other) == "granted"
-    assert not store.commit(of, record(of), owner)
-    assert store.statuses([of.key]) == {}
-    assert store.commit(of, record(of), other)
-    assert not store.commit(of, record(of, mark=1), other), "the lease was given back with the commit"
-
-
-def test_a_done_record_is_never_overwritten(store: Store) -> None:
-    of, owner = stage(), Owner.current()
-    committed(store, of, mark=1)
-    assert store.lease(of.key, owner, remake=True) == "granted"
-    assert not store.commit(of, record(of, "failed", mark=2), owner)
-    assert same(store.records([of.key], predictions=True)[of.key], record(of, mark=1))
-    assert store.statuses([of.key]) == {of.key: ("done", 1)}
-    assert store.lease(of.key, Owner.current(), remake=True) == "granted", "the refused commit gave its lease back"
-
-
-@pytest.mark.parametrize("status", ["failed", "diverged"])
-def test_a_failed_record_is_replaced_and_its_attempt_counted(store: Store, status: str) -> None:
-    of = stage()
-    assert committed(store, of, status, 1)
-    assert committed(store, of, status, 2, seen=1)
-    assert store.statuses([of.key]) == {of.key: (status, 2)}
-    assert committed(store, of, "done", 3, seen=2)
-    assert store.statuses([of.key]) == {of.key: ("done", 3)}
-    assert same(store.records([of.key], predictions=True)[of.key], record(of, mark=3))
 
 
 @pytest.mark.parametrize("column", ["record", "stage"])
@@ -106,35 +76,21 @@ def test_the_newest_are_finished_stages(store: Store) -> None:
 
 
 def test_labels_are_kept_once_and_beside_the_key(store: Store) -> None:
-    runs = [run(stage(1)), run(stage(1), "TAPT"), run(stage(2))]
+    """Of any length and size."""
+    long = replace(run(stage(1), "row " * 200), task="task " * 100, size=2**40, seed=2**40)
+    runs = [run(stage(1)), long, run(stage(2))]
     store.label("few_shot", runs)
     store.label("few_shot", [*runs, run(stage(3))])
-    store.label("ablation", runs[:1])
-    found = store.labels(stage(1).key)
-    assert sorted((label["table"], label["row"]) for label in found) == [
-        ("ablation", "FT"),
-        ("few_shot", "FT"),
-        ("few_shot", "TAPT"),
-    ]
-    assert found[0] | {"table": "", "row": ""} == {
-        "key": stage(1).key,
-        "table": "",
-        "row": "",
-        "method": "ft",
-        "task": "toy",
-        "size": 20,
-        "subset": 0,
-        "seed": 1,
-    }
+    store.label("table " * 100, runs[:1])
+
+    def label(table: str, of: Run) -> dict[str, Any]:
+        names = ("row", "method", "task", "size", "subset", "seed")
+        return {"key": of.stage.key, "table": table} | {name: getattr(of, name) for name in names}
+
+    found = sorted(store.labels(stage(1).key), key=lambda each: (each["table"], each["row"]))
+    assert found == [label("few_shot", runs[0]), label("few_shot", long), label("table " * 100, runs[0])]
     assert len(store.labels(stage(3).key)) == 1
     assert store.labels("0" * 32) == []
-
-
-def test_labels_of_any_length_and_size(store: Store) -> None:
-    long = replace(run(stage(1), "row " * 200), task="task " * 100, size=2**40, seed=2**40)
-    store.label("table " * 100, [long])
-    (found,) = store.labels(stage(1).key)
-    assert (found["row"], found["seed"]) == (long.row, long.seed)
 
 
 def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(tmp_path: Path) -> None:
@@ -148,16 +104,10 @@ def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(tmp_path:
 TEXTS = {"a": "one", "b": "", "c": "zwei\nZeilen 日本 😀 \u2028 'quoted' % ?", "d": "x" * 100_000, "e": "a\x00b"}
 
 
-def test_translations_come_back(store: Store, url: str) -> None:
+def test_translations_come_back_and_what_was_kept_first_stays(store: Store, url: str) -> None:
     assert store.translations(list(TEXTS)) == {}
     store.keep_translations(TEXTS)
     store.keep_translations({})
-    assert Store(url).translations(["a", "nowhere", "e", "d", "c", "b", "a"]) == TEXTS
+    store.keep_translations(dict.fromkeys(["a", "f"], "another"))
+    assert Store(url).translations(["a", "nowhere", "f", "e", "d", "c", "b", "a"]) == TEXTS | {"f": "another"}
     assert store.translations([]) == {}
-
-
-def test_what_was_kept_first_stays(store: Store) -> None:
-    store.keep_translations({"a": "one"})
-    store.keep_translations({"a": "another", "b": "two"})
-    store.keep_translations({"a": "a third", "b": "another"})
-    assert store.translations(["a", "b"]) == {"a": "one", "b": "two"}
