@@ -23,7 +23,6 @@ from harness.cluster.worker import (
     on_driver_node,
     resources_text,
     result_of,
-    slots_in,
     slots_of,
     start_worker,
     submit,
@@ -132,9 +131,7 @@ class Pool:
     def _look(self) -> list[str]:
         """Ask the cluster for nodes that come and go. Returns notices for the user, one sentence each."""
         sentences = self._stop_requests.look()
-        leaving = self._stop_requests.leaving
-        self._slots = slots_in((node for node in ray.nodes() if node["NodeID"] not in leaving), self.execution)
-        for worker in [worker for worker in self._idle if worker.node in leaving]:
+        for worker in [worker for worker in self._idle if worker.node in self._stop_requests.leaving]:
             self._remove(worker)
         if self._idle or self._running:
             self._had_worker_at = time.monotonic()
@@ -152,7 +149,9 @@ class Pool:
         if self.execution.address == "local":
             wanted = min(self._slots, len(stages.open))
         else:
-            most = self.execution.slots or max(self._slots, MOST_ASKED if self.execution.num_workers == 1 else 1)
+            most = self.execution.slots or max(
+                slots_of(self.execution), MOST_ASKED if self.execution.num_workers == 1 else 1
+            )
             wanted = min(most, len(stages.ready) + len(self._running))
             starting = [worker for worker, item in self._busy.values() if not item]
             for worker in [*starting, *self._idle][: max(0, count - wanted)]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -10,7 +9,7 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from harness.encoders.sources import encoder_digest, files_of
 from harness.encoders.tokens import Examples, Vocabulary
 from harness.errors import KEPT, StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
-from harness.paths import user_cache
+from harness.paths import replace_file, user_cache
 from harness.planning.work import Ended, Item
 from harness.processes import end_with_parent, keep_freed_memory
 from harness.specs import Data, Record, RowSet, Stage
@@ -102,35 +101,20 @@ def on_driver_node() -> NodeAffinitySchedulingStrategy:
 # --------------------------------------------------------------------------------------------------------------- slots
 
 
-def slots_in(nodes: Iterable[Mapping[str, Any]], execution: Execution) -> int:
-    """How many runs, of `num_workers` workers each, fit on these of `ray.nodes()` at the same time; at most `execution.slots`."""
-    fit = sum(_fit(node["Resources"], execution) for node in nodes if node["Alive"]) // execution.num_workers
-    return min(fit, execution.slots) if execution.slots else fit
-
-
-def _fit(resources: Mapping[str, float], execution: Execution) -> int:
-    """How many workers fit on a node. A fraction of a GPU is a fraction of one GPU."""
-    cpus, gpus, precision = execution.cpus_per_run, execution.gpus_per_run, 1e-4  # as Ray's
-    fit = int(resources.get("CPU", 0.0) / cpus + precision)
-    if gpus > 0:
-        each = int(1 / gpus + precision) or 1 / gpus
-        fit = min(fit, int(int(resources.get("GPU", 0.0) + precision) * each + precision))
-    return fit
-
-
 def slots_of(execution: Execution) -> int:
-    """How many runs fit on the nodes at the same time; at most `execution.slots`, and of a cluster, which may grow, as many as that. Raises
-    UserError if none fits on this machine."""
-    slots = slots_in(ray.nodes(), execution)
+    """How many runs, of `num_workers` workers each, Ray's resources hold at the same time; at most `execution.slots`, and of a cluster, which may
+    grow, as many as that. Raises UserError if none fits on this machine."""
+    there, each = ray.cluster_resources(), execution.resources
+    slots = int(min(there.get(name, 0.0) / taken for name, taken in each.items()) / execution.num_workers + 1e-4)
     if execution.address != "local":
         return execution.slots or max(1, slots)
     if slots < 1:
-        each = "each worker of a run takes" if execution.num_workers > 1 else "a run takes"
+        who = "each worker of a run takes" if execution.num_workers > 1 else "a run takes"
         raise UserError(
-            f"Insufficient resources: {each} {resources_text(execution.resources)} of one node, and this machine has "
-            f"{resources_text(ray.cluster_resources())}; lower --cpus-per-run, --gpus-per-run or --num-workers."
+            f"Insufficient resources: {who} {resources_text(each)}, and this machine has {resources_text(there)}; "
+            "lower --cpus-per-run, --gpus-per-run or --num-workers."
         )
-    return slots
+    return min(slots, execution.slots or slots)
 
 
 def resources_text(resources: Mapping[str, float]) -> str:
@@ -224,7 +208,7 @@ def code_digest() -> str:
 
 
 def _folder_here(digest: str, folder: Path, config: dict[str, Any] | None, files: Mapping[str, Any]) -> Path:
-    """The encoder's folder, or where this node lacks it one of its cache. One worker of the node fetches it; the others wait."""
+    """The encoder's folder, or where this node lacks it one of its cache."""
 
     def has(place: Path) -> bool:
         with suppress(OSError, UserError):
@@ -234,12 +218,10 @@ def _folder_here(digest: str, folder: Path, config: dict[str, Any] | None, files
     if config or has(folder):
         return folder
     cached = user_cache("encoders") / digest
-    cached.mkdir(parents=True, exist_ok=True)
-    with cached.with_suffix(".lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not has(cached):
-            for name, content in fetched([files[digest]])[0].items():
-                (cached / name).write_bytes(content)
+    if not has(cached):  # other workers of the node may write the same
+        cached.mkdir(parents=True, exist_ok=True)
+        for name, content in fetched([files[digest]])[0].items():
+            replace_file(cached / name, content)
     return cached
 
 

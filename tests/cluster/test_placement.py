@@ -25,7 +25,7 @@ from ray.cluster_utils import Cluster
 from harness.cluster import pool as pool_module
 from harness.cluster import worker
 from harness.cluster.pool import Pool
-from harness.cluster.worker import WorkerProcess, slots_in
+from harness.cluster.worker import WorkerProcess
 from harness.encoders.tokens import Vocabulary
 from harness.execution import Execution, WorkerSetup
 from harness.planning.work import Ended, Event, Item
@@ -72,7 +72,7 @@ class Bench:
         setup = WorkerSetup({"e" * 32: (folder, None)}, Storage(str(folder / "products")))
         empty = (np.zeros(1, np.int32), np.zeros(1, np.int64))
         known = {"e" * 32: Vocabulary(9, None)}
-        self.pool = Pool(self.store, setup, known, lambda *_: empty, Execution(), "none", start_worker)
+        self.pool = Pool(self.store, setup, known, lambda *_: empty, Execution("auto", slots=2), "none", start_worker)
         self._ended = ThreadPoolExecutor(1).submit(self._run)
 
     def _run(self) -> None:
@@ -91,10 +91,6 @@ class Bench:
 
     def go(self) -> None:
         (self.folder / "go").touch()
-
-    def time_is_over(self) -> None:
-        """The deadline is now: one given by the clock might pass before a stage has begun."""
-        self.pool._stop_requests._deadline = time.monotonic()
 
     def ends(self) -> dict[str, Record]:
         """The records, once all stages have ended."""
@@ -151,29 +147,6 @@ def leaves(count: int) -> list[Item]:
     return [Item(stage, f"stage {stage.seed}", 2.0, (), False, False, 0) for stage in stages]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "asked", "slots"),
-    [
-        pytest.param([{"CPU": 1.5}, {"CPU": 1.5}], {}, 2, id="half a run on each of two nodes is none"),
-        pytest.param([{"CPU": 3}, {"CPU": 3}], {"cpus_per_run": 2}, 2, id="nor is a CPU of each"),
-        pytest.param([{"CPU": 8, "GPU": 4}], {"gpus_per_run": 0.5}, 8, id="halves of GPUs"),
-        pytest.param([{"CPU": 64, "GPU": 4}], {"gpus_per_run": 0.4}, 8, id="a share lies whole on one GPU"),
-        pytest.param([{"CPU": 64, "GPU": 1}], {"gpus_per_run": 0.1}, 10, id="tenths"),
-        pytest.param([{"CPU": 3, "GPU": 4}], {"gpus_per_run": 0.5}, 3, id="too few CPUs for all GPUs"),
-        pytest.param([{"CPU": 64, "GPU": 3}, {"CPU": 64, "GPU": 3}], {"gpus_per_run": 2}, 2, id="whole GPUs"),
-        pytest.param([{"CPU": 64}, {"CPU": 1, "GPU": 1}], {"gpus_per_run": 1}, 1, id="a node without GPUs"),
-        pytest.param([{"CPU": 1}], {"cpus_per_run": 0.1}, 10, id="tenths of a CPU"),
-        pytest.param([{"CPU": 3}, {"CPU": 4}], {"num_workers": 3}, 2, id="workers of one stage on two nodes"),
-        pytest.param([{"CPU": 8}], {"slots": 3}, 3, id="fewer when asked"),
-        pytest.param([{"CPU": 8}], {"slots": 3, "num_workers": 2}, 3, id="slots are stages, not workers"),
-        pytest.param([{}], {}, 0, id="nothing"),
-    ],
-)
-def test_slots_are_counted_node_by_node(nodes: list[dict[str, float]], asked: dict[str, Any], slots: int) -> None:
-    alive = [{"Alive": True, "Resources": each} for each in nodes]
-    assert slots_in([*alive, {"Alive": False, "Resources": {"CPU": 100, "GPU": 100}}], Execution(**asked)) == slots
-
-
 def test_a_node_that_joins_is_used_and_one_that_leaves_gives_its_runs_back(cluster: Cluster, tmp_path: Path) -> None:
     """The node under a stage leaves, which is not the stage's fault; the whole cluster is gone for a while."""
 
@@ -200,45 +173,34 @@ def test_a_node_that_joins_is_used_and_one_that_leaves_gives_its_runs_back(clust
     assert all(item.deaths == 0 for item in bench.every)
 
 
-def drain(cluster: Cluster, leaving: Any) -> None:
-    """Tell the cluster that a node goes in ten minutes, as a cloud's notice does."""
-    words = ["--address", cluster.address, "--node-id", leaving.node_id, "--deadline-remaining-seconds", "600"]
-    words += ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot"]
-    subprocess.run([Path(sys.executable).with_name("ray"), "drain-node", *words], check=True, capture_output=True)
-
-
 def test_a_node_that_gives_notice_gives_its_stages_back_and_gets_no_other(cluster: Cluster, tmp_path: Path) -> None:
-    """As often as it happens, which is not the stage's fault."""
+    """Which is not the stage's fault."""
     every = leaves(2)
     with node(cluster, num_cpus=1):
         bench = Bench(tmp_path, every)
         bench.waits_for("a stage on the node that stays", bench.begun)
-        for times in range(1, 3):
-            leaving = cluster.add_node(num_cpus=1)
-            bench.waits_for("the other on it", lambda name=leaving.node_id: name in {b["node"] for b in bench.begun()})
-            drain(cluster, leaving)
-            bench.waits_for("it back", lambda count=times: len(bench.said("retried")) == count)
+        with node(cluster, num_cpus=1) as leaving:
+            bench.waits_for("the other on it", lambda: leaving.node_id in {each["node"] for each in bench.begun()})
+            words = ["--address", cluster.address, "--node-id", leaving.node_id]  # as a cloud's notice does
+            words += ["--deadline-remaining-seconds", "600", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
+            ray_program = Path(sys.executable).with_name("ray")
+            subprocess.run([ray_program, "drain-node", *words, "--reason-message", "spot"], check=True)
+            bench.waits_for("it back", lambda: bench.said("retried"))
             gone(leaving)
-            cluster.remove_node(leaving)
         bench.go()
         records = bench.ends()
     assert [each.status for each in records.values()] == ["done"] * 2
-    assert bench.said("retried") == ["stopped"] * 2
-    told = [
-        sentence for sentence in bench.said("notice") if not sentence.startswith("waiting")
-    ]  # for a worker, on a busy machine
-    assert [sentence.partition(" leaves")[2] for sentence in told] == [
-        " the cluster: its stages stop with a checkpoint."
-    ] * 2
+    assert bench.said("retried") == ["stopped"]
+    told = [said for said in bench.said("notice") if not said.startswith("waiting")]  # for a worker, on a busy machine
+    assert told == [f"node {leaving.node_id[:10]} leaves the cluster: its stages stop with a checkpoint."]
     assert all(item.deaths == 0 for item in every)
 
 
 def test_at_its_deadline_a_bench_ends_in_order_and_another_goes_on(cluster: Cluster, tmp_path: Path) -> None:
-    every = leaves(3)
     with node(cluster, num_cpus=2):
-        bench = Bench(tmp_path, every)
+        bench = Bench(tmp_path, leaves(3))
         bench.waits_for("two stages", lambda: len(bench.begun()) == 2)
-        bench.time_is_over()
+        bench.pool._stop_requests._deadline = time.monotonic()
         assert bench.ends() == {}
         assert bench.pool.over == "the time of this command is over"
         assert len(bench.begun()) == 2, "the third did not start"

@@ -18,7 +18,7 @@ from cluster.driver import BENCH, kept
 from harness.cli import main
 from harness.cluster import worker
 from harness.cluster.session import _gpus
-from harness.cluster.worker import TokenCache, prepared
+from harness.cluster.worker import TokenCache, prepared, slots_of
 from harness.encoders.sources import encoder_digest
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
@@ -135,6 +135,23 @@ def test_a_run_takes_a_gpu_where_one_is_of_use(
     machine.setattr("torch.cuda.is_available", lambda: torch_has)
     assert _gpus(Execution(address, gpus_per_run=-1.0)) == share
     assert _gpus(Execution(address, gpus_per_run=0.5)) == 0.5, "as requested"
+
+
+@pytest.mark.parametrize(
+    ("asked", "slots"),
+    [
+        ({}, 8),
+        ({"cpus_per_run": 0.1}, 80),
+        ({"gpus_per_run": 0.5}, 2),
+        ({"num_workers": 3}, 2),
+        ({"slots": 3}, 3),
+        ({"gpus_per_run": 2, "address": "auto"}, 1),
+    ],
+)
+def test_slots_are_what_the_resources_hold(machine: pytest.MonkeyPatch, asked: dict[str, Any], slots: int) -> None:
+    assert slots_of(Execution(**asked)) == slots
+    with pytest.raises(UserError, match="takes 1 CPUs and 2 GPUs, and this machine has 8 CPUs and 1 GPUs; lower"):
+        slots_of(Execution(gpus_per_run=2))
 
 
 @pytest.mark.parametrize(("given", "there", "device"), [([0], True, "cuda"), ([], True, "cpu"), ([0], False, "cpu")])
