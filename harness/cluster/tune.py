@@ -10,9 +10,9 @@ import tempfile
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -245,35 +245,30 @@ class HarnessTrial(tune.Trainable):
 # ---------------------------------------------------------------------------------------------- weights of the study
 
 
-@dataclass
 class SharedWeights:
-    """Told of all trials, it deletes the weights that runs start from once the last run that does has ended. MLM heads and pre-training stay."""
+    """Told of all trials, it deletes the weights that a trial's runs start from once its last run that does has ended; what runs of the default
+    point or of several points of a grid start from, at the `end`. MLM heads and pre-training stay."""
 
-    points: Points
-    delete: Callable[[str], None]
-    users: dict[str, set[str]] = field(default_factory=dict)
-
-    def hold(self, runs: Iterable[Run], user: str = "") -> None:
-        """Keep what runs start from until they end, or, with a `user`, until the study does."""
-        for run, key in _starts_from(runs):
-            self.users.setdefault(key, set()).add(user or run.stage.key)
+    def __init__(self, points: Points, delete: Callable[[str], None]) -> None:
+        self._points, self._delete, space = points, delete, points.space
+        grid = space.grid_points() if space.sampler == "grid" else ()
+        users = Counter(key for point in grid for key in _starts_from(points.runs_of([point])))
+        self._shared = _starts_from(points.runs_of([space.defaults])) | {key for key in users if users[key] > 1}
 
     def __call__(self, kind: str, trial: Trial) -> None:
         with suppress(UserError):  # of a point that cannot be run
-            runs = self.points.runs(trial.point)
-            if kind == "started":
-                self.hold(chain(*runs))
-                return
-            for run, key in _starts_from(runs[len(trial.outcomes) - 1] if kind == "replicate" else chain(*runs)):
-                self.users[key].discard(run.stage.key)
-                if not self.users[key]:
-                    self.delete(key)
+            runs, done = self._points.runs(trial.point), len(trial.outcomes)
+            ended, later = {"started": ((), ()), "replicate": (runs[done - 1 : done], runs[done:])}.get(
+                kind, (runs, ())
+            )
+            for key in _starts_from(chain(*ended)) - _starts_from(chain(*later)) - self._shared:
+                self._delete(key)
 
     def end(self) -> None:
-        for key in self.users:
-            self.delete(key)
+        for key in self._shared:
+            self._delete(key)
 
 
-def _starts_from(runs: Iterable[Run]) -> Iterator[tuple[Run, str]]:
+def _starts_from(runs: Iterable[Run]) -> set[str]:
     """The stages whose weights runs need, and which no other command keeps."""
-    return ((run, stage.key) for run in runs for stage in run.stage.chain[:-1] if stage.phase not in SHARED_PHASES)
+    return {stage.key for run in runs for stage in run.stage.chain[:-1] if stage.phase not in SHARED_PHASES}

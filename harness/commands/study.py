@@ -293,12 +293,6 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf) -> None:
         for stage in plan.stages.values():
             token_cache.references(stage)
         weights = SharedWeights(points, partial(_discard, opened, storage))
-        weights.hold(
-            plan.runs, opened.owner.token
-        )  # what the default point shares with others stays until the study ends
-        runs = points.runs_of(points.space.grid_points() if points.space.sampler == "grid" else ())
-        recorded = store.statuses(run.stage.key for run in runs)
-        weights.hold(run for run in runs if run.stage.key not in recorded)
         setup = worker_setup_of(request, [located], storage, settled)
         parameters = {
             "points": points,
@@ -326,7 +320,8 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf) -> None:
                 stop_requests=stop_requests,
             )
         opened.stopped = stop_requests.over
-        weights.end()
+        if not opened.stopped:
+            weights.end()
 
 
 def _discard(opened: Opened, storage: Storage, key: str) -> None:

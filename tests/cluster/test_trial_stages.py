@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from harness.execution import WorkerSetup
 from harness.planning.work import Ended, Item
 from harness.search.points import ReplicateOutcome
 from harness.search.points import Trial as StudyTrial
-from harness.specs import Record, Run
+from harness.specs import Parent, Record, Run
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store
 
@@ -78,24 +79,25 @@ def test_a_chain_is_trained_once_and_then_read(begin: Callable[..., Trial]) -> N
 
 def test_weights_stay_until_the_last_run_that_starts_from_them() -> None:
     """Of a trial that ends and of one that is dropped; a head stays, and what the default point starts from until the study ends."""
-    deleted: list[str] = []
-    points: Any = SimpleNamespace(runs=lambda point: tuple((run,) for run in RUNS))
-    of_trial = StudyTrial(0, {})
+    deleted, own = list[str](), replace(POST, seed=9)
+    other = replace(RUNS[1], stage=replace(LEAVES[1], init=Parent(own)))
+    points: Any = SimpleNamespace(
+        space=SimpleNamespace(sampler="tpe", defaults={}),
+        runs=lambda point: ((RUNS[0],), (other,), (other,)) if point else ((RUNS[0],), (RUNS[1],)),
+        runs_of=lambda asked: chain(*chain(*map(points.runs, asked))),
+    )
     weights = SharedWeights(points, deleted.append)
+    of_trial, ended = StudyTrial(1, {"alpha": 0.5}), [ReplicateOutcome(0.5)]
     weights("started", of_trial)
-    weights("replicate", replace(of_trial, outcomes=(ReplicateOutcome(0.5),)))
-    assert deleted == []
-    weights("replicate", replace(of_trial, outcomes=(ReplicateOutcome(0.5),) * 2))
-    assert deleted == [POST.key]
-    weights("started", of_trial)
-    weights("ended", of_trial)
-    assert {*deleted[1:]} == {POST.key}
-    deleted.clear()
-    weights.hold(RUNS, "the study")
-    weights("ended", of_trial)
-    assert deleted == []
+    for done in (1, 2):
+        weights("replicate", replace(of_trial, outcomes=(*ended * done,)))
+    assert deleted == [], "the default point's, and what a later replicate starts from"
+    weights("replicate", replace(of_trial, outcomes=(*ended * 3,)))
+    assert deleted == [own.key]
+    weights("ended", replace(of_trial, outcomes=(*ended,)))
+    assert deleted == [own.key] * 2, "also of a trial that is dropped"
     weights.end()
-    assert deleted == [POST.key]
+    assert deleted[2:] == [POST.key]
 
 
 def test_of_two_trials_one_trains_a_stage(begin: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch) -> None:
