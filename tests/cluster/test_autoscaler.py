@@ -16,7 +16,7 @@ import pytest
 from cluster.driver import started, waited
 
 PROVIDER = "fake_multinode"
-SMALL = "--tasks movies --sizes 20 --subsets 0 --set max_length=16 --set fine_tune.steps=12"
+BENCH = "bench --table few_shot --seeds 31,42 --methods ft --tasks movies --sizes 20 --subsets 0 --set max_length=16 --set fine_tune.steps=12"
 HEAD = "f" * 51 + "00000"  # the name that the provider gives the head
 
 
@@ -67,9 +67,7 @@ def address(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.ray
 @pytest.mark.usefixtures("packaged")
 def test_a_cluster_grows_to_what_a_command_asks_for(address: str, tmp_path: Path) -> None:
-    """Without CPUs nothing could be trained, and with one the two stages could not be trained at the same time."""
-    search = "tune scl --seeds 31 --sampler random --trials 2 --racing none --slots 2"
-    for line, ended in (("bench --table few_shot --seeds 31,42 --methods ft", "2 done"), (search, "2 complete")):
-        with started(tmp_path, f"{line} {SMALL} --address {address}", RAY_AUTH_MODE="disabled") as driver:
-            assert driver.wait() == 0, driver.err
-        assert ended in driver.err, driver.err
+    """Without CPUs nothing could be trained."""
+    with started(tmp_path, f"{BENCH} --address {address}", RAY_AUTH_MODE="disabled") as driver:
+        assert driver.wait() == 0, driver.err
+    assert "2 done" in driver.err, driver.err
