@@ -235,12 +235,6 @@ def test_an_interrupted_study_goes_on(
     law()
 
 
-def test_a_study_that_goes_on_draws_other_points(tmp_path: Path, store: Store) -> None:
-    first = Tune(points_of(tmp_path, sampler="random", trials=3), store).all()
-    second = Tune(replace(points_of(tmp_path, sampler="random", trials=6), recorded=first.points.recorded), store).all()
-    assert second.started == [3, 4, 5], "of other points, none of which repeats one"
-
-
 def test_the_default_point_is_tried_first_and_a_grid_is_run_in_its_order(
     tmp_path: Path, store: Store, new_store: Callable[[], Store]
 ) -> None:

@@ -112,8 +112,11 @@ def begin(tmp_path: Path) -> Begin:
     return command
 
 
-def test_a_chain_from_its_root_to_its_leaves(begin: Begin) -> None:
-    command = begin(family())
+@pytest.mark.parametrize("kept", ["", "asked for", "another command lives"])
+def test_a_chain_from_its_root_to_its_leaves(begin: Begin, kept: str) -> None:
+    command = begin(family(), keep_weights=kept == "asked for")
+    if kept == "another command lives":
+        command.store.lease("a" * 32, Owner.current())
     first = command.next()
     assert first is not None
     assert command.next() is None, "nothing else can start"
@@ -121,19 +124,10 @@ def test_a_chain_from_its_root_to_its_leaves(begin: Begin) -> None:
     command.train(POST, LEAVES[0])
     assert command.storage.exists(weights_of(POST.key))
     command.train(LEAVES[1])
-    assert not command.storage.exists(weights_of(POST.key)), "nobody starts from them any more"
+    assert command.storage.exists(weights_of(POST.key)) == bool(kept), "nobody starts from them any more"
     assert command.storage.exists(weights_of(HEAD.key)), "the MLM head is shared"
     assert not command.stages.open
     assert [event.kind for event in command.events] == ["started", "done"] * 4
-
-
-@pytest.mark.parametrize("keep", ["asked for", "another command lives"])
-def test_weights_that_are_kept(begin: Begin, keep: str) -> None:
-    command = begin(family(1), keep_weights=keep == "asked for")
-    if keep == "another command lives":
-        command.store.lease("a" * 32, Owner.current())
-    command.finish()
-    assert command.storage.exists(weights_of(POST.key))
 
 
 def test_the_most_expensive_stage_of_the_lowest_turn_starts_first(begin: Begin) -> None:
@@ -237,12 +231,6 @@ class TestRemakes:
         command.finish()
         assert len(command.trained) == 3
 
-    def test_their_own_parents_weights_too(self, command: Command) -> None:
-        command.storage.delete(weights_of(HEAD.key))
-        command.finish()
-        assert command.trained == [HEAD, POST, HEAD, POST, *LEAVES]
-        assert len(command.said("notice")) == 2
-
     def test_weights_that_another_command_made_meanwhile(self, command: Command, begin: Begin) -> None:
         other = begin([])
         assert other.store.lease(POST.key, other.owner, remake=True) == "granted"
@@ -261,13 +249,6 @@ class TestRemakes:
         assert set(command.store.statuses([POST.key, *(each.key for each in LEAVES)]).values()) == {("done", 1)}
         why = f"its parent stage {POST.key[:10]} failed: no room"
         assert len([reason for reason in command.said("failed") if reason.startswith(why)]) == len(LEAVES)
-
-    def test_a_stage_that_another_command_recorded_without_its_weights(self, begin: Begin) -> None:
-        command, other = begin(family(1)), begin([item(HEAD)])
-        other.finish()
-        command.finish()
-        assert command.trained == [HEAD, POST, LEAVES[0]]
-        assert command.ends()[HEAD.key] == "done", "it is one of the plan's stages"
 
 
 # ------------------------------------------------------------------------------------------------- drawn sequences
