@@ -37,9 +37,8 @@ DEAREST = (
         "cluster/test_process_group",
         "cluster/test_placement",
     ),
-    *("cluster/test_worker_group", "cluster/test_killed", "cluster/test_failures", "test_api", "cluster/test_nodes"),
+    *("cluster/test_worker_group", "cluster/test_failures", "test_api"),
     *(
-        "cluster/test_objectives",
         "store/test_processes",
         "cli/test_export",
         "cli/test_fuzz",

@@ -33,15 +33,6 @@ OURS = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_USAGE_STATS_ENABLED", "TOKENIZ
 """What tests/conftest.py sets for this process, and a command has to set for itself."""
 TRACE = re.compile(r"Traceback|\*\*\* SIG|^\s+@ +0x", re.MULTILINE)
 """A stack trace, of Python or of native code."""
-ENDED = {
-    number: (status, f"harness: interrupted{by}; recorded stages are kept, and the same command resumes.")
-    for number, status, by in (
-        (signal.SIGINT, 130, ""),
-        (signal.SIGTERM, 143, " by SIGTERM"),
-        (signal.SIGHUP, 129, " by SIGHUP"),
-    )
-}
-"""A signal that ends a command -> its exit status, and the last line of what it says."""
 WAIT_SECONDS = 900.0
 """Seconds after which something that must come is given up: long, since the machine may be busy."""
 
@@ -197,9 +188,6 @@ class Driver:
         found: dict[str, Kept] = self.waited(f"{count} records", enough)
         return found
 
-    def signal(self, number: signal.Signals, group: bool = False) -> None:
-        (os.killpg if group else os.kill)(self.popen.pid, number)
-
     def wait(self) -> int:
         try:
             return self.popen.wait(WAIT_SECONDS)
@@ -213,15 +201,6 @@ class Driver:
                 process.kill()
         self.popen.wait()
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """Of its last line: how many stages were done, elsewhere, ... by this driver."""
-        line = [line for line in self.err.splitlines() if re.search(r"\d+/\d+ stages in ", line)][-1]
-        return {
-            state: int(count)
-            for count, state in re.findall(r"(\d+) (done|elsewhere|failed|diverged|retried)(?! before)", line)
-        }
-
 
 @contextmanager
 def started(folder: Path, line: str = BENCH, program: Sequence[str] = HARNESS, **environment: str) -> Iterator[Driver]:
@@ -231,10 +210,3 @@ def started(folder: Path, line: str = BENCH, program: Sequence[str] = HARNESS, *
         yield driver
     finally:
         driver.clean()
-
-
-def finished(folder: Path, line: str = BENCH, status: int = 0) -> Driver:
-    """A command run to its end."""
-    with started(folder, line) as driver:
-        assert driver.wait() == status, driver.err
-    return driver

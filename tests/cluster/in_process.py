@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -97,10 +98,11 @@ def patch(monkeypatch: pytest.MonkeyPatch, stop_after: int = 0) -> None:
     monkeypatch.setattr(PoolHere, "trained", 0)
 
 
-def alone(folder: Path, lines: Iterable[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run these commands in this process, in a new folder."""
-    with monkeypatch.context() as here:
+def alone(folder: Path, lines: Iterable[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run these commands in this process, in a new folder. Returns what they printed."""
+    with monkeypatch.context() as here, redirect_stdout(io.StringIO()) as out:
         folder.mkdir()
         here.chdir(folder)
         patch(here)
         assert not any(main(line.split()) for line in lines)
+    return out.getvalue()

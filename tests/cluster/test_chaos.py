@@ -12,10 +12,9 @@ from cluster.driver import BENCH, STAGES
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_kill_of_each_kind(undisturbed: Undisturbed, tmp_path: Path) -> None:
-    """Signals: test_killed.py, test_tune.py."""
     from scripts.measure import chaos
 
-    expected = chaos.Undisturbed(chaos.outcome(undisturbed.folder, undisturbed.driver.out), undisturbed.records)
+    expected = chaos.Undisturbed(chaos.outcome(undisturbed.folder, undisturbed.out), undisturbed.records or {})
     kinds = ["worker", "node", "drain", "driver", "stopped", "ledger", "raylet", "gcs"]
     tally = chaos.chaos(tmp_path, {"bench": BENCH}, kills=8, seed=36, expected={"bench": expected}, kinds=kinds)
     told = "\n".join(tally.log)
