@@ -3,7 +3,6 @@ ones; `tests/test_private.py` fails for each whose name or meaning changes. Only
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,14 +32,13 @@ def draining_nodes() -> dict[str, int]:
     return cast("dict[str, int]", ray._private.state.state.get_draining_nodes())
 
 
-def command_line_masked() -> AbstractContextManager[Any]:
+def command_line_masked() -> Any:
     """Inside, a driver that starts or joins Ray tells its dashboard the command line without passwords."""
     from unittest.mock import patch  # asyncio and more, which no worker needs
 
     from ray._private import utils
 
-    whole = utils.get_entrypoint_name
-    return patch.object(utils, "get_entrypoint_name", lambda: masked(whole()))
+    return patch.object(utils, "get_entrypoint_name", lambda whole=utils.get_entrypoint_name: masked(whole()))
 
 
 def orphaned_placement_groups() -> list[Any]:
@@ -49,14 +47,13 @@ def orphaned_placement_groups() -> list[Any]:
     from ray.core.generated.gcs_pb2 import PlacementGroupTableData as Data
     from ray.util.placement_group import PlacementGroup
 
-    accessor = ray._private.state.state._connect_and_get_accessor()
-    found = [
-        group
-        for group in map(Data.FromString, accessor.get_placement_group_table())
+    table = ray._private.state.state._connect_and_get_accessor().get_placement_group_table()
+    return [
+        PlacementGroup(ray.PlacementGroupID(group.placement_group_id))
+        for group in map(Data.FromString, table)
         if group.creator_job_id.hex() == ray.get_runtime_context().get_job_id() and group.state != Data.REMOVED
         if group.creator_actor_dead and not ray.ActorID(group.creator_actor_id).is_nil()  # nil: made by no actor
     ]
-    return [PlacementGroup(ray.PlacementGroupID(group.placement_group_id)) for group in found]
 
 
 def linear_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
