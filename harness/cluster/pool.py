@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import Any
@@ -59,8 +59,7 @@ class Pool:
     workers stay. There are as many as fit on this machine, or, of a cluster, as `--slots` or the stages ask for.
 
     `vocabularies`: by the digest of the encoder; `keep_weights`: also those that no unfinished stage starts from. `deadline`: by
-    `time.monotonic()`; then, or when this node leaves the cluster, running stages stop with a checkpoint and `run` ends. `start_worker`: as
-    `harness.cluster.worker.start_worker`.
+    `time.monotonic()`; then, or when this node leaves the cluster, running stages stop with a checkpoint and `run` ends.
     """
 
     store: Store
@@ -69,7 +68,6 @@ class Pool:
     tokenised: InitVar[Tokenised]
     execution: Execution
     table: str
-    start_worker: Callable[..., Any] = start_worker
     keep_weights: bool = False
     deadline: InitVar[float] = math.inf
 
@@ -165,7 +163,7 @@ class Pool:
         options: dict[str, Any] = {"name": f"{name}-{self.table}-{self._owner.token[:6]}"}
         if self.execution.num_workers > 1:  # what starts a worker group must not die with another node
             options["scheduling_strategy"] = on_driver_node()
-        worker = WorkerHandle(self.start_worker(self.execution, self.setup, self._ledger, name, **options))
+        worker = WorkerHandle(start_worker(self.execution, self.setup, self._ledger, name, **options))
         self._busy[worker.actor.ready.remote()] = worker, None
 
     def _started(self, worker: WorkerHandle, reference: Any) -> None:

@@ -13,18 +13,16 @@ import ray
 from ray.train.backend import Backend, BackendConfig
 
 COLLECTIVE = timedelta(seconds=600)
-"""How long a rank waits for what another has to send."""
+"""How long a rank waits for the others to join, and for what another has to send."""
 _LISTENERS: list[socket.socket] = []
 
 
 @dataclass
 class ProcessGroupConfig(BackendConfig):
     """As `ray.train.torch.TorchConfig`, with the rendezvous store on the address that Ray uses, not on all addresses of the
-    machine. `backend`: as of `init_process_group`; NCCL refuses two ranks that share a GPU, gloo does not. `start_seconds`: how
-    long a rank waits for the others to join."""
+    machine. `backend`: as of `init_process_group`; NCCL refuses two ranks that share a GPU, gloo does not."""
 
     backend: str
-    start_seconds: float = 300.0
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -58,6 +56,6 @@ def _join(rank: int, config: ProcessGroupConfig, address: str, port: int, size: 
         if any(each.address == here for each in addresses):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     listener: dict[str, Any] = {"master_listen_fd": _LISTENERS[0].detach()} if rank == 0 else {}
-    store = TCPStore(address, port, size, rank == 0, timeout=timedelta(seconds=config.start_seconds), **listener)
+    store = TCPStore(address, port, size, rank == 0, timeout=COLLECTIVE, **listener)
     backend = config.backend if torch.cuda.is_available() else "gloo"
     init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE)

@@ -48,10 +48,10 @@ MORE_ROOM = (
     "free some space below /tmp/ray, or give the store more memory (RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION=0.5 in the "
     f"environment, --object-store-memory of 'ray start'); {KEPT}."
 )
-_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
-START_SECONDS = float(os.environ.get(_TIMEOUT, 300))
+START_SECONDS = 300
+"""How long a worker group may take to start."""
 _ENVIRONMENT = {
-    _TIMEOUT: str(START_SECONDS),
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(START_SECONDS),
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # default 2: how soon a dead rank is noticed
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",  # default 600
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # the pool hears of nodes that leave, and the ranks ask the ledger
@@ -376,7 +376,7 @@ class WorkerProcess:
                 use_gpu=execution.gpus_per_run > 0,
                 resources_per_worker=execution.resources,
             ),
-            torch_config=ProcessGroupConfig(backend, start_seconds=START_SECONDS),
+            torch_config=ProcessGroupConfig(backend),
             run_config=RunConfig(
                 name=f"{self._name}-group",
                 storage_path=self._name,
@@ -404,7 +404,7 @@ def _group_ended(error: Exception) -> Ended:
     cause = getattr(error, "controller_failure", error)
     if type(cause).__name__ == "WorkerGroupStartupTimeoutError":  # a cluster may grow
         free = resources_text(ray.available_resources())
-        return Ended("left", f"its worker group did not start in {START_SECONDS:.0f} s: the cluster has {free} free")
+        return Ended("left", f"its worker group did not start in time: the cluster has {free} free")
     ranks = "; ".join(f"rank {rank}: {type(each).__name__}: {first_line(each)}" for rank, each in failures.items())
     return Ended("died", f"its worker group ended ({ranks or f'{type(cause).__name__}: {first_line(cause)}'})")
 

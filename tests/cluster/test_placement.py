@@ -72,7 +72,7 @@ class Bench:
         setup = WorkerSetup({"e" * 32: (folder, None)}, Storage(str(folder / "products")))
         empty = (np.zeros(1, np.int32), np.zeros(1, np.int64))
         known = {"e" * 32: Vocabulary(9, None)}
-        self.pool = Pool(self.store, setup, known, lambda *_: empty, Execution("auto", slots=2), "none", start_worker)
+        self.pool = Pool(self.store, setup, known, lambda *_: empty, Execution("auto", slots=2), "none")
         self._ended = ThreadPoolExecutor(1).submit(self._run)
 
     def _run(self) -> None:
@@ -116,6 +116,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "start_worker", start_worker)
     monkeypatch.setattr(pool_module, "LOOK_SECONDS", 0.5)
     monkeypatch.setattr(pool_module, "STALL_SECONDS", 3.0)
 
