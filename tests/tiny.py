@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
     AlbertConfig,
     AutoModelForMaskedLM,
@@ -24,8 +25,7 @@ from transformers import (
     RobertaConfig,
 )
 
-from harness.contract.objectives import SHAPE, WORDS, Subject, draw_of, random_model, texts
-from harness.contract.objectives import tokenizer as tokenizer_like
+from harness.contract import Subject
 from harness.encoders.families import FAMILIES, family_of
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.sources import locate
@@ -34,12 +34,21 @@ from harness.execution import WorkerSetup
 from harness.kinds import kind_of_outputs
 from harness.methods import DEFINITIONS, METHODS, RunContext, chain, definition_of, hyperparameters, objective
 from harness.objectives import build
+from harness.objectives.base import Draw
 from harness.prompts import Prompt
 from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
 from harness.storage import Storage
+from harness.streams import stream
 from harness.training.loop import Inputs
 
-__all__ = ["WORDS", "draw_of", "texts"]  # handed on
+WORDS = (*(f"w{i}" for i in range(40)), "good", "bad", "##ish")
+SHAPE: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "initializer_range": 0.1,
+}
 KINDS = ("bert", "roberta", "electra", "mpnet", "distilbert")
 MORE = ("modernbert", "deberta-v2", "albert")
 """Families whose layers are not named as BERT's are."""
@@ -66,7 +75,39 @@ _DEBERTA_V3 = {
 
 def tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """WordPiece over `WORDS`, with the special tokens, their places and the token types of the model type."""
-    return tokenizer_like(bool(FAMILIES[kind].after_padding))
+    first, last, pad, unknown, mask = special = ("[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]")
+    order, between = (pad, unknown, first, last, mask), f"{last}:0 $B:1 {last}:1"
+    if FAMILIES[kind].after_padding:
+        first, last, pad, unknown, mask = special = ("<s>", "</s>", "<pad>", "<unk>", "<mask>")
+        order, between = (first, pad, last, unknown, mask), f"{last}:0 {last}:0 $B:0 {last}:0"
+    ids = {token: i for i, token in enumerate((*order, *WORDS))}
+    made = Tokenizer(models.WordPiece(ids, unk_token=unknown))
+    made.normalizer = normalizers.Lowercase()
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.TemplateProcessing(
+        single=f"{first}:0 $A:0 {last}:0",
+        pair=f"{first}:0 $A:0 {between}",
+        special_tokens=[(first, ids[first]), (last, ids[last])],
+    )
+    names = dict(zip(("cls_token", "sep_token", "pad_token", "unk_token", "mask_token"), special, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=made, **names)
+
+
+def texts(count: int, seed: int = 0, pairs: bool = False) -> tuple[list[tuple[str, ...]], NDArray[np.int64]]:
+    """Rows of one or two texts of 1 to 12 words, and labels that the words tell (`good` or `bad` somewhere)."""
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 2, count)
+
+    def sentence(label: int) -> str:
+        words = [f"w{i}" for i in generator.integers(0, 30, generator.integers(1, 12))]
+        words.insert(int(generator.integers(0, len(words) + 1)), ("bad", "good")[label])
+        return " ".join(words)
+
+    return [tuple(sentence(int(label)) for _ in range(1 + pairs)) for label in labels], labels
+
+
+def draw_of(seed: int = 1, step: int = 1) -> Draw:
+    return lambda purpose, *more: stream(seed, purpose, step, *more)
 
 
 def _own_names(shape: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -94,8 +135,14 @@ def shape_of(kind: str) -> dict[str, Any]:
 
 
 def model(kind: str, seed: int = 0) -> Any:
-    """A random masked-language model of the type."""
-    return random_model(config(kind), seed)
+    """A random masked-language model of the type; biases and norms are random too, so that a missing one is noticed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = AutoModelForMaskedLM.from_config(config(kind))
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+    return made
 
 
 def encoder_folder(root: Path, kind: str) -> Path:
@@ -182,7 +229,6 @@ OBJECTIVES: dict[str, Objective] = {
         num_views=2,
         contrast="simsiam",
         masking="complementary",
-        mask_only=False,
         mlm=True,
     ),
     "cmlm-simclr": objective(
@@ -195,7 +241,6 @@ OBJECTIVES: dict[str, Objective] = {
         temperature=0.2,
         contrast_group=4,
         masking="complementary",
-        mask_only=False,
         mlm=True,
     ),
     "mlm-tp": of_method("mlm", token_prediction=True),
@@ -284,15 +329,13 @@ def read(folder: Path, rows: Sequence[tuple[str, ...]], spec: Objective) -> Exam
     return Cloze(64, prompt=PROMPT).examples(rows, tokeniser(folder))
 
 
-def subject(
-    folder: Path, name: str, rows: list[tuple[str, ...]] | None = None, dropout: float = 0.0, **params: Any
-) -> Subject:
-    """An objective on nine texts, unless told otherwise: two contrast groups of four, and one sequence alone. `p_m`: where it has one."""
+def subject(folder: Path, name: str, lengths: Sequence[int] = (), dropout: float = 0.0, **params: Any) -> Subject:
+    """An objective on nine texts, or on texts of so many tokens. `p_m`: where it has one."""
     spec = OBJECTIVES[name]
     if "p_m" not in spec.params:
         params.pop("p_m", None)
     spec = replace(spec, params={**spec.params, **params})
-    rows = texts(9, seed=4)[0] if rows is None else rows
+    rows = [(" ".join(["w1"] * (length - 2)),) for length in lengths] or texts(9, seed=4)[0]
     labels = np.arange(len(rows)) % 2 if DEFINITIONS[spec.name].labelled else None
     whole = [*rows, *(("w7 " + row[0],) for _ in range(1, views_in(spec)) for row in rows)]
     return Subject(built(folder, spec, dropout=dropout), read(folder, whole, spec), labels)

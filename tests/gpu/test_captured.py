@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from gpu.models import BATCH, CPU, SEED, SHAPES, Setting, Trained, built, inputs_of, needs, trained
+from gpu.replay import Replay
 from torch import Tensor
 
-from harness.contract.objectives import BrokenLawError, a_gpu_may_repeat_its_operators, made, write_bert
-from harness.contract.replay import Replay
+from harness.contract import BrokenLawError, a_gpu_may_repeat_its_operators, made
 from harness.encoders.models.batch import parts, staged
 from harness.errors import StoppedError
 from harness.objectives.base import TrainingObjective
@@ -174,13 +174,12 @@ def test_a_buffer_holds_what_was_given() -> None:
         assert tensor.numpy().dtype == array.dtype
 
 
-@pytest.mark.parametrize("spoiled", ["reads a value", "keeps a number"])
-def test_an_objective_that_python_decides_is_told(spoiled: str, tmp_path: Path) -> None:
-    """One that reads from the device, and one that remembers on the host what it saw in `prepare`."""
-    folder = write_bert(tmp_path)
+@pytest.mark.parametrize("spoiled", ["reads a value", "keeps a number", "keeps a tensor"])
+def test_an_objective_that_python_decides_is_told(spoiled: str) -> None:
+    """One that reads from the device, and those that remember on the host what they saw in `prepare`."""
 
     def make(**given: Any) -> Any:
-        subject = made(folder, trained()["ft"].spec, 1, **given)
+        subject = made(trained()["ft"].spec, 1, **given)
         module: Any = subject.module
         prepare, forward = module.prepare, module.forward
 
@@ -190,6 +189,7 @@ def test_an_objective_that_python_decides_is_told(spoiled: str, tmp_path: Path) 
 
         def decided(batch: Any) -> Any:
             factor = float(batch.ids[1]) if spoiled == "reads a value" else module.seen
+            factor = torch.tensor(factor) if spoiled == "keeps a tensor" else factor
             return {name: term * factor for name, term in forward(batch).items()}
 
         module.prepare, module.forward = looked, decided

@@ -1,4 +1,4 @@
-"""A split batch is the batch: its terms and its gradient, for every objective."""
+"""A split batch is the batch: its terms and its gradient, for every objective; and a step keeps to its device."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from harness.encoders.kernels import cpu
 from harness.encoders.kernels.cpu import Dropout
@@ -107,3 +109,38 @@ def test_fp16_scales_the_gradient_and_not_the_terms(name: str, micro_batch: int,
     assert {n: t.item() for n, t in same.items()} == {n: t.item() for n, t in terms.items()}
     for parameter, gradient in plain.items():
         assert torch.equal(scaled[parameter], gradient * 2**16), parameter
+
+
+# ------------------------------------------------------------------------------------------------------- one device
+
+META = torch.device("meta")
+"""A device that stores nothing, and refuses to give a value or a shape that depends on one."""
+
+
+class OneDevice(TorchDispatchMode):
+    """Raises AssertionError for an operator with tensors of both devices, unless it is a transfer to META."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        devices = {each.device.type for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor) and each.dim()}
+        transfer = func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+        assert transfer or len(devices) < 2, f"{func} with tensors on {devices}"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "relative"), [*((name, (0, 0)) for name in tiny.OBJECTIVES), ("mlm", (8, 16)), ("coco_lm", (8, 16))]
+)
+def test_a_step_of_cut_groups_keeps_to_its_device(name: str, relative: tuple[int, int], bert: Path) -> None:
+    """Nothing that it computes with is left on the host, and no value is read back before it has ended. A whole batch is a law of the contract."""
+    spec, rows = tiny.OBJECTIVES[name], np.arange(8)
+    _, inputs = (tiny.fine_tuning if name in tiny.SUPERVISED else tiny.post_training)(bert, spec)
+    objective = tiny.built(bert, spec, dropout=0.1, relative=relative).to(META)
+    labels = None if inputs.labels is None else inputs.labels[rows]
+    views = objective.prepare(inputs.train.take(rows), labels, tiny.draw_of())
+    with OneDevice():
+        terms = ForwardBackward(objective, tiny.optim(), 1, Placement(META, micro_batch=3)).run(views, 1)
+        with pytest.raises(AssertionError, match="index_select"):
+            torch.empty(6, 4, device=META).index_select(0, torch.arange(3))
+    trained = [parameter.grad for parameter in objective.parameters() if parameter.grad is not None]
+    assert len(trained) > 3
+    assert {each.device for each in (*terms.values(), *trained)} == {META}

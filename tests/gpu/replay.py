@@ -11,15 +11,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-HOST = (
-    "aten._local_scalar_dense.default",
-    "aten.nonzero.default",
-    "aten.masked_select.default",
-    "aten._unique2.default",
-    "aten.repeat_interleave.Tensor",
-)
-"""Operators that read a value, or a shape that depends on one: a CUDA graph cannot hold them."""
-
 
 class Replay:
     """A recorder as `harness.training.update` takes one. As with a CUDA graph nothing is computed while it records; a tensor keeps its place; what
@@ -44,6 +35,11 @@ def _places(values: Any) -> set[int]:
     return {_place(each) for each in tree_leaves(values) if isinstance(each, Tensor)}
 
 
+def _there(value: Any) -> Any:
+    """A tensor at the same place, which stays there whatever becomes of the object."""
+    return value.detach() if isinstance(value, Tensor) else value
+
+
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The calls in order, as (operator, arguments, keywords, results)."""
 
@@ -55,8 +51,6 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if str(func) in HOST or (str(func) == "aten.index.Tensor" and any(_chooses(each) for each in args[1])):
-            raise RuntimeError(f"{func} reads from the device")
         for argument, value in zip(func._schema.arguments, args, strict=False):
             for each in tree_leaves(value) if argument.alias_info and argument.alias_info.is_write else ():
                 self._keep(each)
@@ -64,7 +58,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._keep(each)
         results = func(*args, **kwargs)
         leaves = tree_leaves(results)
-        self._calls.append((func, tree_map(_there, args), tree_map(_there, kwargs), tree_map(_there, leaves)))
+        self._calls.append((func, *(tree_map(_there, each) for each in (args, kwargs, leaves))))
         self._made |= _places(leaves) - _places((args, kwargs))
         return results
 
@@ -86,12 +80,3 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for each, result in zip(kept, tree_leaves(func(*args, **kwargs)), strict=True):
                 if _places(each) & made:
                     each.copy_(result)
-
-
-def _there(value: Any) -> Any:
-    """A tensor at the same place, which stays there whatever becomes of the object."""
-    return value.detach() if isinstance(value, Tensor) else value
-
-
-def _chooses(index: Any) -> bool:
-    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)

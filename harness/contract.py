@@ -1,0 +1,344 @@
+"""The laws of an objective, which tests hold the built-in ones to and `harness check` a file from outside: its terms and gradients, what draws its views,
+batches without content, half precision, a batch in parts, and whether a GPU may repeat its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from harness.encoders.models.text_encoder import load_encoder
+from harness.encoders.tokens import Examples, Tokens, Vocabulary
+from harness.errors import UserError, first_line
+from harness.kinds import kind_of_outputs
+from harness.methods import Method, RunContext, chain, definition_of
+from harness.objectives import build
+from harness.objectives.base import TrainingObjective, Views
+from harness.prompts import Prompt
+from harness.specs import Data, Encoder, Objective, Optim, RowSet, Selection, Stage
+from harness.streams import stream
+from harness.training.forward_backward import CPU, ForwardBackward, Placement, autocast
+from harness.training.update import repeatable, trainable
+
+CONTEXT = RunContext(
+    task="toy",
+    size=20,
+    subset=0,
+    seed=31,
+    data=Data(RowSet("b" * 32), num_labels=2, max_length=96, dev=RowSet("d" * 32), tests=(RowSet("f" * 32),)),
+    unlabelled=Data(RowSet("a" * 32), max_length=96),
+    fine_tune=Optim(1e-5, 64, 700),
+    post_train=Optim(2e-5, 256, 650),
+    selection=Selection("accuracy"),
+    encoder=Encoder("e" * 32),
+    translated=Data(RowSet("9" * 32), max_length=96, views=2),
+    prompt=Prompt("{first} It was [MASK].", ("terrible", "great")),
+)
+CONFIG: dict[str, Any] = {
+    **{"model_type": "bert", "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    **{"intermediate_size": 48, "max_position_embeddings": 64, "initializer_range": 0.1},
+}
+"""Of the encoder that an objective is tried on."""
+FIRST, LAST, MASK, WORD = 2, 3, 4, 5
+"""Ids of the special tokens, and the first id of the others."""
+LENGTHS = (6, 14, 3, 9, 8, 5, 12, 4, 10)
+"""Two contrast groups of four, and one sequence alone."""
+
+
+class BrokenLawError(AssertionError):
+    """A law that does not hold, with the sentence that says how."""
+
+
+def require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise BrokenLawError(sentence)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An objective in training mode, and a batch for it."""
+
+    module: TrainingObjective
+    examples: Examples
+    labels: NDArray[np.int64] | None
+
+    def views(self, seed: int = 1, step: int = 1) -> Views:
+        return self.module.prepare(
+            self.examples, self.labels, lambda purpose, *more: stream(seed, purpose, step, *more)
+        )
+
+    def terms(self, views: Views | None = None) -> dict[str, Tensor]:
+        terms: dict[str, Tensor] = self.module((views or self.views()).on(CPU))
+        return terms
+
+    def backward(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Terms and gradients."""
+        terms = self.terms()
+        self.module.loss(terms).backward()  # type: ignore[no-untyped-call]
+        return terms, gradients(self.module)
+
+
+Make = Callable[..., Subject]
+"""(lengths: of the sequences, LENGTHS by default; dropout: 0 by default; p_m: where the objective has one) -> an objective on a fresh copy of the encoder."""
+
+
+def made(spec: Objective, views: int, lengths: Sequence[int] = LENGTHS, dropout: float = 0.0, **params: Any) -> Subject:
+    """On random tokens. `views`: sequences of an example."""
+    spec = replace(spec, params={name: params.get(name, value) for name, value in spec.params.items()})
+    sizes = np.repeat(lengths, views)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    ids = np.random.default_rng(4).integers(WORD, CONFIG["vocab_size"], offsets[-1], np.int32)
+    ids[offsets[:-1]], ids[offsets[1:] - 1] = FIRST, LAST
+    tokens = Tokens(ids, np.zeros(len(ids), np.int8), ids < WORD, offsets)
+    examples = Examples(tokens, np.arange(len(lengths) + 1) * views)
+    labels = np.arange(len(lengths)) % 2 if definition_of(spec).labelled else None
+    encoder = load_encoder(Path(), "made", seed=0, config=CONFIG)
+    module = build(spec, encoder, Vocabulary(CONFIG["vocab_size"], MASK), kind_of_outputs(2), dropout, 1)
+    module.set_dropout(dropout)
+    module.take_training_set(examples, labels)
+    return Subject(module.train(), examples, labels)
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+
+
+def seen(views: Any) -> Any:
+    """What views hold, to compare them."""
+    return tree_map(
+        lambda each: seen(each) if isinstance(each, Tokens) else getattr(each, "tolist", lambda: each)(), vars(views)
+    )
+
+
+def finite(tensors: dict[str, Tensor], prefix: str) -> None:
+    for name, tensor in tensors.items():
+        require(bool(torch.isfinite(tensor).all()), f"{prefix}{name} is not finite")
+
+
+# ------------------------------------------------------------------------------------------------------------ the laws
+
+
+def terms_are_scalars_and_the_loss_is_their_weighted_sum(make: Make) -> None:
+    subject = make()
+    terms, weights = subject.terms(), subject.module.weights
+    require(terms.keys() == weights.keys(), f"its terms {sorted(terms)} are not those of its weights {sorted(weights)}")
+    require(terms.keys() <= subject.module.counts(subject.views()).keys(), "counts() has not all of its terms")
+    require(all(weight > 0 for weight in weights.values()), "a weight is not above 0")
+    for name, term in terms.items():
+        require(term.shape == () and term.dtype == torch.float32, f"term {name} is no scalar in single precision")
+    finite(terms, "term ")
+    expected = sum(weights[name] * term.item() for name, term in terms.items())
+    loss = subject.module.loss(terms).item()
+    require(abs(loss - expected) <= 1e-6 * abs(expected) + 1e-12, "its loss is not the weighted sum of its terms")
+
+
+def what_is_trained_has_a_gradient_and_nothing_else(make: Make) -> None:
+    subject = make()
+    _, found = subject.backward()
+    lacking = sorted(trainable(subject.module).keys() ^ found.keys())
+    require(not lacking, f"{', '.join(lacking[:3])}: has no gradient, or has one and is not trained")
+    finite(found, "the gradient of ")
+    for name, gradient in found.items():
+        require(bool(gradient.any()), f"the gradient of {name} is 0")
+
+
+def seed_and_step_decide_what_it_sees(make: Make) -> None:
+    one, again = make(dropout=0.1), make(dropout=0.1)
+    before, views = one.examples.tokens.ids.copy(), one.views()
+    one.views(1, 2)
+    torch.randn(3)
+    alike = seen(again.views()) == seen(views)
+    require(alike, "two calls of prepare() with one seed and step give two views; draw with draw(purpose)")
+    require(np.array_equal(one.examples.tokens.ids, before), "prepare() changes the examples")
+    values = []
+    for subject in (one, again):
+        torch.manual_seed(5)
+        values.append({name: term.item() for name, term in subject.terms(views).items()})
+    require(values[0] == values[1], "two equal objectives with one seed have two losses; draw heads with draw_linear")
+
+
+def half_precision_is_finite(make: Make) -> None:
+    for precision in ("bf16", "fp16"):
+        for dropout in (0.0, 0.1):
+            with autocast(CPU, precision):
+                terms, found = make(dropout=dropout).backward()
+            single = all(term.dtype == torch.float32 for term in terms.values())
+            require(single, "a term is in half precision; make it single")
+            finite(terms, f"in {precision}, term ")
+            finite(found, f"in {precision}, the gradient of ")
+
+
+DEGENERATE: tuple[tuple[str, tuple[int, ...], float], ...] = (
+    ("one sequence", (7,), 0.5),
+    ("one sequence of no word", (2,), 0.15),
+    ("five sequences of no word", (2,) * 5, 1.0),
+    ("nothing masked", (2, 4), 1e-9),
+)
+
+
+def batches_without_content_are_finite(make: Make) -> None:
+    for what, lengths, p_m in DEGENERATE:
+        subject = make(lengths=lengths, p_m=p_m)
+        measures: dict[str, Tensor] = {}
+        subject.module.measures = measures
+        terms, found = subject.backward()
+        finite(terms, f"{what}: term ")
+        require(bool(found), f"{what}: nothing has a gradient")
+        finite(found, f"{what}: the gradient of ")
+        require(not any(measure.isinf() for measure in measures.values()), f"{what}: a measure is infinite")
+
+
+def a_batch_in_parts_is_the_batch(make: Make) -> None:
+    """Terms and gradients in double precision. Micro-batches of 1 and 3 cut contrast groups of 4, those of 4 and 5 do not."""
+    whole: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+    for micro_batch in (0, 1, 3, 4, 5):
+        subject = make(lengths=LENGTHS[:8])
+        module = subject.module.double()
+        step = ForwardBackward(module, Optim(1e-3, 8, 1), 1, Placement(micro_batch=micro_batch))
+        found = step.run(subject.views(), 1), gradients(module)
+        whole = found if micro_batch == 0 else whole
+        for what, all_at_once, added, tolerance in zip(
+            ("term", "gradient of"), whole, found, (1e-12, 1e-9), strict=True
+        ):
+            for name, value in all_at_once.items():
+                alike = name in added and torch.allclose(added[name], value, rtol=tolerance, atol=tolerance * 1e-4)
+                require(
+                    alike, f"the {what} {name} differs in micro-batches of {micro_batch}; see counts() and batch.gather"
+                )
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the operators that run on a device that holds no values, with all that Python gives them: shapes and types there, values elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = tree_map(lambda each: _form(each) if isinstance(each, Tensor) else each, (args, kwargs))
+        self.found.append(f"{func} {given}")
+        return func(*args, **(kwargs or {}))
+
+
+def _form(tensor: Tensor) -> Any:
+    return (tensor.shape, tensor.dtype) if tensor.is_meta else tensor.tolist()
+
+
+def a_gpu_may_repeat_its_operators(make: Make) -> None:
+    """Those of one update are those of the next one, of a batch of the same form: Python decides nothing that depends on a batch."""
+    subject = make(dropout=0.1)
+    if not repeatable(subject.module):
+        return
+    turned = np.arange(len(subject.examples))[::-1]
+    labels = None if subject.labels is None else subject.labels[turned].copy()
+    other = replace(subject, examples=subject.examples.take(turned), labels=labels)
+    module, meta = subject.module, torch.device("meta")
+    first = subject.views().batch(block=True)
+    batches = (each for step in range(1, 99) if (each := other.views(2, step).batch(block=True)).form == first.form)
+    what = "a GPU cannot repeat its operators; let forward() read its batch alone, or set captured = False in its definition"
+    found: list[list[str]] = []
+    module.to(meta)
+    for batch in (first.to(meta), next(batches).to(meta)):
+        module.zero_grad(set_to_none=True)
+        with _Operators() as operators:
+            try:
+                module.loss(module(batch)).backward()  # type: ignore[no-untyped-call]
+            except RuntimeError as error:  # a value, or a shape that depends on one, is asked for
+                require(False, f"{what} ({first_line(error)})")
+        found.append(operators.found)
+    require(found[0] == found[1], what)
+
+
+def its_flops_are_counted(make: Make) -> None:
+    flops = make().views().flops
+    require(np.isfinite(flops) and flops > 0, f"prepare() counts {flops} FLOPs; take self.step_flops(tokens)")
+
+
+def all_its_parameters_are_read(make: Make, spec: Objective) -> None:
+    names = unread(make, spec)
+    found = f"no code reads {', '.join(sorted(names))}; drop it from the definition, since it moves keys and no number"
+    require(not names, found)
+
+
+def unread(make: Make, spec: Objective) -> set[str]:
+    """The parameters that building the objective, preparing a batch and its forward pass do not read. FLOPs do not count."""
+    read: set[str] = set()
+    kind = type(definition_of(spec))
+
+    def noted(definition: Any, name: str) -> Any:
+        read.add(name)
+        return object.__getattribute__(definition, name)
+
+    with patch.object(kind, "__getattribute__", noted), patch.object(kind, "flops", lambda *_: 1.0):
+        make().terms()
+    return spec.params.keys() - read - kind.retired.keys()
+
+
+OF_OBJECTIVE: tuple[Callable[[Make], None], ...] = (
+    terms_are_scalars_and_the_loss_is_their_weighted_sum,
+    what_is_trained_has_a_gradient_and_nothing_else,
+    seed_and_step_decide_what_it_sees,
+    half_precision_is_finite,
+    batches_without_content_are_finite,
+    a_batch_in_parts_is_the_batch,
+    a_gpu_may_repeat_its_operators,
+    its_flops_are_counted,
+)
+
+# ------------------------------------------------------------------------------------------------ a file from outside
+
+
+class Outcome(NamedTuple):
+    """A law in words, what it was held against, and how it is broken; '' where it holds."""
+
+    law: str
+    subject: str
+    broken: str
+
+
+def check(method: type[Method], source: str) -> Iterator[Outcome]:
+    """The laws of the objectives that the file with this digest defines, at its method's defaults and at each value of a switch or a named choice."""
+    stages: list[Stage] = []
+    yield _held("its stages are made", f"method {method.name}", lambda: stages.extend(_stages(method)))
+    for stage in stages:
+        spec = stage.objective
+        if spec.source != source or definition_of(spec).refused(CONFIG):
+            continue
+        make = partial(made, spec, stage.data.views)
+        words = ", ".join(f"{name} {value}" for name, value in spec.params.items())
+        laws = (*(partial(law, make) for law in OF_OBJECTIVE), partial(all_its_parameters_are_read, make, spec))
+        for law in laws:
+            yield _held(law.func.__name__.replace("_", " "), f"objective {spec.name}{words and f' ({words})'}", law)
+
+
+def _stages(method: type[Method]) -> list[Stage]:
+    """One for each objective: another number is the same code."""
+    found = {repr(stage.objective): stage for stage in chain([method()], CONTEXT)}
+    for name, info in method.model_fields.items():
+        for value in (True, False) if info.annotation is bool else get_args(info.annotation):
+            with suppress(UserError, ValidationError):  # it cannot stand beside the defaults
+                for stage in chain([method(**{name: value})], CONTEXT):
+                    found.setdefault(repr(stage.objective), stage)
+    return list(found.values())
+
+
+def _held(law: str, subject: str, holds: Callable[[], None]) -> Outcome:
+    try:
+        holds()
+    except (Exception, SystemExit) as error:  # whatever the file's code raises
+        known = isinstance(error, BrokenLawError | UserError)
+        said = str(error).rstrip(".") if known else f"{type(error).__name__}: {first_line(error)}"
+        return Outcome(law, subject, said)
+    return Outcome(law, subject, "")
