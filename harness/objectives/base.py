@@ -18,7 +18,7 @@ from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.tokens import Examples, Tokens, Vocabulary
 from harness.kinds import Kind
 from harness.methods.definition import Definition, StepSize
-from harness.objectives.losses import _dtype, _no_autocast, _unit, masked_lm
+from harness.objectives.losses import _single, _unit, masked_lm
 from harness.streams import seed_of
 
 Measures = dict[str, Tensor]
@@ -238,6 +238,7 @@ def draw_linear(layer: nn.Linear, spread: float, seed: int, purpose: str) -> nn.
 
 
 @torch.no_grad()
+@_single
 def embedding_std(features: Tensor) -> Tensor:
     """A measure of collapse, the spread of directions: [B, d] -> scalar, 0 at one point and about 1 for directions spread over the sphere.
 
@@ -246,9 +247,8 @@ def embedding_std(features: Tensor) -> Tensor:
 
     Source: SimSiam (Chen and He, 2021), section 4.1, which compares the same deviation with 1 / sqrt(d).
     """
-    with _no_autocast(features):
-        unit = _unit(features.to(_dtype(features)))
-        return (unit - unit.mean(dim=0)).square().mean(dim=0).sqrt().mean() * math.sqrt(features.shape[1])
+    unit = _unit(features)
+    return (unit - unit.mean(dim=0)).square().mean(dim=0).sqrt().mean() * math.sqrt(features.shape[1])
 
 
 def accuracy(logits: Tensor, batch: Batch) -> Tensor:

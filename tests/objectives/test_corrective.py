@@ -92,19 +92,6 @@ class TestFormula:
             assert loss.dtype == torch.float64
             assert loss.item() == pytest.approx(expected, rel=1e-11, abs=1e-13)
 
-    def test_gradient(self) -> None:
-        case = batch(4, 2, 3)
-
-        def loss(copy_logits: Tensor, lm_logits: Tensor) -> Tensor:
-            moved = case._replace(copy_logits=copy_logits, lm_logits=lm_logits)
-            return moved.loss(stop_gradient=False)
-
-        assert torch.autograd.gradcheck(loss, (case.copy_logits, case.lm_logits))
-
-    def test_gradient_of_the_detection(self) -> None:
-        case = batch(4, 2, 3)
-        assert torch.autograd.gradcheck(lambda z: case._replace(copy_logits=z).detection(), (case.copy_logits,))
-
 
 class TestCopy:
     @pytest.mark.parametrize("garbage", [1e30, math.inf, math.nan])

@@ -1,4 +1,4 @@
-"""Laws that every loss holds: precision, autocast, no branch on data, one graph, no side effect, groups by vmap."""
+"""Laws that every loss holds: its gradient, precision, autocast, no branch on data, one graph, no side effect, groups by vmap."""
 
 from __future__ import annotations
 
@@ -105,6 +105,12 @@ class TestEveryLoss:
         a, b = normal(6, 8), normal(2, 6, 8, seed=1)
         compiled = torch.compile(LOSSES[name], backend="eager", fullgraph=True)
         torch.testing.assert_close(compiled(a, b), LOSSES[name](a, b))
+
+    def test_gradient(self, name: str) -> None:
+        """By differences, but of what stops a gradient."""
+        if name in ("simsiam", "token_alignment", "corrective_lm"):
+            return  # tests of their own have theirs
+        assert torch.autograd.gradcheck(LOSSES[name], (leaf(normal(6, 8)), leaf(normal(2, 6, 8, seed=1))))
 
     @pytest.mark.parametrize("value", [0.0, 1.0])
     def test_equal_and_zero_vectors_are_finite(self, name: str, value: float) -> None:
