@@ -33,7 +33,7 @@ class CocoLm(Auxiliary, Method):
     title = "COCO-LM"
     full_name = "correcting and contrasting text sequences"
     citation = "Meng et al., COCO-LM: Correcting and Contrasting Text Sequences, NeurIPS 2021"
-    network = "replaced:CorrectiveContrast"
+    network = "replaced:ReplacedTokens"
     retired: ClassVar = {"auxiliary_layers": 0, "projection": False}
     sampling_dropout: ClassVar = False
     decisions = ("L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "L10", "L12", "L13", "L14", "L15")

@@ -79,10 +79,13 @@ class Electra(Auxiliary, Method):
     title = "ELECTRA"
     full_name = "replaced token detection"
     citation = "Clark et al., ELECTRA, ICLR 2020, as run in Meng et al., COCO-LM, 2021"
-    network = "replaced:ReplacedTokenDetection"
+    network = "replaced:ReplacedTokens"
     neutral: ClassVar = {"sampling_dropout": False}
     replacements: ClassVar = "auxiliary"
     crop: ClassVar = 0.0
+    rtd: ClassVar = True
+    lm: ClassVar = "none"
+    contrast: ClassVar = False
     decisions = ("L2", "L6", "L7", "L8", "L9", "L10", "L13", "L14")
 
     auxiliary: Network = "narrow"
@@ -90,6 +93,11 @@ class Electra(Auxiliary, Method):
     sampling_dropout: bool = Field(
         False, description="replacements from the very pass that trains the auxiliary network, dropout included"
     )
+
+    @property
+    def lambda_copy(self) -> float:
+        """What COCO-LM calls it."""
+        return self.lambda_rtd
 
     def flops(self, config: Config, size: StepSize) -> float:
         """The encoder reads what the auxiliary network filled in, which samples in a pass of its own unless that has dropout."""

@@ -17,7 +17,6 @@ from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, Tokens, joined
 from harness.methods.coco_lm import CocoLm
 from harness.methods.electra import Auxiliary as AuxiliaryMethod
-from harness.methods.electra import Electra
 from harness.objectives.base import Draw, TrainingObjective, Views, embedding_std, mean_over_groups
 from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
 from harness.objectives.masked import all_but_first, predicted_at
@@ -97,20 +96,31 @@ class Corrupted:
     batch: Batch
 
 
-class _Replaced(AuxiliaryMaskedLM):
-    """What ELECTRA and COCO-LM share: the masked view, its replacements, and the corrupted view for the encoder. Terms
-    come from `terms_of`."""
+SAMPLED_AT_ONCE = 512
+"""Rows of an [M, V] distribution in double precision that are in memory at once."""
 
-    params: Electra | CocoLm
+
+class ReplacedTokens(AuxiliaryMaskedLM):
+    """COCO-LM (equation 4): the auxiliary network's MLM + corrective LM + sequence contrast. Its binary loss alone is ELECTRA."""
+
+    params: CocoLm
+    """Or `Electra`, which has of it what is read here."""
 
     def build(self) -> None:
-        replacements = self.params.replacements
+        params = self.params
+        replacements = params.replacements
         self.auxiliary = None
         if replacements != "random":
             self.auxiliary = self.make_auxiliary(shared=replacements == "auxiliary")
         if self.auxiliary is not None and replacements == "converged":
             self.auxiliary.requires_grad_(False)
-        self.weights = {"auxiliary_mlm": 1.0} if replacements == "auxiliary" else {}
+        weights = {
+            "auxiliary_mlm": 1.0 if replacements == "auxiliary" else 0.0,
+            "rtd": params.lambda_copy if params.rtd else 0.0,
+            "lm": 1.0 if params.lm != "none" else 0.0,
+            "contrast": 1.0 if params.contrast else 0.0,
+        }
+        self.weights = {name: weight for name, weight in weights.items() if weight}
         # Equation for p_copy: w . h without a bias, on the states themselves.
         self.detector = self.draw_linear(nn.Linear(self.encoder.hidden_size, 1, bias=False), "detector")
 
@@ -122,11 +132,9 @@ class _Replaced(AuxiliaryMaskedLM):
         return {}  # the auxiliary network is discarded after training (section 3.1)
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
-        return self.replaced_views(examples.tokens, draw, self.params.crop)
-
-    def replaced_views(self, tokens: Tokens, draw: Draw, crop_ratio: float) -> Views:
-        """The masked view, whose main sequences are the texts, followed by their crops where the ratio is above 0. The ids at the masked positions are
+        """The masked view, whose main sequences are the texts, followed by their crops where they are contrasted. The ids at the masked positions are
         `replacements`, or samples of the auxiliary network's distribution at `uniforms`."""
+        tokens, crop_ratio = examples.tokens, self.params.crop
         where, ids = self.mask(tokens, draw)
         predicted = predicted_at(tokens, where)
         if self.auxiliary is None:
@@ -137,8 +145,7 @@ class _Replaced(AuxiliaryMaskedLM):
         if crop_ratio:
             kept, lengths = crop(tokens.lengths, crop_ratio, draw("crop").random(len(tokens)))
             offsets = np.concatenate([[0], np.cumsum(lengths)])
-            shorter = Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets)
-            main = joined(tokens, shorter)
+            main = joined(tokens, Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets))
         flops = self.step_flops(tokens, predicted=len(where), encoded=main)
         return Views(tokens, np.arange(len(tokens)), ids, flops, predicted=predicted, main=main)
 
@@ -156,7 +163,9 @@ class _Replaced(AuxiliaryMaskedLM):
         return terms | self.terms_of(Corrupted(hidden[:size], original, corrupted, first[:rows], first[rows:], batch))
 
     def counts(self, views: Views) -> dict[str, float]:
-        return {**super().counts(views), "rtd": len(views.tokens.ids)}
+        tokens, words = len(views.tokens.ids), len(views.predicted["where"])
+        lm = tokens if self.params.lm == "all_token" else words
+        return {"auxiliary_mlm": words, "rtd": tokens, "lm": lm, "contrast": len(views.tokens)}
 
     def replace(self, batch: Batch, logits: Tensor | None = None) -> tuple[Batch, Tensor]:
         """(what the encoder reads: the corrupted view and behind it the cropped one, the original ids of the former [T]).
@@ -190,82 +199,30 @@ class _Replaced(AuxiliaryMaskedLM):
         return torch.cat(drawn)
 
     def terms_of(self, seen: Corrupted) -> dict[str, Tensor]:
-        """The terms on the corrupted view after the encoder."""
-        raise NotImplementedError
-
-    def detect(self, logits: Tensor, seen: Corrupted) -> Tensor:
-        """The binary loss on `logits` [T]."""
-        real = seen.batch.packing.real_tokens[None]
-        return replaced_token_detection(logits[None], seen.original[None], seen.ids[None], real)
-
-
-SAMPLED_AT_ONCE = 512
-"""Rows of an [M, V] distribution in double precision that are in memory at once."""
-
-
-class ReplacedTokenDetection(_Replaced):
-    """ELECTRA: the auxiliary network's MLM + lambda_rtd x binary loss over real tokens."""
-
-    params: Electra
-
-    def build(self) -> None:
-        super().build()
-        self.weights["rtd"] = self.params.lambda_rtd
-
-    def terms_of(self, seen: Corrupted) -> dict[str, Tensor]:
+        """The binary loss, the LM loss in the form that `lm` names, and the contrast."""
         logits = self.detector(seen.states)[:, 0]
-        return {"rtd": self.detect(logits, seen)}
-
-
-class CorrectiveContrast(_Replaced):
-    """COCO-LM (equation 4): the auxiliary network's MLM + corrective LM + sequence contrast."""
-
-    params: CocoLm
-
-    def build(self) -> None:
-        super().build()
+        terms: dict[str, Tensor] = {}
         if self.params.rtd:
-            self.weights["rtd"] = self.params.lambda_copy
+            real = seen.batch.packing.real_tokens[None]
+            terms["rtd"] = replaced_token_detection(logits[None], seen.original[None], seen.ids[None], real)
         if self.params.lm != "none":
-            self.weights["lm"] = 1.0
-        if self.params.contrast:
-            self.weights["contrast"] = 1.0
-
-    def terms_of(self, seen: Corrupted) -> dict[str, Tensor]:
-        logits = self.detector(seen.states)[:, 0]
-        terms = self.correct(logits, seen)
+            terms["lm"] = self.correct(logits, seen)
         if self.params.contrast:
             terms["contrast"] = self.contrast(seen)
         return terms
 
-    def correct(self, logits: Tensor, seen: Corrupted) -> dict[str, Tensor]:
-        """The binary loss on `logits` [T], and the LM loss in the form that `lm` names."""
-        lm, batch = self.params.lm, seen.batch
-        terms = {"rtd": self.detect(logits, seen)} if self.params.rtd else {}
-        if lm == "none":
-            return terms
-        where, counted = batch["where"], batch.counted
-        if lm == "all_token":
+    def correct(self, logits: Tensor, seen: Corrupted) -> Tensor:
+        where, counted = seen.batch["where"], seen.batch.counted
+        if self.params.lm == "all_token":
             where = torch.arange(len(seen.ids), device=where.device)
-            counted = None if batch.lengths is not None else batch.packing.real_tokens
+            counted = None if seen.batch.lengths is not None else seen.batch.packing.real_tokens
         words = self.encoder.embedding_logits(seen.states.index_select(0, where))
         targets = seen.original.index_select(0, where)
-        if lm == "softmax":
-            terms["lm"] = masked_lm(words, targets, counted)
-        else:
-            terms["lm"] = corrective_lm(
-                logits.index_select(0, where),
-                words,
-                targets,
-                seen.ids.index_select(0, where) == targets,
-                counted,
-                stop_gradient=bool(self.params.stop_gradient),
-            )
-        return terms
-
-    def counts(self, views: Views) -> dict[str, float]:
-        words = len(views.tokens.ids) if self.params.lm == "all_token" else len(views.predicted["where"])
-        return {**super().counts(views), "lm": words, "contrast": len(views.tokens)}
+        if self.params.lm == "softmax":
+            return masked_lm(words, targets, counted)
+        same = seen.ids.index_select(0, where) == targets
+        copied, stop_gradient = logits.index_select(0, where), self.params.stop_gradient
+        return corrective_lm(copied, words, targets, same, counted, stop_gradient=stop_gradient)
 
     def contrast(self, seen: Corrupted) -> Tensor:
         corrupted, cropped = seen.first, seen.first_cropped

@@ -1,4 +1,4 @@
-"""The five objectives as one writes them for Hugging Face's Trainer: the library's models on padded batches, a pass for each
+"""Four objectives as one writes them for Hugging Face's Trainer: the library's models on padded batches, a pass for each
 view, logits at every position. They serve to be timed against; batches and views are those of the objectives here."""
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu.models import SEED
-from gpu.numerics import padded
+from gpu.models import SEED, padded
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from harness.encoders.tokens import Tokens
 from harness.objectives.base import TrainingObjective
-from harness.objectives.losses import corrective_lm, replaced_token_detection, sequence_contrastive, token_alignment
+from harness.objectives.losses import corrective_lm, replaced_token_detection, sequence_contrastive
 from harness.streams import stream
 from harness.training.loop import Inputs
 
@@ -99,35 +98,6 @@ def _all_views(views: Any, pad: int, rows: int) -> Batch:
     return {**batches[0], "labels": labels, "others": torch.stack([view["input_ids"] for view in batches[1:]], dim=1)}
 
 
-class _Taco(nn.Module):
-    """MLM and the contrast of tokens, last hidden state minus embedding."""
-
-    def __init__(self, objective: Any, config: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.model, self.params = _library(AutoModelForMaskedLM, config), objective.params
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor, positives: Tensor, negatives: Tensor
-    ) -> dict[str, Tensor]:
-        out = self.model(input_ids=input_ids, attention_mask=attention_mask, labels=labels, output_hidden_states=True)
-        contrast = token_alignment(
-            out.hidden_states[-1],
-            out.hidden_states[0],
-            positives,
-            negatives,
-            attention_mask.bool(),
-            temperature=self.params.temperature,
-        )
-        return {"loss": out.loss + self.params.weight * contrast}
-
-
-def _aligned(views: Any, pad: int, _: int) -> Batch:
-    own = np.arange(len(views.tokens))[:, None, None, None] * np.array([1, 0])
-    negatives = np.where(views.placed["negatives"][..., 1:] < 0, -1, views.placed["negatives"] + own)
-    chosen = {"positives": torch.from_numpy(views.placed["positives"]), "negatives": torch.from_numpy(negatives)}
-    return {**_masked(views, pad, 0), **chosen}
-
-
 class _CocoLm(nn.Module):
     """The auxiliary network's MLM, corrective LM on what it filled in, and the contrast with a crop."""
 
@@ -180,7 +150,6 @@ _MODELS: dict[str, tuple[Callable[[Any, Mapping[str, Any]], nn.Module], Callable
     "CrossEntropy": (_classifier, _classified),
     "MaskedLM": (_masked_lm, _masked),
     "ContrastiveMaskedLM": (_Cmlm, _all_views),
-    "TokenAlignment": (_Taco, _aligned),
-    "CorrectiveContrast": (_CocoLm, _corrected),
+    "ReplacedTokens": (_CocoLm, _corrected),
 }
 """By the class of the objective: the model, and its keyword arguments from an objective's views, the padding id and the number of rows."""
