@@ -4,7 +4,7 @@ Deviations. Where the paper leaves a question open, the rows of docs/papers.md t
 settings: w/ SimCLR `contrast: simclr`; w/o CL `alpha: 0` (which is TAPT, key included); w/o MLM `mlm: false`; w/o CRM `masking: independent`.
 """
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,7 @@ class Cmlm(Masked, Method):
     full_name = "contrastive masked language modelling"
     citation = "Luo et al., Bi-Granularity Contrastive Learning, Findings of ACL 2021"
     network = "masked:ContrastiveMaskedLM"
+    retired: ClassVar = {"mask_only": False}
     decisions = ("C1", "C2", "C3", "C5", "C6", "C7", "C8", "C9", "C10", "D2")
 
     alpha: float = Field(0.5, ge=0, allow_inf_nan=False, description="weight of the contrastive term (equation 12)")
@@ -31,7 +32,6 @@ class Cmlm(Masked, Method):
     masking: Literal["complementary", "independent"] = Field(
         "complementary", description="of views 1..K: exclude view 0's (equation 2), or not ('w/o CRM')"
     )
-    mask_only: bool = Field(False, description="views 1..K take the mask alone instead of 80/10/10")
     mlm: bool = Field(True, description="the MLM term on view 0 (false: 'w/o MLM')")
     contrast_group: ContrastGroup = 0
 

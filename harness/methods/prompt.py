@@ -49,9 +49,6 @@ class PromptMethod(Method):
     decisions = ("P1", "P2", "P3", "P4", "P5", "P6")
 
     demonstrations: bool = Field(True, description="a training example of each class behind the text")
-    draws: int = Field(
-        0, ge=0, description="demonstrations that an evaluation takes the mean of; 0: as many as the task says"
-    )
     zero_shot: bool = Field(False, description="no update: the MLM head as it is")
     head: Literal["mlm", "embeddings"] = Field(
         "mlm", description="what predicts words: the MLM head, or the word embeddings, as COCO-LM's own head does"
@@ -60,7 +57,7 @@ class PromptMethod(Method):
     def adapt(self, context: RunContext) -> RunContext:
         """The rows as clozes; no update for a zero-shot row."""
         assert context.prompt is not None
-        draws = (self.draws or context.prompt.draws) if self.demonstrations else 0
+        draws = context.prompt.draws if self.demonstrations else 0
         prompt = replace(context.prompt, demonstrations=self.demonstrations, draws=draws)
         fine_tune = replace(context.fine_tune, steps=0) if self.zero_shot else context.fine_tune
         return replace(context, data=replace(context.data, prompt=prompt, standardised=()), fine_tune=fine_tune)

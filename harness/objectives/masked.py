@@ -46,7 +46,6 @@ class MaskedText(TrainingObjective):
         draw: Draw,
         view: int,
         excluded: NDArray[np.bool_] | None = None,
-        mask_only: bool = False,
     ) -> tuple[NDArray[np.bool_], NDArray[Any]]:
         """(selected [T], corrupted ids [T]) of one view of T tokens."""
         size = len(tokens.ids)
@@ -54,7 +53,7 @@ class MaskedText(TrainingObjective):
         selected = select(self.maskable(tokens), probability, draw("mask", view).random(size), excluded)
         actions = draw("mask_action", view).random(size)
         random_ids = draw("mask_random", view).integers(0, self.vocabulary.size, size)
-        return selected, corrupt(tokens.ids, selected, actions, random_ids, self.vocabulary.mask_id, mask_only)
+        return selected, corrupt(tokens.ids, selected, actions, random_ids, self.vocabulary.mask_id)
 
     def maskable(self, tokens: Tokens) -> NDArray[np.bool_]:
         """[T]: the tokens that may be masked."""
@@ -138,7 +137,7 @@ class ContrastiveMaskedLM(MaskedText):
         excluded = selected if self.params.masking == "complementary" else None
         ids = [first]
         for view in range(1, num_views + 1):
-            ids.append(self.mask(tokens, self.params.p_c, draw, view, excluded, self.params.mask_only)[1])
+            ids.append(self.mask(tokens, self.params.p_c, draw, view, excluded)[1])
         if not self.params.mlm:
             selected = np.zeros_like(selected)
         return self.views(tokens, selected, np.concatenate(ids), num_views + 1)

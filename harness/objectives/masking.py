@@ -25,17 +25,14 @@ def select(maskable: Array, probability: float, uniforms: Array, excluded: Array
     return selected
 
 
-def corrupt(
-    input_ids: Array, selected: Array, actions: Array, random_ids: Array, mask_id: int, mask_only: bool = False
-) -> Array:
+def corrupt(input_ids: Array, selected: Array, actions: Array, random_ids: Array, mask_id: int) -> Array:
     """Replaces the selected tokens: 80 % by the mask, 10 % by a random id, 10 % kept (BERT, quoted in CMLM section
     3.1); returns new ids.
 
     input_ids, selected, actions, random_ids: one shape. `actions` are uniforms: below 0.8 the mask, below 0.9 the token
-    of random_ids, else the token itself. With `mask_only` every selected token becomes the mask, and actions and
-    random_ids are not looked at. Elsewhere: C6."""
+    of random_ids, else the token itself. Elsewhere: C6."""
     chosen = selected != 0
-    to_mask = chosen if mask_only else chosen & (actions < 0.8)
+    to_mask = chosen & (actions < 0.8)
     to_random = chosen & ~to_mask & (actions < 0.9)
     randomised = np.where(to_random, random_ids.astype(input_ids.dtype), input_ids)
     return np.where(to_mask, np.full_like(input_ids, mask_id), randomised)

@@ -13,75 +13,64 @@ from harness.methods import METHODS, Method, RunContext, hyperparameters, method
 from harness.methods import chain as chained
 from harness.specs import Parent
 
-FT, SCL, TAPT, CMLM, MLM = (METHODS[name] for name in ("ft", "scl", "tapt", "cmlm", "mlm"))
-CSSL, TACO, ELECTRA, COCO_LM = (METHODS[name] for name in ("cssl", "taco", "electra", "coco_lm"))
-BASES = pytest.mark.parametrize("context", [CONTEXT, HEADLESS], ids=["with an MLM head", "with a trained MLM head"])
+Values = dict[str, Any]
+RTD_ONLY: Values = {"lm": "none", "contrast": False}
+SIMCLR: Values = {"contrast": "simclr", "temperature": 0.5, "contrast_group": 4}
 
 
-# ------------------------------------------------------------------------------------------------- one computation
-
-
-@BASES
-def test_cmlm_without_contrast_is_tapt(context: RunContext) -> None:
-    """Table 3's 'w/o CL' is Table 1's TAPT: both stages have one key."""
-    assert keys(CMLM, context, alpha=0) == keys(TAPT, context)
-    assert keys(CMLM, context, alpha=0.0, p_m=0.3) == keys(TAPT, context, p_m=0.3) != keys(TAPT, context)
-    assert len(keys(TAPT, context)) == 2
-
-
-def test_without_contrast_nothing_of_it_has_an_effect() -> None:
-    simclr: dict[str, Any] = {"contrast": "simclr", "temperature": 0.5, "contrast_group": 4}
-    for values in ({"p_c": 0.1}, {"num_views": 3}, simclr, {"masking": "independent"}, {"mask_only": True}):
-        assert keys(CMLM, alpha=0, **values) == keys(TAPT)
-    assert keys(CMLM, temperature=0.5, contrast_group=4) == keys(CMLM), "SimSiam has neither"
-
-
-def test_scl_without_contrast_is_fine_tuning() -> None:
-    assert keys(SCL, lam=0) == keys(FT)
-    for values in ({"temperature": 0.1}, {"reduction": "sum"}, {"representation": "pooled"}, {"contrast_group": 4}):
-        assert keys(SCL, lam=0, **values) == keys(FT)
-        assert keys(SCL, **values) != keys(SCL)
-    assert keys(SCL) != keys(FT)
-
-
-@BASES
-def test_mlm_as_post_training_is_tapt_and_taco_without_weight_is_mlm(context: RunContext) -> None:
-    assert keys(MLM, context) == keys(TAPT, context) == keys(TACO, context, weight=0)
-    assert keys(TACO, context, weight=0, token_prediction=True) == keys(MLM, context, token_prediction=True)
-    for values in ({"window": 9}, {"num_negatives": 10}, {"concentrated": True}, {"contrast_group": 8}):
-        assert keys(TACO, context, weight=0, **values) == keys(MLM, context)
-        assert keys(TACO, context, **values) != keys(TACO, context)
-
-
-@BASES
-def test_coco_lm_with_the_binary_loss_alone_is_electra_with_the_shallow_auxiliary_network(context: RunContext) -> None:
-    rtd_only = {"lm": "none", "contrast": False}
-    assert keys(COCO_LM, context, **rtd_only) == keys(ELECTRA, context, auxiliary="shallow")
-    assert keys(COCO_LM, context, **rtd_only, auxiliary="narrow", lambda_copy=20) == keys(
-        ELECTRA, context, lambda_rtd=20
-    )
-    assert keys(COCO_LM, context, **rtd_only, crop_ratio=0.7, temperature=0.1) == keys(COCO_LM, context, **rtd_only)
-    assert keys(COCO_LM, context, **rtd_only, replacements="random") != keys(COCO_LM, context, **rtd_only)
+@pytest.mark.parametrize("context", [CONTEXT, HEADLESS], ids=["with an MLM head", "with a trained MLM head"])
+@pytest.mark.parametrize(
+    ("name", "values", "other", "of_other"),
+    [
+        ("cmlm", {"alpha": 0}, "tapt", {}),  # Table 3's 'w/o CL' is Table 1's TAPT
+        ("cmlm", {"alpha": 0.0, "p_m": 0.3}, "tapt", {"p_m": 0.3}),
+        ("mlm", {}, "tapt", {}),
+        ("taco", {"weight": 0}, "mlm", {}),
+        ("taco", {"weight": 0, "token_prediction": True}, "mlm", {"token_prediction": True}),
+        ("scl", {"lam": 0}, "ft", {}),
+        ("coco_lm", RTD_ONLY, "electra", {"auxiliary": "shallow"}),
+        ("coco_lm", {**RTD_ONLY, "auxiliary": "narrow", "lambda_copy": 20}, "electra", {"lambda_rtd": 20}),
+    ],
+)
+def test_one_computation(name: str, values: Values, other: str, of_other: Values, context: RunContext) -> None:
+    """With one key, also of each stage before the last."""
+    assert keys(METHODS[name], context, **values) == keys(METHODS[other], context, **of_other)
+    assert not of_other or keys(METHODS[other], context, **of_other) != keys(METHODS[other], context)
+    assert not values or keys(METHODS[name], context, **values) != keys(METHODS[name], context)
 
 
 @pytest.mark.parametrize(
-    ("values", "without"),
+    ("name", "beside", "without"),
     [
-        ({"lm": "none"}, {"stop_gradient": False}),
-        ({"lm": "softmax"}, {"stop_gradient": False}),
-        ({"contrast": False}, {"contrast_group": 8}),
-        ({"rtd": False, "lm": "softmax"}, {"lambda_copy": 5}),
-        ({"replacements": "random"}, {"auxiliary": "narrow"}),
+        *(
+            ("cmlm", {"alpha": 0}, each)
+            for each in ({"p_c": 0.1}, {"num_views": 3}, SIMCLR, {"masking": "independent"})
+        ),
+        ("cmlm", {"contrast": "simsiam"}, {"temperature": 0.5}),
+        ("cmlm", {"contrast": "simsiam"}, {"contrast_group": 4}),
+        ("scl", {"lam": 0}, {"temperature": 0.1}),
+        ("scl", {"lam": 0}, {"reduction": "sum"}),
+        ("scl", {"lam": 0}, {"representation": "pooled"}),
+        ("scl", {"lam": 0}, {"contrast_group": 4}),
+        *(("taco", {"weight": 0}, {key: value}) for key, value in {"window": 9, "num_negatives": 10}.items()),
+        *(("taco", {"weight": 0}, {key: value}) for key, value in {"concentrated": True, "contrast_group": 8}.items()),
+        ("coco_lm", RTD_ONLY, {"crop_ratio": 0.7, "temperature": 0.1}),
+        ("coco_lm", {"lm": "none"}, {"stop_gradient": False}),
+        ("coco_lm", {"lm": "softmax"}, {"stop_gradient": False}),
+        ("coco_lm", {"contrast": False}, {"contrast_group": 8}),
+        ("coco_lm", {"rtd": False, "lm": "softmax"}, {"lambda_copy": 5}),
+        ("coco_lm", {"replacements": "random"}, {"auxiliary": "narrow"}),
     ],
     ids=str,
 )
-def test_what_has_no_effect_in_coco_lm(values: dict[str, Any], without: dict[str, Any]) -> None:
-    assert keys(COCO_LM, **values, **without) == keys(COCO_LM, **values)
-    assert keys(COCO_LM, **without) != keys(COCO_LM)
+def test_what_has_no_effect_is_in_no_key(name: str, beside: Values, without: Values) -> None:
+    method = METHODS[name]
+    assert keys(method, **beside, **without) == keys(method, **beside)
+    assert "simsiam" in beside.values() or keys(method, **without) != keys(method)
 
 
 def test_a_converged_auxiliary_network_is_carried_over_and_the_encoder_is_not_trained_before() -> None:
-    alone, main, fine = chain(COCO_LM, HEADLESS, replacements="converged")
+    alone, main, fine = chain(METHODS["coco_lm"], HEADLESS, replacements="converged")
     assert alone.objective.name == "auxiliary_mlm"
     assert (alone.init.stage.key, alone.init.parts) == (HEAD.key, ("encoder", "mlm_head"))
     assert (main.init.stage.key, main.init.parts) == (alone.key, ("encoder", "auxiliary"))
@@ -94,12 +83,10 @@ def test_the_whole_batch_is_a_group_of_its_size(name: str) -> None:
     method = METHODS[name]
     size = CONTEXT.fine_tune.batch_size if method.labelled else CONTEXT.post_train.batch_size
     assert keys(method, contrast_group=0) == keys(method, contrast_group=size) != keys(method, contrast_group=4)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(
+        UserError, match=rf"^method {name}: contrast_group {size + 1} is larger .* set {name}\..* to {size} "
+    ):
         keys(method, contrast_group=size + 1)
-    assert str(caught.value) == (
-        f"method {name}: contrast_group {size + 1} is larger than the batch of {size}; set {name}.contrast_group to {size} "
-        "or less, or to 0 for the whole batch."
-    )
 
 
 # -------------------------------------------------------------------------------------------- one after another
@@ -110,25 +97,57 @@ def steps(name: str) -> list[Method]:
 
 
 def test_methods_follow_one_another() -> None:
-    """'cmlm+scl' is CMLM's post-training and SCL's fine-tuning; 'cmlm+ft' is CMLM."""
+    """'cmlm+scl' is CMLM's post-training and SCL's fine-tuning; 'cmlm+ft' is CMLM. The trained MLM head is used once."""
     both = chained(steps("cmlm+scl"), CONTEXT)
-    assert both[0].key == chain(CMLM)[0].key
-    assert both[1].objective == chain(SCL)[0].objective
-    assert [stage.key for stage in chained(steps("cmlm+ft"), CONTEXT)] == keys(CMLM)
-    three = chained(steps("tapt+cmlm+scl"), CONTEXT)
-    assert [stage.objective.name for stage in three] == ["mlm", "cmlm", "scl"]
-    assert three[0].key == keys(TAPT)[0]
-    assert (three[1].init.stage.key, three[1].init.parts) == (three[0].key, ("encoder", "mlm_head"))
+    assert both[0].key == chain(METHODS["cmlm"])[0].key
+    assert both[1].objective == chain(METHODS["scl"])[0].objective
+    assert [stage.key for stage in chained(steps("cmlm+ft"), CONTEXT)] == keys(METHODS["cmlm"])
+    first, second, last = chained(steps("tapt+cmlm+scl"), HEADLESS)
+    assert [stage.objective.name for stage in (first, second, last)] == ["mlm", "cmlm", "scl"]
+    assert first.key == keys(METHODS["tapt"], HEADLESS)[0]
+    assert first.init.stage.key == HEAD.key
+    assert (second.init.stage.key, second.init.parts) == (first.key, ("encoder", "mlm_head"))
 
 
 def test_pre_training_comes_before_and_is_shared() -> None:
     """A pre-trained encoder has its own MLM head, so a trained one is not used."""
-    pre_trained = Parent(chain(MLM)[0])
+    pre_trained = Parent(chain(METHODS["mlm"])[0])
     for context in (CONTEXT, HEADLESS):
         post, _ = chained(steps("cmlm"), context, pre_trained)
         assert (post.init.stage.key, post.init.parts) == (pre_trained.stage.key, ("encoder", "mlm_head"))
         (fine,) = chained(steps("ft"), context, pre_trained)
         assert (fine.init.stage.key, fine.init.parts) == (pre_trained.stage.key, ("encoder",))
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "uses_head"),
+    [
+        ("tapt", {}, True),
+        ("cmlm", {}, True),
+        ("cmlm", {"mlm": False}, False),
+        ("mlm", {}, True),
+        ("cssl", {}, False),
+        ("taco", {}, True),
+        ("electra", {}, False),
+        ("electra", {"auxiliary": "shallow"}, True),
+        ("coco_lm", {}, True),
+        ("coco_lm", {"replacements": "random"}, False),
+    ],
+)
+def test_post_training_starts_from_the_mlm_head_where_it_is_trained(
+    method: str, values: Values, uses_head: bool
+) -> None:
+    """Else from the encoder as it is, under a plain key; fine-tuning always does."""
+    post, fine = chain(METHODS[method], HEADLESS, **values)
+    if uses_head:
+        assert (post.init.stage.key, post.init.step, post.init.parts) == (HEAD.key, "last", ("encoder", "mlm_head"))
+    else:
+        assert [post.key, fine.key] == keys(METHODS[method], CONTEXT, **values)
+    assert (fine.init.stage.key, fine.init.step, fine.init.parts) == (post.key, "last", ("encoder",))
+    assert all(keys(METHODS[name], HEADLESS) == keys(METHODS[name], CONTEXT) for name in ("ft", "scl"))
+
+
+# ------------------------------------------------------------------------------------------------------- refused
 
 
 @pytest.mark.parametrize(
@@ -148,47 +167,6 @@ def test_orders_that_cannot_be(name: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-# ----------------------------------------------------------------------------------------- what is carried on
-
-
-def test_post_training_carries_the_mlm_head_where_it_is_trained() -> None:
-    for method, values, parts in (
-        (TAPT, {}, ("encoder", "mlm_head")),
-        (CMLM, {}, ("encoder", "mlm_head")),
-        (CMLM, {"alpha": 0}, ("encoder", "mlm_head")),
-        (CMLM, {"mlm": False}, ("encoder",)),
-        (MLM, {}, ("encoder", "mlm_head")),
-        (CSSL, {}, ("encoder",)),
-        (TACO, {}, ("encoder", "mlm_head")),
-        (ELECTRA, {}, ("encoder",)),
-        (ELECTRA, {"auxiliary": "shallow"}, ("encoder", "mlm_head")),
-        (COCO_LM, {}, ("encoder", "mlm_head")),
-        (COCO_LM, {"replacements": "random"}, ("encoder",)),
-    ):
-        post, fine = chain(method, HEADLESS, **values)
-        if parts == ("encoder",):  # no MLM head is used: the encoder as it is, under a plain key
-            assert [post.key, fine.key] == keys(method, CONTEXT, **values)
-        else:
-            assert (post.init.stage.key, post.init.step, post.init.parts) == (HEAD.key, "last", parts)
-        assert (fine.init.stage.key, fine.init.step, fine.init.parts) == (post.key, "last", ("encoder",))
-
-
-def test_fine_tuning_does_not_depend_on_an_mlm_head() -> None:
-    """FT, SCL and CSSL start from the encoder as it is, whatever MLM head it lacks."""
-    for method in (FT, SCL, CSSL):
-        assert keys(method, HEADLESS) == keys(method, CONTEXT)
-        assert chain(method, HEADLESS)[0].init == HEADLESS.encoder
-
-
-def test_after_a_stage_the_trained_head_is_not_used_again() -> None:
-    first, second, _ = chained(steps("tapt+cmlm"), HEADLESS)
-    assert first.init.stage.key == HEAD.key
-    assert second.init.stage.key == first.key
-
-
-# ------------------------------------------------------------------------------------------------------- refused
-
-
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [
@@ -199,23 +177,21 @@ def test_after_a_stage_the_trained_head_is_not_used_again() -> None:
         ("cmlm", {"alpha": 0, "mlm": False}, "leaves nothing to train"),
     ],
 )
-def test_combinations_that_cannot_be(name: str, values: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_combinations_that_cannot_be(name: str, values: Values, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
         hyperparameters(METHODS[name], values, "here")
-    assert words in str(caught.value)
     assert str(caught.value).count("\n") == 0
 
 
-def test_cssl_skips_without_a_translation_and_says_why() -> None:
-    missing = replace(CONTEXT, translated=None, untranslated="no translator is named")
-    assert CSSL.skip(missing) == "no translator is named"
-    (post, _) = chain(CSSL)
+def test_a_method_skips_what_it_has_no_data_for_and_says_why() -> None:
+    cssl = METHODS["cssl"]
+    assert (
+        cssl.skip(replace(CONTEXT, translated=None, untranslated="no translator is named")) == "no translator is named"
+    )
+    (post, _) = chain(cssl)
     assert post.data == CONTEXT.translated
     assert (post.data.views, post.objective.params["num_views"]) == (2, 1)
-
-
-def test_scl_skips_regression_and_methods_without_labels_do_not() -> None:
     regression = replace(CONTEXT, data=replace(CONTEXT.data, num_labels=1))
     assert not [name for name, method in METHODS.items() if not method.labelled and method.skipped(regression)]
     assert METHODS["ft"].skipped(regression) is None
-    assert "regression" in (SCL.skipped(regression) or "")
+    assert "regression" in (METHODS["scl"].skipped(regression) or "")

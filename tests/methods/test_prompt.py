@@ -11,7 +11,7 @@ import pytest
 import yaml
 from cluster import in_process
 from family_encoders import encoder_folder, sentences, write_task
-from methods.contexts import CONTEXT, chain, keys
+from methods.contexts import CONTEXT, chain
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import harness
@@ -145,8 +145,6 @@ def test_what_does_not_fit_the_encoder_or_the_rows_is_refused_before_training(
 
 
 def test_settings_without_effect_are_in_no_key() -> None:
-    assert keys(PROMPT, demonstrations=False, draws=4) == keys(PROMPT, demonstrations=False)
-    assert keys(PROMPT, draws=16) == keys(PROMPT), "what the task says"
     leaf = chain(PROMPT, zero_shot=True)[-1]
     assert (leaf.optim.steps, leaf.data.prompt) == (0, CONTEXT.prompt)
     assert chain(PROMPT, demonstrations=False)[-1].data.prompt == Prompt(

@@ -133,11 +133,11 @@ def any_search(draw: st.DrawFn) -> dict[str, Any]:
         "cmlm.p_c": {"low": 0.1, "high": round(0.1 + draw(st.integers(1, 5)) * step, 6), "step": step},
         "contrast": {"choice": draw(st.permutations(["simsiam", "simclr"]))},
         "num_views": {"low": 1, "high": 4, **draw(st.sampled_from([{}, {"log": True}, {"step": 1}]))},
-        "mask_only": {"choice": [True, False], "when": {"cmlm.contrast": ["simsiam", "simclr"]}},
+        "mlm": {"choice": [True, False], "when": {"cmlm.contrast": ["simsiam", "simclr"]}},
         "fine_tune.epochs": {"choice": [*epochs]},
         "alpha": {"low": low, "high": high, "log": draw(st.booleans())},
     }
-    defaults = {"temperature": 0.07, "p_c": 0.1, "contrast": "simclr", "num_views": 1, "mask_only": True, "alpha": low}
+    defaults = {"temperature": 0.07, "p_c": 0.1, "contrast": "simclr", "num_views": 1, "mlm": True, "alpha": low}
     defaults["fine_tune.epochs"] = min(epochs)
     return {**HEAD, "defaults": defaults, "search": {key: search[key] for key in draw(st.permutations(list(search)))}}
 
