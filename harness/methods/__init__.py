@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 
-from harness.errors import UserError, first_line, unknown
+from harness.errors import UserError, unknown
 from harness.methods.base import Method, RunContext, UnlabelledPhase, chain, hyperparameters, mlm_head_stage
 from harness.methods.definition import DEFINITIONS, Definition, definition_of, objective, run_outside
 from harness.methods.outside import classes_in
@@ -19,11 +16,8 @@ from harness.methods.reference import REFERENCE
 from harness.paths import PYTHON, named_path
 from harness.specs import digest_of
 
-GROUP = "harness.methods"
-"""Entry points of installed packages."""
-
 METHODS: dict[str, type[Method]] = {}
-"""Every method that a module of this package defines, first those that fine-tune; then those of entry points, and of files that were read."""
+"""Every method that a module of this package defines, first those that fine-tune; then those of files that were read."""
 for _found in iter_modules(__path__):
     _module = import_module(f"{__name__}.{_found.name}")
     METHODS |= classes_in(_module, Method)
@@ -63,25 +57,6 @@ def read_method(path: Path) -> type[Method]:
     method.file = f"{path.name}, digest {digest_of(code)}"
     METHODS[method.name], _FILES[method.name] = method, path
     return method
-
-
-def _add_installed() -> None:
-    """Reads the files of the modules that installed packages name as entry points. One that cannot be read is left out with a warning: other methods do
-    without it."""
-    for point in entry_points(group=GROUP):
-        try:
-            spec = find_spec(point.module)
-            if spec is None or not spec.origin:
-                raise UserError(f"there is no module {point.module}.")
-            read_method(Path(spec.origin))
-        except (Exception, SystemExit) as error:  # whatever the package raises as it is looked for
-            text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}."
-            warnings.warn(
-                f"entry point {point.name} of {GROUP} is left out: {text} Install its package again.", stacklevel=1
-            )
-
-
-_add_installed()
 
 
 def read_methods(name: str) -> str:

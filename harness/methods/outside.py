@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+import traceback
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -40,13 +41,6 @@ def module_of(code: str, file: str) -> ModuleType:
             raise UserError(f"{file}, line {error.lineno}: is no Python ({error.msg}).") from None
         if isinstance(error, UserError):
             raise
-        raise UserError(f"{file}, line {_line(error, file)}: {type(error).__name__}: {first_line(error)}") from None
+        lines = [0, *(frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file)]
+        raise UserError(f"{file}, line {lines[-1]}: {type(error).__name__}: {first_line(error)}") from None
     return module
-
-
-def _line(error: BaseException, file: str) -> int:
-    line, trace = 0, error.__traceback__
-    while trace:
-        line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == file else line
-        trace = trace.tb_next
-    return line

@@ -248,26 +248,6 @@ def test_a_method_is_tuned_by_its_file_and_its_point_benched(
     assert [run.stage.key for run in benched.plan.runs] == [stage.key]
 
 
-def test_an_installed_package_offers_its_method(focal: Path, workdir: Path) -> None:
-    """By an entry point, to every command; one that is broken is left out with a warning."""
-    folder = workdir / "installed"
-    (folder / "focal_package-1.dist-info").mkdir(parents=True)
-    (folder / "focal_package-1.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: focal-package\nVersion: 1\n"
-    )
-    points = "[harness.methods]\nmissing = nowhere_at_all\nexits = exits\nfocal = focal_module\n"
-    (folder / "focal_package-1.dist-info" / "entry_points.txt").write_text(points)
-    (folder / "focal_module.py").write_text(EXAMPLE)
-    (folder / "exits.py").write_text("raise SystemExit(0)\n")
-    code = f"import sys; sys.path.insert(0, {str(folder)!r}); from harness.methods import METHODS; print(METHODS['focal'].title)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "Focal\n"
-    assert [line.partition("point ")[2].split()[0] for line in done.stderr.splitlines() if "left out" in line] == [
-        "missing",
-        "exits",
-    ]
-
-
 DOORS = (
     "report; report --last; compare; errors; errors {key}; show {key}; export {key} --out o; export --best --out o; predict {key} --row a; list runs; "
     "list benches; list studies; report --study s; publish r; merge p --store sqlite:///new.db; report --store sqlite:///new.db; verify p; verify p --rerun 1; "
