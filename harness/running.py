@@ -35,9 +35,9 @@ from harness.storage import weights_of
 from harness.training.checkpoint import Checkpoints, SavedWeights
 from harness.training.fit import fit
 from harness.training.forward_backward import Placement
-from harness.training.loop import Inputs, Report, Scoring, train
+from harness.training.loop import Inputs, Report, train
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
-from harness.training.result import Speed, provenance_of
+from harness.training.result import Scoring, Speed
 
 
 def run_stage(
@@ -104,7 +104,7 @@ def run_stage(
         if saved:
             record.provenance |= {"saved_at": list(save_at)}
             record.provenance |= {"saved_digests": saved.digests} if process_group.rank == 0 else {}
-        record.provenance |= provenance_of(result.speed)
+        record.provenance |= result.speed.provenance if result.speed else {}
         vars(record).update({name: value for name, value in vars(result).items() if name != "speed"})
         if stage.data.dev and (predicted := result.predictions.get(stage.data.dev.digest)):
             record.histogram, record.collapsed = predicted.histogram, predicted.collapsed

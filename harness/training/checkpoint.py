@@ -19,6 +19,7 @@ from torch import Tensor
 from harness.encoders.models.weights import checked_weights, save_weights
 from harness.kinds import Predictions
 from harness.storage import Storage, checkpoint_of, weights_of
+from harness.training.process_group import ProcessGroup
 from harness.training.result import TrainingProgress, TrainingResult
 from harness.training.update import Update
 
@@ -77,15 +78,14 @@ class Checkpoints:
     def due(self) -> bool:
         return time.monotonic() - self._at >= self._seconds
 
-    def keep(self, progress: TrainingProgress, updates: Update) -> None:
-        """Write the progress."""
+    def keep(self, progress: TrainingProgress, updates: Update, losses: Tensor) -> None:
+        """Write the progress. `losses` [ranks, updates, terms]: those of `progress.pending` on every rank."""
         result = progress.result
-        seconds = self.seconds_before + time.monotonic() - self._began
-        found: dict[str, Any] = {"step": progress.step, "seconds": seconds}
-        found |= asdict(replace(result, predictions={}))
-        found |= {"since": progress.since} if progress.since else {}
-        found |= {"scaler": scale} if (scale := updates.scaler.state_dict()) else {}  # fp16 alone has one
-        tensors = {"progress": torch.tensor(list(json.dumps(found).encode()), dtype=torch.uint8)}
+        body: dict[str, Any] = {"step": progress.step, "seconds": self.seconds_before + time.monotonic() - self._began}
+        body |= asdict(replace(result, predictions={}))
+        body |= {"pending": [(step, list(terms)) for step, terms in progress.pending], "curve": progress.curve}
+        body |= {"scaler": scale} if (scale := updates.scaler.state_dict()) else {}  # fp16 alone has one
+        tensors = {"progress": torch.tensor(list(json.dumps(body).encode()), dtype=torch.uint8), "losses": losses}
         tensors |= {f"weights/{name}": tensor for name, tensor in updates.trained.items()}
         tensors |= {f"best/{name}": tensor for name, tensor in progress.best.items()}
         for digest, predicted in result.predictions.items():
@@ -100,24 +100,28 @@ class Checkpoints:
         self._at = time.monotonic()
 
     def found(
-        self, updates: Update, gold: Mapping[str, Any], usable: Callable[[int], bool] = lambda step: True
+        self,
+        updates: Update,
+        gold: Mapping[str, Any],
+        group: ProcessGroup,
+        usable: Callable[[int], bool] = lambda step: True,
     ) -> TrainingProgress | None:
         """Put weights, optimizer and scaler in the state that was kept; None where there is none, none that can be read, one of
-        other weights (a harness that named them otherwise wrote it), or one of a step that is not `usable`.
+        an older harness, which named something otherwise, or one of a step that is not `usable`.
 
-        `gold`: labels of the evaluation sets by digest.
+        `gold`: labels of the evaluation sets by digest. The losses of the ranks are shared by as many as there are in `group`.
         """
         weights, optimizer = updates.trained, updates.optimizer
         try:
             tensors = load(self._storage.read(self._name))
         except (FileNotFoundError, SafetensorError):
             return None
+        body, losses = json.loads(bytes(tensors.pop("progress").tolist())), tensors.pop("losses", None)
         parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
-        body = json.loads(bytes(tensors.pop("progress").tolist()))
         for name, tensor in tensors.items():
             part, _, rest = name.partition("/")
             parts[part][rest] = tensor
-        if not usable(body["step"]) or parts["weights"].keys() != weights.keys():
+        if losses is None or not usable(body["step"]) or parts["weights"].keys() != weights.keys():
             return None
         with torch.no_grad():
             for name, parameter in weights.items():
@@ -128,13 +132,22 @@ class Checkpoints:
             states[int(index)][rest] = tensor
         optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
         updates.scaler.load_state_dict(body.pop("scaler", {}))
-        best = {name: tensor.to(weights[name].device) for name, tensor in parts.pop("best", {}).items()}
+        device = updates.placement.device
+        best = {name: tensor.to(device) for name, tensor in parts.pop("best", {}).items()}
         arrays: dict[str, dict[str, Any]] = defaultdict(dict)
         for part in parts.keys() - {"weights"}:  # what is left are predictions, by digest of the row set
             for digest, tensor in parts[part].items():
                 arrays[digest][part] = tensor.numpy()
         body["predictions"] = {digest: Predictions(named, gold[digest]) for digest, named in arrays.items()}
-        # Older checkpoints do not say the seconds, and have the best score twice.
-        self.seconds_before, _ = body.pop("seconds", 0.0), body.pop("best_score", None)
-        since, self.resumed_at, self.count = body.pop("since", {}), body.pop("step"), 1
-        return TrainingProgress(TrainingResult(**body), self.resumed_at, best, since)
+        own = losses[group.rank :: group.size].sum(dim=0).to(device)
+        pending = [
+            (step, dict(zip(names, row, strict=True)))
+            for (step, names), row in zip(body.pop("pending"), own, strict=True)
+        ]
+        curve, self.seconds_before, self.resumed_at, self.count = (
+            body.pop("curve"),
+            body.pop("seconds"),
+            body.pop("step"),
+            1,
+        )
+        return TrainingProgress(TrainingResult(**body), self.resumed_at, best, pending, curve)

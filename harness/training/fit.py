@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from harness.encoders.tokens import Examples
-from harness.errors import DivergedError, StoppedError
+from harness.errors import StoppedError
 from harness.kinds import Predictions
-from harness.objectives.fitted import Fitted, StateRegression
-from harness.specs import Stage, digest_of
-from harness.tasks.metrics import score
-from harness.training.loop import Inputs, Report, Scoring, encoded_once
-from harness.training.result import TrainingResult
-
-KEPT_BYTES = 2**28
-"""Of features of evaluation sets that a process keeps: runs of one task share them."""
-_kept: OrderedDict[str, Any] = OrderedDict()
+from harness.objectives.fitted import Fitted
+from harness.specs import Stage
+from harness.training.loop import Inputs, Report, encoded_once
+from harness.training.result import Scoring, TrainingResult, finite
 
 
 def fit(
@@ -45,43 +38,23 @@ def fit(
         features = objective.features(inputs.train)
         transformer = objective.transformer(features)
         features = transformer.fit_transform(features)
-        dev = transformer.transform(_features(objective, stage, scoring.dev, inputs))
+        dev = transformer.transform(objective.features(inputs.evaluations[scoring.dev][0]))
         gold = inputs.evaluations[scoring.dev][1]
         for step, (measures, candidate) in enumerate(objective.candidates(inputs.labels), start=1):
             if stopping():
                 raise StoppedError(f"stopped after fit {step - 1} of {stage.optim.steps}; it begins again")
             fitted = clone(candidate).fit(features, inputs.labels)
-            predictions = Predictions(objective.outputs(fitted, dev), gold)
-            if problem := predictions.problem:
-                raise DivergedError(f"the dev predictions {problem} at fit {step}")
-            scores = {name: score(name, predictions) for name in scoring.metrics}
+            predictions = finite(Predictions(objective.outputs(fitted, dev), gold), "dev", f"fit {step}")
+            scores, selected = result.select(step, scoring, predictions)
+            best = fitted if selected else best
             entry = {"step": step, **({"measures": measures} if measures else {}), "dev": scores}
             result.history.append(entry)
             report(entry)
-            chosen, before = (each.get(scoring.selection.metric, float("-inf")) for each in (scores, result.dev_scores))
-            result.tied += chosen == before
-            if chosen > before:
-                best, result.selected_step, result.tied = fitted, step, 1
-                result.dev_scores, result.predictions = scores, {scoring.dev: predictions}
-        for digest, (_, labels) in inputs.evaluations.items():
+        for digest, (examples, labels) in inputs.evaluations.items():
             if digest != scoring.dev:
-                test = transformer.transform(_features(objective, stage, digest, inputs))
-                result.predictions[digest] = predictions = Predictions(objective.outputs(best, test), labels)
-                if problem := predictions.problem:
-                    raise DivergedError(f"the test predictions {problem} at fit {result.selected_step}")
+                test = transformer.transform(objective.features(examples))
+                predictions = Predictions(objective.outputs(best, test), labels)
+                result.predictions[digest] = finite(predictions, "test", f"fit {result.selected_step}")
     if objective.params.encodes_once:
         result.flops = encoded_once(objective, inputs)
     return result
-
-
-def _features(objective: Fitted, stage: Stage, digest: str, inputs: Inputs) -> Any:
-    """Of an evaluation set, kept for the next stage that starts from the same weights."""
-    examples: Examples = inputs.evaluations[digest][0]
-    if not isinstance(objective, StateRegression):
-        return objective.features(examples)
-    key = digest_of([stage.init, stage.data.max_length, digest])
-    found = _kept.pop(key) if key in _kept else objective.features(examples)
-    _kept[key] = found
-    while sum(each.nbytes for each in _kept.values()) > KEPT_BYTES:
-        _kept.popitem(last=False)
-    return found

@@ -8,8 +8,8 @@ of the batch; only its own rows carry a gradient. Every micro-batch does so, and
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -57,34 +57,20 @@ def loss_scale(scaler: GradScaler, optimizer: torch.optim.Optimizer, step: int, 
     return {"loss_scale": scale, "skipped_updates": float(skipped)}
 
 
-@contextmanager
-def repeatable_kernels(device: torch.device) -> Iterator[None]:
-    """Let torch use only kernels that give the same bits each time, where `device` is a CUDA device; afterwards what was set before.
+def use_repeatable_kernels(device: torch.device) -> None:
+    """Let torch use only kernels that give the same bits each time, where `device` is a CUDA device.
 
     Without this the backward pass of attention and sums at repeated indices add in no fixed order. An operation without such a
     kernel raises RuntimeError. cuDNN's attention, which torch prefers in half precision, is left out: it plans anew for each shape of
     a batch, and here nearly every batch has another one (docs/gpu.md).
     """
     if device.type != "cuda":
-        yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch refuses the products of cuBLAS
-    memory: Any = torch.utils.deterministic
-    attention: Any = torch.backends.cuda
-    deterministic, warns = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    fills, cudnn = memory.fill_uninitialized_memory, attention.cudnn_sdp_enabled()
     torch.use_deterministic_algorithms(True)
+    memory: Any = torch.utils.deterministic
     memory.fill_uninitialized_memory = False  # a kernel for each new tensor, for nothing
-    attention.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(deterministic, warn_only=warns)
-        memory.fill_uninitialized_memory = fills
-        attention.enable_cudnn_sdp(cudnn)
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +20,13 @@ from harness.encoders.tokens import CUDA_EVALUATION_TOKENS, EVALUATION_TOKENS, E
 from harness.errors import DivergedError, StoppedError
 from harness.kinds import Predictions
 from harness.objectives.base import Draw, TrainingObjective, at_least_single
-from harness.specs import Optim, Selection, Stage
+from harness.specs import Optim
 from harness.streams import stream
 from harness.tasks.metrics import score
 from harness.training.checkpoint import Checkpoints, SavedWeights
-from harness.training.forward_backward import ON_CPU, Placement, autocast, loss_scale, repeatable_kernels
+from harness.training.forward_backward import ON_CPU, Placement, autocast, loss_scale, use_repeatable_kernels
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
-from harness.training.result import Speed, Stopwatch, TrainingProgress, TrainingResult
+from harness.training.result import Scoring, Speed, Stopwatch, TrainingProgress, TrainingResult, finite
 from harness.training.update import CapturedUpdate, Update, capturable
 
 LOG_EVERY = 100
@@ -48,23 +48,6 @@ class Inputs:
     train: Examples
     labels: NDArray[Any] | None = None
     evaluations: dict[str, tuple[Examples, NDArray[Any]]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """How the best checkpoint is chosen: `dev`, a digest in `Inputs.evaluations`, is scored with `metrics`."""
-
-    selection: Selection
-    dev: str
-    metrics: tuple[str, ...]
-
-    @classmethod
-    def of(cls, stage: Stage, metrics: tuple[str, ...]) -> Self | None:
-        """A stage's own; None for one that keeps its last state."""
-        if stage.selection is None:
-            return None
-        assert stage.data.dev is not None
-        return cls(stage.selection, stage.data.dev.digest, metrics)
 
 
 def train(
@@ -94,29 +77,29 @@ def train(
     Raises DivergedError when a loss, a prediction or a final weight is not finite, and where fp16 can train no more;
     StoppedError, with a checkpoint written, where it is to stop.
     """
-    with repeatable_kernels(placement.device):
-        run = _TrainingRun(objective, inputs, optim, seed, scoring, placement)
-        with run.updates.active():
-            run.resume(checkpoints, saved)
-            every = scoring.selection.every if scoring else log_every or LOG_EVERY
-            if not optim.steps:
-                run.evaluate_untrained()
-            last = until or optim.steps
-            for step in range(run.progress.step + 1, last + 1):
-                run.update(step)
-                if run.stopwatch.due() and (speed := run.stopwatch.speed(step)):
-                    report_speed(speed)
-                if saved and step in saved.steps:
-                    run.check_weights(step)
-                    if placement.process_group.rank == 0:
-                        saved.save(step)
-                if step % every and step != optim.steps:
-                    run.draw_curve(step, placement.dev_points)
-                else:
-                    report(run.evaluate(step))
-                if step < last:
-                    run.keep(step, checkpoints, stopping)
-            return run.finish()
+    use_repeatable_kernels(placement.device)
+    run = _TrainingRun(objective, inputs, optim, seed, scoring, placement)
+    with run.updates.active():
+        run.resume(checkpoints, saved)
+        every = scoring.selection.every if scoring else log_every or LOG_EVERY
+        if not optim.steps:
+            run.evaluate_untrained()
+        last = until or optim.steps
+        for step in range(run.progress.step + 1, last + 1):
+            run.update(step)
+            if run.stopwatch.due() and (speed := run.stopwatch.speed(step)):
+                report_speed(speed)
+            if saved and step in saved.steps:
+                run.check_weights(step)
+                if placement.process_group.rank == 0:
+                    saved.save(step)
+            if step % every and step != optim.steps:
+                run.draw_curve(step, placement.dev_points)
+            else:
+                report(run.evaluate(step))
+            if step < last:
+                run.keep(step, checkpoints, stopping)
+        return run.finish()
 
 
 class _TrainingRun:
@@ -148,8 +131,6 @@ class _TrainingRun:
         self.updates = kind(objective, optim, seed, placement)
         self.progress = TrainingProgress(TrainingResult(selected_step=optim.steps))
         self._order = batch_order(len(inputs.train), optim.batch_size, seed)
-        self._pending: list[tuple[int, dict[str, Tensor]]] = []
-        self._dev_curve: list[list[float]] = []
         self.stopwatch = Stopwatch(optim.steps)
         objective.train()
 
@@ -162,22 +143,11 @@ class _TrainingRun:
         if checkpoints:
             gold = {digest: labels for digest, (_, labels) in self.inputs.evaluations.items()}
             usable = saved.complete if saved else lambda step: True
-            self.progress = checkpoints.found(self.updates, gold, usable) or self.progress
+            self.progress = checkpoints.found(self.updates, gold, self.process_group, usable) or self.progress
         if len(set(steps := self.process_group.all_gather_object(self.progress.step))) > 1:
             raise RuntimeError(f"the workers read checkpoints of different steps: {steps}")
-        done, size = self.progress.step, self.optim.batch_size
-        self._order = batch_order(len(self.inputs.train), size, self.seed, skip=done)
-        if since := self.progress.since:
-            self._restore_unreported(**since)
-
-    def _restore_unreported(self, ranks: list[dict[str, Any]], dtype: str, curve: list[list[float]]) -> None:
-        """What the ranks had measured since the last evaluation: the sums of the losses are shared by as many ranks as there are now."""
-        own = ranks[self.process_group.rank :: self.process_group.size]
-        like = torch.zeros((), dtype=getattr(torch, dtype), device=self.device)
-        for at, (step, terms) in enumerate(ranks[0]["terms"]):
-            sums = {name: sum(rank["terms"][at][1][name] for rank in own) for name in terms}
-            self._pending.append((step, {name: like.new_tensor(value) for name, value in sums.items()}))
-        self._dev_curve = curve
+        size = self.optim.batch_size
+        self._order = batch_order(len(self.inputs.train), size, self.seed, skip=self.progress.step)
 
     def keep(self, step: int, checkpoints: Checkpoints | None, stopping: Callable[[], bool]) -> None:
         """Write a checkpoint after this update, also between two evaluations, where one is due or training is to stop: on all ranks, or on
@@ -198,13 +168,9 @@ class _TrainingRun:
             raise StoppedError(f"stopped after update {step} of {self.optim.steps}; {follows}")
 
     def _keep(self, step: int, checkpoints: Checkpoints | None) -> None:
-        terms = [(at, {name: at_least_single(term) for name, term in found.items()}) for at, found in self._pending]
-        dtype = next((str(term.dtype) for _, found in terms for term in found.values()), "torch.float32")
-        own = {"terms": [(at, {name: float(term) for name, term in found.items()}) for at, found in terms]}
-        ranks = self.process_group.all_gather_object(own)
-        since = {"ranks": ranks, "dtype": dtype.removeprefix("torch."), "curve": self._dev_curve}
+        losses = self.process_group.all_gather_object(stacked(self.progress.pending).cpu())
         if checkpoints and self.process_group.rank == 0:
-            checkpoints.keep(replace(self.progress, step=step, since=since), self.updates)
+            checkpoints.keep(replace(self.progress, step=step), self.updates, torch.stack(losses))
 
     def _draw(self, step: int) -> Draw:
         return lambda purpose, *more: stream(self.seed, purpose, step, *more)
@@ -219,23 +185,23 @@ class _TrainingRun:
         terms = self.updates(views, step, self.optim.lr * schedule(self.optim, step - 1))
         self.result.flops += views.flops
         self.stopwatch.count(len(batch.tokens.ids), views.flops)
-        self._pending.append((step, terms))
+        self.progress.pending.append((step, terms))
 
     def evaluate(self, step: int) -> dict[str, Any]:
         """The history's entry: means since the last one, and the scores on dev."""
-        means, losses = mean_terms(self._pending, self.process_group, -(-self.optim.steps // CURVE_POINTS))
+        progress = self.progress
+        means, losses = mean_terms(progress.pending, self.process_group, -(-self.optim.steps // CURVE_POINTS))
         self.stopwatch.stop()  # the device has computed the losses
         entry: dict[str, Any] = {"step": step, **means}
         measures = self._measures(step)
         measures |= loss_scale(self.updates.scaler, self.updates.optimizer, step, self.optim.steps)
         entry |= {"measures": measures} if measures else {}
-        curve = {"loss": losses, "dev": self._dev_curve}
+        curve = {"loss": losses, "dev": progress.curve}
         entry |= {"curve": found} if (found := {name: points for name, points in curve.items() if points}) else {}
-        self._pending, self._dev_curve = [], []
+        progress.step, progress.pending, progress.curve = step, [], []
         if self.scoring:
             entry["dev"] = self._score(step, self.scoring)
         self.result.history.append(entry)
-        self.progress.step = step
         return entry
 
     def _measures(self, step: int) -> dict[str, float]:
@@ -265,19 +231,12 @@ class _TrainingRun:
         self.stopwatch.stop()
         found, _ = self._predict(self.scoring.dev)
         self.objective.train()
-        self._dev_curve.append([step, score(self.scoring.selection.metric, found)])
+        self.progress.curve.append([step, score(self.scoring.selection.metric, found)])
 
     def _score(self, step: int, scoring: Scoring) -> dict[str, float]:
         """Scores on dev; a state that beats the best one so far is kept."""
-        predictions = self._counted(scoring.dev, "dev", step)
-        scores = {name: score(name, predictions) for name in scoring.metrics}
-        result = self.result
-        chosen, best = (each.get(scoring.selection.metric, -math.inf) for each in (scores, result.dev_scores))
-        result.tied += chosen == best
-        if chosen > best:
-            result.tied = 1
-            result.selected_step, result.dev_scores = step, scores
-            result.predictions[scoring.dev] = predictions
+        scores, selected = self.result.select(step, scoring, self._counted(scoring.dev, "dev", step))
+        if selected:
             self.progress.best = {name: parameter.detach().clone() for name, parameter in self.updates.trained.items()}
         self.objective.train()
         return scores
@@ -289,9 +248,7 @@ class _TrainingRun:
     def _counted(self, digest: str, name: str, step: int) -> Predictions:
         predictions, flops = self._predict(digest)
         self.result.flops += flops
-        if problem := predictions.problem:
-            raise DivergedError(f"the {name} predictions {problem} at step {step}")
-        return predictions
+        return finite(predictions, name, f"step {step}")
 
     def finish(self) -> TrainingResult:
         """The result, with predictions of the test sets by the best state."""
@@ -343,14 +300,19 @@ def batch_order(size: int, batch_size: int, seed: int, skip: int = 0) -> Iterato
         epoch, skip = epoch + 1, 0
 
 
+def stacked(pending: list[tuple[int, dict[str, Tensor]]]) -> Tensor:
+    """[updates, terms], on the device."""
+    rows = [torch.stack([at_least_single(term) for term in terms.values()]) for _, terms in pending]
+    return torch.stack(rows) if rows else torch.zeros(0, 0)
+
+
 def mean_terms(
     pending: list[tuple[int, dict[str, Tensor]]], process_group: ProcessGroup = SINGLE_PROCESS, width: int = 0
 ) -> tuple[dict[str, float], list[list[float]]]:
     """Mean of each term since the last evaluation, and of the loss in every `width` steps as (last step, mean), where these are
     more than one. Each rank has a summand of every step. Raises DivergedError at the first step whose loss is not finite."""
     names = list(pending[0][1])
-    summands = torch.stack([torch.stack([at_least_single(terms[n]) for n in names]) for _, terms in pending])
-    values = process_group.all_reduce(summands).cpu().numpy()
+    values = process_group.all_reduce(stacked(pending)).cpu().numpy()
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(bad):
         name = names[int(np.flatnonzero(~np.isfinite(values[bad[0]]))[-1])]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from harness.errors import DivergedError
 from harness.kinds import Predictions
+from harness.specs import Selection, Stage
+from harness.tasks.metrics import score
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +33,11 @@ class Speed:
     @property
     def seconds_left(self) -> float:
         return (self.steps - self.step) / self.updates
+
+    @property
+    def provenance(self) -> dict[str, float]:
+        """Fields of a record's provenance."""
+        return {"tokens_per_second": round(self.tokens, 1), "flops_per_second": self.flops}
 
 
 class Stopwatch:
@@ -60,12 +69,10 @@ class Stopwatch:
 
     def speed(self, step: int) -> Speed | None:
         """So far; None before anything was timed."""
-        running = 0.0 if self._since is None else time.monotonic() - self._since
-        seconds = self.seconds + running
+        seconds = self.seconds + (0.0 if self._since is None else time.monotonic() - self._since)
         if not self.updates or seconds <= 0:
             return None
-        rates = (self.updates / seconds, self.tokens / seconds, self.flops / seconds)
-        return Speed(step, self._steps, *rates)
+        return Speed(step, self._steps, self.updates / seconds, self.tokens / seconds, self.flops / seconds)
 
     def due(self) -> bool:
         """Whether it is time for a report; if so, the next one is due later."""
@@ -75,9 +82,21 @@ class Stopwatch:
         return True
 
 
-def provenance_of(speed: Speed | None) -> dict[str, float]:
-    """Fields of a record's provenance."""
-    return {"tokens_per_second": round(speed.tokens, 1), "flops_per_second": speed.flops} if speed else {}
+@dataclass(frozen=True)
+class Scoring:
+    """How the best checkpoint is chosen: `dev`, a digest of an evaluation set, is scored with `metrics`."""
+
+    selection: Selection
+    dev: str
+    metrics: tuple[str, ...]
+
+    @classmethod
+    def of(cls, stage: Stage, metrics: tuple[str, ...]) -> Self | None:
+        """A stage's own; None for one that keeps its last state."""
+        if stage.selection is None:
+            return None
+        assert stage.data.dev is not None
+        return cls(stage.selection, stage.data.dev.digest, metrics)
 
 
 @dataclass
@@ -93,13 +112,31 @@ class TrainingResult:
     predictions: dict[str, Predictions] = field(default_factory=dict)
     speed: Speed | None = None
 
+    def select(self, step: int, scoring: Scoring, predictions: Predictions) -> tuple[dict[str, float], bool]:
+        """Scores on dev after `step`, and whether they beat all before: then they are selected."""
+        scores = {name: score(name, predictions) for name in scoring.metrics}
+        found, best = (each.get(scoring.selection.metric, -math.inf) for each in (scores, self.dev_scores))
+        self.tied += found == best
+        if found > best:
+            self.tied, self.selected_step, self.dev_scores = 1, step, scores
+            self.predictions[scoring.dev] = predictions
+        return scores, found > best
+
+
+def finite(predictions: Predictions, name: str, place: str) -> Predictions:
+    """Raises DivergedError for predictions that are not."""
+    if problem := predictions.problem:
+        raise DivergedError(f"the {name} predictions {problem} at {place}")
+    return predictions
+
 
 @dataclass
 class TrainingProgress:
-    """The state of training after `step` updates; `best`: the weights of the best evaluation so far. `since`: what was measured since the
-    last evaluation, where training stopped between two of them; for JSON."""
+    """The state of training after `step` updates; `best`: the weights of the best evaluation so far. Since that evaluation: `pending`, the terms
+    of each update, and `curve`, dev scores as [step, score]."""
 
     result: TrainingResult
     step: int = 0
     best: dict[str, Tensor] = field(default_factory=dict)
-    since: dict[str, Any] = field(default_factory=dict)
+    pending: list[tuple[int, dict[str, Tensor]]] = field(default_factory=list)
+    curve: list[list[float]] = field(default_factory=list)

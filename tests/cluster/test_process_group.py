@@ -26,8 +26,9 @@ from harness.running import run_stage
 from harness.specs import Record
 from harness.training import loop
 from harness.training.forward_backward import Placement
-from harness.training.loop import Scoring, train
+from harness.training.loop import train
 from harness.training.process_group import ProcessGroup
+from harness.training.result import Scoring
 from harness.training.update import trainable
 
 pytestmark = pytest.mark.ray

@@ -25,7 +25,8 @@ from harness.encoders.tokens import Tokeniser
 from harness.errors import UserError
 from harness.methods import DEFINITIONS, definition_of
 from harness.training.forward_backward import autocast
-from harness.training.loop import Scoring, train
+from harness.training.loop import train
+from harness.training.result import Scoring
 
 CPU = torch.device("cpu")
 OTHERS: dict[str, dict[str, Any]] = {

@@ -134,7 +134,7 @@ def test_a_stage_without_checkpoints_says_that_it_begins_again(bert: Path, tmp_p
 
 
 def test_the_seconds_of_a_resumed_stage_count_those_before_its_checkpoint(bert: Path, tmp_path: Path) -> None:
-    """A cost would be too low otherwise. A checkpoint of an older harness does not say how long it took."""
+    """A cost would be too low otherwise."""
     stage, inputs = tiny.fine_tuning(bert, every=EVERY, steps=22)
     place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
     with pytest.raises(Killed):
@@ -143,20 +143,17 @@ def test_the_seconds_of_a_resumed_stage_count_those_before_its_checkpoint(bert: 
     tensors = load(place.storage.read(name))
     progress = json.loads(bytes(tensors["progress"].tolist()))
     assert progress["seconds"] > 0
-    found = {}
-    for before in (1000.0, None):
-        said = {k: v for k, v in progress.items() if k != "seconds"} | ({} if before is None else {"seconds": before})
-        changed = tensors | {"progress": torch.tensor(list(json.dumps(said).encode()), dtype=torch.uint8)}
-        place.storage.write(name, save(changed))
-        found[before] = run(stage, inputs, replace(place, checkpoint_seconds=1e9))
-        assert found[before].provenance["resumed_at"] == 7
-    assert found[None].seconds < 1000 < found[1000.0].seconds
+    said = json.dumps(progress | {"seconds": 1000.0}).encode()
+    place.storage.write(name, save(tensors | {"progress": torch.tensor(list(said), dtype=torch.uint8)}))
+    record = run(stage, inputs, replace(place, checkpoint_seconds=1e9))
+    assert record.provenance["resumed_at"] == 7
+    assert record.seconds > 1000
 
 
-@pytest.mark.parametrize("damage", ["cut in half", "renamed"])
+@pytest.mark.parametrize("damage", ["cut in half", "renamed", "without losses"])
 def test_a_checkpoint_that_cannot_be_read_is_none(damage: str, bert: Path, tmp_path: Path) -> None:
-    """One that was cut, and one of an older harness that names a part of the model otherwise: the stage begins again, with the
-    numbers of an undisturbed one."""
+    """One that was cut, and those of older harnesses, which named a part of the model otherwise or kept losses elsewhere: the stage begins again,
+    with the numbers of an undisturbed one."""
     stage, inputs = STAGES["fine-tuning"](bert)
     place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
     with pytest.raises(Killed):
@@ -165,7 +162,8 @@ def test_a_checkpoint_that_cannot_be_read_is_none(damage: str, bert: Path, tmp_p
     tensors = load(content)
     renamed = {name.replace("weights/head.", "weights/"): tensor for name, tensor in tensors.items()}
     assert renamed.keys() != tensors.keys()
-    damaged = save(renamed) if damage == "renamed" else content[: len(content) // 2]
+    lossless = {name: tensor for name, tensor in tensors.items() if name != "losses"}
+    damaged = {"renamed": save(renamed), "without losses": save(lossless)}.get(damage, content[: len(content) // 2])
     place.storage.write(checkpoint_of(stage.key), damaged)
     again = run(stage, inputs, place)
     assert again.status == "done", again.reason

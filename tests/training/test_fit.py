@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,19 +23,10 @@ from harness.methods.reference import STRENGTHS
 from harness.running import run_stage
 from harness.specs import Data, Optim, Record, RowSet, Selection, Stage
 from harness.tasks.metrics import score
-from harness.training import fit
 from harness.training.loop import Inputs, predict
 
 FITS = Optim(0.0, 0, len(STRENGTHS), dropout=0.0)
 Sets = dict[str, tuple[list[tuple[str, ...]], np.ndarray[Any, Any]]]
-
-
-@pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
-    """Row sets are named by content elsewhere; here all are 'dev' and 'test'."""
-    fit._kept.clear()
-    yield
-    fit._kept.clear()
 
 
 def rows_of(pairs: bool = False, scores: bool = False) -> Sets:
@@ -125,7 +115,7 @@ def test_tf_idf_is_plain_scikit_learn(bert: Path, pairs: bool, scores: bool) -> 
     assert record.flops == 0
 
 
-def test_states_are_the_mean_over_all_tokens_of_the_library_s_own(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_are_the_mean_over_all_tokens_of_the_library_s_own(bert: Path) -> None:
     sets = rows_of(pairs=True)
     model = tiny.plain_model(bert).base_model.eval()
     features: dict[str, Any] = {}
@@ -145,12 +135,6 @@ def test_states_are_the_mean_over_all_tokens_of_the_library_s_own(bert: Path, mo
     for key, found in expected.items():
         np.testing.assert_allclose(record.predictions[key].logits, found, atol=1e-3)
     assert record.flops > 0
-    assert (
-        fitted(bert, "frozen_states", sets).predictions["test"].difference(record.predictions["test"]) == 0
-    )  # from what is kept
-    monkeypatch.setattr(fit, "KEPT_BYTES", features["test"].astype(np.float64).nbytes)
-    fitted(bert, "frozen_states", sets)
-    assert [len(each) for each in fit._kept.values()] == [len(features["test"])]
 
 
 @pytest.mark.parametrize("name", ["majority", "tfidf", "frozen_states"])
@@ -159,7 +143,6 @@ def test_selection_never_sees_test(bert: Path, name: str) -> None:
     sets = rows_of()
     rows, labels = tiny.texts(40, 9)
     one = fitted(bert, name, sets)
-    fit._kept.clear()
     other = fitted(bert, name, {**sets, "test": (rows, 1 - labels)})
     assert (one.selected_step, one.dev_scores, one.tied) == (other.selected_step, other.dev_scores, other.tied)
     assert one.history == other.history

@@ -17,8 +17,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from harness.encoders.models.weights import weights_digest
 from harness.errors import DivergedError
-from harness.training.loop import Scoring, schedule, train
-from harness.training.result import TrainingResult
+from harness.training.loop import schedule, train
+from harness.training.result import Scoring, TrainingResult
 
 STEPS = 6
 SPOILED = 3

@@ -22,10 +22,10 @@ from harness.kinds import Predictions
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
 from harness.specs import Stage
-from harness.training import forward_backward, loop
+from harness.training import forward_backward, loop, result
 from harness.training.forward_backward import Placement
-from harness.training.loop import Inputs, Scoring, batch_order, mean_terms, predict, schedule, train
-from harness.training.result import TrainingResult
+from harness.training.loop import Inputs, batch_order, mean_terms, predict, schedule, train
+from harness.training.result import Scoring, TrainingResult
 
 CPU = torch.device("cpu")
 
@@ -271,7 +271,7 @@ class TestSelection:
         self, scores: list[float], chosen: int, tied: int, bert: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         coming = iter(scores)
-        monkeypatch.setattr(loop, "score", lambda *_: next(coming))
+        monkeypatch.setattr(result, "score", lambda *_: next(coming))
         stage, inputs = tiny.fine_tuning(bert, steps=2 * len(scores), every=2)
         objective, outcome = run(bert, stage, inputs)
         assert (outcome.selected_step, outcome.tied) == (2 * chosen, tied)
@@ -279,7 +279,7 @@ class TestSelection:
         assert [entry["dev"]["accuracy"] for entry in outcome.history] == scores
         self.assert_is_the_selected_state(objective, outcome, inputs)
         # The same steps without a choice: the state right after the selected step.
-        monkeypatch.setattr(loop, "score", lambda *_: float(next(rising)))
+        monkeypatch.setattr(result, "score", lambda *_: float(next(rising)))
         rising = itertools.count()
         stopped = {**inputs.evaluations}
         states: dict[int, Any] = {}

@@ -11,7 +11,8 @@ import tiny
 import torch
 
 from harness.tasks.metrics import score
-from harness.training.loop import Scoring, batch_order, train
+from harness.training.loop import batch_order, train
+from harness.training.result import Scoring
 from scripts.measure import plain_loop
 
 

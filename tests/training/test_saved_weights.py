@@ -48,28 +48,27 @@ def long_run(bert: Path, name: str = "mlm", **changes: Any) -> tuple[Stage, Inpu
     return tiny.post_training(bert, tiny.OBJECTIVES[name], **{"steps": STEPS, "dropout": 0.1, **changes})
 
 
-@pytest.mark.parametrize(("name", "schedules"), [("mlm", ("constant", "linear")), ("coco_lm", ("constant",))])
+@pytest.mark.parametrize(("name", "schedule"), [("coco_lm", "constant"), ("mlm", "linear")])
 def test_they_are_the_final_weights_of_a_run_that_ends_there(
-    name: str, schedules: tuple[str, ...], bert: Path, tmp_path: Path
+    name: str, schedule: str, bert: Path, tmp_path: Path
 ) -> None:
     """Under a constant learning rate, that is. Under a linear schedule a long run is at another rate by then."""
     place = tiny.worker_setup(bert, tmp_path)
-    for schedule in schedules:
-        stage, inputs = long_run(bert, name, schedule=schedule)
-        assert run(stage, inputs, place, *SAVED).status == "done"
-        for step in SAVED:
-            short, inputs = long_run(bert, name, schedule=schedule, steps=step)
-            assert run(short, inputs, place).status == "done"
-            assert (weights(place, stage, step) == weights(place, short)) == (schedule == "constant")
+    stage, inputs = long_run(bert, name, schedule=schedule)
+    assert run(stage, inputs, place, *SAVED).status == "done"
+    for step in SAVED:
+        short, inputs = long_run(bert, name, schedule=schedule, steps=step)
+        assert run(short, inputs, place).status == "done"
+        assert (weights(place, stage, step) == weights(place, short)) == (schedule == "constant")
 
 
-@pytest.mark.parametrize(("name", "micro_batch"), [("taco", 0), ("coco_lm", 3)])
 def test_interrupted_and_resumed_they_are_those_of_the_straight_run(
-    name: str, micro_batch: int, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In micro-batches that cut contrast groups. A stage that saves nothing on its way has the same numbers."""
     monkeypatch.setattr(loop, "LOG_EVERY", 2)
-    stage, inputs = long_run(bert, name)
-    straight = replace(tiny.worker_setup(bert, tmp_path / "straight"), micro_batch=micro_batch)
+    stage, inputs = long_run(bert, "coco_lm")
+    straight = replace(tiny.worker_setup(bert, tmp_path / "straight"), micro_batch=3)
     first = run(stage, inputs, straight, *SAVED)
     place = replace(straight, storage=Storage(str(tmp_path / "killed")), checkpoint_seconds=1e-9)
     for updates in (4, 10):  # each time the last checkpoint is of the update before
@@ -87,15 +86,14 @@ def test_interrupted_and_resumed_they_are_those_of_the_straight_run(
     assert first.provenance["saved_digests"].keys() == set(map(str, SAVED))
     for step in (*SAVED, "last"):
         assert weights(place, stage, step) == weights(straight, stage, step)
-
-
-def test_saving_changes_no_number(bert: Path, tmp_path: Path) -> None:
-    stage, inputs = long_run(bert, "taco")
-    with_them, without = (tiny.worker_setup(bert, tmp_path / name) for name in ("with", "without"))
-    first, second = run(stage, inputs, with_them, *SAVED), run(stage, inputs, without)
-    assert (first.weights_digest, first.history, first.flops) == (second.weights_digest, second.history, second.flops)
+    without = run(stage, inputs, replace(straight, storage=Storage(str(tmp_path / "without"))))
+    assert (first.weights_digest, first.history, first.flops) == (
+        without.weights_digest,
+        without.history,
+        without.flops,
+    )
     assert first.provenance["saved_at"] == list(SAVED)
-    assert "saved_at" not in second.provenance
+    assert "saved_at" not in without.provenance
 
 
 def test_a_later_stage_starts_from_them(bert: Path, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import torch
 from case import Case, Opened, ended
 
 from harness.processes import keep_freed_memory
-from harness.training.loop import Scoring, train
+from harness.training.loop import train
+from harness.training.result import Scoring
 
 
 def main() -> None:

@@ -19,7 +19,8 @@ from tabulate import tabulate
 from torch.profiler import ProfilerActivity, profile
 
 from harness.processes import keep_freed_memory
-from harness.training.loop import Scoring, train
+from harness.training.loop import train
+from harness.training.result import Scoring
 
 KINDS = {
     "linear layers": ("mkldnn::_linear_pointwise", "aten::addmm", "aten::mm", "mkldnn::_linear_backward"),
