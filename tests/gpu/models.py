@@ -14,17 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny import of_method
+from torch import Tensor
 
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.packaged import Size
 from harness.encoders.tokens import ClozeExamples, Examples, Tokens, Vocabulary
 from harness.encoders.tokens.tokeniser import Frame
 from harness.kinds import kind_of_outputs
-from harness.methods import DEFINITIONS, METHODS, RunContext, chain, hyperparameters, objective
+from harness.methods import DEFINITIONS, METHODS, objective
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective
-from harness.prompts import Prompt
-from harness.specs import Data, Encoder, Objective, Optim, RowSet, Selection
+from harness.specs import Objective
 from harness.training.loop import Inputs
 
 CPU = torch.device("cpu")
@@ -58,19 +59,6 @@ class Trained:
     views: int = 1
 
 
-def of_method(name: str, stage: int = -1, **values: Any) -> Objective:
-    """The objective that a method writes into one of its own stages, at these tests' batch size."""
-    method, text, optim = METHODS[name], Data(RowSet("texts"), views=2), Optim(1e-3, BATCH, 1)
-    rows, selection = Data(RowSet("rows"), 2), Selection("accuracy")
-    prompt = Prompt("{first} It was [MASK].", ("terrible", "great"), draws=2)
-    encoder = Encoder("made")
-    context = RunContext(
-        "task", 0, 0, SEED, rows, text, optim, optim, selection, encoder, translated=text, prompt=prompt
-    )
-    stages = chain([hyperparameters(method, values, name)], context)
-    return (stages if method.labelled else stages[:-1])[stage].objective
-
-
 @cache
 def trained() -> dict[str, Trained]:
     """Every objective, and the settings that change what runs on the device."""
@@ -91,7 +79,7 @@ def trained() -> dict[str, Trained]:
         "coco_lm-relative": Trained(of_method("coco_lm", **cut), relative=True),
         "coco_lm-all_token": Trained(of_method("coco_lm", lm="all_token", rtd=False, stop_gradient=False)),
         "coco_lm-random": Trained(of_method("coco_lm", replacements="random")),
-        "auxiliary_mlm": Trained(of_method("coco_lm", 0, replacements="converged")),
+        "auxiliary_mlm": Trained(of_method("coco_lm", stage=0, replacements="converged")),
     }
     for name in METHODS:  # the trained objectives that no entry names, at their methods' defaults
         spec = of_method(name)
@@ -140,6 +128,15 @@ def random_tokens(count: int, vocabulary: int, mean: float, longest: int, seed: 
     return Tokens(ids, np.zeros(len(ids), dtype=np.int8), special, offsets)
 
 
+def padded(tokens: Tokens, pad: int, ids: Any = None) -> dict[str, Tensor]:
+    """An ordinary padded batch [B, L]: `input_ids`, `attention_mask`."""
+    width = int(tokens.lengths.max())
+    real = np.arange(width)[None, :] < tokens.lengths[:, None]
+    filled = np.full(real.shape, pad, dtype=np.int64)
+    filled[real] = tokens.ids if ids is None else ids
+    return {"input_ids": torch.from_numpy(filled), "attention_mask": torch.from_numpy(real.astype(np.int64))}
+
+
 def clozes(count: int, config: Mapping[str, Any], mean: float, longest: int) -> ClozeExamples:
     """Random sequences with the mask before the last token, and room for a demonstration of each of two classes behind."""
     tokens = random_tokens(count, config["vocab_size"], mean, longest - 4)
@@ -179,14 +176,13 @@ def inputs_of(what: Trained, config: Mapping[str, Any], rows: int = 4 * BATCH, l
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how large the tests are. `shape` of the numeric ones, `repeated` of those of repetition; `steps` of a compared
-    training, `updates` of a timed one after `warm` that are not; `folder`: for files that may be deleted."""
+    """Where and how large the tests are. `shape` of the numeric ones, `repeated` of those of repetition; `updates` of
+    a timed training, after `warm` that are not timed; `folder`: for files that may be deleted."""
 
     device: torch.device
     folder: Path
     shape: str = "bert-tiny"
     repeated: str = "minilm"
-    steps: int = 10
     updates: int = 20
     warm: int = 5
 
@@ -204,8 +200,3 @@ def needs(setting: Setting, precision: str) -> None:
     """Skips the test for a precision that the device has no arithmetic for; torch would emulate it."""
     if precision == "bf16" and setting.cuda and not torch.cuda.is_bf16_supported(including_emulation=False):
         pytest.skip("this device has no bf16")
-
-
-def too_large(values: Mapping[str, float], tolerances: Mapping[str, float]) -> dict[str, float]:
-    """Those of `values` that are more than their tolerance, by name. NaN is."""
-    return {name: values[name] for name, limit in tolerances.items() if not values[name] <= limit}

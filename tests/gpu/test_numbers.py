@@ -1,73 +1,297 @@
-"""Numbers on a GPU are those of the CPU within a tolerance; on a CPU the device is compared with itself, and each measure says where
-a number is wrong. docs/gpu.md explains the figures."""
+"""Numbers on a GPU are those of the CPU within a tolerance: the device against the CPU, blocks against the library's padded batches, micro-batches,
+bf16 and fp16, repetition, one-rank NCCL. docs/gpu.md explains the figures.
+
+Every test trains what `harness.training.loop.train` trains, on random weights and tokens, without dropout except where it is named. On a CPU, where
+the device would be compared with itself, two objectives show that each test runs.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from gpu import numerics
-from gpu.models import Setting, too_large, trained
+import torch
+from gpu.models import (
+    BATCH,
+    CPU,
+    FEW_SHOT,
+    SEED,
+    SHAPES,
+    Setting,
+    Trained,
+    built,
+    inputs_of,
+    needs,
+    padded,
+    random_tokens,
+    trained,
+)
+from torch import distributed
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.nn.parallel import DistributedDataParallel
+from transformers import AutoConfig, AutoModelForMaskedLM
 
 from harness.encoders.families import FAMILIES
+from harness.encoders.models.batch import Batch
+from harness.encoders.models.text_encoder import load_encoder
+from harness.encoders.models.weights import weights_digest
 from harness.methods import DEFINITIONS
+from harness.objectives.base import TrainingObjective
+from harness.specs import Optim
+from harness.streams import seed_of, stream
+from harness.training.forward_backward import Placement, autocast, seed_dropout
+from harness.training.loop import train
+from harness.training.process_group import ProcessGroup
 
 Measured = Callable[..., None]
+Run = list[dict[str, float]]
+"""The terms of each update, by name."""
+LR = 1e-3
+COMPARED = ("ft", "mlm", "cmlm", "taco", "coco_lm")
+"""Objectives of the tests that do not run all of them."""
+_CODE = {kind: replace(family, title="", tokenizer=(), seen="") for kind, family in FAMILIES.items() if family.packed}
+KINDS = (*(kind for kind in _CODE if kind == next(other for other in _CODE if _CODE[other] == _CODE[kind])), "mpnet")
+"""Families whose layers run packed, of those that share their code (RoBERTa, CamemBERT) the first; and one that runs padded."""
+HALF = {"bf16": {"mean": 5e-2, "worst": 2e-1}, "fp16": {"first": 1e-2, "worst": 5e-1}}
+"""Of a loss in half precision against float32, relative to it: bf16 has 8 bits of precision, 4e-3. fp16 has 11, but skips some of
+its first updates, which float32 makes: COCO-LM's five of ten."""
+DROPOUT = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 1e-2}
+"""Of hidden states with and without gradient, relative to their largest entry. Another mask differs by about 1."""
+
+
+def on_a_gpu(*names: str) -> Any:
+    """All objectives on a GPU, the first two of them on a CPU."""
+    rest = [pytest.param("cuda", name, marks=pytest.mark.gpu) for name in names]
+    return pytest.mark.parametrize(
+        ("setting", "name"), [*(("cpu", name) for name in names[:2]), *rest], indirect=["setting"]
+    )
+
+
+def losses_of(
+    setting: Setting,
+    what: Trained,
+    *,
+    device: torch.device | None = None,
+    steps: int = 10,
+    micro_batch: int = 0,
+    **named: Any,
+) -> tuple[Run, TrainingObjective]:
+    """Train from the same weights on the same batches; the loss and the terms of each update, and the objective afterwards."""
+    config = named.pop("config", setting.config)
+    optim = Optim(LR, BATCH, steps, schedule="constant", **{"dropout": 0.0, **named})
+    objective = built(what, config, optim.dropout)
+    placement = Placement(device or setting.device, micro_batch=micro_batch)
+    result = train(objective, inputs_of(what, config), optim, SEED, placement=placement, log_every=1)
+    left_out = ("step", "measures", "curve")
+    return [{n: v for n, v in entry.items() if n not in left_out} for entry in result.history], objective
+
+
+def differences(one: Run, other: Run) -> list[float]:
+    """The largest relative difference of any term, by update. Infinite where the terms are not the same ones."""
+    if len(one) != len(other) or any(a.keys() != b.keys() for a, b in zip(one, other, strict=False)):
+        return [float("inf")]
+    return [max(abs(a[name] - b[name]) / max(abs(a[name]), 0.1) for name in a) for a, b in zip(one, other, strict=True)]
+
+
+@on_a_gpu(*trained())
+def test_losses(name: str, setting: Setting, measured: Measured) -> None:
+    """Against those on the CPU, relative to them (to 0.1 where they are smaller; float32, no TF32): before any update, where only the order of sums
+    differs; and over all updates, which amplify that."""
+    runs = [losses_of(setting, trained()[name], device=device)[0] for device in (CPU, setting.device)]
+    by_update = differences(*runs)
+    values = {"first": by_update[0], "worst": max(by_update), "cpu": runs[0], "device": runs[1]}
+    measured(values, {"first": 1e-5, "worst": 1e-3} if setting.cuda else {"first": 0.0, "worst": 0.0})
 
 
 def test_float32_product(setting: Setting, measured: Measured) -> None:
-    measured({"error": numerics.product(setting)}, {"error": numerics.PRODUCT})
+    """Of inner size 1024, relative to its largest entry: neither a library nor the environment switched TF32 on, which has 10 bits: 1e-4 and more."""
+    size = 1024 if setting.cuda else 256
+    random = torch.Generator().manual_seed(SEED)
+    left, right = (torch.randn(size, size, generator=random) for _ in range(2))
+    exact = left.double() @ right.double()
+    computed = (left.to(setting.device) @ right.to(setting.device)).cpu().double()
+    measured({"error": float((computed - exact).abs().max() / exact.abs().max())}, {"error": 1e-5})
 
 
-@pytest.mark.parametrize("name", trained())
-def test_losses(name: str, setting: Setting, measured: Measured) -> None:
-    """The CPU against itself is the same code: equal bits."""
-    values = numerics.losses(setting, name)
-    measured(values, numerics.LOSSES if setting.cuda else dict.fromkeys(numerics.LOSSES, 0.0))
-    assert len(values["cpu"]) == setting.steps
-
-
-@pytest.mark.parametrize("kind", numerics.KINDS)
-def test_block(kind: str, setting: Setting, measured: Measured) -> None:
-    measured(numerics.blocked(setting, kind), numerics.BLOCKED)
-
-
-@pytest.mark.parametrize("name", numerics.SPLIT)
+@on_a_gpu("ft", "coco_lm", "scl", "mlm", "cmlm-simclr", "taco")
 def test_micro_batches(name: str, setting: Setting, measured: Measured) -> None:
-    measured(numerics.micro_batches(setting, name), numerics.MICRO_BATCHES)
+    """A batch of 8 in micro-batches of 3, which cut contrast groups, against the whole batch."""
+    whole, split = (losses_of(setting, trained()[name], steps=5, micro_batch=size)[0] for size in (0, 3))
+    measured({"worst": max(differences(whole, split))}, {"worst": 1e-4})
 
 
-@pytest.mark.parametrize("precision", numerics.DROPOUT)
-def test_dropout(precision: str, setting: Setting, measured: Measured) -> None:
-    measured({"difference": numerics.dropout(setting, precision)}, {"difference": numerics.DROPOUT[precision]})
-
-
-@pytest.mark.parametrize("precision", numerics.HALF)
-@pytest.mark.parametrize("name", numerics.COMPARED)
+@pytest.mark.parametrize("precision", HALF)
+@on_a_gpu(*COMPARED)
 def test_half_precision(name: str, precision: str, setting: Setting, measured: Measured) -> None:
-    measured(numerics.half(setting, name, precision), numerics.HALF[precision])
+    needs(setting, precision)
+    single, low = (losses_of(setting, trained()[name], precision=each)[0] for each in ("fp32", precision))
+    by_update = [abs(a["loss"] - b["loss"]) / max(abs(a["loss"]), 0.1) for a, b in zip(single, low, strict=True)]
+    values = {"first": by_update[0], "mean": float(np.mean(by_update)), "worst": float(np.max(by_update))}
+    measured(values, HALF[precision])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", numerics.COMPARED)
+@on_a_gpu(*COMPARED)
 def test_repeated(name: str, precision: str, setting: Setting, measured: Measured) -> None:
-    measured(numerics.repeated(setting, name, precision), numerics.REPEATED)
+    """The same stage twice gives the same bits, with dropout: CONTRIBUTING.md, law 1."""
+    needs(setting, precision)
+    config = SHAPES[setting.repeated]
+    made = [
+        losses_of(setting, trained()[name], config=config, steps=5, precision=precision, dropout=0.1) for _ in (0, 1)
+    ]
+    weights = {weights_digest(objective.encoder.parts()) for _, objective in made}
+    values = {"losses": max(differences(*(run for run, _ in made))), "weights": float(len(weights) - 1)}
+    measured(values, {"losses": 0.0, "weights": 0.0})
 
 
-def test_process_group_of_one(setting: Setting, measured: Measured) -> None:
-    measured(numerics.group_of_one(setting), numerics.GROUP)
+@pytest.mark.parametrize("precision", DROPOUT)
+def test_dropout(precision: str, setting: Setting, measured: Measured) -> None:
+    """How far hidden states with gradient are from those without: one seed draws one mask, since split contrast groups run a pass
+    of each kind."""
+    needs(setting, precision)
+    what, states = trained()["cmlm-simclr"], []
+    objective = built(what, setting.config, 0.1).to(setting.device)
+    batch = Batch.of(inputs_of(what, setting.config).train.tokens, setting.device)
+    for mode in (torch.no_grad, torch.enable_grad):
+        seed_dropout(SEED, setting.device)
+        with mode(), autocast(setting.device, precision):
+            states.append(objective.encoder(batch).detach().float())
+    without, with_gradient = states
+    apart = float((without - with_gradient).abs().max() / without.abs().max())
+    measured({"difference": apart}, {"difference": DROPOUT[precision]})
 
 
 def test_every_objective_and_family_is_compared() -> None:
-    assert {what.spec.name for what in trained().values()} == {
-        name for name, definition in DEFINITIONS.items() if not definition.fitted
-    }
+    named = {what.spec.name for what in trained().values()}
+    assert named == {name for name, definition in DEFINITIONS.items() if not definition.fitted}
     packed = {kind for kind, family in FAMILIES.items() if family.packed}
-    assert set(numerics.KINDS) == (packed - {"camembert", "xlm-roberta"}) | {"mpnet"}
+    assert set(KINDS) == (packed - {"camembert", "xlm-roberta"}) | {"mpnet"}
 
 
-def test_a_loss_that_is_nan_or_another_term() -> None:
-    assert too_large({"worst": math.nan}, {"worst": 1.0})
-    assert numerics.differences([{"loss": 1.0}], [{"loss": 1.0, "rtd": 0.0}]) == [math.inf]
-    assert numerics.differences([{"loss": 1.0}], []) == [math.inf]
+# -------------------------------------------------------------------------------------------- packed and padded
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_block(kind: str, setting: Setting, measured: Measured) -> None:
+    """Hidden states, relative to their largest entry, and gradient of a block, relative to its norm, against the library's own model on the padded batch."""
+    folder = setting.folder / kind
+    _save(kind, setting.config, folder)
+    ours = load_encoder(folder, f"made-{kind}", seed=SEED).to(setting.device).train()
+    plain: Any = AutoModelForMaskedLM.from_pretrained(str(folder), attn_implementation="eager", dtype=torch.float32)
+    plain = plain.to(setting.device).train()
+    for module in plain.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    ours.set_dropout(0.0)
+    limit = min(FEW_SHOT.longest, setting.config["max_position_embeddings"] - 2)
+    tokens = random_tokens(BATCH, setting.config["vocab_size"], FEW_SHOT.mean, limit)
+    block = Batch.of(tokens, setting.device, block=True)
+    hidden = ours(block)[block.packing.real_tokens]
+    batch = {name: tensor.to(setting.device) for name, tensor in padded(tokens, plain.config.pad_token_id).items()}
+    expected = plain.base_model(**batch)[0][batch["attention_mask"].bool()]
+    weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(SEED)).to(setting.device)
+    gradients = []
+    for states, model in ((hidden, ours.base), (expected, plain.base_model)):
+        (states * weights).sum().backward()
+        gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+    one, other = gradients
+    assert one.keys() == other.keys(), "gradients of other parameters"
+    error = float((hidden - expected).detach().abs().max() / expected.detach().abs().max())
+    apart = torch.stack([(one[n] - other[n]).square().sum() for n in other]).sum()
+    whole = torch.stack([gradient.square().sum() for gradient in other.values()]).sum()
+    apart_by = float((apart / whole).sqrt())
+    measured({"states": error, "gradient": apart_by}, {"states": 1e-4, "gradient": 1e-4})
+
+
+def _save(kind: str, config: Mapping[str, Any], folder: Path) -> None:
+    """A folder with a random encoder of a model type, in the shape of a configuration of BERT's and without dropout."""
+    family = FAMILIES[kind]
+    fields = {name: config[name] for name in _NUMBERS}
+    fields = {family.names.get(name, name): value for name, value in fields.items()} | dict.fromkeys(_DROPOUTS, 0.0)
+    fields |= {"pad_token_id": 1, "type_vocab_size": 1} if family.after_padding else {"pad_token_id": 0}
+    fields |= _OWN.get(kind, {})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **fields))
+        with torch.no_grad():
+            for parameter in model.parameters():  # biases too: constructors leave them at 0
+                parameter.add_(0.05 * torch.randn_like(parameter))
+    model.save_pretrained(str(folder))
+
+
+_NUMBERS = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    *("max_position_embeddings", "initializer_range"),
+)
+_OWN = {"modernbert": {"local_attention": 8, "global_attn_every_n_layers": 2}}
+"""So that one layer of two attends to near tokens only."""
+_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
+
+
+# ------------------------------------------------------------------------------------------------ a group of one
+
+
+def test_process_group_of_one(setting: Setting, measured: Measured) -> None:
+    """One rank, on NCCL where there is a GPU: collectives on both kinds of tensors, and gradients through
+    DistributedDataParallel as `ForwardBackward` sets it up, against plain ones, relative to their norm."""
+    backend = "cpu:gloo,cuda:nccl" if setting.cuda else "gloo"
+    if sys.platform == "linux":  # the host's name need not resolve
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    with tempfile.TemporaryDirectory(dir=setting.folder) as folder:
+        store = FileStore(str(Path(folder) / "store"), 1)
+        distributed.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timedelta(seconds=60))
+        try:
+            assert ProcessGroup.current() == ProcessGroup(0, 1)
+            for device in {CPU, setting.device}:
+                _collectives(device)
+            found = {name: _apart(setting, name) for name in ("ft", "mlm", "coco_lm")}
+        finally:
+            distributed.destroy_process_group()
+    measured(found, dict.fromkeys(found, 1e-4))
+
+
+def _collectives(device: torch.device) -> None:
+    """Those that `ProcessGroup` makes. Raises AssertionError for a wrong result."""
+    rows = torch.arange(6.0, device=device).view(3, 2)
+    summed, gathered = rows.clone(), [torch.empty_like(rows)]
+    distributed.all_reduce(summed)
+    distributed.all_gather(gathered, rows)
+    objects: list[Any] = [None]
+    distributed.all_gather_object(objects, {"loss": 0.5})
+    assert torch.equal(summed, rows), f"all_reduce on {device}"
+    assert torch.equal(gathered[0], rows), f"all_gather on {device}"
+    assert objects == [{"loss": 0.5}], f"all_gather_object on a group with {device}"
+
+
+def _apart(setting: Setting, name: str) -> float:
+    """Distance between the gradients with and without DistributedDataParallel, relative to their norm."""
+    what, gradients = trained()[name], []
+
+    def wrapped(objective: TrainingObjective) -> Any:
+        return DistributedDataParallel(objective, find_unused_parameters=True, forward_sync_buffers=False)
+
+    wraps: tuple[Callable[[TrainingObjective], Any], ...] = (lambda objective: objective, wrapped)
+    for wrap in wraps:
+        objective = built(what, setting.config).to(setting.device)
+        model, inputs = wrap(objective), inputs_of(what, setting.config)
+        rows = np.arange(BATCH)
+        labels = None if inputs.labels is None else inputs.labels[rows]
+        views = objective.prepare(inputs.train.take(rows), labels, lambda p, *m: stream(SEED, p, 1, *m))
+        seed_dropout(seed_of(SEED, "dropout", 1), setting.device)
+        terms = model(views.on(setting.device))
+        objective.loss(terms).backward()
+        gradients.append({n: p.grad for n, p in objective.named_parameters() if p.grad is not None})
+    plain, through = gradients
+    zeros = {n: torch.zeros_like(gradient) for n, gradient in (plain | through).items()}
+    one, other = ({**zeros, **given} for given in gradients)
+    apart = torch.stack([(one[n] - other[n]).square().sum() for n in zeros]).sum()
+    whole = torch.stack([gradient.square().sum() for gradient in one.values()]).sum()
+    return float((apart / whole).sqrt())

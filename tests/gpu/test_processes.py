@@ -6,7 +6,6 @@ On a CPU the same code runs with no GPU per run, and the two faults are raised i
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import os
@@ -17,21 +16,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from gpu.models import BATCH, SEED, SHAPES, Setting, built, inputs_of, trained, vocabulary_of
-from gpu.numerics import LR, differences
+from family_encoders import encoder_folder, sentences, write_task
+from gpu.models import BATCH, SEED, Setting, built, inputs_of, trained, vocabulary_of
+from gpu.test_numbers import LR, differences
 
 from harness.specs import Data, Encoder, Optim, Record, RowSet, Selection, Stage
 from harness.storage import Storage
 from harness.training.forward_backward import Placement
-from harness.training.loop import Scoring, train
+from harness.training.loop import train
+from harness.training.result import Scoring
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SAME = 1e-4
 """Tolerance of the losses in a worker group of one against those of this process: the same code on the same device."""
-WORDS = tuple(f"w{number}" for number in range(40))
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 Measured = Callable[..., None]
@@ -42,10 +41,12 @@ Measured = Callable[..., None]
 
 def test_two_runs_at_a_time(setting: Setting, measured: Measured) -> None:
     """`harness bench` with two runs at a time on one GPU: all are recorded, on that GPU, and two overlap in time."""
-    folder = setting.folder / "bench"
-    _write_bench(folder, SHAPES[setting.shape])
+    folder, rows = setting.folder / "bench", sentences(400)
+    folder.mkdir()
+    write_task(folder, rows)
+    encoder = encoder_folder(folder, "bert", [text for text, _ in rows])
     seeds, share = range(1, 7), 0.5 if setting.cuda else 0.0
-    line = "-m harness bench --table few_shot --preset quick --tasks words.yaml --data data --encoder encoder --methods ft "
+    line = f"-m harness bench --table few_shot --preset quick --tasks reviews.yaml --encoder {encoder} --methods ft "
     line += f"--sizes 20 --subsets 0 --seeds {','.join(map(str, seeds))} --slots 2 --gpus-per-run {share:g} "
     line += f"--set fine_tune.steps=300 --store sqlite:///{folder}/harness.db --yes --format json"
     path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -76,42 +77,6 @@ def assert_device(setting: Setting, *records: Record) -> None:
     """On a GPU: they were trained on it."""
     if setting.cuda:
         assert {record.provenance.get("device") for record in records} == {torch.cuda.get_device_name(setting.device)}
-
-
-def _write_bench(folder: Path, config: dict[str, Any]) -> None:
-    """A task with random texts that their label tells, and an encoder folder with a tokenizer for them."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
-
-    (folder / "data" / "words").mkdir(parents=True)
-    task = "name: words\ncolumns: [text]\nclasses: [negative, positive]\nmetrics: [accuracy]\n"
-    (folder / "words.yaml").write_text(task, encoding="utf-8")
-    random = np.random.default_rng(SEED)
-    for split, count in (("train", 800), ("validation", 200)):
-        with (folder / "data" / "words" / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(("text", "label"))
-            for row in range(count):
-                words = random.choice(WORDS, random.integers(6, 40))
-                label = ("negative", "positive")[row % 2]
-                writer.writerow((f"{split}{row} {' '.join(words)} {label}", label))
-    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-    ids = {token: number for number, token in enumerate((*special, *WORDS, "negative", "positive"))}
-    made = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special, strict=True))
-    PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(str(folder / "encoder"))
-    fields = {**config, "vocab_size": len(ids)}
-    kind = fields.pop("model_type")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **fields))
-    model.save_pretrained(str(folder / "encoder"))
 
 
 # ------------------------------------------------------------------------------------------------ a pool of workers
