@@ -233,7 +233,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _form(tensor: Tensor) -> Any:
-    return (tensor.shape, tensor.dtype) if tensor.is_meta else tensor.tolist()
+    require(tensor.is_meta or not tensor.dim(), "forward() computes with a tensor on the host")
+    return (tensor.shape, tensor.dtype) if tensor.is_meta else tensor.item()
 
 
 def a_gpu_may_repeat_its_operators(make: Make) -> None:
