@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.tokens import Examples, Tokens, Vocabulary
 from harness.errors import UserError, first_line
@@ -245,21 +246,25 @@ def a_gpu_may_repeat_its_operators(make: Make) -> None:
     turned = np.arange(len(subject.examples))[::-1]
     labels = None if subject.labels is None else subject.labels[turned].copy()
     other = replace(subject, examples=subject.examples.take(turned), labels=labels)
-    module, meta = subject.module, torch.device("meta")
-    first = subject.views().batch(block=True)
-    batches = (each for step in range(1, 99) if (each := other.views(2, step).batch(block=True)).form == first.form)
+    module, meta = subject.module.to("meta"), torch.device("meta")
     what = "a GPU cannot repeat its operators; let forward() read its batch alone, or set captured = False in its definition"
-    found: list[list[str]] = []
-    module.to(meta)
-    for batch in (first.to(meta), next(batches).to(meta)):
+
+    def operators(batch: Batch) -> list[str]:
+        given = batch.to(meta)
         module.zero_grad(set_to_none=True)
-        with _Operators() as operators:
+        noted = _Operators()
+        with noted:
             try:
-                module.loss(module(batch)).backward()  # type: ignore[no-untyped-call]
+                module.loss(module(given)).backward()  # type: ignore[no-untyped-call]
             except RuntimeError as error:  # a value, or a shape that depends on one, is asked for
                 require(False, f"{what} ({first_line(error)})")
-        found.append(operators.found)
-    require(found[0] == found[1], what)
+        return noted.found
+
+    first = subject.views().batch(block=True)
+    found = operators(first)
+    # Prepared after it was run, as the next batch is.
+    second = next(each for step in range(1, 99) if (each := other.views(2, step).batch(block=True)).form == first.form)
+    require(found == operators(second), what)
 
 
 def its_flops_are_counted(make: Make) -> None:
