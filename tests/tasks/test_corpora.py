@@ -88,7 +88,7 @@ class TestIdentity:
             *("part-*", "part-*.txt"),
         ]
 
-    @settings(max_examples=50)
+    @settings(max_examples=20, deadline=None)
     @given(texts=st.lists(st.text(min_size=1).map(str.strip).filter(bool), min_size=1, max_size=5), data=st.data())
     def test_other_texts_or_another_order_are_another_corpus(
         self, texts: list[str], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -263,11 +263,11 @@ class TestHub:
         assert missing.startswith("NotAtHand corpus hub:me/prose: data set me/prose is not in the hub cache")
         assert hub.asked == []
         said = f"me/prose@{COMMIT[:7]} {digest} {len(TEXTS)} {len(TEXTS)}"
-        assert opened(tmp_path, name, name, HF_ENDPOINT=hub.address) == [said, said]
+        assert opened(tmp_path, name, HF_ENDPOINT=hub.address) == [said]
         assert len(hub.got()) == 5
         before = len(hub.asked)
-        assert opened(tmp_path, name, download=False, HF_ENDPOINT=hub.address) == [said]
-        assert opened(tmp_path, name, HF_HUB_OFFLINE="1") == [said]
+        assert opened(tmp_path, name, HF_ENDPOINT=hub.address) == [said]
+        assert opened(tmp_path, name, download=False, HF_HUB_OFFLINE="1") == [said]
         assert len(hub.asked) == before
         next((tmp_path / "home").rglob("train-3.parquet")).unlink()
         (lacking,) = opened(tmp_path, name, download=False, HF_HUB_OFFLINE="1")
@@ -311,7 +311,6 @@ class TestHub:
         answer = hub.answer
         hub.answer = lambda path, sent: (400, {}, b"") if path.endswith("train-1.parquet") else answer(path, sent)  # type: ignore[method-assign]
         assert opened(tmp_path, "hub:me/prose", HF_ENDPOINT=hub.address)[0].startswith("NotAtHand")
-        assert opened(tmp_path, "hub:me/prose", download=False, HF_HUB_OFFLINE="1")[0].startswith("NotAtHand")
         hub.answer = answer  # type: ignore[method-assign]
         assert opened(tmp_path, "hub:me/prose", HF_ENDPOINT=hub.address)[0].split()[2] == "3"
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hub import elsewhere, stand_in
 from ruamel.yaml import YAML
 from tasks.task_files import write_coded, write_file
 
@@ -347,21 +346,3 @@ def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:
             infer(data, label="stars", **{flag: str(tmp_path / named)})
     with pytest.raises(UserError, match="--tasks: there is no file"):
         infer(tmp_path / "none.csv")
-
-
-SAID = """
-from harness.tasks.sources import open_source
-from harness.tasks.inferred import Description, infer_task
-from harness.tasks.sources import ALL_ROWS
-file, _ = infer_task('hub:me/moods', Description(), lambda name: f'--{name}')
-task = file.task()
-print(task.name, task.columns, task.classes, len(open_source(None).load(task, ALL_ROWS)))
-"""
-
-
-def test_a_data_set_of_the_hub(tmp_path: Path) -> None:
-    with stand_in(tmp_path / "hub") as hub:
-        rows = [{"text": row["review"], "label": row["stars"]} for row in reviews(["x", "y"] * 9)]
-        write_file(hub.folder("me/moods") / "train.parquet", rows)
-        said = elsewhere(SAID, tmp_path, HF_ENDPOINT=hub.address)
-    assert said.split("\n")[0] == "moods ('text',) ('x', 'y') 18"

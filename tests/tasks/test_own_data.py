@@ -23,12 +23,14 @@ FEW = PROTOCOLS["cmlm_few_shot"]
 HEAD = "name: mine\ncolumns: [text]\nclasses: ['no', 'yes']\nmetrics: [accuracy]\n"
 SAID = """
 from harness.errors import UserError
+from harness.tasks.inferred import Description, infer_task
 from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.sources import open_source
 from harness.tasks.task import load_user_task
 for path in {paths!r}:
     try:
-        task, source = load_user_task(path), open_source(None)
+        inferred = path.startswith('hub:') and infer_task(path, Description(text=('text',)), str)[0].task()
+        task, source = inferred or load_user_task(path), open_source(None)
         sets = PROTOCOLS['cmlm_few_shot'].evaluation_sets(task, source)
         rows = source.load(task, task.train)
         print(rows.digest, sets.dev.digest, sets.tests['test'].digest, source.describe(task), sets.origin, sep='|')
@@ -216,9 +218,10 @@ def hub(tmp_path: Path) -> Iterator[StandIn]:
         yield made
 
 
-def said(home: Path, hub: StandIn | None, *tasks: list[str], **variables: str) -> list[str]:
-    """What a fresh process with a hub cache below `home` says of each task, given as lines of its file."""
-    paths = [str(task_file(home / "named" / str(number), *more)) for number, more in enumerate(tasks)]
+def said(home: Path, hub: StandIn | None, *tasks: list[str] | str, **variables: str) -> list[str]:
+    """What a fresh process with a hub cache below `home` says of each task, given as lines of its file or as a data set of the hub."""
+    named = enumerate(tasks)
+    paths = [m if isinstance(m, str) else str(task_file(home / "named" / str(number), *m)) for number, m in named]
     variables |= {"HF_ENDPOINT": hub.address} if hub else {}
     return elsewhere(SAID.format(paths=paths), home, **variables).splitlines()
 
@@ -296,7 +299,9 @@ def test_other_formats_are_read_as_well_and_one_split_is_cut_as_one_file_is(hub:
     tasks = [[f"data: hub:me/{name}"] for name in ("csv", "json", "names", "one")]
     found = said(tmp_path, hub, *tasks)
     assert [each.rpartition("|hub:me/")[0] for each in found] == same
-    assert said(tmp_path, None, *tasks, HF_HUB_OFFLINE="1") == found
+    *again, inferred = said(tmp_path, None, *tasks, "hub:me/csv", HF_HUB_OFFLINE="1")
+    assert again == found
+    assert inferred.partition("|")[0] == found[0].partition("|")[0]
 
 
 def test_what_is_wrong_on_the_hub_is_one_sentence(hub: StandIn, tmp_path: Path) -> None:
@@ -316,6 +321,5 @@ def test_what_is_wrong_on_the_hub_is_one_sentence(hub: StandIn, tmp_path: Path) 
     }
     for found, words in zip(said(tmp_path, hub, *([case] for case in cases)), cases.values(), strict=True):
         assert words in found
-    for variables in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
-        (text,) = said(tmp_path, None, ["data: hub:me/other"], **variables)
-        assert text.startswith("NotAtHand task mine: data set me/other is not in the hub cache and cannot be fetched (")
+    (text,) = said(tmp_path, None, ["data: hub:me/other"], HF_ENDPOINT="http://127.0.0.1:9")
+    assert text.startswith("NotAtHand task mine: data set me/other is not in the hub cache and cannot be fetched (")
