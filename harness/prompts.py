@@ -56,10 +56,6 @@ class Prompt:
     first_length: int = 0
     bounds: tuple[float, ...] = field(default=(), metadata={"neutral": ()})
 
-    def __post_init__(self) -> None:
-        if self.demonstrations != bool(self.draws):
-            raise ValueError(f"a prompt with demonstrations={self.demonstrations} has draws={self.draws}")
-
     @property
     def pieces(self) -> tuple[Piece, ...]:
         """Raises UserError for a template with an unknown field."""

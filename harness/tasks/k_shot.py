@@ -100,10 +100,10 @@ class KShotProtocol(OwnProtocol):
 
     def _drawn(self, task: Task, rows: Rows, size: int, subset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Indices of the training rows and of the dev rows of a subset. Raises UserError where a class has too few."""
-        if size < 1 or subset < 0:
+        if size < 1:
             raise UserError(
                 f"task {task.name}: protocol {self.name} takes as many examples of each class for training as for dev, and no full "
-                f"training set; give --sizes from 1 on, such as {self.PAPER_SIZE}, and subsets from 0 on."
+                f"training set; give --sizes from 1 on, such as {self.PAPER_SIZE}."
             )
         codes, names, counts = self._groups(task, rows)
         rarest = int(np.argmin(counts))

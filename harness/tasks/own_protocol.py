@@ -106,11 +106,8 @@ class OwnProtocol(Protocol):
         return pool.take(held_out).sorted().named(f"{task.name}/dev")
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        if size < 0 or subset < 0 or (self.num_subsets and subset >= self.num_subsets):
-            raise UserError(
-                f"task {task.name}: size {size}, subset {subset}: both are counted from 0 up"
-                + (f", and there are {self.num_subsets} subsets." if self.num_subsets else ".")
-            )
+        if self.num_subsets and subset >= self.num_subsets:
+            raise UserError(f"task {task.name}: subset {subset}: there are {self.num_subsets} subsets, from 0 on.")
         parts, name = self._parts(task, source), f"{task.name}/{f'n{size}' if size else 'full'}/subset{subset}"
         rows = parts.pool
         if parts.dev is None:

@@ -72,8 +72,6 @@ class PaperProtocol(Protocol):
         return EvaluationSets(sets.pop("dev"), sets, comparable, note, "; ".join(origin))
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        if size < 0 or subset < 0:
-            raise UserError(f"task {task.name}: size {size}, subset {subset}: both are counted from 0 up.")
         rows = source.load(task, task.train)
         if size == 0:
             return rows

@@ -194,8 +194,6 @@ class Rows:
         self._labelled: Ids | None = None
         if labels is not None and labels.shape != (len(self),):
             raise ValueError(f"{name}: {len(self)} rows with labels of shape {labels.shape}")
-        if labels is not None and labels.dtype.type not in _DIGESTED:
-            raise ValueError(f"{name}: labels are int64, float32, float64 or bytes, not {labels.dtype}")
 
     def __len__(self) -> int:
         return len(self._index)

@@ -59,6 +59,8 @@ def test_sets_share_no_text_and_are_the_same_from_any_files(protocol: Protocol, 
         assert not training & dev
         assert not (training | dev) & test
         digests.add(sets[0].digest)
+        if by_text:  # a task that is not the user's is tested on its whole development set
+            assert sets[2].digest == one.load(SST2, "validation").digest
     assert len(digests) == 3
 
 

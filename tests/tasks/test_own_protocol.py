@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tasks.task_files import write_file
 
@@ -188,14 +187,3 @@ def test_sizes_are_a_learning_curve_up_to_all_rows(tmp_path: Path) -> None:
     for count, sizes in ((40, (10, 0)), (400, (20, 100, 0)), (4000, (200, 1000, 0))):
         write_file(tmp_path / "a.csv", [{"text": f"Text {i}.", "label": "abc"[i % 3]} for i in range(count)])
         assert ONCE.sizes(*opened(tmp_path, "a.csv")) == sizes
-
-
-def test_a_task_with_evaluation_sets_is_tested_on_them(packaged: dict[str, Path]) -> None:
-    """A task that is not the user's: its labelled development set is the test set, dev comes from its training set."""
-    from harness.tasks.task import TASKS
-
-    source = open_source(None)
-    train, dev, test = cut(ONCE, TASKS["movies"], source)
-    assert test.digest == source.load(TASKS["movies"], "validation").digest
-    assert not np.isin(dev.ids, source.load(TASKS["movies"], "validation").ids).any()
-    assert not forms(train) & forms(dev)
