@@ -122,18 +122,16 @@ def open_corpus(
         )
     stamps = [_stamp(path) for path in paths]
     reader = partial(_of_files, paths, column or COLUMN, stamps)
-    known = _measured(reader, digest_of([column, *stamps]), memo, text, stamps[0][0])
-    return Corpus(label, *known, reader, memo)
+    return Corpus(label, *_measured(reader, digest_of([column, *stamps]), memo, text), reader, memo)
 
 
 def _measured(
-    reader: Callable[[], Iterable[str]], identity: str, memo: Path | None, name: str, first: str = ""
+    reader: Callable[[], Iterable[str]], identity: str, memo: Path | None, name: str
 ) -> tuple[str, int, float]:
-    """As `_measure`, from the memo where it knows the `identity`. `first`: the path of the first file, for whoever reads the memo."""
+    """As `_measure`, from the memo where it knows the `identity`."""
 
     def entry() -> dict[str, Any]:
-        values = zip(("digest", "rows", "mean_chars"), _measure(reader(), name), strict=True)
-        return dict(values) | {"first": first or name}
+        return dict(zip(("digest", "rows", "mean_chars"), _measure(reader(), name), strict=True))
 
     measured = remembered(memo, "corpora", identity, entry, _MEMO_ENTRIES) if memo else entry()
     return measured["digest"], measured["rows"], measured["mean_chars"]

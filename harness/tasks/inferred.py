@@ -104,7 +104,7 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[TaskF
     classes = () if spans or described.kind == "regression" else tuple(tables[0].names)
     if not spans and not classes:
         classes = _classes(name, _counts(tables, described.skip_bad_rows), described.kind, label, option)
-    title = _title(_stem(name))
+    title = "".join(c for c in _stem(name) if c.isprintable())[:60] or "data"
     found = {
         "name": task_name(name),
         "title": title if title != task_name(name) else None,
@@ -160,10 +160,6 @@ def task_name(text: str) -> str:
     """The name of the task of a file of labelled rows, or of a data set of the hub."""
     name = re.sub(r"[^a-z0-9_]+", "-", _stem(text).lower()).strip("-_") or "data"
     return f"own-{name}" if name in TASKS else name[:100]
-
-
-def _title(title: str) -> str:
-    return "".join(c for c in title if c.isprintable())[:60] or "data"
 
 
 # ------------------------------------------------------------------------------------------------------------ columns

@@ -148,7 +148,7 @@ class TestMemo:
         for damage in ("", "{", "[]", '{"version": 1}', '{"version": 0, "corpora": 3}'):
             memo.write_text(damage)
             assert open_corpus(path, memo=memo).rows == first.rows
-            assert str(path) in memo.read_text()
+            assert '"digest"' in memo.read_text()
 
     def test_without_it_nothing_is_written_and_a_change_is_noticed(self, tmp_path: Path) -> None:
         path = lines(tmp_path / "prose.txt", ["a", "b"])
