@@ -1,4 +1,4 @@
-"""Files of rows for the tests of `harness.tasks`."""
+"""Files of rows for the tests of `harness.tasks`, and what protocols make of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from harness.tasks.overlap import normalised
+from harness.tasks.protocol import Protocol
+from harness.tasks.rows import Rows
+from harness.tasks.sources import TextSource
+from harness.tasks.task import Task
 
 
 def write_file(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
@@ -47,3 +53,15 @@ def single(count: int, classes: int = 2, start: int = 0) -> list[dict[str, Any]]
 def pairs(count: int, first: str, second: str, classes: int = 2) -> list[dict[str, Any]]:
     """Rows of a pair task; every third first sentence is repeated."""
     return [{first: f"First {i // 3}.", second: f"Second {i}.", "label": i % classes} for i in range(count)]
+
+
+def forms(rows: Rows) -> set[tuple[str, ...]]:
+    """The rows by their normalised texts."""
+    return {tuple(map(normalised, texts)) for texts in rows.texts}
+
+
+def cut(protocol: Protocol, task: Task, source: TextSource, size: int = 0, subset: int = 0) -> tuple[Rows, Rows, Rows]:
+    """(train, dev, test), as a run reads them."""
+    tests = protocol.evaluation_sets(task, source).tests
+    train, dev = protocol.training_set(task, source, size, subset), protocol.dev_set(task, source, size, subset)
+    return train, dev, next(iter(tests.values()))

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tasks.task_files import write_file
+from tasks.task_files import cut, forms, write_file
 
 from harness.errors import UserError
-from harness.tasks.overlap import normalised
 from harness.tasks.protocol import Protocol
 from harness.tasks.protocols import PROTOCOLS
-from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import TASKS
 
@@ -34,24 +32,13 @@ def source(folder: Path, order: int) -> TextSource:
     return open_source(folder)
 
 
-def forms(rows: Rows) -> set[str]:
-    return {normalised(text) for (text,) in rows.texts}
-
-
-def cut(protocol: Protocol, of: TextSource, size: int, subset: int) -> list[Rows]:
-    """Training, dev and test."""
-    sets = protocol.evaluation_sets(SST2, of)
-    found = protocol.training_set(SST2, of, size, subset), protocol.dev_set(SST2, of, size, subset)
-    return [*found, *sets.tests.values()]
-
-
 @every_protocol
 def test_sets_share_no_text_and_are_the_same_from_any_files(protocol: Protocol, tmp_path: Path) -> None:
     one, other = (source(tmp_path / str(order), order) for order in (0, 1))
     digests = set()
     for size, subset in ((8, 0), (20, 1), (20, 3)):
-        sets = cut(protocol, one, size, subset)
-        assert [each.digest for each in sets] == [each.digest for each in cut(protocol, other, size, subset)]
+        sets = cut(protocol, SST2, one, size, subset)
+        assert [each.digest for each in sets] == [each.digest for each in cut(protocol, SST2, other, size, subset)]
         assert [each.texts for each in sets] == [each.sorted().texts for each in sets]
         by_text = protocol.name.startswith(("own", "k_shot"))
         training, dev, test = (forms(each) if by_text else set(each.texts) for each in sets)
@@ -68,7 +55,7 @@ def test_sets_share_no_text_and_are_the_same_from_any_files(protocol: Protocol, 
 def test_further_texts_hold_the_training_set_and_none_of_dev_and_test(protocol: Protocol, tmp_path: Path) -> None:
     """As many texts as training examples are the examples themselves: the same digest, so the same stage."""
     one, other = (source(tmp_path / str(order), order) for order in (0, 1))
-    labelled, *held_out = cut(protocol, one, 20, 1)
+    labelled, *held_out = cut(protocol, SST2, one, 20, 1)
     count, most = len(labelled), len(protocol.text_pool(SST2, one, 20, 1))
     sets = [protocol.texts(SST2, one, 20, 1, number) for number in (count, count + 20, most)]
     assert sets[0].digest == labelled.unlabelled().digest

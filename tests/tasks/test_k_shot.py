@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tasks.task_files import pairs, write_file
+from tasks.task_files import cut, forms, pairs, write_file
 
 from harness.errors import UserError
-from harness.tasks.overlap import normalised
 from harness.tasks.protocols import PROTOCOLS
-from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
-from harness.tasks.task import TASKS, Task, load_user_task
+from harness.tasks.task import TASKS, load_user_task
 
 K_SHOT = PROTOCOLS["k_shot"]
 SST2, MNLI, STSB = (TASKS[name] for name in ("sst2", "mnli", "stsb"))
@@ -38,27 +36,19 @@ def sst2(place: Path, order: int, train: int = 200) -> TextSource:
     return open_source(place)
 
 
-def cut(task: Task, source: TextSource, size: int, subset: int) -> tuple[Rows, Rows]:
-    return K_SHOT.training_set(task, source, size, subset), K_SHOT.dev_set(task, source, size, subset)
-
-
-def forms(rows: Rows) -> set[tuple[str, ...]]:
-    return {tuple(map(normalised, texts)) for texts in rows.texts}
-
-
 def test_k_of_each_class_in_both_and_no_text_in_two_sets(tmp_path: Path) -> None:
     source = sst2(tmp_path, 1)
     test, known = K_SHOT.evaluation_sets(SST2, source).tests["test"], source.load(SST2, "train")
     assert len(test) == 40
     for size, subset in product((1, 8, 16), (0, 3, 7)):
-        train, dev = cut(SST2, source, size, subset)
+        train, dev, _ = cut(K_SHOT, SST2, source, size, subset)
         for rows in (train, dev):
             assert np.bincount(rows.gold).tolist() == [size, size]
             assert len(forms(rows)) == 2 * size
         assert not forms(train) & forms(dev)
         assert not (forms(train) | forms(dev)) & forms(test)
         assert set(zip(train.texts, train.gold, strict=True)) <= set(zip(known.texts, known.gold, strict=True))
-        smaller = cut(SST2, source, max(1, size // 2), subset)[0]
+        smaller = cut(K_SHOT, SST2, source, max(1, size // 2), subset)[0]
         assert set(smaller.texts) <= set(train.texts), "a larger K holds the training rows of a smaller one"
 
 
@@ -67,7 +57,7 @@ def test_mnli_has_three_classes_and_two_test_sets(tmp_path: Path) -> None:
         rows = [{**row, "hypothesis": f"{split} {row['hypothesis']}"} for row in pairs(count, *MNLI.columns, classes=3)]
         write_file(tmp_path / f"mnli/{split}.parquet", rows)
     source = open_source(tmp_path)
-    train, dev = cut(MNLI, source, 16, 0)
+    train, dev, _ = cut(K_SHOT, MNLI, source, 16, 0)
     assert [np.bincount(rows.gold).tolist() for rows in (train, dev)] == [[16] * 3] * 2
     assert {name: len(rows) for name, rows in K_SHOT.evaluation_sets(MNLI, source).tests.items()} == {
         "matched": 30,
@@ -85,27 +75,27 @@ def test_a_regression_has_as_many_scores_below_the_middle_as_from_it_on(tmp_path
         ]
         write_file(tmp_path / f"stsb/{split}.parquet", rows)
     source = open_source(tmp_path)
-    for rows in cut(STSB, source, 16, 1):
+    for rows in cut(K_SHOT, STSB, source, 16, 1)[:2]:
         assert np.bincount(rows.gold >= 2.5).tolist() == [16, 16]
     assert K_SHOT.num_rows(STSB, 16) == 32
     with pytest.raises(UserError, match=r"scores below 2\.5 has 80 labelled texts .* give sizes up to 40"):
-        cut(STSB, source, 41, 0)
+        cut(K_SHOT, STSB, source, 41, 0)
 
 
 def test_sizes_that_cannot_be_say_so(tmp_path: Path) -> None:
     source = sst2(tmp_path, 1, train=40)
     for wrong in (0, -1):
         with pytest.raises(UserError, match="no full training set; give --sizes from 1 on"):
-            cut(SST2, source, wrong, 0)
+            cut(K_SHOT, SST2, source, wrong, 0)
     with pytest.raises(
         UserError, match=r"negative has \d+ labelled texts beside test, and 16 training and as many dev"
     ):
-        cut(SST2, source, 16, 0)
+        cut(K_SHOT, SST2, source, 16, 0)
     (size,) = K_SHOT.sizes(SST2, source)
     assert 1 <= size < 16
-    cut(SST2, source, size, 0)
+    cut(K_SHOT, SST2, source, size, 0)
     with pytest.raises(UserError, match=f"give sizes up to {size}"):
-        cut(SST2, source, size + 1, 0)
+        cut(K_SHOT, SST2, source, size + 1, 0)
     assert K_SHOT.sizes(SST2, sst2(tmp_path / "more", 1)) == (16,)
 
 
@@ -122,7 +112,7 @@ def test_a_users_rows_have_a_test_set_of_their_own_first(tmp_path: Path) -> None
     path.write_text("name: mine\ndata: a.csv\ncolumns: [text]\nclasses: [a, b, c]\nmetrics: [accuracy]\n")
     task, source = load_user_task(path), open_source(None)
     sets = K_SHOT.evaluation_sets(task, source)
-    train, dev = cut(task, source, 10, 0)
+    train, dev, _ = cut(K_SHOT, task, source, 10, 0)
     assert (len(train), len(dev), len(sets.tests["test"])) == (30, 30, 50)
     assert not forms(train) & forms(dev)
     assert not (forms(train) | forms(dev)) & forms(sets.tests["test"])
@@ -137,7 +127,7 @@ def test_a_users_rows_have_a_test_set_of_their_own_first(tmp_path: Path) -> None
 )
 def test_the_official_files_give_16_of_each(task: str, tests: list[int], glue: TextSource) -> None:
     assert K_SHOT.sizes(TASKS[task], glue) == (16,)
-    train, dev = cut(TASKS[task], glue, 16, 0)
+    train, dev, _ = cut(K_SHOT, TASKS[task], glue, 16, 0)
     assert (len(train), len(dev)) == (32, 32)
     assert [len(rows) for rows in K_SHOT.evaluation_sets(TASKS[task], glue).tests.values()] == tests
 
@@ -146,5 +136,5 @@ def test_texts_that_differ_by_an_emoji_are_two(tmp_path: Path) -> None:
     rows = [{"sentence": f"night {i // 2} {chr(0x1F600 + i % 2)}", "label": i % 2} for i in range(40)]
     write_file(tmp_path / "sst2/train.jsonl", rows)
     write_file(tmp_path / "sst2/validation.jsonl", [{**row, "sentence": f"{row['sentence']}!\u2665"} for row in rows])
-    train, dev = cut(SST2, open_source(tmp_path), 10, 0)
+    train, dev, _ = cut(K_SHOT, SST2, open_source(tmp_path), 10, 0)
     assert {*train.texts, *dev.texts} == {(row["sentence"],) for row in rows}

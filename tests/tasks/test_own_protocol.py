@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tasks.task_files import write_file
+from tasks.task_files import cut, forms, write_file
 
 from harness.errors import UserError
 from harness.tasks.overlap import normalised
-from harness.tasks.protocol import Protocol
 from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
@@ -37,20 +36,6 @@ def opened(folder: Path, data: str, *more: str, name: str = "mine") -> tuple[Tas
     head = f"name: {name}\ndata: {data}\ncolumns: [text]\nclasses: [a, b, c]\nmetrics: [accuracy]\n"
     path.write_text(head + "\n".join(more) + "\n", encoding="utf-8")
     return load_user_task(path), open_source(None)
-
-
-def forms(some: Rows) -> set[str]:
-    return {normalised(text) for (text,) in some.texts}
-
-
-def cut(protocol: Protocol, task: Task, source: TextSource, size: int = 0, subset: int = 0) -> tuple[Rows, Rows, Rows]:
-    """(train, dev, test)."""
-    sets = protocol.evaluation_sets(task, source)
-    return (
-        protocol.training_set(task, source, size, subset),
-        protocol.dev_set(task, source, size, subset),
-        sets.tests["test"],
-    )
 
 
 @pytest.mark.parametrize("name", OWN)
