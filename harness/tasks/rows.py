@@ -183,10 +183,7 @@ class Rows:
         index: Index | None = None,
     ) -> None:
         """`index`: the rows of a buffer that these are, int32 [n]; None for all of it."""
-        try:
-            self._buffer = texts if isinstance(texts, TextBuffer) else TextBuffer.of(texts)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+        self._buffer = texts if isinstance(texts, TextBuffer) else TextBuffer.of(texts)
         self._index = np.arange(len(self._buffer), dtype=np.int32) if index is None else index
         self.labels, self.name = labels, name
         self.skipped = 0
