@@ -103,13 +103,13 @@ def _distinct(base: Ids) -> Ids:
 
 class TextBuffer:
     """Rows of `columns` texts each, row after row, as UTF-8: text j is `raw[ends[j]:ends[j + 1]]` and has `lengths[j]` characters; and the
-    hashes of the rows, each computed once."""
+    hashes of all rows, computed once for each way to hash."""
 
     def __init__(self, columns: int, raw: bytes, sizes: NDArray[Any], lengths: NDArray[Any]) -> None:
         self.columns, self._raw = columns, raw
         self._ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         self.lengths = lengths.reshape(-1, max(1, columns))
-        self._hashes: dict[tuple[Pieces, bool], tuple[Ids, NDArray[np.bool_]]] = {}
+        self._hashes: dict[tuple[Pieces, bool], Ids] = {}
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[str]], columns: int = 0) -> TextBuffer:
@@ -151,20 +151,17 @@ class TextBuffer:
 
     def hashes(self, rows: Index, pieces: Pieces, each_text: bool) -> Ids:
         """See `Rows.hashes`."""
-        shape = (self.columns,) if each_text else ()
-        empty = np.zeros((len(self), *shape), dtype=np.uint64), np.zeros(len(self), dtype=np.bool_)
-        found, known = self._hashes.setdefault((pieces, each_text), empty)
-        missing = np.zeros(len(self), dtype=np.bool_)
-        missing[rows] = True
-        new = np.flatnonzero(missing & ~known).astype(np.int32)
-        blocks = map(pieces, self.blocks(new)) if each_text else self.contents(new, pieces)
-        found[new], known[new] = _hash_blocks(blocks).reshape(-1, *shape), True
-        return found[rows]
+        if (pieces, each_text) not in self._hashes:
+            every = np.arange(len(self), dtype=np.int32)
+            blocks = map(pieces, self.blocks(every)) if each_text else self.contents(every, pieces)
+            shape = (-1, self.columns) if each_text else (-1,)
+            self._hashes[pieces, each_text] = _hash_blocks(blocks).reshape(shape)
+        return self._hashes[pieces, each_text][rows]
 
     def only(self, rows: Index) -> TextBuffer:
         raw = b"".join(chain.from_iterable(self.blocks(rows)))
         other = TextBuffer(self.columns, raw, self.sizes[rows].ravel(), self.lengths[rows])
-        other._hashes = {name: (found[rows], known[rows]) for name, (found, known) in self._hashes.items()}
+        other._hashes = {name: found[rows] for name, found in self._hashes.items()}
         return other
 
 
@@ -214,8 +211,8 @@ class Rows:
         return self.labels
 
     def hashes(self, pieces: Pieces, each_text: bool = False) -> Ids:
-        """Hash of each row, uint64 [n], by the `pieces` of its texts; with `each_text`, of each of its texts, [n, columns]. It is computed once,
-        whichever row sets ask for it."""
+        """Hash of each row, uint64 [n], by the `pieces` of its texts; with `each_text`, of each of its texts, [n, columns]. It is computed once
+        for all rows that the texts were read with."""
         return self._buffer.hashes(self._index, pieces, each_text)
 
     @property
