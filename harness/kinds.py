@@ -395,10 +395,7 @@ class Spans(Kind):
 
     def decoded(self, arrays: Arrays) -> Array:
         """The text of each answer, '' for none."""
-        answered = self.margins(arrays) <= 0
-        return np.array(
-            [text if said else "" for text, said in zip(self.texts(arrays), answered, strict=True)], dtype=object
-        )
+        return np.where(self.margins(arrays) <= 0, np.array(self.texts(arrays), dtype=object), "")
 
     def confidence(self, arrays: Arrays) -> Array:
         """The probability of what is predicted among the best answers and, where there may be none, none; [n]."""

@@ -53,18 +53,15 @@ class PaperProtocol(Protocol):
     ) -> EvaluationSets:
         """`splits`: the source split of dev and of each test; `notes`: why they are not the published sets."""
         sets = {role: rows.sorted().named(f"{task.name}/{role}") for role, rows in {"dev": dev, **tests}.items()}
-        short = []
+        short, origin = [], []
         for split in dict.fromkeys([*splits.values(), *([task.train] if self.full else [])]):
-            official, rows = task.official_rows(split), len(source.load(task, split))
-            if official not in (None, rows):
-                short.append(f"{split} has {rows:,} of {official:,} rows")
-        origin = []
-        for split in dict.fromkeys(splits.values()):
+            official, total = task.official_rows(split), len(source.load(task, split))
+            if official not in (None, total):
+                short.append(f"{split} has {total:,} of {official:,} rows")
             counts = {role: len(rows) for role, rows in sets.items() if splits[role] == split}
-            total = len(source.load(task, split))
             if list(counts.values()) == [total]:
                 origin.append(f"{next(iter(counts))} all {total:,} rows of {split}")
-            else:
+            elif counts:
                 named = " and ".join(f"{role} {count:,}" for role, count in counts.items())
                 origin.append(f"{named} of the {total:,} rows of {split}")
         note = "; ".join([*notes, *short])

@@ -71,7 +71,6 @@ class TextSource:
         self._folder, self._read_before = folder, dict(read_before or {})
         self._rows: dict[tuple[Task, str], Rows] = {}
         self._skipped: dict[Task, int] = {}
-        self._hub: dict[str, HubData] = {}
         self._made: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -128,7 +127,7 @@ class TextSource:
             name = "" if task.data and place.stem == task.name else f", {task.name}"  # several may have a train.csv
             return f"{'folder' if folder else 'file'} {place.name}{name}{rows}"
         if data:
-            return f"{HUB}{self._hub[data].name}" if data in self._hub else data
+            return f"{HUB}{self._made['hub', data].name}" if ("hub", data) in self._made else data
         return f"package {described(HOMES[task.name])}" if task.packaged else f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
 
     def _data(self, task: Task) -> Path | str:
@@ -150,10 +149,8 @@ class TextSource:
         return split in (task.train, task.dev) and split not in dict(task.files) and self._splits(task) == [task.train]
 
     def _opened(self, task: Task) -> HubData:
-        if task.data not in self._hub:
-            otherwise = "name a file under data in its YAML"
-            self._hub[task.data] = open_hub_data(task.data, f"task {task.name}", otherwise, download=True)
-        return self._hub[task.data]
+        where, otherwise = f"task {task.name}", "name a file under data in its YAML"
+        return self.once(("hub", task.data), lambda: open_hub_data(task.data, where, otherwise, download=True))
 
     def _read(self, task: Task, split: str, name: str) -> Rows:
         if not self._data(task):
