@@ -57,15 +57,22 @@ class NotFetched(NotAtHand):
 
 _FLAG = re.compile(r"('harness [^']*')|--([a-z][a-z-]+)")
 """A flag where it is no part of a whole command."""
+_ARGUMENTS = {"with": "with_file"}
+"""Arguments of the Python API that do not have the name of their flag."""
 
 
 @contextmanager
 def naming_arguments() -> Iterator[None]:
     """Errors name an argument of the Python API where the command's name its flag: accept_difference for --accept-difference."""
+
+    def named(found: re.Match[str]) -> str:
+        name = (found[2] or "").replace("-", "_")
+        return found[1] or _ARGUMENTS.get(name, name)
+
     try:
         yield
     except UserError as error:
-        error.args = (_FLAG.sub(lambda found: found[1] or found[2].replace("-", "_"), str(error)),)
+        error.args = (_FLAG.sub(named, str(error)),)
         raise
 
 

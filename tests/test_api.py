@@ -101,10 +101,7 @@ def test_a_request_is_read_back_from_its_json_and_from_its_command() -> None:
     assert read_words(shlex.split(command(request))[1:]) == request
     # whoever set a value, the requests are equal
     assert parse_override("fine_tune.lr=2e-4") == Override("fine_tune.lr", 0.0002, "best.yaml, key set,", True)
-
-
-def test_a_request_of_an_older_store_is_read() -> None:
-    """As commit b36b579 wrote it."""
+    # as commit b36b579 wrote it
     kept = {"table": "few_shot", "folder": str(Path.cwd()), "preset": "quick", "methods": ["ft"], "tasks": ["movies"]}
     kept |= {"sizes": [20], "subsets": [0], "seeds": [31], "set": ["fine_tune.steps=20", "optim.lr=2e-4"]}
     found = from_json(kept)
@@ -112,42 +109,47 @@ def test_a_request_of_an_older_store_is_read() -> None:
     assert to_json(found) == kept
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"preset": "quik"}, "preset of table few_shot: unknown preset 'quik'. Did you mean 'quick'?"),
-        ({"set": {("cmlm", "alpha"): -1}}, "set cmlm.alpha=-1: should be greater"),
-        ({"data": "nowhere"}, "nowhere: there is no such folder; data takes 'hub'"),
-        ({"data": 3}, "data: should be a valid string, not 3."),
-        ({"seeds": "31\n42"}, "seeds: '31\\n42' has several lines; write names between commas"),
-        ({"gpus_per_run": float("nan")}, "gpus_per_run: should be a finite number, not nan."),
-    ],
-)
-def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError) as caught:
-        harness.plan("few_shot", **{"tasks": "movies", **arguments})
-    assert said in str(caught.value)
-    assert "--" not in str(caught.value)
+def plan(**arguments: Any) -> Any:
+    return harness.plan("few_shot", **{"tasks": "movies", **arguments})
+
+
+def tune(method: str, **arguments: Any) -> Any:
+    return harness.tune(method, tasks="movies", **arguments)
 
 
 @pytest.mark.parametrize(
-    ("method", "arguments", "said"),
+    ("call", "said"),
     [
-        ("mlm", {}, "tune mlm: no packaged space varies this method; write one and name it with space."),
-        ("cmlm", {"trials": 0}, "trials: should be greater than or equal to 1, not 0."),
-        ("cmlm", {"mode": "gird"}, "mode: unknown mode 'gird'. Did you mean 'grid'?"),
-        ("cmlm", {"set": {"cmlm.alpha": 0.2}}, "set cmlm.alpha=0.2: the search of cmlm varies cmlm.alpha itself"),
-        ("cmlm", {"num_workers": 9999}, "num_workers 9999: "),
-        ("cmlm", {"store": "harness.db"}, "store 'harness.db' is not a store's URL"),
+        (harness.plan, "table: name a table, such as"),
+        (partial(plan, preset="quik"), "preset of table few_shot: unknown preset 'quik'. Did you mean 'quick'?"),
+        (partial(plan, set={("cmlm", "alpha"): -1}), "set cmlm.alpha=-1: should be greater"),
+        (partial(plan, data="nowhere"), "nowhere: there is no such folder; data takes 'hub'"),
+        (partial(plan, data=3), "data: should be a valid string, not 3."),
+        (partial(plan, seeds="31\n42"), "seeds: '31\\n42' has several lines; write names between commas"),
+        (partial(plan, gpus_per_run=float("nan")), "gpus_per_run: should be a finite number, not nan."),
+        (partial(tune, "mlm"), "tune mlm: no packaged space varies this method; write one and name it with space."),
+        (partial(tune, "cmlm", trials=0), "trials: should be greater than or equal to 1, not 0."),
+        (partial(tune, "cmlm", mode="gird"), "mode: unknown mode 'gird'. Did you mean 'grid'?"),
+        (partial(tune, "cmlm", set={"cmlm.alpha": 0.2}), "set cmlm.alpha=0.2: the search of cmlm varies cmlm.alpha"),
+        (partial(tune, "cmlm", num_workers=9999), "num_workers 9999: "),
+        (partial(tune, "cmlm", store="harness.db"), "store 'harness.db' is not a store's URL"),
+        (harness.results, "table: the store holds no bench yet; name a table"),
+        (partial(harness.report, "few_shot", view="rank"), "view: unknown view 'rank'. Did you mean 'ranks'?"),
+        (partial(harness.compare, "few_shot", region="x"), "region: should be a valid number"),
+        (partial(harness.export, best=True), "best: the store"),
+        (partial(harness.export, "abc"), "There is no store"),
+        (partial(harness.predict, "nowhere/", ["a"]), "name one that 'harness export' wrote"),
+        (partial(harness.predict, "nowhere", "a"), "texts: should be a list of texts; give one text as [text]."),
+        (lambda: plan(methods="ft,cmlm").seal(against="TAPT"), "against: unknown row"),
     ],
 )
 @pytest.mark.usefixtures("packaged")
-def test_a_wrong_argument_of_a_search_is_named(method: str, arguments: dict[str, Any], said: str) -> None:
+def test_a_wrong_argument_is_named_and_no_flag(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(UserError) as caught:
-        harness.tune(method, **{"tasks": "movies", **arguments})
+        call()
     assert said in str(caught.value)
-    assert "--" not in str(caught.value)
-    assert not list(Path.cwd().iterdir())
+    assert "--" not in re.sub("'harness [^']*'", "", str(caught.value))
+    assert not [path for path in Path.cwd().iterdir() if path.name != ".harness"]
 
 
 @pytest.mark.usefixtures("packaged")
@@ -169,18 +171,9 @@ def test_arguments_are_listed() -> None:
     given = {"table": "few_shot", "tasks": "movies", "sizes": 20, "set": {}, "keep": "best"}
     assert given.keys() <= signature(harness.plan).parameters.keys() == signature(harness.results).parameters.keys()
     assert {"space", "trials", "tasks", "set"} <= signature(harness.tune_plan).parameters.keys()
-    assert "methods" not in signature(harness.tune).parameters
-
-
-def test_what_is_missing_is_named() -> None:
-    with pytest.raises(UserError, match="table: name a table"):
-        harness.plan()
-    with pytest.raises(UserError, match="holds no bench yet"):
-        harness.results()
-    with pytest.raises(TypeError, match="unexpected keyword argument 'methodz'"):
-        harness.plan("few_shot", methodz="ft")
-    with pytest.raises(TypeError, match="unexpected keyword argument 'methods'"):
-        harness.tune("cmlm", methods="ft")
+    for call, unknown in ((partial(harness.plan, "few_shot"), "methodz"), (partial(harness.tune, "cmlm"), "methods")):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{unknown}'"):
+            call(**{unknown: "ft"})
 
 
 @pytest.mark.usefixtures("packaged")
@@ -195,41 +188,20 @@ def test_numbers_of_numpy_and_paths_are_the_same_request() -> None:
     assert (request.data, request.encoder, request.gpus_per_run) == ("data", None, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: harness.export(best=True), "best: the store"),
-        (lambda: harness.export("abc"), "There is no store"),
-        (lambda: harness.predict("nowhere/", ["a"]), "name one that 'harness export' wrote"),
-        (lambda: harness.plan("few_shot", **MOVIES).seal(against="TAPT"), "against: unknown row"),
-    ],
-)
-@pytest.mark.usefixtures("packaged")
-def test_an_error_in_python_names_no_flag(call: Callable[[], Any], said: str) -> None:
-    with pytest.raises(UserError) as caught:
-        call()
-    assert said in str(caught.value)
-    assert "--" not in re.sub("'harness [^']*'", "", str(caught.value))
-
-
 def test_the_package_is_light_until_it_is_used() -> None:
+    """And a function may have the name of a package."""
     code = (
-        "import sys, harness; print({'numpy', 'pandas', 'pydantic', 'ray', 'torch'} & set(sys.modules), dir(harness))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("set() ")
-    assert all(name in done.stdout for name in harness.__all__)
-
-
-def test_a_function_may_have_the_name_of_a_package() -> None:
-    code = (
-        "import harness.planning.table; import harness\n"
-        "for function in (lambda: harness.bench, lambda: harness.plan, lambda: harness.results):\n"
-        "    try: function()('nowhere')\n"
+        "import sys, harness; print({'numpy', 'pandas', 'pydantic', 'ray', 'torch'} & set(sys.modules), dir(harness))\n"
+        "import harness.planning.table\n"
+        "for function in (harness.bench, harness.plan, harness.results):\n"
+        "    try: function('nowhere')\n"
         "    except Exception as error: print(type(error).__name__, error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert [line[:39] for line in done.stdout.splitlines()] == ["UserError table: unknown table 'nowhere'"[:39]] * 3
+    first, *errors = done.stdout.splitlines()
+    assert first.startswith("set() ")
+    assert all(name in first for name in harness.__all__)
+    assert [line[:39] for line in errors] == ["UserError table: unknown table 'nowhere'"[:39]] * 3
 
 
 # -------------------------------------------------------------------------------------------------------- the examples

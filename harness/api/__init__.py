@@ -1,6 +1,4 @@
-"""The Python API, for notebooks and scripts: `import harness`, then `harness.plan`, `harness.bench`, `harness.tune`, `harness.tune_plan`,
-`harness.results`, `harness.report`, `harness.compare`, `harness.record`, `harness.studies`, `harness.study`, for trained models `harness.runs`,
-`harness.misclassified`, `harness.export`, `harness.predict`, `harness.embeddings`, and between stores `harness.publish`, `harness.merge`.
+"""The Python API, for notebooks and scripts, as `import harness` gives it; docs/python.md lists the functions.
 
 Arguments are those of the command line: `harness bench --table few_shot --methods ft --set fine_tune.lr=1e-5` is
 `harness.bench("few_shot", methods="ft", set={"fine_tune.lr": 1e-5})`, and trains the same stages. What is wrong in an
@@ -33,7 +31,7 @@ from harness.commands.train import Show, unshown
 from harness.commands.trained import Embeddings, embeddings_of
 from harness.commands.views import VIEWS, WITH_TEXTS, caption_of, differences_of, grid_of
 from harness.errors import UserError, unknown
-from harness.planning.request import Request
+from harness.planning.request import Request, read
 from harness.scores import RESULT_DTYPES as RESULT_DTYPES
 from harness.scores import results_of
 from harness.search.points import Watch
@@ -146,8 +144,6 @@ def compare(request: Request, *, against: str = "", region: float = 1.0, items: 
        row against  num_subsets  num_seeds
     0  SCL      FT            2          1
     """
-    if not isinstance(items, bool):
-        raise UserError(f"items: should be true or false, not {items!r}.")
     prepared = _recorded(request, texts=items)
     return differences_of(prepared, grid_of(prepared), against, share("region", region), items)
 
@@ -187,7 +183,7 @@ def _with_times(rows: list[dict[str, Any]], column: str) -> pd.DataFrame:
     import pandas as pd
 
     frame = pd.DataFrame(rows)
-    return frame.assign(**{column: pd.to_datetime(frame[column], unit="s", utc=True)}) if len(frame) else frame
+    return frame.assign(**{column: pd.to_datetime(frame[column], unit="s", utc=True)}) if rows else frame
 
 
 @undisturbed("optuna")
@@ -250,7 +246,7 @@ def export(
     out: Name = "model",
     *,
     best: bool = False,
-    task: str | None = None,
+    tasks: str | None = None,
     store: str | None = None,
     storage: str | None = None,
     accept_difference: bool = False,
@@ -259,15 +255,15 @@ def export(
 ) -> Exported:
     """Write a recorded stage as a folder that plain transformers loads, with a model card; see docs/models.md.
 
-    `key`: or its beginning; with `best` the run of the last bench with the best dev score (`task`: where it has several). Weights that
+    `key`: or its beginning; with `best` the run of the last bench with the best dev score (`tasks`: the one that is meant, where it has several). Weights that
     are not stored are trained again and compared with the record. `license`: what the card states, as the hub calls it ('apache-2.0'). `onnx`: also
     as model.onnx, of a classifier.
     """
     if bool(key) == best:
         raise UserError("export: name a key, or give best=True for the best run of the last bench.")
-    said = list[str]()
+    said: list[str] = []
     if best:
-        key, said = best_key(Request(store=store, tasks=None if task is None else (task,)))
+        key, said = best_key(read(Request, {"store": store, "tasks": tasks}))
     done = write(
         recorded(store, key),
         Path(fspath(out)),

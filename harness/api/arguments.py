@@ -28,17 +28,17 @@ T = TypeVar("T")
 
 
 def _taken_by(
-    make: Callable[..., Any], leading: str, names: Iterable[str], *libraries: str
+    make: Callable[..., Any], leading: Parameter, names: Iterable[str], *libraries: str
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Makes a function of the API from one of a request: in its place it takes what `make` reads the request from, `leading` first."""
-    set_name, *others = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in ("set", *names)]
-    annotated = [each.replace(annotation=Request.__annotations__.get(each.name, Any)) for each in others]
-    first = Parameter(leading, Parameter.POSITIONAL_OR_KEYWORD, annotation=Name)
-    shared = [first.replace(default="") if leading == "table" else first, set_name.replace(annotation=Set), *annotated]
+    annotations = {**Request.__annotations__, "set": Set}
+    named = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotations.get(name, Any)) for name in names
+    ]
 
     def decorated(function: Callable[..., T]) -> Callable[..., T]:
         own = [*signature(function).parameters.values()][1:]
-        shape = signature(function).replace(parameters=sorted([*own, *shared], key=lambda each: each.kind))
+        shape = signature(function).replace(parameters=sorted([*own, leading, *named], key=lambda each: each.kind))
 
         @wraps(function)
         def called(*args: Any, **given: Any) -> T:
@@ -89,14 +89,12 @@ def _tune_request(method: str, set: Set | None = None, **arguments: Any) -> Tune
     return read(TuneRequest, {"method": method, "base": request_from(set=set, **arguments), **own})
 
 
-of_table = _taken_by(_table_request, "table", ("with_file", *PLAIN))
-of_recorded = _taken_by(_recalled_request, "table", ("with_file", *PLAIN))
-of_search = _taken_by(
-    _tune_request,
-    "method",
-    (*OWN_SEARCH, *(name for name in PLAIN if name not in ("preset", "reference", "methods", "keep"))),
-    "optuna",
-)
+_TABLE = Parameter("table", Parameter.POSITIONAL_OR_KEYWORD, default="", annotation=Name)
+_METHOD = Parameter("method", Parameter.POSITIONAL_OR_KEYWORD, annotation=Name)
+_SHARED = (name for name in PLAIN if name not in ("preset", "reference", "methods", "keep"))
+of_table = _taken_by(_table_request, _TABLE, ("set", "with_file", *PLAIN))
+of_recorded = _taken_by(_recalled_request, _TABLE, ("set", "with_file", *PLAIN))
+of_search = _taken_by(_tune_request, _METHOD, ("set", *OWN_SEARCH, *_SHARED), "optuna")
 
 
 def share(name: str, value: Any) -> float:
