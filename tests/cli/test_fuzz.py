@@ -86,7 +86,7 @@ def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("cases", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", [8, pytest.param(200, marks=pytest.mark.slow)])
 def test_no_traceback_and_no_hang(
     kind: str, cases: int, valid: tuple[Path, list[str]], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import json
 import math
 import random
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,18 +39,16 @@ def slots(tree: Any) -> Iterator[tuple[Any, Any]]:
         yield from slots(value)
 
 
-def scaled(rng: random.Random, value: Any) -> Any:
-    """Another number, word or truth value, similar to `value`."""
+def like(value: Any) -> list[Any]:
+    """Other numbers, words or truth values, similar to `value`."""
     if isinstance(value, bool) or value is None:
-        return rng.choice([not value, str(value), 1])
+        return [not value, str(value), 1]
     if isinstance(value, (int, float)):
-        return rng.choice([-value, value + 1, value * 10**6, value / 3, float(value), str(value), [value]])
+        return [-value, value + 1, value * 10**6, value / 3, float(value), str(value), [value]]
     if isinstance(value, str):
-        at = rng.randrange(len(value) + 1)
-        return rng.choice(
-            [value[:at], value[:at] + rng.choice("xé.+:/, \n") + value[at:], value.upper(), value * 2, [value]]
-        )
-    return [value]
+        half = len(value) // 2
+        return [value[:half], *(value[:half] + each + value[half:] for each in "xé.+:/, \n"), value.upper(), value * 2]
+    return [[value]]
 
 
 def mutate(rng: random.Random, tree: Any) -> None:
@@ -59,51 +56,31 @@ def mutate(rng: random.Random, tree: Any) -> None:
     places = list(slots(tree))
     if not places:
         return
-    node, key = rng.choice(places)
-    act = rng.randrange(8)
-    if act <= 1:
-        node[key] = rng.choice(NASTY)
-    elif act == 2:
-        node[key] = scaled(rng, node[key])
-    elif act == 3:
+    (node, key), (other, place), act = rng.choice(places), rng.choice(places), rng.randrange(8)
+    if act == 0:
         del node[key]
-    elif act == 4 and isinstance(node, dict):
-        new = rng.choice([scaled(rng, str(key)), rng.choice(NASTY)])
-        node[new if isinstance(new, (str, int, float)) else str(new)] = node.pop(key)
-    elif act == 5:
-        other, place = rng.choice(places)
-        node[key] = json.loads(
-            json.dumps(other.get(place) if isinstance(other, dict) else (other[place:] or [0])[0], default=str)
-        )
-    elif act == 6 and isinstance(node, list):
-        node.extend(node[:] * rng.choice([1, 1, 30]))
-    elif isinstance(node[key], dict):
-        node[key][rng.choice(["", "a", "name", "steps", 1, -1, 2.5, True])] = rng.choice(NASTY)
+    elif act == 1 and isinstance(node, dict):
+        node[rng.choice([*like(str(key)), "", 1, -1, 2.5, True])] = node.pop(key)
+    elif act == 2:
+        node[key] = copy.deepcopy(other[place])
+    elif act == 3 and isinstance(node, list):
+        node.extend(node * rng.choice([1, 30]))
+    elif act == 4 and isinstance(node[key], dict):
+        node[key][rng.choice(["", "a", "name", "steps", 1, True])] = rng.choice(NASTY)
     else:
-        node[key] = rng.choice(NASTY)
+        node[key] = rng.choice(NASTY if act < 7 else like(node[key]))
 
 
-INSERTED = [
-    *(bytes([code]) for code in b"\0\xff\n\t#"), b": ", b"- ", b"[", b"}", b'"', b",", b"\xef\xbb\xbf", b"&a ", b"*a",
-]  # fmt: skip
+INSERTED = (*(bytes([code]) for code in b'\0\xff\n\t#[}",'), b": ", b"- ", b"\xef\xbb\xbf", b"&a ", b"*a")
 
 
 def noise(rng: random.Random, raw: bytes) -> bytes:
-    """Flip, insert, delete or repeat some bytes."""
+    """Flip, insert, delete or repeat some bytes, or cut the rest off."""
     for _ in range(rng.choice([1, 1, 2, 8])):
         at = rng.randrange(len(raw) + 1)
         end = min(len(raw), at + rng.choice([1, 1, 4, 40]))
-        act = rng.randrange(5)
-        if act == 0:
-            raw = raw[:at] + bytes([rng.randrange(256)]) + raw[end:]
-        elif act == 1:
-            raw = raw[:at] + rng.choice(INSERTED) + raw[at:]
-        elif act == 2:
-            raw = raw[:at] + raw[end:]
-        elif act == 3:
-            raw = raw[:at] + raw[at:end] * rng.choice([2, 50]) + raw[end:]
-        else:
-            raw = raw[:at]
+        new = rng.choice([bytes([rng.randrange(256)]), rng.choice(INSERTED) + raw[at:end], b"", raw[at:end] * 50])
+        raw = raw[:at] + new + raw[end:] * (rng.random() < 0.8)
     return raw
 
 
@@ -115,43 +92,14 @@ def emitted(value: Any) -> str:
         return "{" + ", ".join(f"{emitted(key)}: {emitted(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(emitted, value)) + "]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
-    with unlimited_digits():
-        return json.dumps(value)
-
-
-def block(tree: dict[Any, Any]) -> bytes:
-    """A YAML file with a line for each key."""
-    text = "\n".join(f"{emitted(key)}: {emitted(value)}" for key, value in tree.items())
-    return text.encode("utf-8", "surrogatepass")
-
-
-@contextlib.contextmanager
-def unlimited_digits() -> Iterator[None]:
-    before = sys.get_int_max_str_digits()
-    sys.set_int_max_str_digits(0)
-    try:
-        yield
-    finally:
-        sys.set_int_max_str_digits(before)
+    return json.dumps(value, default=str).replace("NaN", ".nan").replace("Infinity", ".inf")
 
 
 def changed(rng: random.Random, tree: Any, *, plain: bool = False) -> bytes:
     """A mutated tree as a file: as YAML with a line for each key, with `plain` as JSON."""
-    tree = json.loads(json.dumps(tree)) if plain else copied(tree)
-    if rng.random() < 0.9:
-        for _ in range(rng.choice([1, 1, 2, 3])):
-            mutate(rng, tree)
-    if plain:
-        with unlimited_digits():
-            raw = json.dumps(tree, default=str).encode("utf-8", "surrogatepass")
-    else:
-        raw = block(tree)
+    tree = copy.deepcopy(tree)
+    for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
+        mutate(rng, tree)
+    lines = [json.dumps(tree, default=str)] if plain else [f"{emitted(k)}: {emitted(v)}" for k, v in tree.items()]
+    raw = "\n".join(lines).encode("utf-8", "surrogatepass")
     return noise(rng, raw) if rng.random() < 0.2 else raw
-
-
-def copied(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: copied(value) for key, value in tree.items()}
-    return [copied(value) for value in tree] if isinstance(tree, list) else tree
