@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,14 @@ def escaped(text: str, lines: bool = False) -> str:
 
 def _as_json(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode().replace("\\x", "\\u00")
+
+
+def wrapped(line: str, width: int | None, indent: int = 2) -> list[str]:
+    """A line in parts of at most `width` columns, broken between words; all but the first part are indented."""
+    if width is None or len(line) <= width:
+        return [line]
+    start = " " * max(len(line) - len(line.lstrip()), min(indent, width // 2))
+    return textwrap.wrap(line, width, subsequent_indent=start, break_long_words=False, break_on_hyphens=False)
 
 
 def shortened(reason: str) -> str:

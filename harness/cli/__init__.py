@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from traceback import walk_tb
 
-from harness.cli.parser import COMMANDS, build_parser
+from harness.cli.parser import build_parser
 from harness.cli.terminal import BROKEN_PIPE, OutputError, Received, interruptible, printable, standard_streams
-from harness.errors import KEPT, UserError, unknown
+from harness.errors import KEPT, UserError
 from harness.paths import PYTHON
 
 EXIT_INCOMPLETE, EXIT_USER = 1, 2
-FIRST_COMMANDS = """harness trains and compares contrastive objectives for language encoders. Try first:
-
-  harness doctor                       check Python, torch, Ray, packages and data
-  harness plan --table few_shot        show what a table would run, and what it costs; trains nothing
-  harness bench --table few_shot       train the runs and print the table (minutes, with the preset 'quick')
-
-All commands: harness --help"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. 0: complete, and all of it written to standard output; 1: the table is incomplete, or
     memory is full; 2: a mistake of the user's, or the machine failed; 141: the reader of standard output left; 128 and the signal's number: interrupted."""
-    if "_ARGCOMPLETE" in os.environ:  # a shell completes a line
-        from harness.cli.completion import complete
-
-        complete(build_parser())
     with standard_streams() as is_open, interruptible() as received:
         try:
             try:
@@ -40,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             finally:
                 sys.stdout.flush()
         except OutputError as error:
-            if error.left:
+            if error.errno == errno.EPIPE:  # its reader closed the pipe, as 'head' does
                 return BROKEN_PIPE
             print(f"harness: standard output cannot be written ({error.strerror}); {KEPT}.", file=sys.stderr)
             return EXIT_INCOMPLETE
@@ -64,12 +53,7 @@ def _run(arguments: list[str]) -> int:
         except UnicodeEncodeError:
             raw = text.encode(errors="backslashreplace").decode().replace("\\udc", "\\x")
             raise UserError(f"the argument '{raw}' is not UTF-8 text; type it as UTF-8, or rename the file.") from None
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-        raise unknown("command", arguments[0], COMMANDS)
-    if arguments in ([], ["--completion"]):
-        print(FIRST_COMMANDS if not arguments else import_module("harness.cli.completion").SCRIPT)
-        return 0
-    args = build_parser().parse_args(arguments)
+    args = build_parser().parse_args(arguments or ["--help"])
     for name in (*(getattr(args, "methods", None) or ()), getattr(args, "method", "")):
         if PYTHON in name:
             from harness.methods import read_methods

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,35 +12,26 @@ from rich.filesize import decimal
 from tabulate import tabulate
 
 from harness.cli.request import preset_line, read
-from harness.cli.terminal import duration, print_lines, print_table
+from harness.cli.terminal import duration, print_lines, print_view, say
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, lacking, prepare
 from harness.commands.views import detections_of, seal
 from harness.encoders.flops import parameters, weights_bytes
 from harness.errors import UserError
 from harness.views.differences import REGION
-from harness.views.notes import (
-    overlap_sentences,
-    own_data,
-    own_tasks,
-    start_sentences,
-    truncation_sentences,
-    unreached_sentences,
-    weight_sentences,
-)
+from harness.views.notes import own_tasks, plan_notes
 from harness.views.seal import ALONE, seal_lines
 from harness.wording import counted, listed, sizes_text, some_of
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
     from harness.planning.runs import Plan
-    from harness.specs import Run
 
 
 def bench(args: argparse.Namespace) -> int:
     """Show the plan, train what is missing, print the table. 1 when a cell stays incomplete."""
     # A plan does without what trains and prints.
-    from harness.cli.progress import confirm, show, warn
+    from harness.cli.progress import confirm, show
     from harness.cli.report import check_printed, print_grid
     from harness.commands.bench import bench as run_bench
 
@@ -49,15 +39,15 @@ def bench(args: argparse.Namespace) -> int:
     request = read(args)
 
     def agree(prepared: Prepared) -> None:
-        print_lines(describe(prepared))
+        say(*describe(prepared))
         confirm(args.yes, prepared.hours, "--tasks, --sizes, --subsets, --seeds or --methods")
 
-    prepared, trackers = run_bench(request, show, warn, agree)
+    prepared, trackers = run_bench(request, show, say, agree)
     status = print_grid(prepared, args)
     if prepared.stopped:
         left = len(prepared.plan.pending(prepared.statuses, request.retry))
-        print_lines([f"Ended because {prepared.stopped}: {counted(left, 'stage')} left; the same command goes on."])
-    print_lines(trackers.finish())
+        say(f"Ended because {prepared.stopped}: {counted(left, 'stage')} left; the same command goes on.")
+    say(*trackers.finish())
     return status
 
 
@@ -69,36 +59,31 @@ def plan(args: argparse.Namespace) -> int:
     if args.seal:
         wanted, region = (None if each is None else each / 100 for each in (args.detect, args.region))
         sealed = seal(prepared, args.against or "", REGION if region is None else region, args.items, wanted)
-    print_lines(describe(prepared), sys.stdout)
-    print("\n".join(["", *_rows(prepared)]))
+    print_lines([*describe(prepared), ""])
+    print(_rows(prepared))
     if args.detect is not None:
         print()
-        print_table(str(detections_of(prepared, args.detect / 100, duration).written("text")), sys.stdout)
+        print_view(detections_of(prepared, args.detect / 100, duration))
     if sealed:
-        print()
-        print_lines([*seal_lines(sealed), ALONE], sys.stdout)
+        print_lines(["", *seal_lines(sealed), ALONE])
     return 0
 
 
-def _rows(prepared: Prepared) -> list[str]:
+def _rows(prepared: Prepared) -> str:
     """A line for each printed row: its methods and settings, its runs, their stages, and how many of these are to be trained. A stage
     of several rows is counted as to be trained in the first of them, so that the column adds up to the plan's number."""
     resolved, left = prepared.resolved, {item.stage.key for item in prepared.items}
-    titles = resolved.titles
-    runs: dict[str, list[Run]] = {title: [] for title in resolved.printed_rows}
-    for run in prepared.plan.runs:
-        runs[titles[run.row]].append(run)
     lines = []
-    for title, (row, *more) in resolved.printed_rows.items():
-        stages = {stage.key for run in runs[title] for stage in run.stage.chain}
-        method = f"{row.pre_train} (pre-trained) > {row.method}" if row.pre_train else row.method
-        configurations = [row, *more]
-        run_here = [row for row in configurations if any(resolved.takes(row, task) for task in resolved.tasks)]
+    for title, rows in resolved.printed_rows.items():
+        runs = [run for run in prepared.plan.runs if resolved.titles[run.row] == title]
+        stages = {stage.key for run in runs for stage in run.stage.chain}
+        method = f"{rows[0].pre_train} (pre-trained) > {rows[0].method}" if rows[0].pre_train else rows[0].method
+        run_here = [row for row in rows if any(resolved.takes(row, task) for task in resolved.tasks)]
         settings = _settings([resolved.hyperparameters(row) for row in run_here])
-        lines.append((title, method or "-", len(runs[title]), len(stages), len(stages & left), settings))
+        lines.append((title, method or "-", len(runs), len(stages), len(stages & left), settings))
         left -= stages
     headers = ("Row", "Method", "Runs", "Stages", "To train", "Set")
-    return [*tabulate(lines, headers=headers, intfmt=",", disable_numparse=[0, 1, 5]).splitlines()]
+    return tabulate(lines, headers=headers, intfmt=",", disable_numparse=[0, 1, 5])
 
 
 def _settings(configurations: Sequence[Mapping[str, Any]]) -> str:
@@ -126,12 +111,9 @@ def describe(prepared: Prepared) -> list[str]:
         f"Encoder {_encoders(plan)}, data: {plan.source}, store {prepared.store.shown}.",
         *_work_lines(prepared),
         *(f"Skipped: {name}{' on ' + task if task else ''}: {reason}." for name, task, reason in plan.skipped),
-        *unreached_sentences(plan, prepared.request.overrides),
         *(f"{name}: {found.note}" for name, found in plan.tasks.items() if found.note),
         *own_tasks(plan),
-        *own_data(plan),
-        *truncation_sentences(plan),
-        *(f"Overlap: {sentence}." for sentence in overlap_sentences(plan)),
+        *plan_notes(plan, prepared.request.overrides),
     ]
     if plan.untranslated:
         sets = [rows for each in plan.untranslated.values() for rows in each]
@@ -140,7 +122,6 @@ def describe(prepared: Prepared) -> list[str]:
             f"Before that {sum(map(len, sets)):,} rows (row sets: {len(sets)}) are back-translated by {names}; until then the keys of "
             "the rows that read them are provisional."
         )
-    lines += [f"{sentence}." for sentence in (*start_sentences(plan), *weight_sentences(plan))]
     if missing := lacking(plan):
         lines.append(f"Unresolved (not at hand; keys are provisional): {some_of(missing, 4)}.")
     presets = preset_line(prepared.request.preset, resolved.preset, resolved.table.presets)
@@ -167,13 +148,13 @@ def _cost_lines(prepared: Prepared) -> Iterator[str]:
 
 
 def _encoders(plan: Plan) -> str:
-    """The encoders with the beginnings of their digests; of several also how large they are."""
-    names = []
-    for encoder, located in plan.table_data.located.items():
-        count = parameters(located.config) / 1e6
-        size = f", about {count:.1f} million parameters" if len(plan.encoders) > 1 and count else ""
-        names.append(f"{encoder} ({located.encoder.digest[:10]}{size})")
-    return listed(names)
+    """The encoders with the beginnings of their digests and how large they are."""
+    located = plan.table_data.located.items()
+    sizes = [parameters(each.config) / 1e6 for _, each in located]
+    return listed(
+        f"{name} ({each.encoder.digest[:10]}{f', about {size:.1f} million parameters' if size else ''})"
+        for (name, each), size in zip(located, sizes, strict=True)
+    )
 
 
 def _kept_lines(prepared: Prepared) -> Iterator[str]:

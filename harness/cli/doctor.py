@@ -11,16 +11,18 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from harness.cli.progress import agreed
 from harness.cluster import set_environment
 from harness.devices import cores
 from harness.errors import UserError, first_line
+from harness.specs import SHARED_PHASES
+from harness.storage import Storage
+from harness.store import DEFAULT_URL, Owner, Store, StoredRequest
+from harness.tasks.sources import open_source
+from harness.tasks.task import TASKS
 from harness.wording import counted
-
-if TYPE_CHECKING:
-    from harness.storage import Storage
-    from harness.store import Store, StoredRequest
 
 GIB = 2**30
 INSTALL = "run `make install`, or `pip install -c constraints.txt -e .`"
@@ -127,33 +129,25 @@ def _hub() -> Check:
     return Check(None if any(map(find_spec, PACKAGED_ENCODERS)) else False, f"not reachable ({reason})", fix)
 
 
-def data_check(data: str | None) -> Check:
-    """The built-in tasks that the loader finds in the folder, the splits that it misses, and the other folders with a train
-    split, which a user's own tasks have."""
-    from harness.tasks.sources import open_source
-    from harness.tasks.task import TASKS, Task
-
+def data_check(data: str | None) -> Check | str:
+    """The built-in tasks that the loader finds in the folder, and the splits that others lack."""
     if data is None:
         return Check(None, "none named", f"for data from files, `--data` {DATA_LAYOUT}")
     source = open_source(data)
     if data == "hub":
-        return Check(True, f"{source.describe(TASKS['sst2'])}, fetched when it is needed")
-    folders = {path.name for path in Path(data).expanduser().iterdir() if path.is_dir()}
-    others = sorted(folders - TASKS.keys())
-    own = [each for each in others if source.has(Task(each, each, (), (), (), own=True), "train")]
-    complete, gaps = [], []
-    for task in (task for task in TASKS.values() if not task.packaged or task.name in folders):
-        splits = dict.fromkeys((task.train, task.dev, *(split for _, split in task.tests)))
+        return f"{source.describe(TASKS['sst2'])}, fetched when it is needed"
+    complete, gaps, folders = [], [], {path.name for path in Path(data).expanduser().iterdir()}
+    for name, task in TASKS.items():
+        splits = dict.fromkeys((task.train, task.dev, *(split for _, split in task.tests))) if name in folders else {}
         missing = [split for split in splits if not source.has(task, split)]
         if missing:
-            gaps.append(task.name + (f" ({', '.join(missing)})" if len(missing) < len(splits) else ""))
-        else:
-            complete.append(task.name)
-    found = [f"{data}: {', '.join(complete) or 'no built-in task'}"]
-    found += [f"folders for tasks of your own: {', '.join(own)}"] if own else []
-    if complete and gaps:
-        return Check(None, "; ".join([*found, f"missing: {', '.join(gaps)}"]), "add those files to run these tasks")
-    return Check(True, "; ".join(found)) if complete or own else Check(False, found[0], f"name {DATA_LAYOUT}")
+            gaps.append(f"{name} ({', '.join(missing)})")
+        elif splits:
+            complete.append(name)
+    found = f"{data}: {', '.join(complete) or 'no built-in task'}"
+    if gaps:
+        return Check(None, f"{found}; missing: {', '.join(gaps)}", "add those files to run these tasks")
+    return found if complete else Check(None, found, f"for built-in tasks name {DATA_LAYOUT}")
 
 
 def _writable(path: Path) -> str:
@@ -166,8 +160,6 @@ def _writable(path: Path) -> str:
 
 def store_check(url: str | None) -> Check | str:
     """Opens the database, and asks SQLite whether its file is whole. Creates nothing: where there is no file, it checks that one can be made."""
-    from harness.store import DEFAULT_URL, Store
-
     store = Store(url or DEFAULT_URL, create=False)
     path = store.path and store.path.absolute()
     if path and (said := _writable(path)) and not store.exists:
@@ -181,9 +173,6 @@ def store_check(url: str | None) -> Check | str:
 
 def _storage(uri: str | None, url: str | None) -> str:
     """Writes, reads and deletes a small file in the artifact storage. Creates no folder."""
-    from harness.storage import Storage
-    from harness.store import DEFAULT_URL, Store
-
     storage = Storage.named(uri or str(Store(url or DEFAULT_URL, create=False).artifacts.absolute()))
     if storage.folder and not storage.folder.exists():
         return _writable(storage.folder)
@@ -198,23 +187,20 @@ def _disk() -> Check:
     return Check(ok, f"{free:.1f} GB free at {Path.cwd()}", "" if ok else fix)
 
 
-# ------------------------------------------------------------------------------------------------------------ clean
+# ----------------------------------------------------------------------------------------------------------- deleting
 
 
 def _unneeded(store: Store, storage: Storage) -> dict[str, int]:
     """Files of stages that no stage left to train starts from, with their bytes. Weights of runs (`--keep`) and those that many tables
     start from stay, and files of stages that this store does not know."""
-    from harness.specs import SHARED_PHASES
-
     settled, found = store.settled(), {}
     for name, size in sorted(storage.sizes().items()):
         key, _, rest = name.removeprefix(".").partition(".")
-        if key not in settled:
-            continue
-        stage = store.stage(key)
-        weights = rest.startswith(("safetensors", "step-")) and not name.startswith(".")  # else half a file
-        if not (weights and (store.labels(key) or (stage and stage.phase in SHARED_PHASES))):
-            found[name] = size
+        if key in settled:
+            stage = store.stage(key)
+            weights = rest.startswith(("safetensors", "step-")) and not name.startswith(".")  # else half a file
+            if not (weights and (store.labels(key) or (stage and stage.phase in SHARED_PHASES))):
+                found[name] = size
     return found
 
 
@@ -239,29 +225,29 @@ def _forgotten(store: Store, name: str) -> tuple[str, list[StoredRequest], set[s
 
 def _delete(args: argparse.Namespace) -> int:
     """`--clean`: what no stage needs; `--forget`: a bench, a study or a task with what it alone needs. After it is told and agreed to."""
-    from harness.cli.progress import agreed
-    from harness.storage import Storage
-    from harness.store import DEFAULT_URL, Owner, Store
-    from harness.store.studies import delete_study
+    from harness.store.studies import delete_study  # imports optuna
 
     store = Store(args.store or DEFAULT_URL, create=False)
     storage = Storage.named(args.storage or str(store.artifacts))
     if store.exists and store.others_alive(Owner.current()):
         raise UserError(f"Another command trains on {store.shown}; call it again when that has ended.")
-    name, asked, keys = _forgotten(store, args.forget) if args.forget else ("", [], set[str]())
-    sizes = storage.sizes() if name else _unneeded(store, storage)
-    files = {each: size for each, size in sizes.items() if not name or each.lstrip(".").partition(".")[0] in keys}
+    if args.forget:
+        name, asked, keys = _forgotten(store, args.forget)
+        files = {each: n for each, n in storage.sizes().items() if each.lstrip(".").partition(".")[0] in keys}
+        what = f"{name}, {counted(len(keys), 'record')} that it alone needs, "
+    else:
+        name, what, files = "", "", _unneeded(store, storage)
     for file, size in files.items():
         print(f"{size / 1e6:10,.1f} MB  {file}")
-    total = f"{counted(len(files), 'file')} in {storage.shown} ({sum(files.values()) / 1e9:,.2f} GB)"
-    total = f"{name}, {counted(len(keys), 'record')} that it alone needs, {total}" if name else total
-    if agrees := (files or name) and (args.yes or (sys.stdin.isatty() and agreed(f"Delete {total}?"))):
-        if name:
-            for study in {each.study for each in asked}:
-                delete_study(store, study)
-            store.forget([each.digest for each in asked], keys)
-        for file in files:
-            storage.delete(file)
-    can = f"{total} can go{'; --yes deletes' if files or name else ''}. Nothing was deleted."
-    print(f"Deleted {total}." if agrees else can)
+    what += f"{counted(len(files), 'file')} in {storage.shown} ({sum(files.values()) / 1e9:,.2f} GB)"
+    if not (files or name) or not (args.yes or (sys.stdin.isatty() and agreed(f"Delete {what}?"))):
+        print(f"{what} can go{'; --yes deletes' if files or name else ''}. Nothing was deleted.")
+        return 0
+    if name:
+        for study in {each.study for each in asked}:
+            delete_study(store, study)
+        store.forget([each.digest for each in asked], keys)
+    for file in files:
+        storage.delete(file)
+    print(f"Deleted {what}.")
     return 0

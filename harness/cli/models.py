@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 
 from harness.cli.progress import RowProgress, show
-from harness.cli.terminal import print_lines
+from harness.cli.terminal import print_lines, say
 from harness.commands.export import export as write
 from harness.commands.predict import ROWS, STANDARD_INPUT, check_new, classifier, predict_file, predict_row, writer
 from harness.commands.recorded import best_key, misclassified, recorded
@@ -34,7 +33,7 @@ MISTAKES = {
 
 def errors(args: argparse.Namespace) -> int:
     """Print the examples of one split that a run got wrong, those of the highest confidence first."""
-    out, split = Path(args.output) if args.output else None, args.split or "dev"
+    out, split = Path(args.output) if args.output else None, args.split
     if out:
         check_new(out)
     frame = misclassified(args.key, split=split, store=args.store or DEFAULT_URL)
@@ -43,24 +42,22 @@ def errors(args: argparse.Namespace) -> int:
     what = worded.format(wrong=f"{wrong:,} of ", examples=f"{counted(frame.attrs['rows'], 'example')} of {split}")
     shown = frame.head(0 if out else args.limit)
     end = ":" if len(shown) else "."
-    if out and not wrong:
-        end = "; no file is written."
-    elif out:
+    if out and wrong:
         with writer(out) as write_rows:
             write_rows([{str(name): value for name, value in row.items()} for row in frame.to_dict("records")])
         end = f"; written to {args.output}."
     elif len(shown) < wrong:
         end = f"; the {len(shown)} of the {order}:"
     missing = [f"Texts are missing ({textless}): rows are numbered in the split's own order."] if textless else []
-    print_lines([f"{what}{end}", *missing], sys.stdout)
+    print_lines([f"{what}{end}", *missing])
     for row in shown.to_dict("records"):
         gold, predicted = (str(row.pop(name)) or "no answer" for name in ("gold", "predicted"))
         place = f"row {row['row']}: " if textless else ""
         print(f"\n{place}{gold} predicted as {predicted} ({number.format(scale * row[measure])})")
         texts = [value for name, value in row.items() if isinstance(value, str) and name != "split"]
-        print_lines((f"  {' '.join(text.split())}" for text in texts), sys.stdout)
+        print_lines(f"  {' '.join(text.split())}" for text in texts)
     if 0 < len(shown) < wrong:
-        print_lines(["More: --limit N; all of them in a file: --output FILE."])
+        say("More: --limit N; all of them in a file: --output FILE.")
     return 0
 
 
@@ -90,22 +87,17 @@ def export(args: argparse.Namespace) -> int:
         license=args.license,
         onnx=args.onnx,
     )
-    lines = [
-        f"Exported {done.key[:12]} to {done.folder}; loaded by {LOADED_BY[done.form]}.",
-        *said,
-        *done.sentences,
-    ]
+    lines = [f"Exported {done.key[:12]} to {done.folder}; loaded by {LOADED_BY[done.form]}.", *said]
+    lines += done.sentences
     if found.stage.data.kind:
         out = shlex.quote(str(done.folder))
         lines.append(f"Predict for new rows: harness predict {out} --input new.csv --output scored.csv")
-    print_lines(lines, sys.stdout)
+    print_lines(lines)
     return 0
 
 
 def predict(args: argparse.Namespace) -> int:
     """Predict for the rows of a file, or for one on the command line. What goes to standard output is JSON lines and nothing else."""
-    if bool(args.input) == bool(args.row):
-        raise UserError("predict: give --input FILE (- for standard input), or --row with the texts of one row.")
     if args.row and (args.text or args.output or args.batch_size):
         raise UserError("predict: --text, --output and --batch-size are for --input; leave them out with --row.")
     model = classifier(args.model, store=args.store, storage=args.storage)
@@ -119,9 +111,7 @@ def predict(args: argparse.Namespace) -> int:
     with RowProgress("rows predicted", 0) as progress:
         rows = predict_file(model, source, Path(args.output), args.text, progress, size)
     said = {"class": f"predicted class ({', '.join(model.kind.names)})", "score": "predicted number", "span": "answer"}
-    print_lines(
-        [f"Wrote {counted(rows, 'row')} to {args.output}, each with its {said[model.kind.answer]}."], sys.stdout
-    )
+    print_lines([f"Wrote {counted(rows, 'row')} to {args.output}, each with its {said[model.kind.answer]}."])
     return 0
 
 
@@ -138,13 +128,11 @@ def init(args: argparse.Namespace) -> int:
         raise UserError(f"--out {out}: should end in .yaml.")
     if out.exists():
         raise UserError(f"{out}: exists already; name another file with --out, or delete it.")
-    if not out.parent.is_dir():
-        raise UserError(f"--out {out}: there is no folder {out.parent}.")
     text = f"# harness bench --tasks {shlex.quote(out.name)}\n{dumped(task_yaml(file, out.parent))}"
     replace_file(out, text)
     load_user_task(out)  # what was written is what is read
     print(text, end="")
-    print_lines([f"Written to {out}. Next: harness plan --tasks {shlex.quote(str(out))}"])
+    say(f"Written to {out}. Next: harness plan --tasks {shlex.quote(str(out))}")
     return 0
 
 
@@ -162,10 +150,10 @@ def check(args: argparse.Namespace) -> int:
         held += not outcome.broken
         broken += bool(outcome.broken)
         if outcome.broken:
-            print_lines([f"BROKEN  {outcome.subject}: {outcome.law}: {outcome.broken}."], sys.stdout)
+            print_lines([f"BROKEN  {outcome.subject}: {outcome.law}: {outcome.broken}."])
     print(
         f"Method {method.name} ({method.title}), source {source[:8]} of {path.name}: {held} laws hold, {broken} do not."
     )
     if not broken:
-        print_lines([f"Next: harness plan --table few_shot --methods {shlex.quote(f'ft,{args.file}')}"])
+        say(f"Next: harness plan --table few_shot --methods {shlex.quote(f'ft,{args.file}')}")
     return bool(broken)

@@ -1,9 +1,9 @@
-"""The flags of every command, and how their words are read. Imports no more than a request needs, so that --help is fast."""
+"""Every command with its flags, its handler and its help. Imports no more than a request needs, so that --help is fast."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, NoReturn
 
@@ -16,16 +16,15 @@ from harness.yaml_files import one_of
 
 FORMATS = ("text", "md", "latex", "csv", "json")
 TABLE_FORMATS = (*FORMATS, "parquet")
-PRESETS = "quick, laptop, paper, base, grid, seeds, large, roberta_base, roberta_large"
-FIGURE_FORMATS = ("png", "svg", "pdf")
+COMPARE_FORMATS = (*TABLE_FORMATS, "html", "png", "svg", "pdf")
 SUBMISSION = "glue-submission"
+REPORT_FORMATS = (*COMPARE_FORMATS, SUBMISSION)
+PRESETS = "quick, laptop, paper, base, grid, seeds, large, roberta_base, roberta_large"
 TABLE_VIEWS = (
     *("results", "notes", "settings", "classes", "figure"),
     *("differences", "variance", "ranks", "cost", "examples"),
 )
 """What `report --view` prints of a table."""
-REPORT_FORMATS = (*TABLE_FORMATS, "html", *FIGURE_FORMATS, SUBMISSION)
-COMPARE_FORMATS = (*TABLE_FORMATS, "html", *FIGURE_FORMATS)
 CODE = "Python files of the methods that records name: nothing that a record names is run"
 POINTS = Annotated[Amount, Field(gt=0)]
 LISTED = ("methods", "tasks", "tables", "spaces", "encoders", "corpora", "translators", "benches", "studies", "runs")
@@ -44,8 +43,11 @@ class Parser(argparse.ArgumentParser):
         return self.prog.partition(" ")[2]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Reports an unknown flag first, with the closest one: a missing flag is often a misspelt one. What follows a command is the command's."""
-        for text in args[:1] if self._subparsers else args:
+        """Reports an unknown command or flag first, with the closest one: a missing flag is often a misspelt one. What follows a command is the command's."""
+        groups: Any = self._subparsers and self._subparsers._group_actions
+        if groups and args and not args[0].startswith("-") and args[0] not in groups[0].choices:
+            raise unknown("command", args[0], groups[0].choices)
+        for text in args[:1] if groups else args:
             flag = text.partition("=")[0]
             if flag.startswith("--") and flag != "--" and flag not in self._option_string_actions:
                 known = [name for name in self._option_string_actions if name.startswith("--")]
@@ -54,9 +56,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{self._place}{': ' if self._place else ''}{message}; see '{self.prog} --help'.")
-
-
-# --------------------------------------------------------------------------------------------------- values of flags
 
 
 def store(text: str) -> str:
@@ -68,52 +67,45 @@ def store(text: str) -> str:
     return text
 
 
-def _flag(parser: Any, flag: str, help: str, metavar: str | None = None, kind: Any = str, **options: Any) -> None:
-    """`kind`: as what its words are read, a type of pydantic's."""
-    parser.add_argument(flag, type=partial(value_of, kind, place=flag), help=help, metavar=metavar, **options)
-
-
-def _value_of(name: str, text: str) -> Any:
-    """The words of the flag of a field, as a request has them."""
-    return getattr(read(Request, {name: text}, flag_of), name)
-
-
 # ---------------------------------------------------------------------------------------------------- groups of flags
 
 
-def _add(parser: Any, *named: str, **other: str) -> None:
-    """The flags of fields of a request. `other`: a help text of its own, by field."""
-    for name in named:
-        said = said_of(name)
-        flag: dict[str, Any] = {"help": other.get(name, said["help"])}
-        if MODEL_FIELDS[name].annotation in (bool, bool | None):
-            flag |= {"action": "store_const", "const": True}
-        else:
-            flag |= {"type": store if name == "store" else partial(_value_of, name), "metavar": said["metavar"]}
-        parser.add_argument(flag_of(name), **flag)
-
-
-def _other_system(parser: Any) -> None:
-    _flag(parser, "--other-system", "CSV with scores of another system on the same examples, as further rows", "FILE")
+def _flag(parser: Any, flag: str, help: str, metavar: str | None = None, kind: Any = str, **options: Any) -> None:
+    """`kind`: as what its words are read, a type of pydantic's."""
+    parser.add_argument(flag, type=partial(value_of, kind, place=flag), help=help, metavar=metavar, **options)
 
 
 def _switch(parser: Any, flag: str, help: str) -> None:
     parser.add_argument(flag, action="store_true", help=help)
 
 
+def _add(parser: Any, *named: str, **other: str) -> None:
+    """The flags of fields of a request. `other`: a help text of its own, by field."""
+
+    def value(name: str, text: str) -> Any:
+        return getattr(read(Request, {name: text}, flag_of), name)
+
+    for name in (*named, *other):
+        said = said_of(name)
+        flag: dict[str, Any] = {"help": other.get(name, said["help"])}
+        if MODEL_FIELDS[name].annotation in (bool, bool | None):
+            flag |= {"action": "store_const", "const": True}
+        else:
+            flag |= {"type": store if name == "store" else partial(value, name), "metavar": said["metavar"]}
+        parser.add_argument(flag_of(name), **flag)
+
+
 def _table_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("table")
     _flag(what, "--table", "table: a name ('harness list tables') or your own YAML file")
-    _add(what, "preset", "methods", "reference", preset=said_of("preset")["help"].format(presets=PRESETS))
+    _add(what, preset=said_of("preset")["help"].format(presets=PRESETS))
+    _add(what, "methods", "reference")
     _data_flags(what)
     _labelled_flags(parser)
-    parser.add_argument(
-        "--with",
-        dest="with_files",
-        action="append",
-        metavar="FILE",
-        help="YAML file of one row's hyperparameters (best.yaml of 'tune'); its target gives the flags left out; repeatable",
+    help = (
+        "YAML file of one row's hyperparameters (best.yaml of 'tune'); its target gives the flags left out; repeatable"
     )
+    parser.add_argument("--with", action="append", metavar="FILE", help=help)
     _execution_flags(parser)
 
 
@@ -129,8 +121,21 @@ def _labelled_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _execution_flags(parser: argparse.ArgumentParser) -> None:
-    where = parser.add_argument_group("execution and storage")
-    _add(where, "store", "storage", *names_of("execution"))
+    _add(parser.add_argument_group("execution and storage"), "store", "storage", *names_of("execution"))
+
+
+def _recalled_flags(parser: argparse.ArgumentParser) -> None:
+    _table_flags(parser)
+    _switch(parser, "--last", "take every value that is not given from the last bench (of the table)")
+
+
+def _rule_flags(parser: argparse.ArgumentParser, title: str) -> Any:
+    """How rows are compared."""
+    what = parser.add_argument_group(title)
+    _flag(what, "--against", "row that the others are compared with (default: the first), or an encoder", "ROW")
+    _flag(what, "--region", "rows are equivalent within this difference (default: 1)", "POINTS", kind=POINTS)
+    _switch(what, "--items", "test items as a third random factor, so that conclusions hold for other test sets too")
+    return what
 
 
 def _format_flag(parser: Any, formats: Sequence[str], default: str | None = "text") -> None:
@@ -139,14 +144,11 @@ def _format_flag(parser: Any, formats: Sequence[str], default: str | None = "tex
 
 
 def _output_flags(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    _flag(parser, "--other-system", "CSV with scores of another system on the same examples, as further rows", "FILE")
     _format_flag(parser, formats, None)
     folder = f"; for --format {SUBMISSION} a new folder" if SUBMISSION in formats else ""
     _flag(parser, "--out", f"file to write or replace (default: standard output){folder}", "FILE")
     _switch(parser, "--standalone", "with --format latex: a whole document, which pdflatex compiles")
-
-
-def _last_flag(parser: argparse.ArgumentParser) -> None:
-    _switch(parser, "--last", "take every value that is not given from the last bench (of the table)")
 
 
 def _yes_flag(parser: argparse.ArgumentParser) -> None:
@@ -156,21 +158,55 @@ def _yes_flag(parser: argparse.ArgumentParser) -> None:
 # ----------------------------------------------------------------------------------------------------------- commands
 
 
-def _bench(bench: argparse.ArgumentParser) -> None:
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="harness",
+        description="Train and compare contrastive objectives for language encoders.\nTry first: harness doctor, harness plan --table few_shot, harness bench --table few_shot.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="",
+    )
+    parser.add_argument("--version", action="version", version=f"harness {harness.__version__}")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=Parser, help="one of those below"
+    )
+
+    def group(title: str) -> None:
+        parser.epilog = f"{parser.epilog}\n{title}:\n"
+
+    def command(name: str, handler: str, help: str) -> argparse.ArgumentParser:
+        """`handler`: MODULE:FUNCTION below `harness.cli`."""
+        parser.epilog = f"{parser.epilog}  {name:<9} {help}\n"
+        made: argparse.ArgumentParser = commands.add_parser(name, description=help)
+        made.set_defaults(handler=f"harness.cli.{handler}")
+        return made
+
+    group("train")
+    plan = command("plan", "bench:plan", "show what a bench would run, what is done and what it costs; trains nothing")
+    _table_flags(plan)
+    _add(plan, "keep")
+    detect = "smallest difference that the plan detects with 80 %% power, and the cheapest design for this one"
+    _flag(plan, "--detect", detect, "POINTS", kind=POINTS)
+    what = _rule_flags(plan, "a sealed comparison")
+    _switch(what, "--seal", "keep rows, columns, design, decision rule and power in the store, before the first run")
+
+    bench = command("bench", "bench:bench", "train the missing runs of a table and print it")
     _table_flags(bench)
     _add(bench, "keep", "track")
     _format_flag(bench, TABLE_FORMATS)
     _yes_flag(bench)
     bench.set_defaults(out=None, standalone=False)
 
-
-def _tune(tune: argparse.ArgumentParser) -> None:
+    tune = command("tune", "tune:tune", "search a method's hyperparameters over subsets and seeds")
     tune.add_argument("method", help="method: 'cmlm', several as 'cmlm+scl', or its own Python file")
     what = tune.add_argument_group("search")
     _flag(what, "--space", "search space: a name ('harness list spaces') or your own YAML file", "FILE", default="")
     mode = what.add_mutually_exclusive_group()
-    _switch(mode, "--grid", "run every point of the space's grid")
-    _switch(mode, "--search", "sample from the space's distributions (default where it has some)")
+    modes = {
+        "grid": "run every point of the space's grid",
+        "search": "sample from the space's distributions (default where it has some)",
+    }
+    for name, help in modes.items():
+        mode.add_argument(f"--{name}", dest="mode", action="store_const", const=name, help=help)
     _flag(what, "--preset", "preset of the space: quick, laptop, paper or, for one task, paper_TASK (default: quick)")
     _flag(what, "--trials", "number of trials (a grid runs all of its points)", kind=Count)
     _flag(what, "--sampler", "sampler: tpe, gp or random; for a grid also grid", "NAME")
@@ -188,97 +224,41 @@ def _tune(tune: argparse.ArgumentParser) -> None:
     _add(tune, "track")
     _yes_flag(tune)
 
-
-def _rule_flags(parser: argparse.ArgumentParser, title: str) -> Any:
-    """How rows are compared."""
-    what = parser.add_argument_group(title)
-    _flag(what, "--against", "row that the others are compared with (default: the first), or an encoder", "ROW")
-    _flag(what, "--region", "rows are equivalent within this difference (default: 1)", "POINTS", kind=POINTS)
-    _switch(what, "--items", "test items as a third random factor, so that conclusions hold for other test sets too")
-    return what
-
-
-def _plan(plan: argparse.ArgumentParser) -> None:
-    _table_flags(plan)
-    _add(plan, "keep")
-    detect = "smallest difference that the plan detects with 80 %% power, and the cheapest design for this one"
-    _flag(plan, "--detect", detect, "POINTS", kind=POINTS)
-    what = _rule_flags(plan, "a sealed comparison")
-    _switch(what, "--seal", "keep rows, columns, design, decision rule and power in the store, before the first run")
-
-
-def _report(report: argparse.ArgumentParser) -> None:
-    _table_flags(report)
-    _last_flag(report)
+    group("look at results")
+    report = command("report", "report:report", "print a table from the store; without flags that of the last bench")
+    _recalled_flags(report)
     report.add_argument("--view", choices=TABLE_VIEWS, help="what to print of the table (default: results)")
     _flag(report, "--study", "a study ('harness list studies'): prints its points, writes its page again", "NAME")
-    _other_system(report)
     _add(report, "track")
     _output_flags(report, REPORT_FORMATS)
 
-
-def _compare(compare: argparse.ArgumentParser) -> None:
-    _table_flags(compare)
-    _last_flag(compare)
+    compare = command("compare", "report:compare", "compare the rows of a table: intervals, tests, verdicts")
+    _recalled_flags(compare)
     what = _rule_flags(compare, "comparison")
-    _other_system(what)
     _switch(what, "--without-collapsed", "leave out runs that predict a single class on dev")
     _output_flags(compare, COMPARE_FORMATS)
 
-
-def _verify(verify: argparse.ArgumentParser) -> None:
-    verify.add_argument("file", metavar="FILE", help="file of 'report --format csv' or parquet, or folder of 'publish'")
-    again = verify.add_argument_group("training again")
-    _flag(again, "--rerun", "train K stages again, drawn from those of the file, and compare", "K", Count, default=0)
-    _flag(again, "--seed", "seed of the draw (default: 0)", kind=NonNegativeInt)
-    _flag(verify, "--seal", "digest of a sealed plan, as it was published before the first run", "DIGEST")
-    _add(verify, "store", "storage", "methods", methods=CODE)
-
-
-def _publish(publish: argparse.ArgumentParser) -> None:
-    publish.add_argument("folder", metavar="FOLDER", help="folder to write, new or of the same table")
-    _switch(publish, "--without-labels", "leave out the gold labels of the examples, which 'merge' takes from the data")
-    _table_flags(publish)
-    _last_flag(publish)
-
-
-def _merge(merge: argparse.ArgumentParser) -> None:
-    help = "store, folder that 'publish' wrote, or its file of records: a path or an URL"
-    merge.add_argument("others", nargs="+", metavar="OTHER", type=store, help=help)
-    _add(merge, "store", "methods", methods=CODE)
-    _add(merge, "data", data="data of what was published without labels (default: as its bench named them)")
-
-
-def _init(init: argparse.ArgumentParser) -> None:
-    init.add_argument(
-        "file", metavar="FILE", help="file of labelled rows: .csv, .tsv, .jsonl, .parquet, hub:OWNER/NAME"
-    )
-    _labelled_flags(init)
-    _flag(init, "--out", "the YAML file (default: named after the task, in this folder)", "FILE")
-
-
-def _list(listing: argparse.ArgumentParser) -> None:
-    listing.add_argument("what", metavar="|".join(LISTED))
-    _add(listing, "store", store=f"{said_of('store')['help']}, for 'list benches', 'list studies' and 'list runs'")
+    listing = command("list", "show:listing", "list what is packaged, and the benches, studies and runs of a store")
+    one = partial(value_of, Annotated[str, one_of("list", LISTED)], place="list")
+    listing.add_argument("what", metavar="|".join(LISTED), type=one)
+    _add(listing, store=f"{said_of('store')['help']}, for 'list benches', 'list studies' and 'list runs'")
     runs = listing.add_argument_group("for 'list runs'")
     _flag(runs, "--table", "runs of one table, by its own name")
     _add(runs, *names_of("filter"))
 
-
-def _show(show: argparse.ArgumentParser) -> None:
+    show = command("show", "show:show", "show one record, its parents and the command that reproduces it")
     show.add_argument("key", help="key of a stage, or its first characters")
-    _add(show, "store", "storage", "methods", methods=CODE)
+    _add(show, "store", "storage", methods=CODE)
 
-
-def _errors(errors: argparse.ArgumentParser) -> None:
+    errors = command("errors", "models:errors", "show the examples that a run got wrong")
     errors.add_argument("key", help="key of a run, or its first characters ('harness list runs')")
-    _flag(errors, "--split", "dev, test, or the name of a test set (default: dev)")
+    _flag(errors, "--split", "dev, test, or the name of a test set (default: dev)", default="dev")
     _flag(errors, "--limit", "examples to print (default: 5)", kind=Count, default=5)
     _flag(errors, "--output", "write all of them to a new .csv, .tsv, .jsonl or .parquet file", "FILE")
-    _add(errors, "store", "methods", methods=CODE)
+    _add(errors, "store", methods=CODE)
 
-
-def _export(export: argparse.ArgumentParser) -> None:
+    group("use a model")
+    export = command("export", "models:export", "write a model as a Hugging Face folder with a model card")
     export.add_argument("key", nargs="?", default="", help="key of a stage, or its first characters")
     _flag(export, "--out", "folder to write, new or empty", "FOLDER", required=True)
     _switch(export, "--onnx", "also write a classifier as model.onnx, checked by ONNX Runtime")
@@ -289,74 +269,53 @@ def _export(export: argparse.ArgumentParser) -> None:
     _add(export, "store", "storage")
     _switch(export, "--accept-difference", "export a retrained model whose predictions differ from the record's")
 
-
-def _predict(predict: argparse.ArgumentParser) -> None:
+    predict = command("predict", "models:predict", "predict for new rows with an exported model or a recorded run")
     predict.add_argument("model", help="folder that 'export' wrote, or key of a run whose weights are stored")
-    _flag(predict, "--input", "rows: .csv, .tsv, .jsonl or .parquet, or - for JSON lines on standard input", "FILE")
-    predict.add_argument("--row", nargs="+", metavar="TEXT", help="one row in place of a file: its text, or both")
+    what = predict.add_mutually_exclusive_group(required=True)
+    _flag(what, "--input", "rows: .csv, .tsv, .jsonl or .parquet, or - for JSON lines on standard input", "FILE")
+    what.add_argument("--row", nargs="+", metavar="TEXT", help="one row in place of a file: its text, or both")
     _flag(predict, "--output", "new file of the same rows, scored (default: JSON lines on standard output)", "FILE")
     _flag(predict, "--batch-size", "rows read, predicted and written at a time (default: 2,048)", "N", kind=Count)
-    _add(predict, "text", text="text column, or two, comma-separated (default: the task's)")
-    _add(predict, "store", "storage", "methods", methods=CODE)
+    _add(predict, text="text column, or two, comma-separated (default: the task's)")
+    _add(predict, "store", "storage", methods=CODE)
 
+    group("share a table")
+    publish = command(
+        "publish", "stores:publish", "write results and records as a folder that others check and continue"
+    )
+    publish.add_argument("folder", metavar="FOLDER", help="folder to write, new or of the same table")
+    _switch(publish, "--without-labels", "leave out the gold labels of the examples, which 'merge' takes from the data")
+    _recalled_flags(publish)
 
-def _check(check: argparse.ArgumentParser) -> None:
+    merge = command("merge", "stores:merge", "take over the records of other stores and published folders")
+    help = "store, folder that 'publish' wrote, or its file of records: a path or an URL"
+    merge.add_argument("others", nargs="+", metavar="OTHER", type=store, help=help)
+    _add(merge, "store", methods=CODE)
+    _add(merge, data="data of what was published without labels (default: as its bench named them)")
+
+    verify = command("verify", "stores:verify", "check a published file of results against the records of the store")
+    verify.add_argument("file", metavar="FILE", help="file of 'report --format csv' or parquet, or folder of 'publish'")
+    again = verify.add_argument_group("training again")
+    _flag(again, "--rerun", "train K stages again, drawn from those of the file, and compare", "K", Count, default=0)
+    _flag(again, "--seed", "seed of the draw (default: 0)", kind=NonNegativeInt)
+    _flag(verify, "--seal", "digest of a sealed plan, as it was published before the first run", "DIGEST")
+    _add(verify, "store", "storage", methods=CODE)
+
+    group("prepare")
+    init = command("init", "models:init", "write a task's YAML file for a file of labelled rows")
+    help = "file of labelled rows: .csv, .tsv, .jsonl, .parquet, hub:OWNER/NAME"
+    init.add_argument("file", metavar="FILE", help=help)
+    _labelled_flags(init)
+    _flag(init, "--out", "the YAML file (default: named after the task, in this folder)", "FILE")
+
+    check = command(
+        "check", "models:check", "hold a method of your own, a Python file, to the contract of the built-in ones"
+    )
     check.add_argument("file", help="Python file that defines a method (docs/extending.md)")
 
-
-def _doctor(doctor: argparse.ArgumentParser) -> None:
+    doctor = command("doctor", "doctor:run", "check Python, torch, Ray, packages, data, store and disk")
     _add(doctor, "store", "storage", "data")
     _switch(doctor, "--clean", "delete weights and checkpoints that no stage left to train needs, after it asks")
     _flag(doctor, "--forget", "delete a bench, a study or all of a task, with what it alone needs, after it asks")
     _switch(doctor, "--yes", "do not ask before --clean or --forget deletes")
-
-
-COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, str]] = {
-    "plan": (_plan, "bench:plan", "show what a bench would run, what is done and what it costs; trains nothing"),
-    "bench": (_bench, "bench:bench", "train the missing runs of a table and print it"),
-    "tune": (_tune, "tune:tune", "search a method's hyperparameters over subsets and seeds"),
-    "report": (_report, "report:report", "print a table from the store; without flags that of the last bench"),
-    "compare": (_compare, "report:compare", "compare the rows of a table: intervals, tests, verdicts"),
-    "list": (_list, "show:listing", "list what is packaged, and the benches, studies and runs of a store"),
-    "show": (_show, "show:show", "show one record, its parents and the command that reproduces it"),
-    "errors": (_errors, "models:errors", "show the examples that a run got wrong"),
-    "export": (_export, "models:export", "write a model as a Hugging Face folder with a model card, and upload it"),
-    "predict": (_predict, "models:predict", "predict for new rows with an exported model or a recorded run"),
-    "publish": (_publish, "stores:publish", "write results and records as a folder that others check and continue"),
-    "merge": (_merge, "stores:merge", "take over the records of other stores and published folders"),
-    "verify": (_verify, "stores:verify", "check a published file of results against the records of the store"),
-    "init": (_init, "models:init", "write a task's YAML file for a file of labelled rows"),
-    "check": (_check, "models:check", "hold a method of your own, a Python file, to the contract of the built-in ones"),
-    "doctor": (_doctor, "doctor:run", "check Python, torch, Ray, packages, data, store and disk"),
-}
-"""Of each command its flags, its handler below `harness.cli`, and its help."""
-GROUPS = {
-    "train": "plan bench tune",
-    "look at results": "report compare list show errors",
-    "use a model": "export predict",
-    "share a table": "publish merge verify",
-    "prepare": "init check doctor",
-}
-
-
-def build_parser() -> argparse.ArgumentParser:
-    listed = (
-        f"{title}:\n" + "".join(f"  {n:<9} {COMMANDS[n][2]}\n" for n in names.split())
-        for title, names in GROUPS.items()
-    )
-    parser = Parser(
-        prog="harness",
-        description="Train and compare contrastive objectives for language encoders.",
-        epilog="\n".join(listed),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"harness {harness.__version__}")
-    _switch(parser, "--completion", "print the completion script of bash and zsh")
-    commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", required=True, parser_class=Parser, help="one of those below"
-    )
-    for name, (add_flags, handler, help) in COMMANDS.items():
-        command = commands.add_parser(name, description=help)
-        add_flags(command)
-        command.set_defaults(handler=f"harness.cli.{handler}")
     return parser

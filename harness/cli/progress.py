@@ -1,10 +1,10 @@
-"""What commands show on standard error while they work: progress, warnings, and the question before hours of training."""
+"""What commands show on standard error while they work, and the question before hours of training."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,10 +14,9 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 from rich.table import Column
 from rich.text import Text
 
-from harness.cli.terminal import duration, print_lines, printable
+from harness.cli.terminal import duration, printable, say
 from harness.commands.prepare import Prepared
 from harness.errors import UserError
-from harness.planning.estimate import WINDOW
 from harness.planning.work import Event, Item
 from harness.search.points import Trial, best_trial
 from harness.wording import in_points
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 ASK_ABOVE_HOURS = 1.0
 LINE_EVERY_SECONDS = 10.0
-ESTIMATE_EVERY_SECONDS = 1.0
 
 
 def confirm(yes: bool, expected: float, narrow: str) -> None:
@@ -48,20 +46,23 @@ def agreed(question: str) -> bool:
 
 
 class _Progress:
-    """Progress of `total` things (0: not known), as a context manager: one line that changes on a terminal, else a line every ten seconds.
-    Prints the address of Ray's dashboard, where there is one, and a summary last, unless an error came before the first thing ended."""
+    """Progress of `total` things (0: not known), as a context manager: one line that changes on a terminal, else a line every ten seconds. Prints the
+    address of Ray's dashboard, where there is one, and a summary last, unless an error came before the first thing ended."""
 
     ended = 0
 
     def __init__(self, what: str, total: int, dashboard: str = "") -> None:
-        self._what, self._total, self._dashboard = what, total, dashboard
-        self._started = self._last_printed = time.monotonic()
-        self._bar: Progress | None = None
+        self._what, self._total, self._dashboard, self._printed = what, total, dashboard, time.monotonic()
         console = Console(stderr=True)
-        if console.is_terminal:
-            text = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
-            self._bar = Progress(TextColumn(what), MofNCompleteColumn(), text, TimeElapsedColumn(), console=console)
-            self._task = self._bar.add_task("", total=total or None)
+        text = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+        self._bar = Progress(
+            *(TextColumn(what), MofNCompleteColumn(), text, TimeElapsedColumn()),
+            console=console,
+            disable=not console.is_terminal,
+            get_time=time.monotonic,
+            speed_estimate_period=3600,
+        )
+        self._count = self._bar.add_task("", total=total or None)
 
     def state(self) -> str:
         return ""
@@ -71,28 +72,21 @@ class _Progress:
     def __enter__(self) -> Self:
         if self._dashboard:
             self.line(f"Ray dashboard: http://{self._dashboard} (its token: ray get-auth-token)")
-        if self._bar:
-            self._bar.start()
-            self.update()
+        self._bar.start()
+        self.update()
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
-        if self._bar:
-            self._bar.stop()
-            self._bar = None
-        if error and not self.ended:
-            return
-        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
-        hours, minutes = divmod(minutes, 60)
-        self.line(self._summary(f" in {hours}:{minutes:02}:{seconds:02}" if hours else f" in {minutes}:{seconds:02}"))
+        self._bar.stop()
+        if self.ended or not error:
+            say(self._summary(f" in {duration((self._bar.tasks[0].elapsed or 0) / 3600)}"))
 
     def update(self) -> None:
-        said = "; ".join(filter(None, (self.state(), self.running()))) if self._bar else ""
-        if self._bar:
-            self._bar.update(self._task, completed=self.ended, description=escape(printable(said)))
-        elif time.monotonic() - self._last_printed > LINE_EVERY_SECONDS:
-            self._last_printed = time.monotonic()
-            self.line("; ".join(filter(None, (self._summary(), self.running()))))
+        said = "; ".join(filter(None, (self.state(), self.running())))
+        self._bar.update(self._count, completed=self.ended, description=escape(printable(said)))
+        if self._bar.disable and time.monotonic() - self._printed > LINE_EVERY_SECONDS:
+            self._printed = time.monotonic()
+            say("; ".join(filter(None, (self._summary(), self.running()))))
 
     def _summary(self, when: str = "") -> str:
         state = self.state()  # which counts what has ended
@@ -100,79 +94,60 @@ class _Progress:
         return ": ".join(filter(None, (f"{count} {self._what}{when}", state)))
 
     def line(self, text: str) -> None:
-        if self._bar:
-            self._bar.console.print(Text(printable(text)))
+        if self._bar.disable:
+            say(text)
         else:
-            print_lines([text])
+            self._bar.console.print(Text(printable(text)))
 
 
 class StageProgress(_Progress):
-    """Counts stages as they start and end. `hours`: what all of them take, where that is known; `slots` of 0: as
-    many as run at once."""
+    """Counts stages as they start and end. `hours`: what all of them take, where that is known."""
 
-    def __init__(self, items: Sequence[Item], reused: int, dashboard: str, hours: float = 0.0, slots: int = 0) -> None:
+    def __init__(self, items: Sequence[Item], reused: int, dashboard: str, hours: float = 0.0) -> None:
         super().__init__("stages", len(items), dashboard)
-        self._hours, self._slots = hours, slots
-        self._counts = Counter({"done before": reused})
-        self._waiting = {item.stage.key: item for item in items}
-        self._running: dict[str, tuple[Item, float]] = {}
-        self._speeds: dict[str, Speed] = {}
-        self._timed: deque[tuple[float, float]] = deque(maxlen=WINDOW)
-        """The costs of the last stages and their seconds."""
-        self._most = 1
-        self._left, self._left_at = "", -ESTIMATE_EVERY_SECONDS
+        self._hours, self._counts = hours, Counter({"done before": reused})
+        self._running: dict[str, tuple[Item, Speed | None]] = {}
+        self._spent = 0.0  # FLOPs of the stages that have ended
+        self._cost = self._bar.add_task("", total=sum(item.cost for item in items), visible=False)
 
     def __call__(self, event: Event) -> None:
         """Count one event of the pool."""
-        item, now, key = event.item, time.monotonic(), event.item.stage.key
-        if event.kind == "started":
-            self._running[key] = item, now
-            self._most = max(self._most, len(self._running))
+        item, key = event.item, event.item.stage.key
+        if event.kind == "started" or (event.running and key in self._running):
+            self._running[key] = item, event.running
         elif event.ended or event.kind == "retried":
-            began = self._running.pop(key, None)
-            self._speeds.pop(key, None)
+            self._running.pop(key, None)
             self._counts[event.kind] += 1
-            if event.kind == "done" and began:
-                self._timed.append((item.cost, now - began[1]))
-        if event.kind == "retried":
-            self._waiting[key] = item
-        elif event.kind == "started" or event.ended:
-            self._waiting.pop(key, None)
-        if event.running and key in self._running:
-            self._speeds[key] = event.running
+            self._spent += item.cost * event.ended
         if event.kind in ("failed", "diverged", "retried"):
             self.line(f"{event.kind}: {item.name}: {event.reason}")
         elif event.kind == "notice":
             self.line(event.reason)
         self.ended += event.ended
+        begun = sum(item.cost * speed.step / speed.steps for item, speed in self._running.values() if speed)
+        self._bar.update(self._cost, completed=self._spent + begun)
         self.update()
 
     def state(self) -> str:
         parts = [f"{self._counts['done']} done", f"{len(self._running)} running"]
         others = ("done before", "failed", "diverged", "elsewhere", "retried")
         parts += [f"{self._counts[kind]} {kind}" for kind in others if self._counts[kind]]
-        return ", ".join(filter(None, [*parts, self._estimate() if self.ended < self._total else ""]))
-
-    def _estimate(self) -> str:
-        """The remaining time in words, by the last stages, computed at most once a second: there may be thousands of stages."""
-        now = time.monotonic()
-        if now - self._left_at >= ESTIMATE_EVERY_SECONDS and (cost := sum(cost for cost, _ in self._timed)):
-            self._left_at, rate = now, sum(seconds for _, seconds in self._timed) / cost
-            left = sum(max(0.0, item.cost * rate - (now - began)) for item, began in self._running.values())
-            left += sum(item.cost * rate for item in self._waiting.values())
-            self._left = f"about {duration(left / max(1, self._slots or self._most) / 3600)} left"
-        return self._left or (f"about {duration(self._hours)} in all" if self._hours else "")
+        if self.ended < self._total:
+            left, whole = self._bar.tasks[self._cost].time_remaining, self._hours
+            parts += (
+                [f"about {duration(left / 3600)} left"] if left else [f"about {duration(whole)} in all"] * (whole > 0)
+            )
+        return ", ".join(parts)
 
     def running(self) -> str:
         """The stage that takes longest and how far it is; before any has said so, the first."""
         if not self._running:
             return ""
-        key = max(self._running, key=lambda key: self._speeds[key].seconds_left if key in self._speeds else 0.0)
-        speed, name = self._speeds.get(key), self._running[key][0].name
+        item, speed = max(self._running.values(), key=lambda each: each[1].seconds_left if each[1] else 0.0)
         if speed is None:
-            return name if self._bar else ""
+            return item.name
         left = f"about {duration(speed.seconds_left / 3600)} left"
-        return f"{name} (update {speed.step:,} of {speed.steps:,}, {speed.tokens:,.0f} tokens/s, {left})"
+        return f"{item.name} (update {speed.step:,} of {speed.steps:,}, {speed.tokens:,.0f} tokens/s, {left})"
 
 
 class TrialProgress(_Progress):
@@ -209,8 +184,7 @@ class RowProgress(_Progress):
 
     def __call__(self, done: int) -> None:
         self.ended = done
-        if self._bar or done != self._total:  # the last line is the summary
-            self.update()
+        self.update()
 
 
 def show(subject: Any, dashboard: str) -> StageProgress | TrialProgress | RowProgress:
@@ -222,9 +196,4 @@ def show(subject: Any, dashboard: str) -> StageProgress | TrialProgress | RowPro
         points, trials = subject.points, subject.found.found
         return TrialProgress(points.space.trials, len(points.replicates), trials, dashboard)
     reused = sum(status == "done" for status, _ in subject.statuses.values())
-    slots = subject.slots if subject.request.address == "local" else subject.request.slots or 0
-    return StageProgress(subject.items, reused, dashboard, subject.hours, slots)
-
-
-def warn(sentence: str) -> None:
-    print_lines([sentence])
+    return StageProgress(subject.items, reused, dashboard, subject.hours)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import cast
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.parser import COMPARE_FORMATS, FORMATS, REPORT_FORMATS, SUBMISSION
+from harness.cli.parser import COMPARE_FORMATS, REPORT_FORMATS, SUBMISSION
 from harness.cli.progress import show
-from harness.cli.request import given_flags, recalled
-from harness.cli.terminal import Stream, print_lines, print_table
+from harness.cli.request import recalled
+from harness.cli.terminal import Stream, print_lines, print_view, say
 from harness.commands.bench import trackers_of
 from harness.commands.glue_submission import write_submissions
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
@@ -26,12 +26,10 @@ from harness.commands.views import (
 )
 from harness.errors import UserError
 from harness.paths import named_path, replace_file
-from harness.planning.request import FIELDS, Request
+from harness.planning.request import Request
 from harness.tracking import check_trackers
 from harness.views.page import Section, page
-from harness.views.table import results_view
 from harness.views.view import View, latex_document
-from harness.wording import listed
 
 ENDINGS = {".txt": "text", ".md": "md", ".tex": "latex", ".htm": "html"}
 """Formats by the ending of a file, where they do not have its name."""
@@ -43,21 +41,23 @@ LONG = ("html", *BINARY)
 def report(args: argparse.Namespace) -> int:
     """Print a view of the table from the store."""
     if args.study:
-        return _study(args)
+        from harness.cli.tune import report_study  # imports optuna
+
+        return report_study(args)
     settle_output(args, REPORT_FORMATS)
     request = recalled(args)
     check_trackers(request.track, request.origin("track"))
     status = 0
     if args.format == SUBMISSION:
         prepared = prepare(request, train=False)
-        print_lines(write_submissions(prepared, Path(args.out), show), sys.stdout)
+        print_lines(write_submissions(prepared, Path(args.out), show))
     else:
         prepared = _recorded(request, args.other_system, args.format == "html" or args.view in WITH_TEXTS)
         benches = [] if prepared.recorded or not prepared.plan.runs else prepared.store.requests()
         if any(each.table == prepared.resolved.table.name for each in benches):
-            print_lines(["None of these runs is recorded; 'harness list benches' names what this store holds."])
+            say("None of these runs is recorded; 'harness list benches' names what this store holds.")
         status = print_grid(prepared, args)
-    print_lines((trackers := trackers_of(prepared)).finish())
+    say(*(trackers := trackers_of(prepared)).finish())
     for name, why in trackers.errors.items():
         raise UserError(f"{request.origin('track')} {name}: cannot be written ({why}); the same command tries again.")
     return status
@@ -66,46 +66,21 @@ def report(args: argparse.Namespace) -> int:
 def _recorded(request: Request, other_system: str | None, texts: bool) -> Prepared:
     """The request prepared for its records, with the rows of a file beside; says on standard error where `texts` are asked for and not at hand."""
     prepared = prepare_recorded(request, texts=texts)
-    print_lines([prepared.note] if prepared.note else [])
+    say(*filter(None, [prepared.note]))
     return with_other_system(prepared, named_path(other_system, "--other-system")) if other_system else prepared
-
-
-def _study(args: argparse.Namespace) -> int:
-    """The points of a study. Raises UserError for flags that are those of a table."""
-    from harness.cli.tune import report_study  # imports optuna
-
-    table = given_flags(args, "with_files", "table", *FIELDS, "set", "last", "view", "other_system")
-    if given := [*table, *(["--out"] if args.out else [])]:
-        raise UserError(f"--study prints a study as it was run, which {listed(given)} cannot change; leave that out.")
-    if (format := args.format or "text") not in FORMATS:
-        raise UserError(
-            f"--study: points are printed as {', '.join(FORMATS)}; the study's page is written beside them."
-        )
-    return report_study(args.store, args.study, format)
 
 
 def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:
     """Print a view of a table, its results unless another is asked for. Returns the exit status."""
-    name = getattr(args, "view", None) or "results"
-    grid = grid_of(prepared)
-    if name != "results":
-        return deliver(_written(VIEWS[name](prepared, grid), args), grid.complete, args)
-    caption = caption_of(prepared, grid)
-    if args.format == "html":
-        return deliver(page_of(prepared, grid, caption, args.store), grid.complete, args)
-    status = deliver(_written(results_view(grid, caption), args), grid.complete, args)
-    if args.format == "text":
+    name, grid = getattr(args, "view", None) or "results", grid_of(prepared)
+    if name == "results" and args.format == "html":
+        return deliver(page_of(prepared, grid, caption_of(prepared, grid), args.store), grid.complete, args)
+    status = deliver(VIEWS[name](prepared, grid), grid.complete, args)
+    if name == "results" and args.format == "text":
         own = any(data.task.own and data.task.classes for data in prepared.plan.tasks.values())
         more = ["notes", "settings", *(["classes"] if own else []), "ranks", "variance", "cost"]
-        print_lines([f"More: harness report --view {' | '.join(more)}; differences between rows: harness compare."])
+        say(f"More: harness report --view {' | '.join(more)}; differences between rows: harness compare.")
     return status
-
-
-def _written(view: View, args: argparse.Namespace) -> str | bytes:
-    if args.format != "html":
-        return view.written(args.format)
-    title = f"{view.about.get('table', view.name)}: {view.name}"
-    return page(title, "", [Section(view.name, view.name.capitalize(), [view])], "".join(view.lines[:1]))
 
 
 def compare(args: argparse.Namespace) -> int:
@@ -117,8 +92,8 @@ def compare(args: argparse.Namespace) -> int:
     view = differences_of(prepared, grid, args.against or "", region / 100, args.items, not args.without_collapsed)
     if not grid.complete:
         done, expected = grid.num_runs
-        print_lines([f"{done} of {expected} runs of these cells are done: each comparison says what it leaves out."])
-    return deliver(_written(view, args), grid.complete, args)
+        say(f"{done} of {expected} runs of these cells are done: each comparison says what it leaves out.")
+    return deliver(view, grid.complete, args)
 
 
 # -------------------------------------------------------------------------------------------------------------- output
@@ -140,10 +115,9 @@ def settle_output(args: argparse.Namespace, formats: tuple[str, ...]) -> None:
     if args.format == SUBMISSION:
         if path is None:
             raise UserError(f"--format {SUBMISSION}: name a new folder with --out.")
-    elif path and path.is_dir():
-        raise UserError(f"--out {args.out}: is a folder; name a file in it, such as {path / f'report.{args.format}'}.")
-    elif path and not path.parent.is_dir():
-        raise UserError(f"--out {args.out}: there is no folder {path.parent}; make it, or name a file elsewhere.")
+    elif path and (path.is_dir() or not path.parent.is_dir()):
+        wrong = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise UserError(f"--out {args.out}: {wrong}; name a file in a folder that there is.")
 
 
 def check_printed(format: str, out: str | None = None, command: str = "report") -> None:
@@ -154,18 +128,26 @@ def check_printed(format: str, out: str | None = None, command: str = "report") 
         raise UserError(f"--format {format}: {why} and standard output is a terminal; redirect it, as in {again}.")
 
 
-def deliver(content: str | bytes, complete: bool, args: argparse.Namespace) -> int:
-    """Print what a command has made, or write it to its file, as a whole. Returns the exit status. `complete`: nothing is missing in it."""
-    if args.standalone and isinstance(content, str):
-        content = latex_document(content)
+def deliver(found: View | str, complete: bool, args: argparse.Namespace) -> int:
+    """Print a view or a page, or write it to its file, as a whole. Returns the exit status. `complete`: nothing is missing in it."""
+    content = found if isinstance(found, str) else _written(found, args)
     if args.out:
         path = Path(args.out).expanduser()
         replace_file(path, content)
-        print_lines([f"Written: {path}"])
+        say(f"Written: {path}")
     elif isinstance(content, bytes) or (args.format == "csv" and not sys.stdout.isatty()):  # data, whatever is in them
         cast(Stream, sys.stdout).write_bytes(content if isinstance(content, bytes) else content.encode())
-    elif args.format == "text":
-        print_table(content, sys.stdout)
+    elif args.format == "text" and isinstance(found, View):
+        print_view(found)
     else:
         print(content, end="")
     return 0 if complete else EXIT_INCOMPLETE
+
+
+def _written(view: View, args: argparse.Namespace) -> str | bytes:
+    if args.standalone:
+        return latex_document(str(view.written("latex")))
+    if args.format != "html":
+        return view.written(args.format)
+    title = f"{view.about.get('table', view.name)}: {view.name}"
+    return page(title, "", [Section(view.name, view.name.capitalize(), [view])], "".join(view.lines[:1]))

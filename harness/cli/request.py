@@ -7,36 +7,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.cli.parser import build_parser
-from harness.cli.terminal import print_lines, timestamp
+from harness.cli.terminal import say, timestamp
 from harness.commands.recorded import command, last_bench, like_last
 from harness.errors import UserError
-from harness.paths import PYTHON
 from harness.planning.point import with_points
-from harness.planning.request import FIELDS, PLAIN, Request, flag_of, parse_override, with_default_table
-from harness.search.request import SEARCH_FLAGS, Mode, TuneRequest
+from harness.planning.request import FIELDS, PLAIN, Request, parse_override, with_default_table
+from harness.search.request import SEARCH_FLAGS, TuneRequest
 from harness.store import DEFAULT_URL, Store
 
 
 def read(args: argparse.Namespace) -> Request:
     """The request of `bench`, `plan` or `report`. Raises UserError where neither a flag nor the file names a table."""
-    request, files = _flags(args), getattr(args, "with_files", None) or []
-    if files:
-        request = with_points(request, files)
-    request = with_default_table(request)
+    request = with_default_table(with_points(_flags(args), getattr(args, "with") or []))
     if not request.table:
-        hint = f"there is none in {' and '.join(files)}" if files else f"see 'harness {args.command} --help'"
         raise UserError(
-            f"{args.command}: name a table with --table, a file of labelled rows with --tasks, or a file with a target with --with; {hint}."
+            f"{args.command}: name a table with --table, a file of labelled rows with --tasks, or a file with a target with --with; see "
+            f"'harness {args.command} --help'."
         )
     return request
-
-
-def given_flags(args: argparse.Namespace, *names: str) -> list[str]:
-    """Those of these arguments that a command line has, as their flags are typed; --methods with files alone is code that a record needs, and selects
-    nothing."""
-    if all(PYTHON in name for name in args.methods or ()):
-        names = tuple(name for name in names if name != "methods")
-    return ["--with" if name == "with_files" else flag_of(name) for name in names if getattr(args, name)]
 
 
 def read_words(words: Sequence[str]) -> Request:
@@ -46,8 +34,8 @@ def read_words(words: Sequence[str]) -> Request:
 
 def read_tune(args: argparse.Namespace) -> TuneRequest:
     """The request of `tune`."""
-    mode: Mode | None = "grid" if args.grid else "search" if args.search else None
-    return TuneRequest(args.method, _flags(args), mode=mode, **{name: getattr(args, name) for name in SEARCH_FLAGS})
+    given = {name: getattr(args, name) for name in ("mode", *SEARCH_FLAGS)}
+    return TuneRequest(args.method, _flags(args), **given)
 
 
 def _flags(args: argparse.Namespace) -> Request:
@@ -66,7 +54,7 @@ def recalled(args: argparse.Namespace) -> Request:
     """
     given = with_default_table(_flags(args))
     changed = given.overrides or any(getattr(given, name) is not None for name in FIELDS)
-    if not args.last and (args.with_files or (given.table and changed)):
+    if not args.last and (getattr(args, "with") or (given.table and changed)):
         return read(args)
     store = Store(given.store or DEFAULT_URL, create=False)
     last = last_bench(store, given.table)
@@ -80,11 +68,10 @@ def recalled(args: argparse.Namespace) -> Request:
     stored, bench = last
     request, finished = like_last(given, bench), last_bench(store, given.table, finished=True)
     of = f" of {args.table}" if args.table else ""
-    lines = [f"As in the last bench{of} ({timestamp(stored.asked_at)}): {command(request, args.command, args.store)}"]
+    say(f"As in the last bench{of} ({timestamp(stored.asked_at)}): {command(request, args.command, args.store)}")
     if finished and finished != last:
         other = command(finished[1], args.command, args.store)
-        lines.append(f"Not all of its stages have ended. The last bench that did: {other}")
-    print_lines(lines)
+        say(f"Not all of its stages have ended. The last bench that did: {other}")
     return request
 
 

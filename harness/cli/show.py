@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 from tabulate import tabulate
 
-from harness.cli.parser import LISTED
-from harness.cli.terminal import duration, print_lines, printable, timestamp
+from harness.cli.terminal import duration, print_lines, say, timestamp
 from harness.commands.execution import storage_of
 from harness.commands.recorded import StageRecord, command, recorded, recorded_runs
-from harness.errors import UserError, unknown
+from harness.errors import UserError
 from harness.methods import definition_of
 from harness.planning.request import FILTERS, Request, from_json
 from harness.specs import Parent, Record, Stage
 from harness.storage import weights_of
 from harness.store import DEFAULT_URL, Store
-from harness.tasks.task import TASKS
 from harness.wording import counted, in_points, value_text
 
 Rows = Iterator[tuple[str, str]]
@@ -36,21 +33,21 @@ LABEL = 16
 def listing(args: argparse.Namespace) -> int:
     """Print a line for each method, task, table, space, encoder, corpus, translator, bench, study or run, as `args.what` says."""
     what, given = args.what, next((n for n in ("table", *FILTERS) if getattr(args, n) is not None), None)
-    if what not in LISTED:
-        raise unknown("list", what, LISTED)
     if given and what != "runs":
         raise UserError(f"list {what}: --{given} is for 'list runs'; leave it out.")
     if what in STORED:
         store = Store(args.store or DEFAULT_URL, create=False)
-        if not (text := STORED[what](store, args)):
-            print_lines([f"The store {store.shown} holds no such {what}."])
-        print(text, end="\n" * bool(text))
+        rows, head = STORED[what](store, args)
+        if rows:  # the newest last, where a terminal ends
+            print(tabulate(rows[::-1], head, disable_numparse=True))
+        else:
+            say(f"The store {store.shown} holds no such {what}.")
         return 0
     if args.store:
         raise UserError(f"list {what}: only 'list benches', 'list studies' and 'list runs' take --store; leave it out.")
-    rows = [*MAKERS[what]()]
-    width = max(len(name) for name, _ in rows)
-    print_lines([f"{name:<{width}}  {text}" for name, text in rows], sys.stdout, indent=width + 2)
+    found = [*PACKAGED[what]()]
+    width = max(len(name) for name, _ in found)
+    print_lines([f"{name:<{width}}  {text}" for name, text in found], indent=width + 2)
     return 0
 
 
@@ -130,7 +127,7 @@ def _translators() -> Rows:
     yield "file:PATH", "translations of your own: .jsonl, .csv or .parquet with columns text, view_1, view_2"
 
 
-MAKERS: dict[str, Callable[[], Rows]] = {
+PACKAGED: dict[str, Callable[[], Rows]] = {
     "methods": _methods,
     "tasks": _tasks,
     "tables": _tables,
@@ -140,60 +137,56 @@ MAKERS: dict[str, Callable[[], Rows]] = {
     "translators": _translators,
 }
 
+Listed = tuple[list[tuple[Any, ...]], tuple[str, ...]]
+"""Lines, the newest first, and their head."""
 
-def _benches(store: Store, args: argparse.Namespace) -> str:
-    benches = [bench for bench in store.requests() if not bench.study]
+
+def _benches(store: Store, args: argparse.Namespace) -> Listed:
     sizes = store.sizes()
-    lines = [
-        f"{bench.digest[:8]}  {timestamp(bench.asked_at)}  {sizes.get(bench.digest, 0) / 1e6:7,.1f} MB  "
-        f"{command(from_json(bench.values), store=args.store)}"
-        for bench in benches
+    rows = [
+        (
+            *(bench.digest[:8], timestamp(bench.asked_at), f"{sizes.get(bench.digest, 0) / 1e6:,.1f}"),
+            command(from_json(bench.values), store=args.store),
+        )
+        for bench in store.requests()
+        if not bench.study
     ]
-    return "\n".join(map(printable, lines))
+    return rows, ("Bench", "Asked", "MB", "Command")
 
 
-def _runs(store: Store, args: argparse.Namespace) -> str:
-    """A line a run, the newest last, where a terminal ends."""
-    runs = recorded_runs(store, Request(args.table or "", **{name: getattr(args, name) for name in FILTERS}))
-    lines = [
+def _runs(store: Store, args: argparse.Namespace) -> Listed:
+    rows = [
         (
             *(run["key"][:KEY], run["table"], run["row"], run["task"], run["size"] or "full"),
             *(run[name] for name in ("subset", "seed", "status")),
             f"{in_points(run['dev'])} {run['metric']}" if run["dev"] is not None else "",
             *(duration(run["seconds"] / 3600), _ago(run["recorded_at"])),
         )
-        for run in reversed(runs)
+        for run in recorded_runs(store, Request(args.table or "", **{name: getattr(args, name) for name in FILTERS}))
     ]
-    head = ("Key", "Table", "Row", "Task", "N", "Subset", "Seed", "Status", "Dev", "Took", "Recorded")
-    return _table(lines, head, ("left",) * 4 + ("right",) * 3 + ("left",) * 4)
+    return rows, ("Key", "Table", "Row", "Task", "N", "Subset", "Seed", "Status", "Dev", "Took", "Recorded")
 
 
-def _studies(store: Store, _: argparse.Namespace) -> str:
-    """A line a study, the newest last, where a terminal ends."""
+def _studies(store: Store, _: argparse.Namespace) -> Listed:
     from harness.commands.study import recorded_studies  # imports optuna
 
     states = ("complete", "dropped", "failed", "running")
-    lines = [
+    rows = [
         (
             *(study[name] for name in ("study", "table", "row", *states)),
             "" if study["best"] is None else f"{in_points(study['best'])} {study['metric']}",
             _ago(study["started_at"]) if study["started_at"] else "",
         )
-        for study in reversed(recorded_studies(store))
+        for study in recorded_studies(store)
     ]
-    head = ("Study", "Table", "Row", *map(str.capitalize, states), "Best dev", "Last trial")
-    return _table(lines, head, ("left",) * 3 + ("right",) * 4 + ("left",) * 2)
+    return rows, ("Study", "Table", "Row", *map(str.capitalize, states), "Best dev", "Last trial")
 
 
-STORED: dict[str, Callable[[Store, argparse.Namespace], str]] = {
+STORED: dict[str, Callable[[Store, argparse.Namespace], Listed]] = {
     "benches": _benches,
     "studies": _studies,
     "runs": _runs,
 }
-
-
-def _table(lines: Sequence[Sequence[Any]], head: Sequence[str], align: Sequence[str]) -> str:
-    return tabulate(lines, head, disable_numparse=True, colalign=align) if lines else ""
 
 
 def _ago(seconds: float) -> str:
@@ -210,25 +203,33 @@ MOST_EVALUATIONS = 6
 def show(args: argparse.Namespace) -> int:
     """Print one record: what was trained, its scores, the stages before it, the runs it serves and how to reproduce them."""
     found = recorded(args.store, args.key)
-    stage, record = found.stage, found.record
+    stage, record, history = found.stage, found.record, found.history
     lines = [f"{record.key}  {stage.phase}  {record.status}{f': {record.reason}' if record.reason else ''}"]
-    lines += [f"{label:<{LABEL}}{text}" for label, text in (*_score_lines(found), *_stage_lines(stage))]
-    every = -(-len(record.history) // MOST_EVALUATIONS) or 1
+    lines += [f"{label:<{LABEL}}{text}" for label, text in _stage_lines(stage, record)]
+    every = -(-len(history) // MOST_EVALUATIONS) or 1
     if every > 1:
-        lines.append(f"history         of {len(record.history)} evaluations; harness.record(KEY).history has all")
-    for entry in record.history[(len(record.history) - 1) % every :: every]:
-        terms = {k: v for k, v in entry.items() if k not in ("step", "dev", "measures", "curve", "held_out")}
-        parts = [f"step {entry['step']:>6}", _scores(terms)]
-        parts += [f"{k.replace('_', ' ')} {_scores(entry[k])}" for k in ("held_out", "measures", "dev") if k in entry]
-        lines.append(f"  {'  '.join(parts)}")
-    lines += [f"{label:<{LABEL}}{text}" for label, text in _provenance(stage, record)]
+        lines.append(f"history         of {len(history)} evaluations; harness.record(KEY).history has all")
+    print_lines(lines, indent=LABEL)
+    if len(history):
+        shown = history.iloc[(len(history) - 1) % every :: every]
+        print(shown.to_string(index=False, na_rep="", float_format="{:.4f}".format))
+    lines = [f"{label:<{LABEL}}{text}" for label, text in _provenance(stage, record)]
     lines += ["parents", *_parent_lines(found.store, args.storage, stage), *_run_lines(found)]
-    print_lines(lines, sys.stdout, indent=LABEL)
+    print_lines(lines, indent=LABEL)
     return 0
 
 
-def _stage_lines(stage: Stage) -> Rows:
-    """What was trained on what, and how."""
+def _stage_lines(stage: Stage, record: Record) -> Rows:
+    """The best checkpoint and its dev scores, of a stage that selects one; what was trained on what, and how."""
+    if stage.selection:
+        every = f"among evaluations every {counted(stage.selection.every, 'step')} and at the end"
+        same = f", the first of {record.tied} with this score" if record.tied > 1 else ""
+        yield "selected", f"step {record.selected_step}: best dev {stage.selection.metric} {every}{same}"
+        yield "dev scores", ", ".join(f"{name} {value:.4f}" for name, value in record.dev_scores.items())
+        if record.histogram:
+            classes = stage.data.classes or [f"class {code}" for code in range(len(record.histogram))]
+            counts = ", ".join(f"{count:,} x {name}" for name, count in zip(classes, record.histogram, strict=False))
+            yield "dev output", f"predicted classes: {counts}{' (collapsed: one class only)' * record.collapsed}"
     objective, data, optim = stage.objective, stage.data, stage.optim
     settings = ", ".join(f"{name}={value}" for name, value in sorted(objective.params.items()))
     yield "objective", f"{objective.name} v{objective.version}{'  ' + settings if settings else ''}"
@@ -238,29 +239,8 @@ def _stage_lines(stage: Stage) -> Rows:
     if definition_of(objective).fitted:
         yield "fitted", f"by scikit-learn; {counted(optim.steps, 'candidate')}, each a step of the history"
     else:
-        values = (f"{name} {value_text(value)}" for name, value in asdict(optim).items())
-        yield "AdamW", ", ".join(values)
+        yield "AdamW", ", ".join(f"{name} {value_text(value)}" for name, value in asdict(optim).items())
         yield "seed", str(stage.seed)
-
-
-def _score_lines(found: StageRecord) -> Rows:
-    """The best checkpoint and its dev scores, of a stage that selects one. Classes have the names of their data, or of a task of its runs."""
-    stage, record = found.stage, found.record
-    if stage.selection:
-        every = f"among evaluations every {counted(stage.selection.every, 'step')} and at the end"
-        same = f", the first of {record.tied} with this score" if record.tied > 1 else ""
-        yield "selected", f"step {record.selected_step}: best dev {stage.selection.metric} {every}{same}"
-        yield "dev scores", _scores(record.dev_scores)
-        if record.histogram:
-            codes = tuple(f"class {code}" for code in range(stage.data.num_labels))
-            tasks = (TASKS[label["task"]].classes for label, _ in found.runs if label.get("task") in TASKS)
-            classes = next((names for names in (stage.data.classes, *tasks) if len(names) == len(codes)), codes)
-            counts = ", ".join(f"{count:,} x {name}" for name, count in zip(classes, record.histogram, strict=True))
-            yield "dev output", f"predicted classes: {counts}{' (collapsed: one class only)' * record.collapsed}"
-
-
-def _scores(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 
 def _provenance(stage: Stage, record: Record) -> Rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def publish(args: argparse.Namespace) -> int:
         if args.without_labels
         else f"'harness report --store {typed}' prints it, 'harness verify {typed}' checks it, 'harness merge {typed}' takes it over.",
     ]
-    print_lines(lines, sys.stdout)
+    print_lines(lines)
     return 0 if published.complete else EXIT_INCOMPLETE
 
 
@@ -52,7 +51,7 @@ def merge(args: argparse.Namespace) -> int:
     for other, labels, shown in others:
         merged = take_over(store, other, labels)
         agree = agree and merged.agrees
-        print_lines(_lines(merged, shown, store), sys.stdout)
+        print_lines(_lines(merged, shown, store))
     return 0 if agree else EXIT_INCOMPLETE
 
 
@@ -67,12 +66,11 @@ def _lines(merged: Merged, there: str, store: Store) -> Iterator[str]:
             f"{counted(merged.other_weights, 'stage')} of these ended with other weights there, by another machine or version; those of {here} stay. Captions "
             "count the runs that started from the others, and 'harness verify' confirms such runs in a store of their own alone."
         )
-    if merged.conflicts:
-        yield f"{counted(len(merged.conflicts), 'record')} differ and stay as they are in {here}:"
-        for ours, theirs in merged.conflicts[:SHOWN]:
-            run = "".join(f" ({place_of(label)})" for label in store.labels(ours.key)[:1])
-            yield f"  {ours.key[:12]}{run}: {_outcome(ours)} here, {_outcome(theirs)} there"
-        yield from [f"  and {len(merged.conflicts) - SHOWN:,} more"] if len(merged.conflicts) > SHOWN else []
+    places = ["".join(f" ({place_of(label)})" for label in store.labels(ours.key)[:1]) for ours, _ in merged.conflicts]
+    each = zip(places, merged.conflicts, strict=True)
+    sentences = [f"{a.key[:12]}{place}: {_outcome(a)} here, {_outcome(b)} there" for place, (a, b) in each]
+    if sentences:
+        yield from _first(f"{counted(len(sentences), 'record')} differ and stay as they are in {here}:", sentences)
     if merged.studies:
         yield f"Studies with other trials, which stay as they are in {here}: {some_of(merged.studies, SHOWN)}."
 
@@ -99,7 +97,7 @@ def verify(args: argparse.Namespace) -> int:
     lines += _first(f"Contradictions: {len(found.problems):,}.", found.problems) if found.problems else []
     for what, places in found.unchecked.items():
         lines += _first(f"Not confirmed: {f'{len(places):,} ' if places else ''}{what}.", places)
-    print_lines(lines, sys.stdout)
+    print_lines(lines)
     lines = ["Not checked: predictions, losses, times; --rerun K trains K stages again."]
     if args.rerun:
         again = rerun(found, args.rerun, args.seed or 0, show, storage=args.storage)
@@ -112,7 +110,7 @@ def verify(args: argparse.Namespace) -> int:
     elif found.unchecked:
         parts = [f"{len(places):,} {what}" if places else what for what, places in found.unchecked.items()]
         verdict = f"Confirmed in part, without {'; '.join(parts)}."
-    print_lines([*lines, verdict], sys.stdout)
+    print_lines([*lines, verdict])
     return 0 if verdict == "Confirmed." else EXIT_INCOMPLETE
 
 

@@ -1,22 +1,22 @@
-"""Standard output and standard error while a command runs, the signals that end it, and lines that fit a terminal. Imports the
-standard library alone."""
+"""Standard output and standard error while a command runs, the signals that end it, and lines that fit a terminal."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
-import re
 import signal
 import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from harness.errors import KEPT, masked
-from harness.wording import escaped
+from harness.wording import escaped, wrapped
+
+if TYPE_CHECKING:
+    from harness.views.view import View
 
 BROKEN_PIPE = 141
 """128 + SIGPIPE: a shell's exit status for a program whose reader closed the pipe."""
@@ -26,18 +26,13 @@ AGAIN_SECONDS = 0.05
 """After which a signal is sent again whose KeyboardInterrupt was lost: by then the callback that it interrupted has returned."""
 YEAR = 365.25 * 24
 """Hours."""
-_RULE = re.compile(r"-+(  -+)*")
 
 
 # ------------------------------------------------------------------------------------------------------------- streams
 
 
 class OutputError(OSError):
-    """Standard output cannot be written. `left`: its reader closed the pipe, as 'head' does."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(error.errno, error.strerror or str(error))
-        self.left = isinstance(error, BrokenPipeError)
+    """Standard output cannot be written."""
 
 
 class Stream:
@@ -58,7 +53,7 @@ class Stream:
             with contextlib.suppress(OSError, ValueError):  # a stream of a test has no file
                 _discard(self._stream.fileno())
         if self._strict and self._error:
-            raise OutputError(self._error)
+            raise OutputError(self._error.errno, self._error.strerror or str(self._error))
 
     def write(self, text: str) -> int:
         self._tried(lambda: self._stream.write(escaped(text, lines=True) if self._strict else text))
@@ -91,18 +86,17 @@ def standard_streams() -> Iterator[bool]:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)
-    with open(os.devnull, encoding="utf-8") as nothing, open(os.devnull, "w", encoding="utf-8") as nowhere:
-        out, err = before[1] or nowhere, before[2] or nowhere
-        for stream in (out, err):
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")
-        sys.stdin = before[0] or nothing
-        sys.stdout, sys.stderr = cast(TextIO, Stream(out, strict=True)), cast(TextIO, Stream(err))
-        try:
-            yield before[1] is not None
-        finally:
-            sys.stderr.flush()
-            sys.stdin, sys.stdout, sys.stderr = before
+    out, err = before[1] or os.fdopen(1, "w", closefd=False), before[2] or os.fdopen(2, "w", closefd=False)
+    for stream in (out, err):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    sys.stdin = before[0] or os.fdopen(0, closefd=False)
+    sys.stdout, sys.stderr = cast(TextIO, Stream(out, strict=True)), cast(TextIO, Stream(err))
+    try:
+        yield before[1] is not None
+    finally:
+        sys.stderr.flush()
+        sys.stdin, sys.stdout, sys.stderr = before
 
 
 # ------------------------------------------------------------------------------------------------------------- signals
@@ -185,30 +179,21 @@ def columns(stream: TextIO) -> int | None:
     return None
 
 
-def wrapped(line: str, width: int | None, indent: int = 2) -> list[str]:
-    """A line in parts of at most `width` columns, broken between words; all but the first part are indented."""
-    if width is None or len(line) <= width:
-        return [line]
-    start = " " * max(len(line) - len(line.lstrip()), min(indent, width // 2))
-    return textwrap.wrap(line, width, subsequent_indent=start, break_long_words=False, break_on_hyphens=False)
-
-
 def print_lines(lines: Iterable[str], stream: TextIO | None = None, indent: int = 2) -> None:
-    """Print sentences, `printable` and wrapped where the stream (standard error) is a terminal; nothing where there are none."""
-    stream = stream or sys.stderr
+    """Print sentences, `printable` and wrapped where the stream (standard output) is a terminal; nothing where there are none."""
+    stream = stream or sys.stdout
     width = columns(stream)
     parts = (part for line in lines for part in wrapped(printable(line), width, indent))
     print("".join(f"{part}\n" for part in parts), end="", file=stream, flush=True)
 
 
-def print_table(text: str, stream: TextIO) -> None:
-    """Print plain text with tables: rows are not wrapped, sentences are. A table is a header, a rule below it, and rows up to an empty line."""
-    width, in_table, parts = columns(stream), False, []
-    lines = [printable(line) for line in text.rstrip("\n").split("\n")]
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        in_table = bool(line) and (in_table or _RULE.fullmatch(following) is not None)
-        parts += [line] if in_table else wrapped(line, width)
-    print("\n".join(parts), file=stream, flush=True)
+def say(*lines: str) -> None:
+    """The same on standard error."""
+    print_lines(lines, sys.stderr)
+
+
+def print_view(view: View) -> None:
+    print(masked(view.text(columns(sys.stdout))), end="", flush=True)
 
 
 def duration(hours: float) -> str:

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.progress import confirm, show, warn
+from harness.cli.parser import FORMATS
+from harness.cli.progress import confirm, show
 from harness.cli.request import preset_line, read_tune
-from harness.cli.terminal import duration, print_lines, print_table, printable
+from harness.cli.terminal import duration, print_lines, print_view, printable, say
 from harness.commands.recorded import tune_command
 from harness.commands.study import Opened, PreparedStudy, prepare_study, recalled_study, searched
-from harness.errors import UserError, first_line, masked
-from harness.paths import replace_file
+from harness.errors import UserError, masked
+from harness.paths import PYTHON, replace_file
+from harness.planning.request import FIELDS, flag_of
 from harness.scores import hardware
 from harness.views.notes import overlap_sentences, weight_sentences
 from harness.views.study import best_yaml, pictures, screen, study_page, study_view, test_lines
-from harness.wording import counted
+from harness.wording import counted, listed
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
 """Formats of the tables, each with the suffix of its files."""
@@ -32,36 +34,41 @@ BEST, FINAL_TEST, PAGE = "best.yaml", "final_test.json", "report.html"
 def tune(args: argparse.Namespace) -> int:
     """Show the plan, run the trials that are left, print all points. 1 when no point can be the best, and where the same command has more to do.
     With `args.plan` the plan alone."""
+    request = read_tune(args)
     if args.plan:
-        print_lines(_plan_lines(prepare_study(read_tune(args), train=False))[0], sys.stdout)
+        print_lines(_plan_lines(prepare_study(request, train=False))[0])
         return 0
 
     def agree(study: PreparedStudy) -> None:
         lines, hours = _plan_lines(study)
-        print_lines(lines)
+        say(*lines)
         if args.final_test:
-            _scored_points(study.folder)  # a damaged file is named before anything is trained
+            _scored_points(study.home)  # a damaged file is named before anything is trained
         confirm(args.yes, hours, "--trials, --tasks, --sizes, --subsets or --seeds")
 
-    with searched(read_tune(args), show, warn, agree) as (opened, trackers):
+    with searched(request, show, say, agree) as (opened, trackers):
         status = _report(opened, args.format, args.final_test)
         if opened.stopped and (left := opened.remaining):
             status = EXIT_INCOMPLETE
-            print_lines(
-                [f"Ended because {opened.stopped}: {counted(left, 'point')} left at most; the same command goes on."]
-            )
+            say(f"Ended because {opened.stopped}: {counted(left, 'point')} left at most; the same command goes on.")
         if opened.failed:
             status = EXIT_INCOMPLETE
-            print_lines([f"Replicates of {counted(opened.failed, 'point')} failed; the same command tries them again."])
-        print_lines(trackers.finish())
+            say(f"Replicates of {counted(opened.failed, 'point')} failed; the same command tries them again.")
+        say(*trackers.finish())
         return status
 
 
-def report_study(url: str | None, name: str, format: str) -> int:
+def report_study(args: argparse.Namespace) -> int:
     """Print the points of a study that a store holds, and write its tables, plots and page again; nothing is trained."""
-    with recalled_study(url, name, "--study") as opened:
+    code = all(PYTHON in name for name in args.methods or ())  # which a record needs, and which selects nothing
+    names = ("with", "table", *FIELDS, "set", "last", "view", "other_system", "out")
+    if given := [flag_of(n) for n in names if getattr(args, n) and not (code and n == "methods")]:
+        raise UserError(f"--study prints a study as it was run, which {listed(given)} cannot change; leave that out.")
+    if (format := args.format or "text") not in FORMATS:
+        raise UserError(f"--study: points are printed as {', '.join(FORMATS)}; its page is written beside them.")
+    with recalled_study(args.store, args.study, "--study") as opened:
         if opened.running:
-            print_lines([f"The study {opened.name} is running: these are the trials that it has so far."])
+            say(f"The study {opened.name} is running: these are the trials that it has so far.")
         return _report(opened, format, False)
 
 
@@ -70,24 +77,25 @@ def report_study(url: str | None, name: str, format: str) -> int:
 
 def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
     """The search space, the data that points are scored on and the remaining work, with its hours."""
-    prepared, points, seed = study.prepared, study.points, study.request.seed
+    prepared, points, plan = study.prepared, study.points, study.plan()
     space, base = points.space, points.base
-    plan = study.plan()
-    what = "; ".join(f"{path} {drawn.described()}" + _when(drawn.when) for path, drawn in space.parameters.items())
-    subsets = {subset for subset, _ in points.replicates}
-    design = f"{counted(len(subsets), 'subset')} x {counted(len(base.seeds), 'seed')}"
+    what = "; ".join(f"{path} {drawn.described()}{_when(drawn.when)}" for path, drawn in space.parameters.items())
+    design = (
+        f"{counted(len({subset for subset, _ in points.replicates}), 'subset')} x {counted(len(base.seeds), 'seed')}"
+    )
     sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
     default = ", ".join(f"{path}={value}" for path, value in space.defaults.items())
     left = "nothing"
     if plan.to_train:
-        took = duration(plan.hours)
-        slots = counted(prepared.slots, "slot")
         as_default = "" if space.sampler == "grid" else ", if new points cost what the default one does"
-        left = f"{plan.to_train:,} of {counted(plan.stages, 'stage')}, {plan.flops:.2g} FLOPs, about {took} on {slots} of this machine{as_default}"
+        left = (
+            f"{plan.to_train:,} of {counted(plan.stages, 'stage')}, {plan.flops:.2g} FLOPs, about {duration(plan.hours)} on "
+            f"{counted(prepared.slots, 'slot')} of this machine{as_default}"
+        )
     lines = [
         *preset_line(study.request.preset, space.preset, space.presets),
         f"Study {study.name}: {space.mode} over {what}.",
-        f"{counted(space.trials, 'point')}, sampler {space.sampler}, racing {space.racing}, seed {seed}; first the "
+        f"{counted(space.trials, 'point')}, sampler {space.sampler}, racing {space.racing}, seed {study.request.seed}; first the "
         f"default point, {default}.",
         f"Judged on dev {points.metric}: table {base.table.name}, row {base.rows[0].name}, preset "
         f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {counted(len(points.replicates), 'replicate')} a point.",
@@ -115,17 +123,13 @@ def _report(opened: Opened, format: str, test: bool) -> int:
     view = study_view(study)
     for kind, suffix in FILES.items():
         replace_file(folder / f"points.{suffix}", view.written(kind))
-    best, tested = "", list[str]()
-    if study.best:
-        best = best_yaml(opened.best_point())
-        replace_file(folder / BEST, best)
-        tested = _final_test(opened) if test else []
-    notes = _write_page(opened, best)
+    tested = _final_test(opened) if study.best and test else []
+    notes = _write_page(opened)
     if format == "text":
-        print_table(str(screen(study)), sys.stdout)
+        print_view(screen(study))
     else:
         print(view.written(format), end="")
-    print_lines([*notes, f"Tables and plots, all of them in {PAGE}: {folder}"])
+    say(*notes, f"Tables and plots, all of them in {PAGE}: {folder}")
     if not study.best:
         return EXIT_INCOMPLETE
     method, files = study.points.space.method, opened.request.base.methods
@@ -133,9 +137,8 @@ def _report(opened: Opened, format: str, test: bool) -> int:
     tuned = row if row in {each.name for each in study.points.base.table.rows} else method
     methods = "" if method == "ft" else f" --methods {shlex.quote(f'ft,{files[0] if files else tuned}')}"
     print(printable(f"Next: {_bench_command(opened, methods)}"), file=sys.stderr)
-    if test:
-        stream = sys.stdout if format in ("text", "md") else sys.stderr  # the other formats are read by programs
-        print_lines(["", *tested], stream)
+    if test:  # formats other than text and Markdown are read by programs
+        print_lines(["", *tested], sys.stdout if format in ("text", "md") else sys.stderr)
     return 0
 
 
@@ -146,15 +149,18 @@ def _bench_command(opened: Opened, methods: str = "") -> str:
     return f"harness bench --with {shlex.quote(str(opened.folder / BEST))}{methods}{kept}"
 
 
-def _write_page(opened: Opened, best: str) -> list[str]:
-    """Write the pictures and the page. Returns why pictures are missing."""
-    study = opened.found
+def _write_page(opened: Opened) -> list[str]:
+    """Write best.yaml, the pictures and the page. Returns why pictures are missing."""
+    study, best, commands = opened.found, "", [tune_command(opened.request)]
+    if study.best:
+        best = best_yaml(opened.best_point())
+        commands.append(_bench_command(opened))
+        replace_file(opened.folder / BEST, best)
     drawn, notes = pictures(study)
     for view in drawn:
         replace_file(opened.folder / f"{view.name}.png", view.written("png"))
     scored = [point for point in _scored_points(opened.home) if study.best and point["trial"] == study.best.number]
     tested = [line for point in scored for line in point.get("lines", [])]
-    commands = [tune_command(opened.request), *([_bench_command(opened)] if study.best else [])]
     keys = {key for keys in study.trials["keys"] for key in keys.split(",")}
     machines = hardware(opened.store.records(keys).values())
     replace_file(opened.folder / PAGE, study_page(study, best, tested, drawn, notes, machines, commands))
@@ -165,27 +171,23 @@ def _scored_points(folder: Path) -> list[dict[str, Any]]:
     """The points of a study whose test score was computed, from its folder. Raises UserError where the file is damaged."""
     path = folder / FINAL_TEST
     try:
-        points = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(points, list) or not all(isinstance(point, dict) and "trial" in point for point in points):
-            raise ValueError("not a list of trials")
+        points: list[dict[str, Any]] = json.loads(path.read_bytes())
+        return [point for point in points if point["trial"] is not None]
     except FileNotFoundError:
         return []
-    except ValueError as error:
+    except (ValueError, TypeError, KeyError):
         raise UserError(
-            f"{path}: is damaged ({first_line(error)}); it lists the trials whose test score was computed, so restore a copy, "
-            "or delete it to begin a new list."
+            f"{path}: is damaged; it lists the trials whose test score was computed, so restore a copy, or delete it to begin a new list."
         ) from None
-    return points
 
 
 def _final_test(opened: Opened) -> list[str]:
-    """The test scores of the best point in words, which its study keeps."""
+    """The test scores of the best point in words, which its study keeps beside the store: a later test counts this one."""
     study, result = opened.found, opened.final_test()
     assert study.best is not None
     others = [point for point in _scored_points(opened.home) if point["trial"] != study.best.number]
     lines = [*test_lines(study, result, [point["trial"] for point in others])]
     scored = {"trial": study.best.number, "set": dict(study.best.point), **result, "lines": lines}
     opened.home.mkdir(parents=True, exist_ok=True)
-    for folder in {opened.home, opened.folder}:  # beside the store whatever --out says: a later test counts this one
-        replace_file(folder / FINAL_TEST, json.dumps([*others, scored], indent=1))
+    replace_file(opened.home / FINAL_TEST, json.dumps([*others, scored], indent=1))
     return [*lines, f"Budget: {study.spent()['replicates']} replicates on dev."]

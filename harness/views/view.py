@@ -19,7 +19,7 @@ from rich.cells import cell_len
 
 from harness.errors import UserError, unknown
 from harness.scores import csv_text, parquet_bytes, records
-from harness.wording import escaped
+from harness.wording import escaped, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,13 +98,13 @@ class View:
         if format in PICTURES:
             return self._drawn(format)
         if format == "text":
-            return self._text()
+            return self.text()
         if format not in FORMATS:
             raise unknown("format", format, FORMATS)
         return {"md": self._markdown, "latex": self._latex, "html": self._html}[format]()
 
     def __repr__(self) -> str:
-        return self._text().rstrip("\n")
+        return self.text().rstrip("\n")
 
     def _repr_html_(self) -> str:
         return f"<div>{self._html()}</div>"
@@ -116,8 +116,9 @@ class View:
             raise UserError(f"{self.name}: there is nothing to draw; take another format than {format}.")
         return file_of(self.picture, format)
 
-    def _text(self) -> str:
-        lines = [shown(line, "text") for line in (*self.notes, *self.lines)]
+    def text(self, width: int | None = None) -> str:
+        """As plain text; sentences are wrapped at `width`, tables are not."""
+        lines = [part for line in (*self.notes, *self.lines) for part in wrapped(shown(line, "text"), width)]
         tables = [[*([shown(t.title, "text")] if t.title else []), *text_lines(t)] for t in self.tables]
         return "\n\n".join("\n".join(part) for part in [*tables, lines] if part) + "\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,11 @@ SST2 = "--table few_shot --tasks sst2 --sizes 20 --subsets 0 --methods ft"
 
 class TrainingStartedError(Exception):
     """A test's stand-in for a Ray session."""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)

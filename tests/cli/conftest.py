@@ -65,6 +65,13 @@ def harness(workdir: Path, capsys: pytest.CaptureFixture[str]) -> Harness:
 
 
 @pytest.fixture
+def at_bench(benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Harness:
+    """The command in the folder of the bench, whose store stays as it is."""
+    monkeypatch.chdir(benched.folder)
+    return lambda *words: command(capsys, *words)
+
+
+@pytest.fixture
 def refused(harness: Harness, workdir: Path) -> Callable[..., str]:
     """The one sentence by which a command is refused: exit status 2, nothing else printed, nothing written."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.command import SST2, Said, data_folder
+from cli.command import SST2, data_folder
+from cli.conftest import Harness
 from views.runs import commit
 
 from harness.cli.request import read_words
@@ -16,8 +17,6 @@ from harness.commands.prepare import Prepared, prepare
 from harness.planning.estimate import Calibration
 from harness.store import Store
 from harness.yaml_files import packaged_files
-
-Harness = Callable[..., Said]
 
 
 def train(prepared: Prepared, _: Any, **__: Any) -> Prepared:
@@ -71,35 +70,26 @@ def test_beside_an_interrupted_bench_the_last_finished_one_is_named(
     assert harness(*shlex.split(named.partition(": harness ")[2])).out == first.out
 
 
-def test_flags_that_are_given_win(harness: Harness) -> None:
+def test_flags_that_are_given_win_and_the_last_bench_gives_the_others(harness: Harness) -> None:
     first, second = harness(f"bench {FIRST}"), harness(f"bench {SECOND}")
     said = harness(f"report {FIRST}")
     assert (said.status, said.out) == (0, first.out)
     assert "As in the last bench" not in said.err
     # with --table and other flags nothing is taken from a bench
-    assert "0/1" in harness(f"report {SST2} --data data --encoder bert-tiny").out
+    said = harness(f"report {SST2} --data data --encoder bert-tiny")
+    assert "0/1" in said.out
+    assert "'harness list benches'" in said.err, "none of its runs is recorded"
     # without --table they change the last bench
     narrower = harness("report --seeds 31")
     assert narrower.status == 0
     assert narrower.out not in (first.out, second.out)
     assert harness("report --seeds 31 --set fine_tune.steps=40").status == 1  # none of it is trained
-
-
-def test_the_last_bench_gives_what_is_left_out(harness: Harness) -> None:
-    first, second = harness(f"bench {FIRST}"), harness(f"bench {SECOND}")
+    # as with --last
     assert harness("report --last --table few_shot --methods ft").out == second.out
     assert harness(f"report --last {FIRST} --set optim.lr=6e-4 --seeds 31").status == 1  # no such bench
-    assert harness(f"bench {FIRST}").out == first.out
-    assert harness("report --last --table few_shot --methods ft").out == first.out
     said = harness("report --last --table ablation")
     assert (said.status, said.out) == (2, "")
     assert "report --last: the store sqlite:///.harness/harness.db holds no bench of ablation yet" in said.err
-
-
-def test_where_nothing_is_recorded_the_benches_of_the_store_are_pointed_at(harness: Harness) -> None:
-    harness(f"bench {FIRST}")
-    for words, hint in ("", False), (" --set optim.lr=1e-3", True):
-        assert ("'harness list benches'" in harness(f"report {FIRST}{words}").err) == hint
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -109,9 +99,13 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def test_show_prints_the_command_that_makes_a_run_again(harness: Harness) -> None:
-    """The printed command, run in a shell, finds the same stage and trains nothing."""
+    """The printed command, run in a shell, finds the same stage and trains nothing; those of all benches are listed, the last one last."""
+    assert "holds no such benches" in harness("list benches").err
     harness(f"bench {FIRST}")
     harness(f"bench {SECOND}")
+    first, last = commands(harness("list benches").out)
+    assert ["fine_tune.steps=20" in first, "fine_tune.steps=30" in last] == [True, True]
+    assert "To do: nothing." in harness(*first).err
     store = Store("sqlite:///.harness/harness.db")
     keys = store.keys_like("")
     assert len(keys) >= 3
@@ -142,18 +136,6 @@ def test_show_prints_a_command_that_is_read_where_a_cell_needs_several_runs_and_
     assert (key in plan.stages, len(plan.runs)) == (True, 3)
 
 
-def test_a_list_of_benches_is_commands_the_last_one_first(harness: Harness) -> None:
-    empty = harness("list benches")
-    assert (empty.status, empty.out) == (0, "")
-    assert "holds no such benches" in empty.err
-    harness(f"bench {FIRST}")
-    harness(f"bench {SECOND}")
-    last, first = commands(harness("list benches").out)
-    assert "fine_tune.steps=30" in last
-    assert "fine_tune.steps=20" in first
-    assert "To do: nothing." in harness(*first).err
-
-
 def test_a_users_own_files_and_a_points_file(harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's table is named by its file; the command holds the values of a --with file and needs that file no more. In
     another folder the paths are absolute."""
@@ -173,9 +155,3 @@ def test_a_users_own_files_and_a_points_file(harness: Harness, workdir: Path, mo
     (again,) = commands(harness(f"show {key} {store}").out)
     assert str(workdir / "mine.yaml") in again
     assert "To do: nothing." in harness(*again).err
-
-
-def test_the_presets_name_for_its_data_is_no_folder(harness: Harness) -> None:
-    """Captions and plans print 'data packaged': given as --data, it is the preset's own."""
-    words = "plan --table few_shot --tasks movies --sizes 100 --subsets 0 --methods ft"
-    assert harness(f"{words} --data packaged").out == harness(words).out

@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from cli.command import Said, command
-from cli.conftest import BENCH, METHODS, Benched
+from cli.command import command
+from cli.conftest import BENCH, METHODS, Benched, Harness
 from views.runs import commit
 
 import harness as python
@@ -22,21 +21,13 @@ from harness.commands.views import costs_of, grid_of
 from harness.planning.request import Request
 from harness.store import Store
 
-Harness = Callable[..., Said]
 BENCHED = BENCH.format(encoder="bert-tiny", methods=METHODS)
 
 
-@pytest.fixture
-def harness(benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Harness:
-    """The command in the folder of the bench."""
-    monkeypatch.chdir(benched.folder)
-    return lambda *words: command(capsys, *words)
-
-
-def test_against_another_row(harness: Harness) -> None:
+def test_against_another_row(at_bench: Harness) -> None:
     """Whatever row is compared with, a difference keeps its size and the sign follows."""
     frames = [
-        pd.read_csv(io.StringIO(harness(f"compare --methods ft,scl --against {row} --format csv").out))
+        pd.read_csv(io.StringIO(at_bench(f"compare --methods ft,scl --against {row} --format csv").out))
         for row in ("FT", "SCL")
     ]
     assert [(frame["row"][0], frame["against"][0]) for frame in frames] == [("SCL", "FT"), ("FT", "SCL")]
@@ -44,51 +35,63 @@ def test_against_another_row(harness: Harness) -> None:
     assert frames[0]["low"].tolist() == pytest.approx([-each for each in frames[1]["high"]])
 
 
-def test_a_filter_keeps_the_family_of_the_bench(harness: Harness) -> None:
-    whole = pd.read_csv(io.StringIO(harness("compare --format csv").out)).set_index("row")
-    said = harness("compare --last --methods ft,scl")
+def test_a_filter_keeps_the_family_of_the_bench(at_bench: Harness) -> None:
+    whole = pd.read_csv(io.StringIO(at_bench("compare --format csv").out)).set_index("row")
+    said = at_bench("compare --last --methods ft,scl")
     assert f"{len(whole)} comparisons with FT that the table's benches plan, 1 of them shown" in said.out
-    assert json.loads(harness("compare --last --methods ft,scl --format json").out)["family"] == len(whole)
-    alone = pd.read_csv(io.StringIO(harness("compare --last --methods ft,scl --format csv").out)).set_index("row")
+    assert json.loads(at_bench("compare --last --methods ft,scl --format json").out)["family"] == len(whole)
+    alone = pd.read_csv(io.StringIO(at_bench("compare --last --methods ft,scl --format csv").out)).set_index("row")
     assert alone["p"]["SCL"] == whole["p"]["SCL"]
     assert alone["p_holm"]["SCL"] >= whole["p_holm"]["SCL"]
 
 
-def test_formats_agree(harness: Harness) -> None:
-    frame = pd.read_csv(io.StringIO(harness("compare --items --format csv").out))
-    read = json.loads(harness("compare --items --format json").out)
+def test_formats_agree(at_bench: Harness) -> None:
+    frame = pd.read_csv(io.StringIO(at_bench("compare --items --format csv").out))
+    read = json.loads(at_bench("compare --items --format json").out)
     assert [each["row"] for each in read["comparisons"]] == frame["row"].tolist()
     assert [each["difference"] for each in read["comparisons"]] == pytest.approx(frame["difference"].tolist())
     found = python.compare(items=True)
     assert found.frame["row"].tolist() == frame["row"].tolist()
     assert found.frame["p"].tolist() == pytest.approx(frame["p"].tolist(), nan_ok=True)
     assert found.frame["sentence"].tolist() == [each["sentence"] for each in read["comparisons"]]
-    assert found.written("md") == harness("compare --items --format md").out
+    assert found.written("md") == at_bench("compare --items --format md").out
     latex = str(found.written("latex"))
-    assert latex == harness("compare --items --format latex").out
-    assert latex in harness("compare --items --format latex --standalone").out
+    assert latex == at_bench("compare --items --format latex").out
+    assert latex in at_bench("compare --items --format latex --standalone").out
     assert repr(python.compare()) == repr(python.report(view="differences"))
     for view in TABLE_VIEWS:
         if view not in ("figure", "results"):
-            assert python.report(view=view).written("csv") == harness(f"report --view {view} --format csv").out
+            assert python.report(view=view).written("csv") == at_bench(f"report --view {view} --format csv").out
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--against TATP", "--against: unknown row 'TATP'. Did you mean 'TAPT'"),
-        ("--format glue-submission", "--format: unknown format 'glue-submission'"),
+        ("compare --against TATP", "--against: unknown row 'TATP'. Did you mean 'TAPT'"),
+        ("compare --format glue-submission", "--format: unknown format 'glue-submission'"),
+        ("report --view figur", "--view: invalid choice: 'figur'"),
+        ("report --view figure --format csv", "table few_shot has no figure"),
+        ("report --view settings --format svg", "settings: there is nothing to draw; take another format than svg"),
+        ("report --out x.doc", "--out x.doc: no format has the ending '.doc'; add --format"),
+        ("report --out nowhere/x.html", "--out nowhere/x.html: there is no folder nowhere; name a file"),
+        ("report --out .", "--out .: is a folder; name a file"),
+        ("report --standalone", "--standalone makes a whole document of a LaTeX table; add --format latex"),
     ],
 )
-def test_wrong_words_say_what_to_do(words: str, says: str, harness: Harness) -> None:
-    said = harness(f"compare {words}")
-    assert said.status == 2
-    assert says in said.err.replace("argument ", "")
-    assert said.out == ""
+def test_wrong_words_say_what_to_do(words: str, says: str, at_bench: Harness) -> None:
+    said = at_bench(words)
+    assert (said.status, said.out) == (2, "")
+    assert says in said.err
 
 
-def test_incomplete_cells_are_said_and_set_the_status(harness: Harness) -> None:
-    said = harness("compare --subsets 0,1")
+def test_an_empty_figure_has_the_places_of_its_points(harness: Harness) -> None:
+    said = harness("report --table views --view figure --format csv")
+    assert said.status == 1
+    assert pd.read_csv(io.StringIO(said.out))["x"].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_incomplete_cells_are_said_and_set_the_status(at_bench: Harness) -> None:
+    said = at_bench("compare --subsets 0,1")
     assert said.status == 1
     assert "14 of 28 runs of these cells are done" in said.err
     assert "missing or failed: compared over 1 subset x 2 seeds" in said.out
@@ -108,9 +111,9 @@ def test_a_run_is_counted_once_whatever_columns_and_rows_show_it(
     assert f"0 of {planned[1].replace(',', '')} runs" in command(capsys, f"compare --table {words}").err
 
 
-def test_costs_are_those_of_the_records(harness: Harness, benched: Benched) -> None:
+def test_costs_are_those_of_the_records(at_bench: Harness, benched: Benched) -> None:
     """Nothing is trained; a run costs what its chain's records say."""
-    spent = pd.read_csv(io.StringIO(harness("report --view cost --format csv").out), index_col="row")
+    spent = pd.read_csv(io.StringIO(at_bench("report --view cost --format csv").out), index_col="row")
     store = Store("sqlite:///.harness/harness.db", create=False)
     for row in ("FT", "CMLM"):
         chains = [[s.key for s in store.stage(benched.keys[row, seed]).chain] for seed in (31, 42)]  # type: ignore[union-attr]
@@ -121,19 +124,19 @@ def test_costs_are_those_of_the_records(harness: Harness, benched: Benched) -> N
     assert (spent["search_flops"] == 0).all()
 
 
-def test_runs_that_collapsed_are_left_out_on_request(harness: Harness) -> None:
-    runs = pd.read_csv(io.StringIO(harness("report --format csv").out))
+def test_runs_that_collapsed_are_left_out_on_request(at_bench: Harness) -> None:
+    runs = pd.read_csv(io.StringIO(at_bench("report --format csv").out))
     fell = int(runs["collapsed"].sum())
     assert 0 < fell < len(runs)
-    said = harness("compare --without-collapsed")
+    said = at_bench("compare --without-collapsed")
     assert f"Left out: {fell} collapsed runs, which predict one class only on dev (FT 2, SCL 1" in said.out
     assert "missing, failed or collapsed" in said.out
-    assert "Left out: " not in harness("compare").out
+    assert "Left out: " not in at_bench("compare").out
 
 
-def test_a_plan_says_what_it_detects(harness: Harness) -> None:
+def test_a_plan_says_what_it_detects(at_bench: Harness) -> None:
     words = BENCHED.removeprefix("bench ")
-    said = harness(f"plan {words} --detect 6")
+    said = at_bench(f"plan {words} --detect 6")
     assert said.status == 0
     assert "The cheapest design that detects 6.00 points" in said.out
     assert "it needs 8" in said.out  # 6 comparisons: 2 / 2^8 <= 0.05 / 6

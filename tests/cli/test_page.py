@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.command import Said, command
 from cli.conftest import Benched
 from views.browser import CHROMIUM, Browser, browser
 
@@ -154,22 +153,3 @@ def test_a_narrow_screen_and_paper_hold_it(page: Path, chromium: Browser) -> Non
     assert chromium.value("Math.min(...[...document.images].map((each) => each.naturalWidth))") > 0, "it is admitted"
     chromium.call("Emulation.setEmulatedMedia", media="print")
     assert chromium.value("getComputedStyle(document.querySelector('nav')).display") == "none"
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("report --out x.doc", "--out x.doc: no format has the ending '.doc'; add --format"),
-        ("report --out nowhere/x.html", "there is no folder nowhere"),
-        ("report --out .", "--out .: is a folder; name a file in it"),
-        ("report --standalone", "--standalone makes a whole document of a LaTeX table; add --format latex"),
-    ],
-)
-def test_wrong_words_say_what_to_do(
-    words: str, says: str, benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(benched.folder)
-    said: Said = command(capsys, words)
-    assert said.status == 2
-    assert says in said.err
-    assert said.out == ""

@@ -8,61 +8,35 @@ import sys
 
 import pandas as pd
 import pytest
+from cli.command import Terminal
 
 from harness.cli import main
-from harness.cli.terminal import duration, print_lines, print_table, standard_streams
+from harness.cli.terminal import duration, print_lines, print_view, say, standard_streams
 from harness.views.page import Section, page
 from harness.views.view import Table, View, noted
-from harness.wording import escaped
 
-TABLE = """100 training examples
-Method        Movies (acc)  Another rather long title of a column (acc)
-------------  ------------  -------------------------------------------
-FT            55.10 ± 1.20*                                        7/15
-w/ SimCLR     49.28 ± 0.40                                 50.00 ± 0.10
-
-The caption says what differs from the paper, in a sentence that is longer than sixty columns, without-breaking-hyphens.
-a: a second one.
-"""
+SENTENCE = "The caption says what differs from the paper, in a sentence that is longer than sixty columns, without-breaking-hyphens."
+TABLE = Table(
+    "100 training examples", ["Method", "Another rather long title of a column"], [["w/ SimCLR", "49.28" * 10]]
+)
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def test_on_a_terminal_words_stay_whole_and_lines_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a table are not wrapped. Elsewhere a sentence is a line."""
     monkeypatch.setenv("COLUMNS", "60")
-    return Terminal()
-
-
-def test_words_stay_whole_and_lines_fit(narrow: Terminal) -> None:
-    text = (
-        "Table few_shot, preset quick: each from 5 subsets; digest 90a68a056828a9492f548d4386dadbb7, sqlite:///"
-        + "x" * 80
-    )
-    print_lines([text, "short"], narrow)
-    lines = narrow.getvalue().splitlines()
-    assert " ".join(" ".join(lines).split()) == f"{text} short"
-    assert [len(line) > 60 for line in lines].count(True) == 1, "only the word that is longer than a line"
-    assert all(line.startswith("  ") for line in lines[1:-1])
-
-
-def test_elsewhere_a_sentence_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    out = io.StringIO()
-    print_lines(["word " * 60], out)
-    print_table(TABLE, out)
-    assert out.getvalue() == "word " * 60 + "\n" + TABLE
-
-
-def test_tables_are_not_wrapped(narrow: Terminal) -> None:
-    print_table(TABLE, narrow)
-    lines, before = narrow.getvalue().splitlines(), TABLE.splitlines()
-    assert lines[:6] == before[:6]
-    assert all(len(line) <= 60 for line in lines[6:])
-    assert " ".join(" ".join(lines[6:]).split()) == " ".join(before[6:])
+    long, view = f"{SENTENCE} {'x' * 80}", View("x", pd.DataFrame(), [TABLE], [SENTENCE])
+    screen, file = Terminal(), io.StringIO()
+    for stream in (screen, file):
+        print_lines([long, "short"], stream)
+        monkeypatch.setattr("sys.stdout", stream)
+        print_view(view)
+    assert file.getvalue() == f"{long}\nshort\n{view.written('text')}"
+    first, *lines = screen.getvalue().splitlines()
+    assert " ".join(screen.getvalue().split()) == " ".join(file.getvalue().split())
+    rows = str(view.written("text")).splitlines()[:4]
+    assert [line for line in lines if line in rows] == rows
+    assert [len(line) > 60 for line in (first, *lines) if line not in rows].count(True) == 1, "the word of 80 letters"
+    assert lines[0].startswith("  ")
 
 
 @pytest.mark.parametrize(
@@ -70,12 +44,11 @@ def test_tables_are_not_wrapped(narrow: Terminal) -> None:
 )
 def test_nothing_steers_a_terminal_whatever_prints_it(text: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A sentence, a table, an error, a plain print and each format of a document; JSON still says the same."""
-    assert escaped("Größe 3 × ½, 数据, 🙂") == "Größe 3 × ½, 数据, 🙂"
     table = Table(text, [text, "x"], [[text, noted("1", "a")]])
-    view = View(text, pd.DataFrame(), [table], [text], notes=[text])
+    view = View(text, pd.DataFrame(), [table], [text, "Größe 3 × ½, 数据, 🙂"], notes=[text])
     with standard_streams():
-        print_lines([text])
-        print_table(text, sys.stdout)
+        say(text)
+        print_view(view)
         print(json.dumps(text, ensure_ascii=False))
         for format in ("text", "md", "latex"):
             sys.stdout.write_bytes(str(view.written(format)).encode())  # type: ignore[attr-defined]
@@ -84,20 +57,14 @@ def test_nothing_steers_a_terminal_whatever_prints_it(text: str, capfd: pytest.C
     out, err = capfd.readouterr()
     assert (out + err).replace("\n", "").isprintable()
     assert json.dumps(text) in out.splitlines()
+    assert "Größe 3 × ½, 数据, 🙂" in out
 
 
 @pytest.mark.parametrize(
     ("hours", "text"),
     [
-        (0.0, "1 s"),
-        (20 / 3600, "20 s"),
-        (59.7 / 3600, "1 min"),
-        (0.1, "6 min"),
-        (5.0, "5.0 h"),
-        (30.0, "30.0 h"),
-        (100.0, "4.2 days"),
-        (407.2 * 24, "407.2 days"),
-        (1e5, "11.4 years"),
+        *((0.0, "1 s"), (20 / 3600, "20 s"), (59.7 / 3600, "1 min"), (0.1, "6 min"), (5.0, "5.0 h")),
+        *((30.0, "30.0 h"), (100.0, "4.2 days"), (407.2 * 24, "407.2 days"), (1e5, "11.4 years")),
     ],
 )
 def test_durations(hours: float, text: str) -> None:

