@@ -74,13 +74,6 @@ def test_what_is_set_for_a_row_reaches_it_under_each_encoder(folder: Path) -> No
     assert [resolved.optim("fine_tune", 20, 20, row).lr for row in resolved.rows[1::2]] == [0.001, 0.001]
 
 
-def test_a_folder_is_found_from_another_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = to_json(Request("few_shot", encoder="bert,new:tiny"))
-    (folder / "elsewhere").mkdir()
-    monkeypatch.chdir(folder / "elsewhere")
-    assert from_json(stored).encoder == f"{folder / 'bert'},new:tiny"
-
-
 def test_a_table_of_ones_own_lists_encoders(folder: Path) -> None:
     table = Path(api.__file__).parents[1] / "benchmarks" / "few_shot.yaml"
     text = table.read_text(encoding="utf-8").replace("encoder: bert-tiny", "encoder: [bert, roberta]", 1)
@@ -156,14 +149,13 @@ def test_names_that_cannot_be_had_are_told_at_once(refused: Callable[..., str], 
     assert "Did you mean 'roberta'?" in unknown
 
 
-def test_python_takes_a_list(folder: Path) -> None:
-    found = api.plan(
-        "few_shot",
-        tasks="sst2",
-        data="data",
-        sizes=20,
-        methods="ft",
-        encoder=["bert", Path("roberta")],
-        set={"max_length": 64},
-    )
+def test_python_takes_a_list_and_a_folder_is_found_from_another_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"tasks": "sst2", "data": "data", "sizes": 20, "methods": "ft", "set": {"max_length": 64}}
+    found = api.plan("few_shot", encoder=["bert", Path("roberta")], **values)
     assert set(found.runs["row"]) == {"FT on bert", "FT on roberta"}
+    stored = to_json(Request("few_shot", encoder="bert,new:tiny"))
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    assert from_json(stored).encoder == f"{folder / 'bert'},new:tiny"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -12,9 +11,9 @@ import trained
 from cli.conftest import BENCH, Harness
 from cluster import in_process
 
+from harness.cli.request import read_words
 from harness.cluster.stages import Stages
 from harness.commands.prepare import prepare
-from harness.planning.request import Request, overrides_of
 from harness.planning.work import Ended
 from harness.storage import Storage
 
@@ -24,7 +23,7 @@ def test_a_bench_without_time_trains_nothing_and_the_same_command_goes_on(
 ) -> None:
     in_process.patch(monkeypatch)
     trained.sentiment_folder(workdir / "data")
-    words = BENCH.format(encoder=bert, methods="ft").replace("steps=6", "steps=1") + " --seeds 31,42"
+    words = BENCH.format(encoder=bert, methods="ft").replace("steps=6", "steps=1")
     said = harness(f"{words} --hours 0")
     assert said.status == 1
     assert re.search(r"^FT +0/2$", said.out, re.MULTILINE)
@@ -35,18 +34,12 @@ def test_a_bench_without_time_trains_nothing_and_the_same_command_goes_on(
 
 
 def test_stages_start_in_the_order_of_growing_grids(workdir: Path, bert: Path) -> None:
+    """No stage waits for one of a later turn."""
     trained.sentiment_folder(workdir / "data")
-    request = Request(
-        "few_shot",
-        tasks=("sst2",),
-        data="data",
-        encoder=str(bert),
-        methods=("ft", "tapt"),
-        sizes=(20,),
-        subsets=(3, 1, 0),
-        seeds=(7, 5),
+    words = BENCH.format(encoder=bert, methods="ft,tapt").replace(
+        "--subsets 0 --seeds 31,42", "--subsets 3,1,0 --seeds 7,5"
     )
-    prepared = prepare(replace(request, overrides=overrides_of({"max_length": 64})), train=False)
+    prepared = prepare(read_words(words.split()), train=False)
     turns = {item.stage.key: item.turn for item in prepared.items}
     place = {pair: max(pair) for pair in product(range(3), range(2))}
     for run in prepared.plan.runs:

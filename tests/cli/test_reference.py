@@ -15,7 +15,7 @@ from harness.planning.request import Request
 from harness.store import Store
 
 BENCH = (
-    "--table few_shot --tasks sst2 --data data --sizes 20 --subsets 0,1 --seeds 31,42 --encoder {encoder} "
+    "--table few_shot --tasks sst2 --data data --sizes 20 --subsets 0 --seeds 31,42 --encoder {encoder} "
     "--set max_length=64 --set fine_tune.steps=6 --set fine_tune.batch_size=8"
 )
 
@@ -42,17 +42,17 @@ def test_reference_rows(
         for label in store.recorded_runs():
             runs.setdefault(label["row"], set()).add(label["key"])
         assert {row: len(keys) for row, keys in runs.items()} == {
-            "FT": 4, "Majority": 2, "TF-IDF": 2, "Frozen states": 2, "Frozen head": 4,
+            "FT": 2, "Majority": 1, "TF-IDF": 1, "Frozen states": 1, "Frozen head": 2,
         }  # fmt: skip
-        assert harness("report --last --format csv").out.count("\n") > 20
+        assert harness("report --last --format csv").out.count("\n") > 10
         key, said = best_key(Request())
         dev = {each: next(iter(record.dev_scores.values())) for each, record in store.records(store.keys()).items()}
         assert dev[key] == max(dev[each] for each in (*runs["FT"], *runs["Frozen head"]))
         assert [line.split(",")[0] for line in said] == ["TF-IDF"], "it is higher, and leaves no model"
         (workdir / "results.csv").write_text(harness("report --last --format csv").out, encoding="utf-8")
-        verified = harness("verify results.csv --rerun 14")
+        verified = harness("verify results.csv --rerun 7")
         assert verified.status == 0, verified
-        assert verified.out.count("bit-identical") == 14
+        assert verified.out.count("bit-identical") == 7
 
     before, after = (
         harness(f"compare {words} --methods {rows}").out for rows in ("ft,frozen_head", "ft,frozen_head --reference")

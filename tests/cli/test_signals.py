@@ -21,9 +21,13 @@ def wait():
     for _ in range(6000):
         time.sleep(0.1)
 
+class Destroyed:
+    def __del__(self):
+        print('begun', flush=True)
+        wait()
+
 def plan(args):
     try:
-        print("begun", flush=True)
         {work}
     finally:
         {cleanup}
@@ -35,8 +39,9 @@ sys.exit(harness.cli.main(["plan"]))
 """
 """The command, at work at something else. It waits in short pieces: Python runs a handler between instructions, so a signal that
 arrives after the last of them and before the system call has to wait for that call's end (measured with one call: 11 of 1,000)."""
-WAIT = "wait()"
+WAIT = "print('begun', flush=True); wait()"
 KEPT = "recorded stages are kept, and the same command resumes."
+BROKEN = "raise UserError('a process of Ray is dead')"
 
 
 def heard() -> None:
@@ -45,13 +50,37 @@ def heard() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def program(
-    folder: Path, work: str = WAIT, cleanup: str = "pass", before: Callable[[], object] = lambda: None
-) -> subprocess.Popen[str]:
-    """Started and training."""
+def deaf() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said", "work", "cleanup", "before"),
+    [
+        pytest.param([signal.SIGINT], "", WAIT, "pass", heard, id="Ctrl-C"),
+        pytest.param([signal.SIGTERM], " by SIGTERM", WAIT, "pass", heard, id="a scheduler"),
+        pytest.param([signal.SIGHUP, signal.SIGHUP], " by SIGHUP", WAIT, "pass", heard, id="a closed terminal"),
+        pytest.param([signal.SIGHUP, signal.SIGTERM], " by SIGTERM", WAIT, "pass", deaf, id="nohup"),
+        pytest.param(
+            *([signal.SIGTERM], " by SIGTERM", WAIT),
+            *("[os.kill(os.getpid(), n) for n in (signal.SIGTERM, signal.SIGHUP)]", heard),
+            id="others do not disturb the cleanup",
+        ),
+        # Python prints an exception in a destructor and goes on: the command would train to its end
+        pytest.param([signal.SIGINT], "", "Destroyed(); wait()", "pass", heard, id="Ctrl-C in a destructor"),
+        # The signal reaches a whole process group: processes that the command needs may end first
+        pytest.param(
+            [signal.SIGTERM], " by SIGTERM", f"Destroyed(); {BROKEN}", "pass", heard, id="what it broke before"
+        ),
+        pytest.param([signal.SIGTERM], " by SIGTERM", WAIT, BROKEN, heard, id="what it broke"),
+    ],
+)
+def test_a_signal_ends_the_command(
+    numbers: list[signal.Signals], said: str, work: str, cleanup: str, before: Callable[[], None], tmp_path: Path
+) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(work=work, cleanup=cleanup)],
-        cwd=folder,
+        cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -59,74 +88,13 @@ def program(
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
-    return process
-
-
-@pytest.mark.parametrize(
-    ("number", "status", "said"),
-    [
-        (signal.SIGINT, 130, "interrupted"),
-        (signal.SIGTERM, 143, "interrupted by SIGTERM"),
-        (signal.SIGHUP, 129, "interrupted by SIGHUP"),
-    ],
-)
-def test_a_signal_that_ends_the_command(number: signal.Signals, status: int, said: str, tmp_path: Path) -> None:
-    process = program(tmp_path)
-    process.send_signal(number)
+    for number in numbers:
+        process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (status, f"still said\nharness: {said}; {KEPT}\n")
-    assert (tmp_path / "cleaned").exists()
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_one_that_arrives_in_a_destructor(number: signal.Signals, status: int, tmp_path: Path) -> None:
-    """Python prints an exception there and goes on: the command would train to its end."""
-    destructor = "lambda self: (print('destroyed', flush=True), wait())"
-    process = program(tmp_path, f"type('Any', (), dict(__del__={destructor}))(); {WAIT}")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "destroyed\n"
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == status
-    assert err.startswith("still said\nharness: interrupted")
+    assert process.returncode == 128 + numbers[-1]
+    assert err.endswith(f"harness: interrupted{said}; {KEPT}\n"), err
     assert "Traceback" not in err
-
-
-def test_what_it_broke_before_it_is_sent_again(tmp_path: Path) -> None:
-    """It arrived in a destructor, and a process that the command needs died of it: the command ends by the signal, not by an error."""
-    destructor = "lambda self: (print('destroyed', flush=True), wait())"
-    process = program(
-        tmp_path, f"type('Any', (), dict(__del__={destructor}))(); raise UserError('a process of Ray is dead')"
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "destroyed\n"
-    process.terminate()
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert err.endswith(f"harness: interrupted by SIGTERM; {KEPT}\n")
-
-
-def test_another_one_does_not_disturb_the_cleanup(tmp_path: Path) -> None:
-    process = program(tmp_path, cleanup="[os.kill(os.getpid(), n) for n in (signal.SIGTERM, signal.SIGHUP)]")
-    process.terminate()
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (143, f"still said\nharness: interrupted by SIGTERM; {KEPT}\n")
-
-
-def test_nohup_holds(tmp_path: Path) -> None:
-    process = program(tmp_path, before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-    process.send_signal(signal.SIGHUP)
-    process.terminate()
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (143, f"still said\nharness: interrupted by SIGTERM; {KEPT}\n")
-
-
-def test_what_a_signal_broke_is_said_as_the_signal(tmp_path: Path) -> None:
-    """The signal reaches a whole process group: processes that the command needs may end first."""
-    process = program(tmp_path, cleanup="raise UserError('a process of Ray is dead')")
-    process.terminate()
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (143, f"harness: interrupted by SIGTERM; {KEPT}\n")
+    assert (tmp_path / "cleaned").exists() == ("still said\n" in err) == (cleanup != BROKEN)
 
 
 def test_a_terminal_that_is_closed(tmp_path: Path) -> None:
