@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from harness.cli.terminal import print_lines
+from harness.cli.terminal import say
 from harness.commands.recorded import command
 from harness.encoders.families import FAMILIES
 from harness.errors import UserError, hint, masked, unknown, unknown_names
@@ -75,7 +75,7 @@ def test_no_password_of_a_url_is_shown_and_nothing_else_is_hidden(
     """In an error, a sentence and a command line; shown again it stays."""
     others = "file:///home/a@b/x http://host:8080/x@v1 hub:owner/name:main@refs/pr/1 wmt19:de@T=0.7 a@b.c /home/a@b:c/x"
     said = f"Names {shown} and {others}."
-    print_lines([f"Names {url} and {others}."])
+    say(f"Names {url} and {others}.")
     assert (str(UserError(f"Names {url} and {others}.")), capsys.readouterr().err) == (said, f"{said}\n")
     assert shown in command(Request("few_shot", corpus=url), store=url).replace("'", "")
     assert masked(shown) == shown
