@@ -45,7 +45,7 @@ def also(show: Show, act: Callable[..., None]) -> Show:
 
 
 def train(prepared: Prepared, show: Show, *, remember: bool = True, deadline: float = math.inf) -> Prepared:
-    """Train the stages that are left, and keep the request (`remember`). The same table; `over` says why stages are left at `deadline` (by `time.monotonic()`), or where the driver's node leaves. Raises UserError before
+    """Train the stages that are left, and keep the request (`remember`). The same table; `stopped` says why stages are left at `deadline` (by `time.monotonic()`), or where the driver's node leaves. Raises UserError before
     Ray starts for what this machine lacks."""
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
