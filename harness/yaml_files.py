@@ -148,18 +148,15 @@ def parse_yaml(text: str, model: type[M], where: str) -> M:
     if values is None:
         keys = ", ".join(name for name, field in model.model_fields.items() if field.is_required())
         raise UserError(f"{where}: the file is empty; it needs the keys {keys or 'of ' + model.__name__}.")
+    return validated(model, values, where, text)
+
+
+def validated(model: type[M], values: Mapping[str, Any], where: str, text: str = "") -> M:
+    """Values as a `model`. Raises UserError, which names `where` and the lines of the YAML `text` that they are of."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise UserError(describe_errors(error, where, _parse(text, where))) from None
-
-
-def validated(model: type[M], values: Mapping[str, Any], where: str) -> M:
-    """Values as a `model`. Raises UserError, which names `where`."""
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        raise UserError(describe_errors(error, where)) from None
+        raise UserError(describe_errors(error, where, _parse(text, where) if text else None)) from None
 
 
 def parse_value(text: str) -> Any:

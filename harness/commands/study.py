@@ -195,7 +195,7 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
             f"{request.base.origin('encoder')} {request.base.encoder}: a study is of one encoder; tune each by itself."
         )
     if request.out:
-        _check_folder(request.out, "--out")
+        _check_folder(request.out)
     request = request.read()
     space = requested_space(request)
     prepared = prepare(space.bench(request.base, space.defaults), train=train)
@@ -210,14 +210,14 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
     return PreparedStudy(request, prepared, Points(space, base, shared, tasks, prepared.plan.table_data))
 
 
-def _check_folder(out: str, where: str) -> None:
+def _check_folder(out: str) -> None:
     """Raises UserError for a folder in which no results could be written at the end."""
     folder = Path(out).absolute()
     place = next(place for place in (folder, *folder.parents) if place.exists())
     if not place.is_dir():
-        raise UserError(f"{where} {out}: {place} is a file, not a folder; name another folder.")
+        raise UserError(f"--out {out}: {place} is a file, not a folder; name another folder.")
     if not os.access(place, os.W_OK):
-        raise UserError(f"{where} {out}: {place} cannot be written; name another folder.")
+        raise UserError(f"--out {out}: {place} cannot be written; name another folder.")
 
 
 @contextmanager
