@@ -23,7 +23,9 @@ from harness.store import Owner, Store
 from harness.training.loop import Inputs
 
 
-def train_here(prepared: Prepared, view: Any, *, remember: bool = True, deadline: float = math.inf) -> Prepared:
+def train_here(
+    prepared: Prepared, view: Any, *, remember: bool = True, deadline: float = math.inf, watch: Any = lambda event: None
+) -> Prepared:
     """As `harness.commands.train.train`: parents first, also those whose weights are gone; their weights are deleted at the end."""
     located = prepared.plan.encoders[0]
     assert located.folder is not None
@@ -53,7 +55,8 @@ def train_here(prepared: Prepared, view: Any, *, remember: bool = True, deadline
             if not item.remake:
                 assert prepared.store.lease(item.stage.key, owner) == "granted"
                 prepared.store.commit(item.stage, record, owner)
-            show(Event(record.status, item, record.reason))
+            show(ended := Event(record.status, item, record.reason))
+            watch(ended)
     asked = {item.stage.key for item in prepared.items if item.remake}
     for stage in prepared.plan.stages.values():
         parent = stage.parent

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from harness.commands.execution import deadline_of
 from harness.commands.prepare import Prepared, prepare
-from harness.commands.train import Show, also, train, unshown
+from harness.commands.train import Show, train, unshown
 from harness.planning.request import Request
 from harness.planning.work import Event
 from harness.store import Store
@@ -55,7 +55,7 @@ def bench(
             trackers.write([event.item.stage.key], warn)
 
     if prepared.items:
-        prepared = train(prepared, also(show, track), deadline=deadline)
+        prepared = train(prepared, show, deadline=deadline, watch=track)
     if prepared.plan.runs:
         prepared.remember()
     return prepared, trackers

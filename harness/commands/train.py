@@ -12,6 +12,7 @@ from harness.commands.prepare import Prepared, check_work
 from harness.commands.texts import reader
 from harness.planning.runs import Plan
 from harness.planning.starts import best_run
+from harness.planning.work import Event
 from harness.specs import NO_ENCODER, Record, Run
 from harness.storage import Storage, weights_of
 from harness.store import Store
@@ -28,25 +29,16 @@ def unshown(*_: Any) -> Iterator[Callable[..., None]]:
     yield lambda *event: None
 
 
-def also(show: Show, act: Callable[..., None]) -> Show:
-    """`show`, with each event told to `act` too."""
-
-    @contextmanager
-    def both(subject: Any, dashboard: str) -> Iterator[Callable[..., None]]:
-        with show(subject, dashboard) as shown:
-
-            def tell(*event: Any) -> None:
-                shown(*event)
-                act(*event)
-
-            yield tell
-
-    return both
-
-
-def train(prepared: Prepared, show: Show, *, remember: bool = True, deadline: float = math.inf) -> Prepared:
-    """Train the stages that are left, and keep the request (`remember`). The same table; `stopped` says why stages are left at `deadline` (by `time.monotonic()`), or where the driver's node leaves. Raises UserError before
-    Ray starts for what this machine lacks."""
+def train(
+    prepared: Prepared,
+    show: Show,
+    *,
+    remember: bool = True,
+    deadline: float = math.inf,
+    watch: Callable[[Event], None] = lambda event: None,
+) -> Prepared:
+    """Train the stages that are left, and keep the request (`remember`). The same table; `stopped` says why stages are left at `deadline` (by `time.monotonic()`), or where the driver's node leaves. `watch`: told each event, as
+    what is shown. Raises UserError before Ray starts for what this machine lacks."""
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
 
@@ -86,6 +78,7 @@ def train(prepared: Prepared, show: Show, *, remember: bool = True, deadline: fl
             with show(prepared, dashboard) as shown:
                 for event in pool.run(prepared.items):
                     shown(event)
+                    watch(event)
                     if best and not event.running:
                         best.ended(event.item.stage.key)
             prepared.stopped = pool.over
