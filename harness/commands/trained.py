@@ -84,7 +84,7 @@ def trained_model(
         model, _ = _loaded(recorded, prepared, scratch)
     if not (differs := differences(record, ended)):
         rows = sum(len(predicted.gold) for predicted in record.predictions.values())
-        what = f"{rows:,} predictions" if rows else "weights"
+        what = f"{rows:,} predictions" if rows else "weights" if record.weights_digest else "losses"
         return replace(model, sentence=f"It was trained again; its {what} are those of the record, bit for bit.")
     if not accept_difference:
         made_on, here = (
