@@ -35,7 +35,9 @@ class Shell:
 
     @property
     def module(self) -> Any:
-        return SimpleNamespace(get_ipython=lambda: self, display=SimpleNamespace(display=self.display))
+        return SimpleNamespace(
+            get_ipython=lambda: self, display=SimpleNamespace(display=self.display), version_info=(9, 0)
+        )
 
 
 def cells() -> list[str]:
