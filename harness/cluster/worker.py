@@ -36,7 +36,7 @@ from harness.paths import replace_file, user_cache
 from harness.planning.work import Ended, Item
 from harness.processes import end_with_parent, keep_freed_memory
 from harness.specs import Data, Record, RowSet, Stage
-from harness.storage import Storage, StorageError, checkpoint_of
+from harness.storage import StorageError, checkpoint_of
 
 if TYPE_CHECKING:
     from harness.training.result import Speed
@@ -327,19 +327,24 @@ class WorkerProcess:
 
     def ready(self) -> str:
         """The node of this process, once it can train. Raises UserError for what that lacks."""
-        self._prepare()
+        if not self._prepared:
+            self._setup, self._prepared = prepared(self._setup), True
         node: str = ray.get_runtime_context().get_node_id()
         return node
 
-    def _prepare(self) -> None:
-        if not self._prepared:
-            self._setup, self._prepared = prepared(self._setup), True
-
     def run(self, item: Item, vocabulary: Vocabulary, references: list[Any]) -> Ended:
-        """Train a stage and commit its record."""
-        self._prepare()
-        record = self.record(item, vocabulary, references)
-        return record if isinstance(record, Ended) else committed(item, record, self._ledger, self._setup.storage)
+        """Train a stage, commit its record, and delete its checkpoint. The record of a remake is not committed."""
+        self.ready()
+        record, key, ours = self.record(item, vocabulary, references), item.stage.key, True
+        if isinstance(record, Ended):
+            return record
+        if item.remake:  # its record stands, whether or not its weights could be made
+            answer(self._ledger.release.remote(key))
+        else:
+            ours = answer(self._ledger.commit.remote(item.stage, record))
+        if record.status != "failed" and record.provenance.get("checkpoints"):
+            self._setup.storage.delete(checkpoint_of(key))
+        return Ended(record.status if ours else "elsewhere", record.reason)
 
     def record(self, item: Item, vocabulary: Vocabulary, references: list[Any]) -> Record | Ended:
         """Train under Ray Train: in its local mode, which costs a third of a millisecond, or by a worker group."""
@@ -407,18 +412,6 @@ def _group_ended(error: Exception) -> Ended:
         return Ended("left", f"its worker group did not start in time: the cluster has {free} free")
     ranks = "; ".join(f"rank {rank}: {type(each).__name__}: {first_line(each)}" for rank, each in failures.items())
     return Ended("died", f"its worker group ended ({ranks or f'{type(cause).__name__}: {first_line(cause)}'})")
-
-
-def committed(item: Item, record: Record, ledger: Any, storage: Storage) -> Ended:
-    """Commit a stage's record, and delete its checkpoint. The record of a remake is not committed."""
-    ours, key = True, item.stage.key
-    if item.remake:  # its record stands, whether or not its weights could be made
-        answer(ledger.release.remote(key))
-    else:
-        ours = answer(ledger.commit.remote(item.stage, record))
-    if record.status != "failed" and record.provenance.get("checkpoints"):
-        storage.delete(checkpoint_of(key))
-    return Ended(record.status if ours else "elsewhere", record.reason)
 
 
 Worker: Any = ray.remote(WorkerProcess)

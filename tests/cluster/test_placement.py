@@ -40,8 +40,9 @@ class Idler(WorkerProcess):
     """Trains nothing: it says what it begins in the folder of the store, and goes on when the file `go` is there, or stops when it is asked
     to."""
 
-    def _prepare(self) -> None:
+    def ready(self) -> str:
         """Without torch."""
+        return str(ray.get_runtime_context().get_node_id())
 
     def record(self, item: Item, *_: Any) -> Record | Ended:
         ((folder, _),) = self._setup.encoders.values()
