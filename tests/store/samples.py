@@ -99,17 +99,6 @@ def lock(url: str, seconds: float, pipe: Connection) -> None:
     connection.close()
 
 
-def race(url: str, keys: list[str], barrier: Barrier, pipe: Connection) -> None:
-    """Ask for every key at the same time as the others; keep the granted leases until the end."""
-    store, owner = Store(url), Owner.current()
-    grants = []
-    for key in keys:
-        barrier.wait(60)
-        grants.append(store.lease(key, owner))
-    pipe.send(grants)
-    barrier.wait(60)
-
-
 def work_off(url: str, seeds: list[int], barrier: Barrier, pipe: Connection) -> None:
     """As a driver: lease every stage in turn and commit the granted ones. Sends how often each commit was written."""
     store, owner = Store(url), Owner.current()

@@ -21,7 +21,7 @@ from store.samples import committed, record, run, same, stage
 
 from harness.errors import UserError
 from harness.kinds import Predictions
-from harness.specs import Encoder
+from harness.specs import Encoder, Record, Stage
 from harness.store import Owner, Store, StoredRequest, merge
 from harness.store.exchange import publish_records
 from harness.store.published import HEADER, RECORDS_FILE
@@ -65,41 +65,33 @@ def test_a_merge_is_the_union_and_a_second_one_changes_nothing(store: Store, oth
     assert rows(store) == union
 
 
-def test_a_finished_record_stays_and_the_other_is_named(store: Store, other: Store) -> None:
-    of = stage()
-    committed(store, of)
-    committed(other, of, mark=1.0)
-    ours = rows(store)
-    assert merge(store, other).agrees, "the mark changes no prediction"
-    differing = record(of)
-    differing.selected_step = 10
+def put(store: Store, of: Stage, kept: Record) -> None:
+    """In the place of what is there."""
     owner = Owner.current()
-    with other._write() as connection:
-        connection.execute(sa.delete(RECORDS))
-    other.lease(of.key, owner)
-    other.commit(of, differing, owner)
+    with store._write() as connection:
+        connection.execute(sa.delete(RECORDS).where(RECORDS.c.key == of.key))
+    assert store.lease(of.key, owner) == "granted"
+    assert store.commit(of, kept, owner)
+
+
+def test_a_finished_record_stays_and_the_other_is_named(store: Store, other: Store) -> None:
+    """Weights that differ without a score that does are counted: the runs after them started from these, and their records stay true of them alone."""
+    head, of = stage().chain[1:]
+    for where, digest in ((store, "1" * 32), (other, "2" * 32)):
+        trained = replace(record(head), weights_digest=digest, predictions={}, selected_step=None, dev_scores={})
+        put(where, head, trained)
+    committed(store, of)
+    committed(other, of, mark=1.0)  # which changes no prediction
+    ours = rows(store)
+    assert (merged := merge(store, other)).agrees
+    assert (merged.known, merged.other_weights) == (2, 1)
+    put(other, of, replace(record(of), selected_step=10))
     merged = merge(store, other)
     assert rows(store) == ours
     assert [(ours.key, ours.selected_step, theirs.selected_step) for ours, theirs in merged.conflicts] == [
         (of.key, 20, 10)
     ]
     assert not merged.agrees
-
-
-def test_weights_that_differ_without_a_score_that_does_are_counted(store: Store, other: Store) -> None:
-    """Of a head or a post-training: the runs after it started from these weights, and their records stay true of them alone."""
-    of, leaf = stage().chain[1], stage()
-    for where, digest in ((store, "1" * 32), (other, "2" * 32)):
-        trained = replace(record(of), weights_digest=digest, predictions={}, selected_step=None, dev_scores={})
-        owner = Owner.current()
-        where.lease(of.key, owner)
-        assert where.commit(of, trained, owner)
-        committed(where, leaf)
-    assert (merged := merge(store, other)).agrees
-    assert (merged.known, merged.other_weights) == (2, 1)
-    assert store.records([of.key])[of.key].weights_digest == "1" * 32
-    assert (again := merge(other, other)).other_weights == 0
-    assert again.known == 2
 
 
 def test_a_failed_record_makes_room_and_is_not_taken(store: Store, other: Store) -> None:
@@ -197,14 +189,13 @@ def test_a_published_table_is_a_store_of_its_records_alone(several: Store, tmp_p
 
 
 def test_what_leaves_a_store_names_no_machine_and_no_folder(store: Store, other: Store, tmp_path: Path) -> None:
-    of, owner = stage().with_encoder(Encoder("e" * 32, "new:tiny@bpe:99:/home/alice/c.txt")), Owner.current()
+    of = stage().with_encoder(Encoder("e" * 32, "new:tiny@bpe:99:/home/alice/c.txt"))
     named, said = record(of), "at step 5: The storage {} could not be written{}: No space left on device"
     named.provenance |= {
         "host": "alices-laptop",
         "checkpoint_failed": said.format("/home/alice/x", " on alices-laptop"),
     }
-    store.lease(of.key, owner)
-    assert store.commit(of, named, owner)
+    put(store, of, named)
     publish_records(store, "toy", [of.key], {"table": "toy"}, tmp_path)
     merge(other, store)
     left = record(of)

@@ -12,7 +12,7 @@ from typing import Any
 import postgresql
 import pytest
 import sqlalchemy as sa
-from store.samples import committed, lock, record, same, stage
+from store.samples import lock, record, same, stage
 
 from harness import retry
 from harness.errors import UserError
@@ -86,22 +86,6 @@ def test_what_is_opened_for_the_first_time_is_not_waited_for() -> None:
     with pytest.raises(UserError, match="check that it is there"):
         Store("postgresql+psycopg://someone@127.0.0.1:1/name")
     assert time.monotonic() - began < sum(retry.WAITS) / 2
-
-
-@pytest.mark.postgresql
-def test_nothing_is_made_by_whoever_only_reads(empty_databases: Iterator[str]) -> None:
-    url = next(empty_databases)
-    store = Store(url, create=False)
-    assert not store.exists
-    assert (store.statuses([OF.key]), store.translations([OF.key]), store.studies(), store.newest(9)) == (
-        {},
-        {},
-        [],
-        [],
-    )
-    assert sa.inspect(store._engine).get_table_names() == []
-    committed(Store(url.replace("postgresql+psycopg", "postgresql")), OF)
-    assert Store(url, create=False).statuses([OF.key]) == {OF.key: ("done", 1)}
 
 
 @pytest.mark.postgresql

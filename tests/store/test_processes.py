@@ -81,20 +81,15 @@ def test_the_lease_of_a_killed_process_is_free_at_once(store: Store, url: str, r
         assert store.lease(KEY, me) == "granted"
 
 
-def test_processes_on_a_store_that_is_not_there_yet_make_it_together(url: str) -> None:
-    keys = [f"{i:032x}" for i in range(3)]
-    with several(3, samples.race, url, keys) as pipes:
-        assert all(len(received(pipe)) == len(keys) for pipe in pipes)
-
-
-def test_processes_with_the_same_work_write_one_record_each(store: Store, url: str) -> None:
+def test_processes_with_the_same_work_write_one_record_each(url: str) -> None:
+    """In a store that is not there yet: they make it together."""
     seeds = list(range(40))
     with several(3, samples.work_off, url, seeds) as pipes:
         written = [received(pipe) for pipe in pipes]
     owners = [[seed for seed, ours in each.items() if ours] for each in written]
     assert sorted(seed for each in owners for seed in each) == seeds
     assert all(all(each.values()) for each in written), "a commit under a live lease is not refused"
-    stages = [samples.stage(seed) for seed in seeds]
+    store, stages = Store(url), [samples.stage(seed) for seed in seeds]
     assert set(store.statuses([s.key for s in stages]).values()) == {("done", 1)}
     assert not store.others_alive(Owner.current())
     assert store.integrity() == "ok"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from store.samples import committed, record, run, same, stage
 
 from harness.errors import UserError
@@ -93,12 +94,15 @@ def test_labels_are_kept_once_and_beside_the_key(store: Store) -> None:
     assert store.labels("0" * 32) == []
 
 
-def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(tmp_path: Path) -> None:
-    store = Store(f"sqlite:///{tmp_path / 'folder' / 'harness.db'}", create=False)
+def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(url: str, tmp_path: Path) -> None:
+    store = Store(url, create=False)
     assert not store.exists
     assert (store.statuses(["a"]), store.records(["a"]), store.labels("a")) == ({}, {}, [])
-    assert (store.keys_like(""), store.newest(9), store.stage("a")) == ([], [], None)
+    assert (store.keys_like(""), store.newest(9), store.stage("a"), store.studies()) == ([], [], None, [])
     assert list(tmp_path.iterdir()) == []
+    assert store.path or sa.inspect(store._engine).get_table_names() == []
+    committed(Store(url.replace("+psycopg", "")), stage())
+    assert Store(url, create=False).statuses([stage().key]) == {stage().key: ("done", 1)}
 
 
 TEXTS = {"a": "one", "b": "", "c": "zwei\nZeilen 日本 😀 \u2028 'quoted' % ?", "d": "x" * 100_000, "e": "a\x00b"}
