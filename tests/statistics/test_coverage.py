@@ -41,18 +41,9 @@ def measured(designs: int) -> pd.DataFrame:
     return simulated_designs.measured(designs, 0, designs // 10)
 
 
-def test_the_crossed_interval_holds_the_truth_in_every_world(measured: pd.DataFrame, designs: int) -> None:
+def test_intervals_hold_the_truth_in_every_world(measured: pd.DataFrame, designs: int) -> None:
     print(measured.round(1).to_string())
     assert measured["crossed t"].min() > 95 - error(designs)
-    assert measured.loc[("large seeds", "10x2"), "one t"] < 92, "the world in which one t quantile fails"
-
-
-def test_subset_means_alone_forget_the_seed(measured: pd.DataFrame, designs: int) -> None:
-    assert measured.loc[("seeds", "5x3"), "subsets alone"] < 75
-    assert measured.loc[("seeds", "5x3"), "crossed t"] > 95 - error(designs)
-
-
-def test_intervals_of_components_hold_the_truth(measured: pd.DataFrame, designs: int) -> None:
     assert measured[["subset", "seed", "interaction"]].min().min() > 95 - error(designs)
 
 
@@ -68,14 +59,11 @@ def test_exact_and_equivalence_tests_err_rarely(measured: pd.DataFrame, designs:
     assert (without_seeds["sign flip"] < 5 + without_seeds["flipped"].map(error)).all()
 
 
-def test_a_family_errs_rarely_where_one_t_quantile_errs_often(designs: int) -> None:
+def test_a_family_errs_rarely(designs: int) -> None:
     """Four rows x four columns, also where a factor with two or three levels has most of the variance."""
     found = simulated_designs.family_errors(designs, 0)
     print(found.round(1).to_string())
-    assert found.filter(like="crossed t").max().max() < 5 + error(designs)
-    for place, least in (("10x2", 35), ("10x3", 15), ("5x2", 10)):
-        assert found.loc[("seeds", place), "one t, 4 rows x 4"] > least
-    assert found.loc[("large subsets", "2x3"), "one t, 4 rows x 4"] > 10
+    assert found.max().max() < 5 + error(designs)
 
 
 def test_the_row_that_is_best_is_in_the_set_of_the_best(designs: int) -> None:
@@ -88,14 +76,6 @@ def test_the_row_that_is_best_is_in_the_set_of_the_best(designs: int) -> None:
     assert found["any rank wrong"].max() < 5 + error(designs)
 
 
-def test_over_columns_tasks_crossed_with_seeds_keep_the_error(designs: int) -> None:
-    found = simulated_designs.sets_over_columns(designs // 4, 0)
-    print(found.round(1).to_string())
-    assert found["tasks x seeds"].max() < 5 + error(designs // 4)
-    assert found["as given"].max() > 40, "as if there were no other tasks"
-    assert found["mean ranks"].max() > 10, "a seed's effect is one of all tasks"
-
-
 def test_power_is_what_was_planned(designs: int) -> None:
     found = simulated_designs.powers(designs, 0)
     print(found.round(1).to_string())
@@ -106,10 +86,8 @@ def test_a_design_that_is_planned_from_a_pilot_has_the_power_on_average(designs:
     """From a pilot of 3 x 3, which has few degrees of freedom, 78 to 98 %."""
     found = simulated_designs.planned(designs // 25, 0, [(5, 3)] if designs < 4000 else [(5, 3), (3, 3)])
     print(found.round(0).to_string())
-    assert found["upper limits"].min() >= 77.5
-    assert (found["estimates"] < found["upper limits"]).all()
-    assert found["upper limits"].mean() >= 80
-    assert found["estimates"].min() < 72, "planned with the estimates themselves"
+    assert found["power"].min() >= 77.5
+    assert found["power"].mean() >= 80
 
 
 def test_items_hold_the_truth(designs: int) -> None:
@@ -127,17 +105,6 @@ def test_a_difference_on_other_test_sets_needs_the_items(designs: int) -> None:
         print(f"runs {runs}: {100 * without:.0f} % hold without items, {100 * items:.0f} % with them")
         assert items > 0.93
         assert without < 0.85 if runs < 0.1 else without > 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lean", [0, 1.5, 3])
-def test_items_of_runs_that_lean_to_one_class(lean: float) -> None:
-    """Where a variance by items is shown at all, its interval holds the truth."""
-    for subsets, seeds in ((2, 2), (3, 1), (3, 3), (5, 3), (10, 3)):
-        shown, held = simulated_designs.leaning_held(200, 0, subsets, seeds, lean)
-        print(f"{subsets}x{seeds}, lean {lean}: {100 * shown:.0f} % shown, {100 * held:.0f} % hold")
-        if not lean:
-            assert held > 0.87, (subsets, seeds)
 
 
 class TestPower:
@@ -203,9 +170,8 @@ class TestPower:
 
 
 def test_published_cells_that_are_reproduced_exactly_agree(designs: int) -> None:
-    """With the published standard deviation and without; each cell alone has a false verdict in most tables."""
+    """With the published standard deviation and without."""
     tables = designs // 10
     found = simulated_designs.published(tables, 0, cells=20)
     print(found.round(1).to_string())
     assert found[["printed spread", "no spread"]].max().max() < 5 + error(tables)
-    assert found["each cell alone"].min() > 10
