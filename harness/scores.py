@@ -4,6 +4,7 @@ same in Python, CSV, JSON and Parquet. `docs/results.md` documents it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 from harness.methods import definition_of
 from harness.methods.reference import Majority
 from harness.paths import without_folders
-from harness.planning.row import Place, ResolvedRow
+from harness.planning.row import Place
 from harness.planning.runs import Plan
 from harness.specs import Record, Run, Stage, Status
 from harness.store import Store
 from harness.store.rows import predicted_by
 from harness.tasks.metrics import METRICS, score
 from harness.tasks.overlap import unit_ids
+from harness.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,10 +112,6 @@ def parquet_bytes(frame: pd.DataFrame) -> bytes:
     return frame.to_parquet(index=False)
 
 
-CHUNK = 100
-"""Runs whose predictions are held in memory at a time."""
-
-
 @dataclass(frozen=True)
 class Examples:
     """Numbers of dev and test examples of a column; `full`: of its whole training set, 0 where that is not used; `least`: of the smallest
@@ -134,53 +132,42 @@ def results_of(plan: Plan, store: Store) -> pd.DataFrame:
     """What the store holds of a plan's runs, in the tidy schema and the order of the table: the scores of finished runs, and the
     reason why there is none of a run that ended badly, or whose parent did. Runs that were never tried have no row."""
     found: list[Result] = []
-    rows = {row.name: row for row in plan.resolved.rows}
-    ancestors = {s.key: s for run in plan.runs for s in run.stage.chain[:-1]}
-    earlier = store.records(ancestors)
-    for start in range(0, len(plan.runs), CHUNK):
-        runs = plan.runs[start : start + CHUNK]
-        records = store.records([run.stage.key for run in runs], predictions=True)
-        for run in runs:
-            record = records.get(run.stage.key) or next(_blocking(run.stage, earlier), None)
-            if record is not None:
-                found += _of(plan, run, rows[run.row], record)
+    runs: dict[str, list[Run]] = {}
+    for run in plan.runs:
+        runs.setdefault(run.stage.key, []).append(run)
+    for key, record in store.each(runs, predictions=True):
+        found += itertools.chain(*(_of(plan, run, record) for run in runs[key]))
+    recorded = {result.key for result in found}
+    earlier = store.records({stage.key for run in plan.runs for stage in run.stage.chain[:-1]})
+    for run in (run for run in plan.runs if run.stage.key not in recorded):
+        for record in itertools.islice(_blocking(run.stage, earlier), 1):
+            found += _of(plan, run, record)
     return placed(frame_of(found), plan.resolved.places)
 
 
-def _of(plan: Plan, run: Run, row: ResolvedRow, record: Record) -> Iterator[Result]:
+def _of(plan: Plan, run: Run, record: Record) -> Iterator[Result]:
     """The rows of one run: each column of its task with each metric, the column's own first."""
+    (row,), done = (row for row in plan.resolved.rows if row.name == run.row), record.status == "done"
+    tasks, origin = plan.tasks[run.task], record.provenance
+    same: dict[str, Any] = {name: getattr(run, name) for name in ("row", "task", "size", "subset", "seed")}
+    same |= {"method": "+".join(row.parts), "encoder": without_folders(row.encoder)}
+    same |= {"status": record.status, "key": record.key}
+    same["reason"] = "\n".join(record.reason.splitlines()) or None  # a lone \r ends a row for readers of CSV
+    same |= {"workers": origin.get("workers"), "hardware": origin.get("device")}
+    # One class only is what the most frequent class is, not how it fails.
+    same["collapsed"] = record.collapsed and not isinstance(definition_of(run.stage.objective), Majority)
+    names = ("selected_step", "tied", "seconds", "flops")
+    same |= {name: getattr(record, name) for name in names} if done else {}
     for name, column in plan.resolved.columns.items():
         if column.task != run.task:
             continue
-        result = Result(
-            row=run.row,
-            method="+".join(row.parts),
-            task=run.task,
-            column=name,
-            evaluation=column.evaluation,
-            size=run.size,
-            subset=run.subset,
-            seed=run.seed,
-            metric=column.metric,
-            # One class only is what the most frequent class is, not how it fails.
-            collapsed=record.collapsed and not isinstance(definition_of(run.stage.objective), Majority),
-            status=record.status,
-            reason="\n".join(record.reason.splitlines()) or None,  # a lone \r ends a row for readers of CSV
-            key=record.key,
-            encoder=without_folders(row.encoder),
-            workers=record.provenance.get("workers"),
-            hardware=record.provenance.get("device"),
-        )
-        if record.status != "done":
+        predicted = predicted_by(record, tasks.tests[column.evaluation].digest) if done else None
+        for metric in dict.fromkeys((column.metric, *(tasks.task.metrics if done else ()))):
+            result = Result(column=name, evaluation=column.evaluation, metric=metric, **same)
+            if predicted is not None:
+                dev, test = dev_score(run.stage, record, metric), score(metric, predicted)
+                result = replace(result, dev=dev, test=test)
             yield result
-            continue
-        result = replace(
-            result, selected_step=record.selected_step, tied=record.tied, seconds=record.seconds, flops=record.flops
-        )
-        predicted = predicted_by(record, plan.tasks[run.task].tests[column.evaluation].digest)
-        for metric in dict.fromkeys((column.metric, *plan.tasks[run.task].task.metrics)):
-            test = score(metric, predicted)
-            yield replace(result, metric=metric, dev=dev_score(run.stage, record, metric), test=test)
 
 
 def answers(
@@ -189,31 +176,29 @@ def answers(
     """What each finished run of `results` scores on each test item, by (size, row, column id, subset, seed), in the columns whose metric is a
     mean over examples. Items are examples, or all examples of one text where the task says that those go together (`Task.unit`), of texts
     that are at hand; the mean over items is the metric."""
-    columns, units, measures = {}, {}, {}
+    digests, units = {}, {}
     for name, column in plan.resolved.columns.items():
-        measure = METRICS[column.metric].per_item
-        if measure is None or plan.resolved.aggregate.scores != "test":
-            continue
         task, digest = plan.tasks[column.task].task, plan.tasks[column.task].tests[column.evaluation].digest
+        if METRICS[column.metric].per_item is None or plan.resolved.aggregate.scores != "test":
+            continue
         if task.unit is not None:
             if (rows := plan.library.get(digest)) is None:
                 continue
             units[name] = np.unique(unit_ids(rows, task.unit), return_inverse=True)[1]
-        columns[name], measures[name] = digest, measure
-    metrics = {name: plan.resolved.columns[name].metric for name in columns}
+        digests[name] = digest
+    columns, found = plan.resolved.columns, {}
     results = with_records(results)
-    mine = results[(results["status"] == "done") & (results["metric"] == results["column"].map(metrics))]
-    places = [*zip(*(mine[name] for name in ("size", "row", "column", "subset", "seed", "key")), strict=True)]
-    found = {}
-    for start in range(0, len(places), CHUNK):
-        part = places[start : start + CHUNK]
-        records = store.records({place[-1] for place in part}, predictions=True)
-        for *place, key in part:
-            predicted = predicted_by(records[key], columns[place[2]])
-            values = measures[place[2]](predicted.gold, predicted.decoded).astype(np.float64)
+    own = results["metric"] == results["column"].map({name: columns[name].metric for name in digests})
+    places = results[(results["status"] == "done") & own].groupby("key")[["size", "row", "column", "subset", "seed"]]
+    by_key = {key: [*part.itertuples(index=False, name=None)] for key, part in places}
+    for key, record in store.each(by_key, predictions=True):
+        for place in by_key[key]:
+            predicted, measure = predicted_by(record, digests[place[2]]), METRICS[columns[place[2]].metric].per_item
+            assert measure is not None
+            values = measure(predicted.gold, predicted.decoded).astype(np.float64)
             if (unit := units.get(place[2])) is not None:
                 values = np.bincount(unit, values) * (unit.max() + 1) / len(values)
-            found[tuple(place)] = values
+            found[place] = values
     return found
 
 
@@ -260,29 +245,21 @@ def examples(plan: Plan) -> dict[str, Examples]:
     """Numbers of examples by column, for data that are at hand; with class counts for the user's own tasks."""
     found = {}
     for name, column in plan.resolved.columns.items():
-        data = plan.tasks[column.task]
+        data, training = plan.tasks[column.task], plan.table_data.training
         test = data.tests[column.evaluation]
         if data.dev.resolved and test.resolved:
-            full = [
-                plan.table_data.training[key].drawn for key in plan.table_data.training if key[:2] == (column.task, 0)
-            ]
+            full = [training[key].drawn for key in training if key[:2] == (column.task, 0)] or [0]
             classes = [data.counts.get(role, {}) for role in ("dev", column.evaluation)]
-            found[name] = Examples(
-                data.dev.rows, test.rows, max(full, default=0), classes[0], classes[1], min(full, default=0)
-            )
+            found[name] = Examples(data.dev.rows, test.rows, max(full), *classes, min(full))
     return found
 
 
 def hardware(records: Iterable[Record]) -> tuple[str, ...]:
     """The distinct machines and numbers of workers that trained the recorded stages of a table."""
     kinds = set()
-    for record in records:
-        origin = record.provenance
-        if record.status == "done":
-            threads, workers = origin.get("threads", 1), origin.get("workers", 1)
-            several = f", {workers} workers a stage" if workers > 1 else ""
-            kinds.add(
-                f"{origin.get('device', '?')}{several}, {threads} thread{'s' if threads != 1 else ''} a run, torch "
-                f"{origin.get('torch', '?')}"
-            )
+    for origin in (record.provenance for record in records if record.status == "done"):
+        threads, workers = origin.get("threads", 1), origin.get("workers", 1)
+        several = f", {workers} workers a stage" if workers > 1 else ""
+        run = f"{counted(threads, 'thread')} a run, torch {origin.get('torch', '?')}"
+        kinds.add(f"{origin.get('device', '?')}{several}, {run}")
     return tuple(sorted(kinds))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
+import re
 import sqlite3
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +16,6 @@ from requested import resolve_table
 from views.runs import commit
 
 import harness
-from harness import scores as results
 from harness.encoders import HeadTraining, Located
 from harness.kinds import Predictions
 from harness.planning.runs import Plan, make_plan
@@ -68,23 +67,6 @@ def test_scores_are_those_of_the_recorded_predictions(plan: Plan, store: Store) 
     assert len({r.test for r in found}) > 12
 
 
-def test_one_run_of_mnli_gives_two_columns_from_its_two_test_sets(plan: Plan, store: Store) -> None:
-    run = next(r for r in plan.runs if r.task == "mnli" and r.row == "FT")
-    record = commit(store, run.stage)
-    found = {r.column: r for r in own_rows(plan, store)}
-    assert set(found) == {"mnli", "mnli_mm"}
-    assert {(r.key, r.row, r.seed) for r in found.values()} == {(run.stage.key, "FT", run.seed)}
-    # numbers of different denominators: no two of the three sets can give the same accuracy
-    matched, mismatched = (record.predictions[f"unresolved:mnli/{name}"] for name in ("matched", "mismatched"))
-    assert (len(matched.gold), len(mismatched.gold)) == (61, 67)
-    assert found["mnli"].test == score("accuracy", matched)
-    assert found["mnli_mm"].test == score("accuracy", mismatched)
-    dev = run.stage.data.dev
-    assert dev
-    on_dev = score("accuracy", record.predictions[dev.digest])
-    assert on_dev not in (found["mnli"].test, found["mnli_mm"].test)
-
-
 def test_what_was_never_tried_is_left_out(plan: Plan, store: Store) -> None:
     assert own_rows(plan, store) == []
     first = plan.runs[0]
@@ -96,34 +78,23 @@ def test_what_was_never_tried_is_left_out(plan: Plan, store: Store) -> None:
 
 @pytest.mark.parametrize("status", ["failed", "diverged"])
 def test_a_run_that_ended_badly_gives_its_reason_and_no_score(plan: Plan, store: Store, status: str) -> None:
-    run = next(r for r in plan.runs if r.task == "mnli")
-    commit(store, run.stage, status, "loss is nan at step 7")
+    """Its own, or that of the earliest stage of its chain that ended badly, which is the reason of every run that starts from it."""
+    run, why = next(r for r in plan.runs if r.task == "mnli"), "loss is nan at step 7"
+    commit(store, run.stage, status, why)
     found = own_rows(plan, store)
     assert [(r.column, math.isnan(r.test), r.status, r.reason) for r in found] == [
-        (column, True, status, "loss is nan at step 7") for column in ("mnli", "mnli_mm")
+        (column, True, status, why) for column in ("mnli", "mnli_mm")
     ]
     assert not own_scores(plan.resolved, results_of(plan, store))["done"].any()
-
-
-@pytest.mark.parametrize("status", ["failed", "diverged"])
-def test_a_run_whose_parent_ended_badly_says_so(plan: Plan, store: Store, status: str) -> None:
     run = next(r for r in plan.runs if r.row == "CMLM" and r.task == "cola")
     head, post, leaf = run.stage.chain
-    commit(store, head)
-    commit(store, post, status, "loss is nan at step 7")
-    (only,) = own_rows(plan, store)
-    assert (only.row, only.seed, only.column, math.isnan(only.test)) == ("CMLM", run.seed, "cola", True)
-    assert (only.status, only.reason) == (status, f"post-train {status}: loss is nan at step 7")
-    assert only.key == leaf.key
-
-
-def test_an_mlm_head_that_diverged_is_the_reason_of_every_run_that_starts_from_it(plan: Plan, store: Store) -> None:
-    head = next(stage for stage in plan.stages.values() if stage.phase == "mlm-head")
-    commit(store, head, "diverged", "loss is nan at step 2")
-    found = own_rows(plan, store)
-    assert {r.row for r in found} == {"TAPT", "CMLM"}
-    assert len(found) == 12
-    assert {(r.status, r.reason) for r in found} == {("diverged", "mlm-head diverged: loss is nan at step 2")}
+    commit(store, post, status, why)
+    (only,) = (r for r in own_rows(plan, store) if r.row == "CMLM")
+    assert (only.key, only.seed, only.column, math.isnan(only.test)) == (leaf.key, run.seed, "cola", True)
+    assert (only.status, only.reason) == (status, f"post-train {status}: {why}")
+    commit(store, head, status, why)
+    reasons = [r.reason for r in own_rows(plan, store) if r.row in ("TAPT", "CMLM")]
+    assert reasons == [f"mlm-head {status}: {why}"] * 12
 
 
 def test_a_done_run_counts_whatever_became_of_its_parent(plan: Plan, store: Store) -> None:
@@ -144,28 +115,12 @@ def test_two_rows_of_one_computation_share_a_record(store: Store) -> None:
     assert len({(r.key, r.test) for r in found}) == 1
 
 
-def test_chunks_do_not_change_anything(plan: Plan, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for index, stage in enumerate(plan.stages.values()):
-        if index % 3:
-            commit(store, stage, "done" if index % 5 else "failed")
-    whole = results_of(plan, store)
-    assert len(whole)
-    for size in (1, 2, 7):
-        monkeypatch.setattr(results, "CHUNK", size)
-        pd.testing.assert_frame_equal(results_of(plan, store), whole, check_exact=True)
-
-
 # ----------------------------------------------------------------------------------- law 3: after selection only
 
 
-def test_a_record_has_no_place_for_a_test_score() -> None:
-    names = {f.name for f in fields(Record)}
-    assert not [name for name in names if "test" in name]
-    assert [name for name in names if "score" in name] == ["dev_scores"]
-
-
 def test_nothing_of_the_test_sets_is_committed_but_predictions(plan: Plan, store: Store, tmp_path: Path) -> None:
-    """The record's JSON names no test set and holds no number that was computed from one."""
+    """A record has no place for a test score; its JSON names no test set and holds no number that was computed from one."""
+    assert [each.name for each in fields(Record) if "test" in each.name or "score" in each.name] == ["dev_scores"]
     run = next(r for r in plan.runs if r.task == "mnli")
     record = commit(store, run.stage)
     (each, other) = (r.test for r in own_rows(plan, store))
@@ -183,16 +138,8 @@ def test_nothing_of_the_test_sets_is_committed_but_predictions(plan: Plan, store
 def test_where_scores_are_computed() -> None:
     """`score` is called in the loop and in `fit` (of dev, to select) and in `scores` (of the tests, after selection); of recorded
     predictions also where records are verified, and for trackers."""
-    package = Path(harness.__file__).parent
-    users = set()
-    for path in sorted(package.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            called = node.func if isinstance(node, ast.Call) else None
-            name = (
-                called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
-            )
-            if name == "score":
-                users.add(path.relative_to(package).as_posix())
+    package, called = Path(harness.__file__).parent, re.compile(r"(?<!\w)(?<!def )score\(")
+    users = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if called.search(path.read_text())}
     recorded = {"commands/verify.py", "tracking.py"}
     assert users == {"scores.py", "training/fit.py", "training/loop.py", *recorded}
 
