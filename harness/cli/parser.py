@@ -235,7 +235,6 @@ def build_parser() -> argparse.ArgumentParser:
     compare = command("compare", "report:compare", "compare the rows of a table: intervals, tests, verdicts")
     _recalled_flags(compare)
     what = _rule_flags(compare, "comparison")
-    _switch(what, "--without-collapsed", "leave out runs that predict a single class on dev")
     _output_flags(compare, COMPARE_FORMATS)
 
     listing = command("list", "show:listing", "list what is packaged, and the benches, studies and runs of a store")

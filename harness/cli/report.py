@@ -28,8 +28,7 @@ from harness.errors import UserError
 from harness.paths import named_path, replace_file
 from harness.planning.request import Request
 from harness.tracking import check_trackers
-from harness.views.page import Section, page
-from harness.views.view import View, latex_document
+from harness.views.view import View, latex_document, page
 
 ENDINGS = {".txt": "text", ".md": "md", ".tex": "latex", ".htm": "html"}
 """Formats by the ending of a file, where they do not have its name."""
@@ -89,7 +88,7 @@ def compare(args: argparse.Namespace) -> int:
     prepared = _recorded(recalled(args), args.other_system, args.items)
     grid = grid_of(prepared)
     region = 1.0 if args.region is None else args.region
-    view = differences_of(prepared, grid, args.against or "", region / 100, args.items, not args.without_collapsed)
+    view = differences_of(prepared, grid, args.against or "", region / 100, args.items)
     if not grid.complete:
         done, expected = grid.num_runs
         say(f"{done} of {expected} runs of these cells are done: each comparison says what it leaves out.")
@@ -150,4 +149,4 @@ def _written(view: View, args: argparse.Namespace) -> str | bytes:
     if args.format != "html":
         return view.written(args.format)
     title = f"{view.about.get('table', view.name)}: {view.name}"
-    return page(title, "", [Section(view.name, view.name.capitalize(), [view])], "".join(view.lines[:1]))
+    return page(title, "", [(view.name, view.name.capitalize(), view.html)], "".join(view.lines[:1]))

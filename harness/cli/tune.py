@@ -101,8 +101,8 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
         f"{base.preset}, {', '.join(base.tasks)}, {sizes}, {design} = {counted(len(points.replicates), 'replicate')} a point.",
         f"Encoder {base.encoder} ({prepared.plan.encoders[0].encoder.digest[:10]}), data: {prepared.plan.source}, "
         f"store {prepared.store.shown}.",
-        *(f"Overlap: {sentence}." for sentence in overlap_sentences(prepared.plan)),
-        *(f"{sentence}." for sentence in weight_sentences(prepared.plan)),
+        *overlap_sentences(prepared.plan),
+        *weight_sentences(prepared.plan),
         f"Ended in earlier commands: {plan.ended} of {counted(space.trials, 'point')}. To do: {left}.",
     ]
     return lines, plan.hours

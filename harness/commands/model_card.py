@@ -21,7 +21,7 @@ from harness.planning.runs import Plan
 from harness.specs import Run, Stage
 from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
 from harness.tasks.task import Task
-from harness.views.cells import Grid, counted_scores
+from harness.views.cells import Grid
 from harness.views.view import shown
 from harness.wording import class_suffix, counted, escaped, in_points, value_text
 from harness.yaml_files import format_value
@@ -153,7 +153,7 @@ def scores_of(key: str, run: Run, task: Task, grid: Grid) -> list[dict[str, Any]
     metadata have, in words: the run's, and the cell's where all its runs are done and it is of these scores."""
     resolved, rows = grid.resolved, grid.results[(grid.results["key"] == key) & (grid.results["row"] == run.row)]
     own = rows.dropna(subset="test").drop_duplicates("column").set_index("column")["test"].to_dict()
-    counts = counted_scores(grid).groupby(["size", "row", "column"]).size()
+    counts = grid.counted.groupby(["size", "row", "column"]).size()
     found = []
     for name, column in ((name, column) for name, column in resolved.columns.items() if column.task == run.task):
         place = run.size, resolved.titles[run.row], name

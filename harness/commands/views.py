@@ -10,10 +10,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import command, learning_curve
 from harness.encoders.flops import parameters
 from harness.errors import UserError
+from harness.methods import definition_of
 from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE
 from harness.planning.request import encoder_names
@@ -25,22 +28,18 @@ from harness.scores import examples as example_counts
 from harness.specs import Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredSeal
 from harness.tasks.metrics import METRICS
-from harness.views.caption import Caption
-from harness.views.cells import Grid, Place, aggregate, counted_scores
-from harness.views.classes import classes_view
-from harness.views.cost import Cost, RunCost, cost_before, costs
+from harness.views.cells import Grid, Place, aggregate
+from harness.views.cost import OWN, Cost, cost_before, costs
 from harness.views.differences import REGION, Difference, differences
-from harness.views.examples import examples
-from harness.views.figures.curves import curves_view
-from harness.views.figures.figure import figure_view
+from harness.views.examples import classes_view, examples
+from harness.views.figures import curves_view, figure_view
 from harness.views.notes import plan_notes, starts_elsewhere_sentences
-from harness.views.other_system import Digests, read_other_system
+from harness.views.other_system import read_other_system
 from harness.views.power import cost_of, detections
 from harness.views.ranks import ranks_view
-from harness.views.results_page import results_page
 from harness.views.seal import followed, plan_of, rule_of, sealed_places
 from harness.views.settings import settings_view
-from harness.views.table import notes_view, results_view
+from harness.views.table import Caption, notes_view, results_page, results_view
 from harness.views.variance import variance
 from harness.views.view import View
 from harness.wording import counted, listed, some_of
@@ -70,13 +69,12 @@ def caption_of(prepared: Prepared, grid: Grid) -> Caption:
     """What stands below these cells: it reads the texts of the plan."""
     plan, store = prepared.plan, prepared.store
     records = store.records(plan.stages)
-    notes = plan_notes(plan, prepared.request.overrides)
     return Caption(
         len({run.stage.key for run in plan.runs}),
         plan.source,
         example_counts(plan),
         hardware(records.values()),
-        (*notes, *(f"{sentence}." for sentence in starts_elsewhere_sentences(plan, records))),
+        (*plan_notes(plan, prepared.request.overrides), *starts_elsewhere_sentences(plan, records)),
         (prepared.others.note,) if prepared.others else (),
     )
 
@@ -115,19 +113,19 @@ def _benched_places(prepared: Prepared) -> set[Place]:
 def with_other_system(prepared: Prepared, path: Path) -> Prepared:
     """With the rows of another system from a file. Raises UserError."""
     data = prepared.plan.table_data
-    training = {
-        (task, size, subset): found.labelled.digest
+    digests: dict[tuple[str, ...], str] = {
+        (task, str(size), str(subset)): found.labelled.digest
         for (task, size, subset, _, augment), found in data.training.items()
         if augment is None
     }
-    tests = {(task, name): rows.digest for task, found in data.tasks.items() for name, rows in found.tests.items()}
-    return replace(prepared, others=read_other_system(path, prepared.resolved, Digests(training, tests)))
+    digests |= {(task, name): rows.digest for task, found in data.tasks.items() for name, rows in found.tests.items()}
+    return replace(prepared, others=read_other_system(path, prepared.resolved, digests))
 
 
 def known_costs(stages: Iterable[Stage], store: Store) -> dict[str, Cost]:
     """What those of the stages cost that are finished, by key."""
     records = store.records({stage.key for stage in stages})
-    return {key: Cost(record.flops, record.seconds) for key, record in records.items() if record.status == "done"}
+    return {key: np.array([record.flops, record.seconds]) for key, record in records.items() if record.status == "done"}
 
 
 def hours_before(plan: Plan, store: Store) -> dict[str, float]:
@@ -138,7 +136,7 @@ def hours_before(plan: Plan, store: Store) -> dict[str, float]:
     for run in plan.runs:
         earlier = run.stage.chain[:-1]
         if earlier and all(stage.key in known for stage in earlier):
-            hours.setdefault(titles[run.row], []).append(cost_before(run.stage, known).seconds / 3600)
+            hours.setdefault(titles[run.row], []).append(cost_before(run.stage, known)[1] / 3600)
     return {title: fmean(each) for title, each in hours.items()}
 
 
@@ -146,50 +144,25 @@ def hours_before(plan: Plan, store: Store) -> dict[str, float]:
 
 
 def differences_of(
-    prepared: Prepared,
-    grid: Grid,
-    against: str = "",
-    region: float = REGION,
-    items: bool = False,
-    collapsed: bool = True,
+    prepared: Prepared, grid: Grid, against: str = "", region: float = REGION, items: bool = False
 ) -> View:
-    """`region`: on the metric's own scale. `items`: test items become a factor. `collapsed`: with the runs that collapsed. Each is planned or exploratory by
-    the seals of the store, whose comparisons are in the family too."""
+    """`region`: on the metric's own scale. `items`: test items become a factor. Each difference is planned or exploratory by the seals of the store, whose
+    comparisons are in the family too."""
     grouped = [c.title for c in prepared.resolved.columns.values() if _unit(prepared, c)]
     if items and prepared.textless and grouped:
         raise UserError(
             f"--items: the texts that say which examples of {listed(grouped)} go together are missing ({prepared.textless})."
         )
-    more = [] if collapsed else [_left_out(grid)]
-    compared = replace(grid, collapsed=collapsed)
     runs, store = prepared.plan.runs, prepared.store
     seals = store.seals(prepared.resolved.table.name)
 
     def follow(found: Sequence[Difference], named: str) -> tuple[str, set[int], str]:
-        rule = rule_of(compared, named, region, items, collapsed)
-        seal, planned, line = followed(compared, found, rule, runs, seals, runs_began(store, runs) if seals else {})
+        rule = rule_of(grid, named, region, items)
+        seal, planned, line = followed(grid, found, rule, runs, seals, runs_began(store, runs) if seals else {})
         return seal.digest if seal else "", planned, line
 
-    return differences(
-        compared,
-        against,
-        region,
-        answers(prepared.plan, store, grid.results) if items else None,
-        absent="missing or failed" if collapsed else "missing, failed or collapsed",
-        more=more,
-        unit=_test_item(prepared),
-        follow=follow,
-    )
-
-
-def _left_out(grid: Grid) -> str:
-    """A sentence about the runs that collapsed."""
-    fell = grid.results["collapsed"] & (grid.results["status"] == "done")
-    each = grid.results[fell].drop_duplicates(["row", "task", "size", "subset", "seed"])
-    rows = ", ".join(f"{row} {count}" for row, count in each.groupby("row", sort=False).size().items())
-    if not len(each):
-        return "No run collapsed: nothing is left out."
-    return f"Left out: {counted(len(each), 'collapsed run')}, which predict one class only on dev ({rows})."
+    known = answers(prepared.plan, store, grid.results) if items else None
+    return differences(grid, against, region, known, unit=_test_item(prepared), follow=follow)
 
 
 def _test_item(prepared: Prepared) -> str:
@@ -228,27 +201,31 @@ def variance_of(prepared: Prepared, grid: Grid) -> View:
 
 def costs_of(prepared: Prepared, grid: Grid) -> View:
     """Scores beside the cost of a run, with the stages before fine-tuning."""
+    import pandas as pd
+
     plan = prepared.plan
     known = known_costs((stage for run in plan.runs for stage in run.stage.chain), prepared.store)
-    titles = prepared.resolved.titles
-    of_runs: dict[tuple[str, str, int], list[RunCost]] = {}
-    place = ["configuration", "task", "size", "subset"]
-    chosen = set(counted_scores(grid)[place].itertuples(index=False, name=None))
+    titles, spent, chosen = prepared.resolved.titles, [], {*grid.counted["key"]}
     several = {title for title, rows in prepared.resolved.printed_rows.items() if len(rows) > 1}
     for run in plan.runs:
         if all(stage.key in known for stage in run.stage.chain):
-            title, earlier = titles[run.row], cost_before(run.stage, known)
-            counts = title not in several or (run.row, run.task, run.size, run.subset) in chosen
-            of_runs.setdefault((title, run.task, run.size), []).append(RunCost(known[run.stage.key], earlier, counts))
+            title = titles[run.row]
+            counts = title not in several or run.stage.key in chosen
+            own = [*known[run.stage.key], *cost_before(run.stage, known)]
+            spent.append((run.size, title, run.task, counts, *own))
+    frame = pd.DataFrame(spent, columns=["size", "row", "task", "counts", *OWN]).astype({"counts": bool})
     sizes = {titles[run.row]: parameters(plan.encoder_of(run.stage).config) for run in plan.runs}
-    return costs(grid, of_runs, sizes if len(plan.encoders) > 1 else {})
+    return costs(grid, frame, sizes if len(plan.encoders) > 1 else {})
 
 
 def curves_of(prepared: Prepared, grid: Grid) -> View:
     """The learning curves of the runs."""
-    stages = {run.stage.key: run.stage for run in prepared.plan.runs}
-    curves = {key: learning_curve(record, stages[key])[1] for key, record in prepared.store.each(stages)}
-    return curves_view(grid, prepared.plan.runs, curves)
+    every = {run.stage.key: run.stage for run in prepared.plan.runs}
+    # what scikit-learn fits has no curve: what it is scored at are candidates
+    stages = {key: stage for key, stage in every.items() if not definition_of(stage.objective).fitted}
+    return curves_view(
+        grid, {key: learning_curve(record, stages[key])[1] for key, record in prepared.store.each(stages)}
+    )
 
 
 VIEWS: Mapping[str, Callable[[Prepared, Grid], View]] = {

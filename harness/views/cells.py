@@ -1,4 +1,5 @@
-"""Results into cells: value and spread by the table's aggregation rule, Avg, verdicts against the paper.
+"""Results into cells: value and spread by the table's aggregation rule, Avg, verdicts against the paper; the scores that cells are made of, by
+replicate; which row each row is compared with, and where a design has runs.
 
 Pure: the same results in any order give the same grid.
 """
@@ -6,12 +7,15 @@ Pure: the same results in any order give the same grid.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from harness.errors import unknown
 from harness.planning.aggregation import (
     AVERAGE,
     RULES,
@@ -23,9 +27,11 @@ from harness.planning.aggregation import (
     subset_std,
 )
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ResolvedRow
+from harness.planning.row import ResolvedRow, on_encoder
 from harness.scores import PLACE, placed
-from harness.statistics.difference import published_half_width
+from harness.statistics.design import full_grid
+from harness.statistics.difference import mean_interval, published_half_width
+from harness.tasks.metrics import METRICS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,9 +57,8 @@ class Cell:
     """One cell, on the metric's own scale. `value` and all spreads are None until all `expected` runs are done.
 
     `value`: of the runs by the table's rule. `spread`: sd of the runs that the value is made of, with the table's ddof.
-    `spread_between`: sd of the subsets' means (of the runs where there is one subset).
-    `without_collapsed`: `value` over the runs that did not collapse. `half_width`: of the interval of ours minus paper (`_verdict`).
-    `selected`: the configurations whose runs count, where the row has several. `why`: reasons for no verdict.
+    `spread_between`: sd of the subsets' means (of the runs where there is one subset). `half_width`: of the interval of ours minus paper
+    (`_verdict`). `selected`: the configurations whose runs count, where the row has several. `why`: reasons for no verdict.
     """
 
     value: float | None = None
@@ -66,7 +71,6 @@ class Cell:
     collapsed: int = 0
     notes: tuple[Note, ...] = ()
     spread_between: float | None = None
-    without_collapsed: float | None = None
     half_width: float | None = None
     why: tuple[str, ...] = ()
     skip: str = ""
@@ -79,14 +83,16 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """All cells by (size, row, column id), the design they fill, and the results in the order of the design. `hours`: of training before
-    fine-tuning, by row as printed, for a figure over them. `collapsed`: whether collapsed runs count in what is made of single runs; cells have both values. `elsewhere`: further
-    (size, row, column) of the benches and seals that these runs are part of, for the family of comparisons. Not compared by its fields: a cache keeps the one that it was asked with."""
+    """All cells by (size, row, column id), the design they fill, the results in the order of the design, and their `runs` (`own_scores`). `hours`: of
+    training before fine-tuning, by row as printed, for a figure over them. `collapsed`: whether collapsed runs count in what is made of single runs.
+    `elsewhere`: further (size, row, column) of the benches and seals that these runs are part of, for the family of comparisons. Not compared by its
+    fields: a cache keeps the one that it was asked with."""
 
     resolved: ResolvedTable
     columns: tuple[str, ...]
     cells: Mapping[Place, Cell]
     results: pd.DataFrame
+    runs: pd.DataFrame
     hours: Mapping[str, float] = field(default_factory=dict)
     collapsed: bool = True
     elsewhere: frozenset[Place] = frozenset()
@@ -105,12 +111,72 @@ class Grid:
             for size, row, column, *replicate in self.resolved.places
             if not self.cells[size, titles[row], column].skip
         }
-        own = own_scores(self.resolved, self.results)
-        done = own.loc[own["done"], ["size", "configuration", "task", *REPLICATE]]
+        done = self.runs.loc[self.runs["done"], ["size", "configuration", "task", *REPLICATE]]
         return len(expected.intersection(done.itertuples(index=False, name=None))), len(expected)
+
+    @cached_property
+    def counted(self) -> pd.DataFrame:
+        """The finished runs that cells are made of, with the columns of `own_scores`, in the order of the design; of a row whose configuration is selected none
+        before all runs of the selection are done. Runs that do not count because they collapsed take part in the selection."""
+        counted = _selected(self.resolved, self.runs[self.runs["done"]])
+        return counted if self.collapsed else counted[~counted["collapsed"]]
+
+    @cached_property
+    def scores(self) -> Mapping[Place, pd.DataFrame]:
+        """The scores that cells are made of, by place, Avg among them: `test` on the metric's own scale, the `configuration` that was run ('' of
+        several, whose mean it is), whether a run `collapsed`, and the known `hardware` of all that is in it, each by (subset, seed)."""
+        import pandas as pd
+
+        r, replicate = self.resolved, ["size", "row", *REPLICATE]
+        by_run = _whole_replicates(r, self.counted).groupby(PLACE, sort=False)
+        kept = {"dev": "mean", "test": "mean", "configuration": "first", "collapsed": "any", "hardware": _known}
+        found: pd.DataFrame = by_run.agg(kept)  # type: ignore[arg-type]
+        found["configuration"] = found["configuration"].where(by_run.size() == 1, "")
+        parts, over = [found.reset_index()], [*itertools.chain(*r.average_over)]
+        here = parts[0][parts[0]["column"].isin(over)]
+        whole = here[here.groupby(replicate)["column"].transform("size") == len(over)]
+        if AVERAGE in self.compared and len(whole):
+            averages = replicate_averages(whole, replicate, r.average_over).set_index(replicate)
+            averages["hardware"] = whole.groupby(replicate)["hardware"].agg(_together)
+            parts.append(averages.reset_index().assign(column=AVERAGE, configuration=""))
+        by_place: Any = pd.concat(parts).set_index(REPLICATE).groupby(["size", "row", "column"], sort=False)
+        return dict(iter(by_place))
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The columns that are compared: the table's, and the mean over them where there are several."""
+        several = sum(map(len, self.resolved.average_over)) > 1
+        return (*self.resolved.columns, *([AVERAGE] if several else []))
+
+    @property
+    def places(self) -> set[Place]:
+        """Where the design has runs, done or not."""
+        places = itertools.product(self.resolved.sizes, self.resolved.printed_rows, self.compared)
+        return {place for place in places if place not in self.cells or not self.cells[place].skip}
 
     def title(self, column: str) -> str:
         return "Avg" if column == AVERAGE else self.resolved.columns[column].title
+
+    def column_name(self, column: str) -> str:
+        """'SST-2 (acc)'."""
+        return self.title(column) + (f" ({METRICS[metric].short})" if (metric := self.metric(column)) else "")
+
+    def size_name(self, size: int) -> str:
+        """A heading: '20 training examples'."""
+        return f"{size} {self.resolved.size_unit}" if size else "Full training set"
+
+    def metric(self, column: str) -> str:
+        return "" if column == AVERAGE else self.resolved.columns[column].metric
+
+    def lowest(self, column: str) -> float:
+        """The least score of a column's scale, whose highest is 1; of Avg, that of its columns."""
+        over = [*itertools.chain(*self.resolved.average_over)] if column == AVERAGE else [column]
+        return min(METRICS[self.metric(each)].worst for each in over)
+
+    def interval(self, column: str, scores: NDArray[np.float64]) -> tuple[float, float] | None:
+        """That of the mean of a cell's runs (subsets, seeds), cut at the ends of the scale; None for a single run, and where all have one score."""
+        found = mean_interval(scores)
+        return found and (max(found[0], self.lowest(column)), min(found[1], 1.0))
 
 
 def aggregate(
@@ -154,7 +220,7 @@ def aggregate(
             members = [(size, row, place[2]) for row in resolved.averages[place[1]]]
             scores = [counted_at.get(each, counted[:0]) for each in members]
             cells[place] = _mean_of_rows(resolved, place, [cells[each] for each in members], scores)
-    return Grid(resolved, (*resolved.columns, *averaged), cells, results)
+    return Grid(resolved, (*resolved.columns, *averaged), cells, results, runs)
 
 
 def has_average(resolved: ResolvedTable) -> bool:
@@ -177,7 +243,7 @@ def own_scores(resolved: ResolvedTable, results: pd.DataFrame) -> pd.DataFrame:
     own = own.assign(configuration=own["row"], row=own["row"].map(resolved.titles), done=done)
     noted = zip(own["status"], own["reason"], done, own["collapsed"], strict=True)
     own = own.assign(note=pd.Series([_note(*run) for run in noted], own.index, dtype=object))
-    return own[[*PLACE, "configuration", "task", "dev", "test", "done", "collapsed", "note", "hardware"]]
+    return own[[*PLACE, "configuration", "task", "dev", "test", "done", "collapsed", "note", "hardware", "key"]]
 
 
 def _note(status: str, reason: str | float, done: bool, collapsed: bool) -> Note | None:
@@ -186,14 +252,6 @@ def _note(status: str, reason: str | float, done: bool, collapsed: bool) -> Note
     if not done:
         return Note("failed", "the score is not a finite number")
     return Note("collapsed", "one class only, or no answer, is predicted on dev") if collapsed else None
-
-
-def counted_scores(grid: Grid) -> pd.DataFrame:
-    """The finished runs that cells are made of, with the columns of `own_scores`, in the order of the design; of a row whose configuration is selected none
-    before all runs of the selection are done. Runs that do not count because they collapsed take part in the selection."""
-    own = own_scores(grid.resolved, grid.results)
-    counted = _selected(grid.resolved, own[own["done"]])
-    return counted if grid.collapsed else counted[~counted["collapsed"]]
 
 
 def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
@@ -239,15 +297,10 @@ def _cell_of_runs(
 
 def _summarised(resolved: ResolvedTable, cell: Cell, scores: pd.DataFrame) -> Cell:
     """A complete cell with its value and spreads, of `scores` with a row for each run that counts."""
-    rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
-    found, sound = rule.summary(scores, k), scores[~scores["collapsed"]]
-    return replace(
-        cell,
-        value=found.value,
-        spread=std(found.scores, resolved.aggregate.ddof),
-        spread_between=subset_std(scores["subset"].tolist(), scores["test"].tolist()),
-        without_collapsed=rule.summary(sound, k).value if len(sound) >= max(1, k) else None,
-    )
+    found = RULES[resolved.aggregate.center].summary(scores, resolved.aggregate.k or 0)
+    spread_between = subset_std(scores["subset"].tolist(), scores["test"].tolist())
+    spread = std(found.scores, resolved.aggregate.ddof)
+    return replace(cell, value=found.value, spread=spread, spread_between=spread_between)
 
 
 def _mean_of_rows(
@@ -256,17 +309,12 @@ def _mean_of_rows(
     """The mean of cells of several rows, complete where they are; its spread is that of all runs of which they are made."""
     if skipped := next((cell for cell in cells if cell.skip), None):
         return skipped
-    done, expected, collapsed = (
-        sum(column) for column in zip(*((c.done, c.expected, c.collapsed) for c in cells), strict=True)
-    )
-    found = Cell(done=done, expected=expected, collapsed=collapsed)
-    if all(cell.value is not None for cell in cells):
+    found = Cell(**{name: sum(getattr(cell, name) for cell in cells) for name in ("done", "expected", "collapsed")})
+    values = [cell.value for cell in cells if cell.value is not None]
+    if len(values) == len(cells):
         rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
         scores = [score for runs in counted for score in rule.summary(runs, k).scores]
-        values, sound = ([getattr(c, name) for c in cells] for name in ("value", "without_collapsed"))
-        without = None if None in sound else mean(sound)
-        spread = std(scores, resolved.aggregate.ddof)
-        found = replace(found, value=mean(values), spread=spread, without_collapsed=without)
+        found = replace(found, value=mean(values), spread=std(scores, resolved.aggregate.ddof))
     why = dict.fromkeys([*(reason for cell in cells for reason in cell.why), "a mean of cells has no interval"])
     return _verdict(resolved, place, found, tuple(why))
 
@@ -294,12 +342,8 @@ def _average(
             run = [*(["configuration"] if aggregation.select == "none" else []), *REPLICATE]
             cell = _summarised(resolved, cell, replicate_averages(scores, run, groups))
         else:
-            values, sound = (
-                {column: getattr(each, name) for column, each in columns.items()}
-                for name in ("value", "without_collapsed")
-            )
-            without = None if None in sound.values() else average(sound, groups)
-            cell = replace(cell, value=average(values, groups), without_collapsed=without)
+            values = {column: each.value for column, each in columns.items() if each.value is not None}
+            cell = replace(cell, value=average(values, groups))
     why = dict.fromkeys([*(w for each in columns.values() for w in each.why), "an average of cells has no interval"])
     return _verdict(resolved, place, cell, tuple(why)) if resolved.has_whole_average else cell
 
@@ -371,3 +415,88 @@ def _verdict(
     difference = cell.value - paper
     verdict: Verdict = "agrees" if abs(difference) <= half else "higher" if difference > 0 else "lower"
     return replace(cell, verdict=verdict, half_width=half)
+
+
+Pair = tuple[int, int]
+"""(subset, seed)."""
+Answers = Mapping[tuple[int, str, str, int, int], NDArray[np.float64]]
+"""What a run scores on each test item, by (size, configuration, column id, subset, seed)."""
+Reference = Callable[[str], str]
+"""The row that each row is compared with; it is its own where it is compared with none."""
+
+
+def no_runs() -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame({"test": [], "configuration": [], "collapsed": [], "hardware": []})
+
+
+def on_grid(*runs: pd.DataFrame) -> tuple[NDArray[np.float64], list[Pair]]:
+    """(rows, subsets, seeds): the scores over the largest full grid of replicates that all of `runs` have, and its replicates in order."""
+    scores = [each["test"].to_dict() for each in runs]
+    subsets, seeds = full_grid(set.intersection(*map(set, scores)))  # type: ignore[arg-type]
+    pairs = [*itertools.product(subsets, seeds)]
+    return np.array([[of[pair] for pair in pairs] for of in scores]).reshape(len(runs), len(subsets), len(seeds)), pairs
+
+
+def answers_of(
+    answers: Answers, place: tuple[int, str], runs: pd.DataFrame, pairs: Sequence[Pair]
+) -> NDArray[np.float64] | None:
+    """(items, pairs): what the runs of a (size, column) score on each test item; None where that of one is not known."""
+    size, column = place
+    keys = [(size, runs["configuration"][pair], column, *pair) for pair in pairs]
+    return np.array([answers[key] for key in keys], dtype=np.float64).T if all(key in answers for key in keys) else None
+
+
+def reference_of(resolved: ResolvedTable, against: str = "") -> tuple[str, Reference]:
+    """What rows are compared with, in words and row by row: one row, of several encoders also a row of the same encoder (the first one, where `against`
+    is empty), or the same row of one encoder. Raises UserError for a name of none of these."""
+    titles, encoders = list(resolved.printed_rows), resolved.encoder_titles
+    own = list(dict.fromkeys(row.own.title for row in resolved.rows))
+
+    def apart(row: str) -> tuple[str, str]:
+        encoder = next(name for name in encoders if row.endswith(on_encoder("", name)))
+        return row.removesuffix(on_encoder("", encoder)), encoder
+
+    def meant(names: Iterable[str]) -> str | None:
+        return next((name for name in names if name.casefold() == (against or own[0]).casefold()), None)
+
+    if (one := meant(titles)) is not None:
+        return one, lambda row: one
+    if encoders and (method := meant(own)) is not None:
+        return f"{method} on the same encoder", lambda row: on_encoder(method, apart(row)[1])
+    if (encoder := meant(encoders)) is not None:
+        return f"the same row on {encoder}", lambda row: on_encoder(apart(row)[0], encoder)
+    raise unknown("row", against, [*titles, *(own if encoders else ()), *encoders], "--against")
+
+
+def family_sizes(places: Collection[Place], reference: Reference, apart: Collection[str]) -> tuple[int, int]:
+    """How many comparisons with its `reference` a design has: of each other row in all columns and sizes in which both are run, done or not. First those of
+    its own rows, then those with a row of `apart`, the reference rows, on either side: they are a family of their own."""
+    pairs = [(row, reference(row)) for size, row, column in places if (size, reference(row), column) in places]
+    further = [not {*pair}.isdisjoint(apart) for pair in pairs if pair[0] != pair[1]]
+    return len(further) - sum(further), sum(further)
+
+
+def _together(devices: pd.Series[Any]) -> frozenset[str]:
+    return frozenset(itertools.chain(*devices))
+
+
+def _known(devices: pd.Series[Any]) -> frozenset[str]:
+    return frozenset(devices.dropna())
+
+
+def _whole_replicates(resolved: ResolvedTable, scores: pd.DataFrame) -> pd.DataFrame:
+    """Where all configurations of a row count, without the replicates that lack one: their mean would be of other configurations than that of the others."""
+    if resolved.aggregate.select != "none" or len(resolved.printed_rows) == len(resolved.rows):
+        return scores
+    there = scores.groupby(["size", "row", "column", *REPLICATE])["configuration"].transform("size")
+    places = zip(scores["row"], scores["task"], strict=True)
+    return scores[there == [len(resolved.configurations(row, task)) for row, task in places]]
+
+
+def means_lines(grid: Grid, judged: str) -> Iterator[str]:
+    """What is `judged` by the means of runs, in a table of several rows whose cells are something else."""
+    aggregation = grid.resolved.aggregate
+    if aggregation.center != "mean" and len(grid.resolved.printed_rows) > 1:
+        yield f"A cell of this table is the {aggregation.label} of its runs; {judged} are of their means."

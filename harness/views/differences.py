@@ -9,41 +9,28 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from harness.errors import UserError
 from harness.planning.aggregation import AVERAGE
 from harness.statistics.difference import difference
 from harness.statistics.sign_flip import holm
 from harness.tasks.protocols import protocol_named
-from harness.views.cells import Grid, Place
-from harness.views.figures.panels import INK, look, panels_of, rows_on
-from harness.views.runs import (
+from harness.views.cells import (
     Answers,
-    Pair,
+    Grid,
+    Place,
     Reference,
     answers_of,
-    column_name,
-    columns_of,
     family_sizes,
-    lowest,
     means_lines,
-    metric_of,
     no_runs,
     on_grid,
     reference_of,
-    run_places,
-    runs_of,
-    size_name,
 )
+from harness.views.figures import FAINT, INK, look, panels_of
 from harness.views.view import DASH, Table, View
 from harness.wording import counted, in_points, some_of, training_examples
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LEVEL = 0.05
 REGION = 0.01
@@ -76,13 +63,11 @@ def differences(
     region: float = REGION,
     answers: Answers | None = None,
     *,
-    absent: str = "missing or failed",
-    more: Sequence[str] = (),
     unit: str = "",
     follow: Follow | None = None,
 ) -> View:
     """Every row of the grid against one of them, its first unless `against` names another (`reference_of`). `region`: on the metric's own scale.
-    `answers`: test items become a factor; `unit`: a sentence what one is. `absent`: what runs are that have no score; `more`: further sentences.
+    `answers`: test items become a factor; `unit`: a sentence what one is.
 
     Raises UserError for fewer than two rows and for an unknown one."""
     import pandas as pd
@@ -92,9 +77,9 @@ def differences(
         rows = "one row" if titles else "no row"
         raise UserError(f"compare: table {r.table.name} has {rows} here; name two or more with --methods.")
     named, reference = reference_of(r, against)
-    found, families = judged(grid, reference, region, answers, absent)
-    if grid.collapsed and any(map(_fell, found)):
-        others, _ = judged(replace(grid, collapsed=False), reference, region, answers, absent)
+    found, families = judged(grid, reference, region, answers)
+    if any(map(_fell, found)):
+        others, _ = judged(replace(grid, collapsed=False), reference, region, answers)
         for each, other in zip(found, others, strict=True):
             each["verdict_without_collapsed"] = other["verdict"] if _fell(each) else None
     seal, planned, plan = follow(found, named) if follow else ("", set[int](), "")
@@ -110,24 +95,25 @@ def differences(
         "comparisons",
         pd.DataFrame(found, columns=[*COLUMNS]),
         [_table(grid, named, size, found, items, bool(seal)) for size in r.sizes],
-        [*lines, *_notes(grid, named, found, families, region, unit if items else ""), *more],
+        [*lines, *_notes(grid, named, found, families, region, unit if items else "")],
         partial(_drawn, grid, named, found, region) if any(each["low"] is not None for each in found) else None,
         about,
     )
 
 
 def judged(
-    grid: Grid, reference: Reference, region: float = REGION, answers: Answers | None = None, absent: str = ""
+    grid: Grid, reference: Reference, region: float = REGION, answers: Answers | None = None
 ) -> tuple[list[Difference], tuple[int, int]]:
     """Every row against its `reference` where it is run, with verdicts, and the sizes of the two families (`family_sizes`)."""
+    places = grid.places
     found = [
-        _compared(grid, (size, row, column), reference(row), region, answers, absent)
+        _compared(grid, (size, row, column), reference(row), region, answers)
         for size in grid.resolved.sizes
-        for column in columns_of(grid)
+        for column in grid.compared
         for row in grid.resolved.printed_rows
-        if row != reference(row) and not ((cell := grid.cells.get((size, row, column))) and cell.skip)
+        if row != reference(row) and (size, row, column) in places
     ]
-    families = family_sizes(run_places(grid) | grid.elsewhere, reference, grid.resolved.reference_titles)
+    families = family_sizes(places | grid.elsewhere, reference, grid.resolved.reference_titles)
     for of_reference, size in enumerate(families):
         family = [each for each in found if each["of_reference"] == bool(of_reference)]
         for name in ("p", "sign_flip_p", "equivalence_p"):
@@ -141,58 +127,48 @@ def judged(
     return found, families
 
 
-def _compared(
-    grid: Grid, place: Place, against: str, region: float, answers: Answers | None, absent: str
-) -> Difference:
-    size, row, column = place
-    runs, design = runs_of(grid), len(grid.resolved.replicates_at(size))
-    ours, theirs = (runs.get((size, name, column), no_runs()) for name in (row, against))
-    (our_scores, their_scores), pairs = on_grid(ours, theirs)
-    values, left_out = our_scores - their_scores, list[str]()
+def _compared(grid: Grid, place: Place, against: str, region: float, answers: Answers | None) -> Difference:
+    (size, row, column), r = place, grid.resolved
+    runs, design = grid.scores, len(r.replicates_at(size))
+    both = {name: runs.get((size, name, column), no_runs()) for name in (row, against)}
+    (ours, theirs), (scores, pairs) = both.values(), on_grid(*both.values())
+    values, left_out = scores[0] - scores[1], list[str]()
     found: Difference = {**dict.fromkeys(COLUMNS), "size": size, "column": column, "row": row, "against": against}
     found |= dict.fromkeys(("num_subsets", "num_seeds", "across_hardware", "collapsed", "collapsed_against"), 0)
-    found |= {"metric": metric_of(grid, column), "verdict": "no verdict", "why": "", "left_out": left_out}
-    found["of_reference"] = not grid.resolved.reference_titles.isdisjoint((row, against))
+    found |= {"metric": grid.metric(column), "verdict": "no verdict", "why": "", "left_out": left_out}
+    found["of_reference"] = not r.reference_titles.isdisjoint(both)
     if len(ours.index.intersection(theirs.index)) < design:
-        counts = ((name, design - len(of_row)) for name, of_row in ((row, ours), (against, theirs)))
-        missing = " and ".join(f"{count} of {name}" for name, count in counts if count)
-        over = " x ".join(map(counted, values.shape, ("subset", "seed")))
-        kept = f"compared over {over}" if pairs else "no replicate is done in both rows"
-        left_out.append(f"of {design} runs each, {missing} {absent}: {kept}")
+        counts = [f"{count} of {name}" for name, of_row in both.items() if (count := design - len(of_row))]
+        absent = (
+            "missing, failed or not selected yet"
+            if any(len(r.printed_rows[name]) > 1 for name in both)
+            else "missing or failed"
+        )
+        kept = f"compared over {' x '.join(map(counted, values.shape, ('subset', 'seed')))}"
+        left_out.append(
+            f"of {design} runs each, {' and '.join(counts)} {absent}: {kept if pairs else 'no replicate is done in both rows'}"
+        )
     if not pairs:
-        left_out += _unselected(grid, size, column, (row, against))
         return found
     items = None
-    if answers is not None and (items := _item_differences(answers, (size, column), ours, theirs, pairs)) is None:
-        metric = found["metric"] or "an average"
-        left_out.append(f"test items are a factor for accuracy, EM and answer F1 of one task only, not for {metric}")
-    elif items is not None:
-        items = items.reshape(len(items), *values.shape)
+    if answers is not None:
+        known = [answers_of(answers, (size, column), each, pairs) for each in both.values()]
+        if known[0] is None or known[1] is None:
+            metric = found["metric"] or "an average"
+            left_out.append(
+                f"test items are a factor for accuracy, EM and answer F1 of one task only, not for {metric}"
+            )
+        else:
+            items = (known[0] - known[1]).reshape(-1, *values.shape)
     found |= vars(difference(values, region, items))
     if found["low"] is not None:
-        span = 1 - lowest(grid, column)
+        span = 1 - grid.lowest(column)
         found |= {"low": max(found["low"], -span), "high": min(found["high"], span)}
     devices = zip(ours["hardware"][pairs], theirs["hardware"][pairs], strict=True)
     # a run that does not say its hardware counts as run on the other's
     found["across_hardware"] = sum(a != b for a, b in devices if a and b)
     fell, fell_against = (int(each["collapsed"][pairs].sum()) for each in (ours, theirs))
     return found | {"collapsed": fell, "collapsed_against": fell_against}
-
-
-def _unselected(grid: Grid, size: int, column: str, rows: Sequence[str]) -> Iterator[str]:
-    """Clauses about rows with runs, of which none counts yet."""
-    for row in rows:
-        cell = grid.cells.get((size, row, column))  # a table without an Avg has no cell there
-        if cell and cell.done and (size, row, column) not in runs_of(grid) and len(grid.resolved.printed_rows[row]) > 1:
-            yield f"the configuration of {row} is selected once all runs of its configurations are done"
-
-
-def _item_differences(
-    answers: Answers, place: tuple[int, str], ours: pd.DataFrame, theirs: pd.DataFrame, pairs: Sequence[Pair]
-) -> NDArray[np.float64] | None:
-    """(items, pairs): of accuracy 1, 0 or -1 for each test item; None where the answers of a run are not known."""
-    (right, other) = (answers_of(answers, place, runs, pairs) for runs in (ours, theirs))
-    return None if right is None or other is None else right - other
 
 
 # ---------------------------------------------------------------------------------------------------------------- words
@@ -230,19 +206,19 @@ def _sentence(grid: Grid, each: Difference, region: float) -> str:
     if each["difference"] is None:
         return f"{place}: no verdict{left_out}."
     points = f"{in_points(each['difference'], sign=True)} points"
-    if each["low"] is None or each["p_holm"] is None:
+    if each["p"] is None:
         return f"{place}: no verdict: {points}, and {each['why']}{left_out}."
-    subsets, seeds = counted(each["num_subsets"], "subset"), counted(each["num_seeds"], "seed")
-    items = " and the test items" if each["item_share"] is not None else ""
-    pairs = counted(each["num_subsets"] * each["num_seeds"], "pair")
+    subsets, seeds = each["num_subsets"], each["num_seeds"]
     said = [f"p {_p(each['p'])}, by Holm {_p(each['p_holm'])}"]
-    alone = "one seed" if each["num_seeds"] == 1 else "one subset" if each["num_subsets"] == 1 else ""
-    said += [f"{alone} says nothing about others"] if alone else []
-    said += [f"{across} of {pairs} ran on different hardware"] if (across := each["across_hardware"]) else []
+    said += [f"one {name} says nothing about others" for name, n in (("seed", seeds), ("subset", subsets)) if n == 1]
+    if across := each["across_hardware"]:
+        said.append(f"{across} of {counted(subsets * seeds, 'pair')} ran on different hardware")
     said += [fell] if (fell := _collapsed(each)) else []
     verdict = f"equivalent within ±{in_points(region)} points" if each["verdict"] == "equivalent" else each["verdict"]
-    over = f"unadjusted 95 % interval {_interval(each)} over {subsets} x {seeds}{items}"
-    return f"{place}: {verdict}: {points}, {over}; {'; '.join(said)}{left_out}."
+    over = f"{counted(subsets, 'subset')} x {counted(seeds, 'seed')}"
+    over += " and the test items" if each["item_share"] is not None else ""
+    interval = f"unadjusted 95 % interval {_interval(each)} over {over}"
+    return f"{place}: {verdict}: {points}, {interval}; {'; '.join(said)}{left_out}."
 
 
 def _fell(each: Difference) -> int:
@@ -251,7 +227,7 @@ def _fell(each: Difference) -> int:
 
 def _collapsed(each: Difference) -> str:
     """How many of the compared runs collapsed, and what the verdict is without them; '' where none did."""
-    if each["difference"] is None or each["verdict_without_collapsed"] is None:
+    if each["verdict_without_collapsed"] is None:
         return ""
     runs, names = each["num_subsets"] * each["num_seeds"], (("collapsed", "row"), ("collapsed_against", "against"))
     rows = [f"{each[count]} of {runs} runs of {each[row]}" for count, row in names if each[count]]
@@ -280,9 +256,6 @@ def _notes(
     )
     if any({-each["low"], each["high"]} & {1.0, 2.0} for each in found if each["low"] is not None):
         yield "Intervals are cut where the scale ends: so few subsets and seeds tell little; 'harness plan --detect POINTS' names a design that tells more."
-    floor = min((each["sign_flip_floor"] for each in found if each["sign_flip_floor"] is not None), default=0.0)
-    if floor >= LEVEL:
-        yield f"By sign flips of so few subsets or seeds p is at least {floor:.4g}."
     yield from means_lines(grid, "comparisons")
     folds = protocol_named(r.protocol).num_subsets is not None
     if len(r.subsets) > 1 and (folds or (0 in r.sizes and len(r.subsets_at(0)) > 1)):
@@ -297,24 +270,19 @@ def _notes(
             "Different hardware rounds differently, and training can amplify that: a difference there may be one of machines. "
             "'harness verify FILE --rerun K' says how far runs differ that are trained again on this machine."
         )
-    if AVERAGE in columns_of(grid):
+    if AVERAGE in grid.compared:
         yield "Avg takes its columns as given: it says nothing of further tasks."
 
 
 def _family(named: str, found: Sequence[Difference], families: tuple[int, int]) -> str:
     """Which comparisons p is adjusted for: those of the table's rows, and by themselves those with a reference row."""
-    further = sum(each["of_reference"] for each in found)
     said = []
-    for whose, size, shown in (
-        ("", families[0], len(found) - further),
-        ("those with a reference row by themselves: ", families[1], further),
+    for apart, (size, whose) in enumerate(
+        zip(families, ("", "those with a reference row by themselves: "), strict=True)
     ):
-        part = f", {shown} of them shown" if size > shown else ""
-        said += (
-            [f"{whose}the {counted(size, 'comparison')} with {named} that the table's benches plan{part}"]
-            if shown
-            else []
-        )
+        if shown := sum(each["of_reference"] == bool(apart) for each in found):
+            part = f", {shown} of them shown" if size > shown else ""
+            said.append(f"{whose}the {counted(size, 'comparison')} with {named} that the table's benches plan{part}")
     return "; ".join(said)
 
 
@@ -328,21 +296,11 @@ def _table(grid: Grid, named: str, size: int, found: Sequence[Difference], items
     for each in (each for each in found if each["size"] == size):
         points = DASH if each["difference"] is None else in_points(each["difference"], sign=True)
         better = "" if each["improvement"] is None else f"{each['improvement']:.2f}"
-        place = column_name(grid, each["column"]), each["row"]
-        rows.append(
-            [
-                *place,
-                points,
-                _interval(each),
-                *(_p(each[name]) for name in tests),
-                better,
-                each["verdict"],
-                each["plan"],
-            ]
-        )
+        shown = [points, _interval(each), *(_p(each[name]) for name in tests), better, each["verdict"], each["plan"]]
+        rows.append([grid.column_name(each["column"]), each["row"], *shown])
     width = len(head) if sealed else len(head) - 1
     left = {0, 1, *range(len(head) - 2, width)}
-    return Table(size_name(size, grid.resolved.size_unit), head[:width], [row[:width] for row in rows], left)
+    return Table(grid.size_name(size), head[:width], [row[:width] for row in rows], left)
 
 
 def _interval(each: Difference) -> str:
@@ -360,25 +318,24 @@ def _drawn(grid: Grid, named: str, found: Sequence[Difference], region: float) -
     known = [each for each in found if each["low"] is not None]
     of_size = {size: [each for each in known if each["size"] == size][-MOST:] for size in grid.resolved.sizes}
     panels = {size: shown for size, shown in of_size.items() if shown}
-    ends = [100 * each[name] for shown in panels.values() for each in shown for name in ("low", "high")]
-    ends += [100 * region, -100 * region]
-    margin = 0.03 * (max(ends) - min(ends))
-    columns = {size: [*dict.fromkeys(each["column"] for each in shown)] for size, shown in panels.items()}
-    lines = max(len(shown) + 0.8 * len(columns[size]) for size, shown in panels.items())
-    canvas, every = panels_of(len(panels), 2, (4.2, 0.17 * lines + 0.7))
-    rows = [*grid.resolved.printed_rows]
+    rows, margin = [*grid.resolved.printed_rows], 100 * region
+    canvas, every = panels_of(len(panels), (4.2, 0.19 * max(map(len, panels.values())) + 0.9), sharex=True)
     for axes, (size, shown) in zip(every, panels.items(), strict=True):
-        places = [k + 0.8 * columns[size].index(each["column"]) for k, each in enumerate(shown)]
-        for place, each in zip(places, shown, strict=True):
+        for place, each in enumerate(shown):
             style = look(rows.index(each["row"]))
             axes.plot([100 * each["low"], 100 * each["high"]], [place, place], color=style["color"])
             filled = style["color"] if each["verdict"] in ("higher", "lower") else "none"
             axes.plot([100 * each["difference"]], [place], **style, markerfacecolor=filled)
-        several = len(columns[size]) > 1
-        rows_on(axes, places, [f"{grid.title(each['column'])}  " * several + each["row"] for each in shown])
+        several = len({each["column"] for each in shown}) > 1
+        names = [f"{grid.title(each['column'])}  " * several + each["row"] for each in shown]
+        axes.set_yticks(range(len(shown)), names, fontsize=8)
+        axes.set(ylim=(len(shown) - 0.1, -0.9))  # the first on top
+        axes.tick_params(axis="y", length=0)
+        axes.grid(visible=False, axis="y")
+        axes.grid(axis="x", color=FAINT)
         axes.axvline(0, color=INK, linewidth=0.8)
-        for edge in (-100 * region, 100 * region):
+        for edge in (-margin, margin):
             axes.axvline(edge, color=INK, linewidth=0.7, linestyle=":")
-        axes.set(xlabel=f"minus {named}, points (95 %, unadjusted)", xlim=(min(ends) - margin, max(ends) + margin))
-        axes.set_title(size_name(size, grid.resolved.size_unit) if len(panels) > 1 else "")
+        axes.set_xlabel(f"minus {named}, points (95 %, unadjusted)")
+        axes.set_title(grid.size_name(size) if len(panels) > 1 else "")
     return canvas

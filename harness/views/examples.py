@@ -1,11 +1,11 @@
-"""The test examples of a table over its runs: what most runs predict, which examples flip between replicates, which labels are doubted. Of tasks with
-classes, from stored predictions."""
+"""The test examples of a table over its runs, from stored predictions: what most runs predict, which examples flip between replicates, which labels are
+doubted; and of the user's own tasks the metrics of each row and the classes of the best one.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +16,8 @@ from harness.planning.runs import Plan
 from harness.scores import with_records
 from harness.store import Store
 from harness.store.rows import predicted_by
+from harness.tasks.metrics import METRICS
 from harness.views.cells import Grid
-from harness.views.runs import column_name, no_runs, runs_of
 from harness.views.view import DASH, Table, View
 from harness.wording import counted, in_points, training_examples
 
@@ -37,7 +37,7 @@ def examples(plan: Plan, store: Store, grid: Grid, with_texts: bool = True) -> V
     UserError where no finished run predicts classes."""
     import pandas as pd
 
-    grid, r = replace(grid, results=with_records(grid.results)), grid.resolved
+    r, counted_runs = grid.resolved, with_records(grid.counted)
     frames, lines, skipped = list[pd.DataFrame](), list[str](), dict[str, None]()
     for size, (name, column) in itertools.product(r.sizes, r.columns.items()):
         data = plan.tasks[column.task]
@@ -48,7 +48,9 @@ def examples(plan: Plan, store: Store, grid: Grid, with_texts: bool = True) -> V
         digest = data.tests[column.evaluation].digest
         counts: dict[str, NDArray[np.int64]] = {}
         gold, shares = np.empty(0, dtype=np.int64), np.zeros(1)
-        for row, key in _keys(grid, size, name):
+        mine = counted_runs[(counted_runs["size"] == size) & (counted_runs["column"] == name)]
+        # two rows may share a run; of a row without seeds each is there once
+        for row, key in mine[["row", "key"]].drop_duplicates().itertuples(index=False):
             predicted = predicted_by(store.records([key], predictions=True)[key], digest)
             counts[row] = counts.get(row, 0) + np.eye(len(names), dtype=np.int64)[predicted.decoded]
             gold, shares = np.asarray(predicted.gold), shares + predicted.probabilities
@@ -59,7 +61,12 @@ def examples(plan: Plan, store: Store, grid: Grid, with_texts: bool = True) -> V
             columns = zip(*(texts.texts[place] for place in range(len(frame))), strict=True)
             frame = frame.assign(**{f"text.{title}": of for title, of in zip(data.task.columns, columns, strict=True)})
         frames.append(frame)
-        lines.append(_line(f"{column.title}, {training_examples(size, r.size_unit)}", frame, len(counts)))
+        wrong, doubts = int(frame["all_rows_wrong"].sum()), int(frame["doubted"].sum())
+        lines.append(
+            f"{column.title}, {training_examples(size, r.size_unit)}: the consensus of {'every row' if len(counts) > 1 else 'the row'} is wrong on {wrong:,} of "
+            f"{counted(len(frame), 'test example')}; {counted(doubts, 'label')} {'is' if doubts == 1 else 'are'} doubted "
+            f"({100 * AGREED:g} % of {frame['runs'].iloc[0]} runs or more agree on one other class)."
+        )
     if not frames:
         raise UserError(" ".join(["examples: no finished run of this table predicts classes.", *skipped]))
     found = pd.concat(frames, ignore_index=True)
@@ -69,21 +76,8 @@ def examples(plan: Plan, store: Store, grid: Grid, with_texts: bool = True) -> V
     shown = found.head(SHOWN).to_dict("records")
     title = f"The {len(shown)} labels that are doubted most, of {counted(len(found), 'example')}"
     width = len(HEAD) - (not any(str(name).startswith("text.") for name in found))
-    doubts = Table(title, HEAD[:width], [_doubt(grid, each)[:width] for each in shown], {0, 3, 4, 7})
-    return View("examples", found, [doubts], [*lines, ABOUT, *skipped], about={"table": r.table.name})
-
-
-def _keys(grid: Grid, size: int, column: str) -> list[tuple[str, str]]:
-    """(row as printed, key) of each run that counts, in the order of the table. Two rows may share a run; of a row without seeds each is there once."""
-    results: Any = grid.results[(grid.results["size"] == size) & (grid.results["column"] == column)]
-    known = {(each.row, each.subset, each.seed): each.key for each in results.itertuples() if each.status == "done"}
-    found = dict[tuple[str, str], None]()
-    for row in grid.resolved.printed_rows:
-        runs: Any = runs_of(grid).get((size, row, column), no_runs())
-        for place, configuration in runs["configuration"].items():
-            if configuration:  # '': several count, and their mean is the replicate's score
-                found[row, known[configuration, *place]] = None
-    return [*found]
+    doubts_table = Table(title, HEAD[:width], [_doubt(grid, each)[:width] for each in shown], {0, 3, 4, 7})
+    return View("examples", found, [doubts_table], [*lines, ABOUT, *skipped], about={"table": r.table.name})
 
 
 def example_frame(
@@ -114,17 +108,75 @@ def example_frame(
     return pd.DataFrame(columns | rights)
 
 
-def _line(place: str, frame: pd.DataFrame, rows: int) -> str:
-    """What all rows get wrong, and how many labels are doubted."""
-    wrong, doubts = int(frame["all_rows_wrong"].sum()), int(frame["doubted"].sum())
-    return (
-        f"{place}: the consensus of {'every row' if rows > 1 else 'the row'} is wrong on {wrong:,} of {counted(len(frame), 'test example')}; "
-        f"{counted(doubts, 'label')} {'is' if doubts == 1 else 'are'} doubted ({100 * AGREED:g} % of {frame['runs'].iloc[0]} runs or more agree on one other class)."
-    )
-
-
 def _doubt(grid: Grid, each: Mapping[Any, Any]) -> list[str]:
     texts = [str(value) for name, value in each.items() if str(name).startswith("text.") and value == value]
     shares = [DASH if value != value else in_points(value) for value in (each["right"], each["flips"])]
-    place = column_name(grid, each["column"]), f"{each['size']:,}" if each["size"] else "full", f"{each['example']:,}"
+    place = grid.column_name(each["column"]), f"{each['size']:,}" if each["size"] else "full", f"{each['example']:,}"
     return [*place, each["gold"], each["consensus"], *shares, " | ".join(texts)]
+
+
+MOST_CONFUSED = 8
+"""Classes of which the whole confusion matrix is shown."""
+COLUMNS = ("column", "size", "row", "class", "gold", "precision", "recall", "f1")
+"""Of the frame: `gold`: test rows of the class; the others are means over the runs of the best row, 1 for 100 %."""
+
+
+def classes_view(plan: Plan, store: Store, grid: Grid) -> View:
+    """Of each test set of the user's own tasks with classes, at its largest size: the metrics of the rows whose runs are all done, and the classes of the best
+    row."""
+    import pandas as pd
+
+    r, tables, found = grid.resolved, list[Table](), list[pd.DataFrame]()
+    size = 0 if 0 in r.sizes else max(r.sizes)
+    results = with_records(grid.results)
+    done = results[(results["size"] == size) & (results["status"] == "done") & results["test"].notna()]
+    for name, column in r.columns.items():
+        data = plan.tasks[column.task]
+        mine = done[done["column"] == name]
+        by_row = mine.groupby(["row", "metric"], sort=False)["test"].agg(["mean", "size"])
+        means = by_row.loc[by_row["size"] == len(r.replicates_at(size)), "mean"].unstack(sort=False)
+        if not data.task.own or not data.task.classes or column.metric not in means:
+            continue
+        best, digest = str(means[column.metric].idxmax()), data.tests[column.evaluation].digest
+        keys = mine.loc[(mine["row"] == best) & (mine["metric"] == column.metric), "key"]
+        runs = (predicted_by(store.records([key], predictions=True)[key], digest) for key in keys)
+        classes = class_scores(data.task.classes, [(np.asarray(each.gold), each.decoded) for each in runs])
+        where = training_examples(size, r.size_unit) if size else "the full training set"
+        tables += class_tables(f"{column.title}, {where}", means, best, classes)
+        found.append(classes.assign(column=column.title, size=size, row=best))
+    frame = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=[*COLUMNS])
+    lines = [] if tables else ["No task of your own with classes has a row whose runs are all done."]
+    return View("classes", frame[[*COLUMNS]], tables, lines)
+
+
+def class_scores(classes: Sequence[str], runs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> pd.DataFrame:
+    """A row a class: means over `runs` of (gold [n], predicted [n]); what is undefined is 0. In `as`, for how many test rows of a class each is predicted."""
+    import pandas as pd
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    codes = range(len(classes))
+    scores = [precision_recall_fscore_support(*run, labels=codes, zero_division=0.0)[:3] for run in runs]
+    frame = pd.DataFrame(np.mean(scores, axis=0).T, columns=["precision", "recall", "f1"])
+    confused = np.mean([confusion_matrix(*run, labels=codes) for run in runs], axis=0)
+    gold = np.bincount(runs[0][0], minlength=len(classes))
+    return frame.assign(**{"class": [*classes], "gold": gold, "as": confused.tolist()})
+
+
+def class_tables(place: str, means: pd.DataFrame, best: str, classes: pd.DataFrame) -> list[Table]:
+    """`means`: of each row (index) and metric."""
+    titles, names = [METRICS[str(metric)].title for metric in means], classes["class"].tolist()
+    rows = [[str(row), *map(in_points, values)] for row, *values in means.itertuples()]
+    whole = len(names) <= MOST_CONFUSED
+    body = []
+    for each in classes.to_dict("records"):
+        wrong, other = max(
+            (count, name) for count, name in zip(each["as"], names, strict=True) if name != each["class"]
+        )
+        confused = [f"{count:.1f}" for count in each["as"]] if whole else [f"{other} {wrong:.1f}" if wrong else ""]
+        scores = map(in_points, (each["precision"], each["recall"], each["f1"]))
+        body.append([each["class"], f"{each['gold']:,}", *scores, *confused])
+    head = ["Class", "Test", "Precision", "Recall", "F1"]
+    head += [f"as {name}" for name in names] if whole else ["Most often as"]
+    first = f"{place}: means over the runs on {classes['gold'].sum():,} test examples"
+    second = f"{place}: classes under {best}, the highest mean {titles[0]}; 'as': for how many test examples a class is predicted"
+    return [Table(first, ["Method", *titles], rows), Table(second, head, body)]

@@ -13,7 +13,7 @@ from harness.planning.row import phases_of
 from harness.planning.runs import COMPARED_TEXTS, Plan
 from harness.planning.task_reader import UNLABELLED
 from harness.specs import Parent, Record, Run, starts_elsewhere
-from harness.views.caption import shares
+from harness.views.table import shares
 from harness.wording import counted, listed, some_of, two_digits
 from harness.yaml_files import format_value
 
@@ -21,34 +21,35 @@ BUDGET = ("batch_size", "epochs", "steps", "min_steps", "schedule", "warmup", "w
 """What rows that are compared should have in common."""
 
 
-def plan_notes(plan: Plan, overrides: Sequence[Override]) -> list[str]:
-    """The notes of a caption, a sentence each."""
-    notes = [*own_data(plan), *truncation_sentences(plan), *unreached_sentences(plan, overrides)]
-    notes += [f"Overlap: {sentence}." for sentence in overlap_sentences(plan)]
-    notes += seedless_sentences(plan)
-    notes += [f"{sentence}." for sentence in (*start_sentences(plan), *weight_sentences(plan))]
-    notes += mlm_head_notes(plan)
+def plan_notes(plan: Plan, overrides: Sequence[Override]) -> Iterator[str]:
+    """What is to be known of a plan's runs, a sentence each."""
+    yield from own_data(plan)
+    yield from truncation_sentences(plan)
+    yield from unreached_sentences(plan, overrides)
+    yield from overlap_sentences(plan)
+    yield from seedless_sentences(plan)
+    yield from start_sentences(plan)
+    yield from weight_sentences(plan)
+    yield from mlm_head_notes(plan)
     for encoder, located in plan.table_data.located.items():
         if seen := sorted(set(located.contaminated) & set(plan.resolved.tasks)):
-            notes.append(f"The encoder {encoder} saw labelled pairs of {', '.join(seen)} in its own training.")
-    return notes
+            yield f"The encoder {encoder} saw labelled pairs of {', '.join(seen)} in its own training."
 
 
-def seedless_sentences(plan: Plan) -> list[str]:
+def seedless_sentences(plan: Plan) -> Iterator[str]:
     """Which reference rows draw nothing, so that one stage is the run of every seed."""
     seeds: dict[tuple[str, str], set[int]] = {}
     for run in plan.runs:
         if definition_of(run.stage.objective).fitted:
             seeds.setdefault((plan.resolved.titles[run.row], run.stage.key), set()).add(run.seed)
-    rows = dict.fromkeys(title for (title, _), shared in seeds.items() if len(shared) > 1)
-    verb = "does" if len(rows) == 1 else "do"
-    return [f"{listed(rows)} {verb} not depend on the seed: all seeds of a subset are one fit."] if rows else []
+    if rows := dict.fromkeys(title for (title, _), shared in seeds.items() if len(shared) > 1):
+        verb = "does" if len(rows) == 1 else "do"
+        yield f"{listed(rows)} {verb} not depend on the seed: all seeds of a subset are one fit."
 
 
-def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> list[str]:
+def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> Iterator[str]:
     """Which rows keep a value of their own where the request sets another, and in what budget rows differ where it sets one for some alone."""
-    found = unreached(plan.resolved, overrides)
-    resolved = plan.resolved
+    resolved, found = plan.resolved, dict.fromkeys(unreached(plan.resolved, overrides))
     for encoder in resolved.encoders:
         rows = [row for row in resolved.rows_under(encoder) if row.title not in resolved.reference_titles]
         for phase, name in itertools.product(phases_of(resolved.rows), BUDGET):
@@ -58,73 +59,66 @@ def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> list[str]:
                 values.setdefault("unset" if value is None else format_value(value), []).append(row.own.name)
             if len(values) > 1:
                 each = "; ".join(f"{value} for {listed(names)}" for value, names in values.items())
-                found.append(f"The rows differ in {phase}.{name}: {each}.")
-    return [*dict.fromkeys(found)]
+                found[f"The rows differ in {phase}.{name}: {each}."] = None
+    yield from found
 
 
-def mlm_head_notes(plan: Plan) -> list[str]:
+def _by_encoder(plan: Plan) -> Iterator[tuple[Located, dict[str, Run]]]:
+    """Each encoder with a run of each of its rows, by the row's name; of one that trains an MLM head, where there is such a one."""
+    rows = {row.name: row for row in plan.resolved.rows}
+    runs = sorted(plan.runs, key=lambda run: run.stage.chain[0].phase == "mlm-head")
+    for name, located in plan.table_data.located.items():
+        yield located, {rows[run.row].own.title: run for run in runs if rows[run.row].encoder == name}
+
+
+def mlm_head_notes(plan: Plan) -> Iterator[str]:
     """Which rows start from a trained MLM head, where the encoder has no usable one of its own, a sentence an encoder."""
-    notes, titles = [], {row.name: row.own.title for row in plan.resolved.rows}
     for located, runs in _by_encoder(plan):
-        roots = {titles[run.row]: run.stage.chain[0] for run in runs if run.stage.chain[0].phase == "mlm-head"}
-        if roots:
-            stage = next(iter(roots.values()))
-            others = {titles[run.row] for run in runs} - roots.keys()
-            rest = "; the other rows start from the encoder as it is" if others else ""
+        roots = {title: run.stage.chain[0] for title, run in runs.items() if run.stage.chain[0].phase == "mlm-head"}
+        for stage in [*roots.values()][:1]:
+            rest = "; the other rows start from the encoder as it is" if runs.keys() - roots.keys() else ""
             what = "its MLM head trained alone" if stage.objective.name == "mlm_head" else "MLM of the whole model"
-            notes.append(
+            yield (
                 f"{located.name} has no usable MLM head: {', '.join(roots)} start{'s' * (len(roots) == 1)} from {stage.optim.steps:,} updates of {what} on "
                 f"{stage.data.train.name}{rest}."
             )
-    return notes
 
 
-def _by_encoder(plan: Plan) -> Iterator[tuple[Located, list[Run]]]:
-    encoders = {row.name: row.encoder for row in plan.resolved.rows}
-    for name, located in plan.table_data.located.items():
-        yield located, [run for run in plan.runs if encoders[run.row] == name]
-
-
-def weight_sentences(plan: Plan) -> list[str]:
+def weight_sentences(plan: Plan) -> Iterator[str]:
     """Which rows start from an MLM head that is drawn since the encoder's weights lack it, and which of these weights are not read."""
-    found, titles = [], {row.name: row.own.title for row in plan.resolved.rows}
     for located, runs in _by_encoder(plan):
-        rows = {
-            titles[run.row]: None
-            for run in runs
+        rows = [
+            title
+            for title, run in runs.items()
             if located.lacks and run.stage.chain[0].phase != "mlm-head"
             if any(definition_of(stage.objective).mlm_head for stage in run.stage.chain)
-        }
+        ]
         if rows:
-            found.append(
+            yield (
                 f"{located.name} lacks weights of an MLM head ({some_of(located.lacks, 1)}), and {listed(rows)} start{'s' * (len(rows) == 1)} from "
-                "random ones; --set mlm_head.steps=200 trains them first"
+                "random ones; --set mlm_head.steps=200 trains them first."
             )
         if located.unread:
-            found.append(
-                f"Weights of {located.name} that its configuration has no place for are not read: {some_of(located.unread, 3)}"
-            )
-    return found
+            unread = some_of(located.unread, 3)
+            yield f"Weights of {located.name} that its configuration has no place for are not read: {unread}."
 
 
-def start_sentences(plan: Plan) -> list[str]:
+def start_sentences(plan: Plan) -> Iterator[str]:
     """Which run the runs of each row start from, where they start from a selected one."""
     starts, table = plan.table_data.starts, plan.resolved.starts_from
     if table is None or not plan.resolved.continued:
-        return []
-    found = [f"Its runs start from runs of table {table.table}: in each row from the one that is best on dev"]
+        return
+    yield f"Its runs start from runs of table {table.table}: in each row from the one that is best on dev."
     for row in plan.resolved.continued:
         start = starts.get(row.name)
         if start is None:
-            found.append(f"{row.name}: none is selected yet, its keys are provisional")
+            yield f"{row.name}: none is selected yet, its keys are provisional."
         elif isinstance(start, Parent):
-            found.append(f"{row.name} starts from {start.stage.key[:10]}")
-    return found
+            yield f"{row.name} starts from {start.stage.key[:10]}."
 
 
-def own_tasks(plan: Plan) -> list[str]:
+def own_tasks(plan: Plan) -> Iterator[str]:
     """How the user's own tasks are read, a sentence each: text columns, label column, classes with their shares."""
-    sentences = []
     for data in plan.tasks.values():
         task = data.task
         if not data.labels:
@@ -137,46 +131,43 @@ def own_tasks(plan: Plan) -> list[str]:
             what += f"; F1 is that of {task.classes[1]}, the second" if "f1" in task.metrics else ""
         else:
             what = task.kind.overview(data.labels)
-        sentences.append(f"{task.title}: {text} in {columns}, labels in '{task.label}': {what}.")
-    return sentences
+        yield f"{task.title}: {text} in {columns}, labels in '{task.label}': {what}."
 
 
-def own_data(plan: Plan) -> list[str]:
+def own_data(plan: Plan) -> Iterator[str]:
     """What dev and test of the user's own tasks were cut from, and their unlabelled texts, a sentence each."""
-    sentences = []
     for name, data in plan.tasks.items():
         title = data.task.title
-        sentences += [f"{title}: {data.origin}."] if data.task.own and data.origin else []
+        if data.task.own and data.origin:
+            yield f"{title}: {data.origin}."
         if data.skipped:
             rows = counted(data.skipped, "bad row")
-            sentences.append(f"{title}: {rows} left out (no text, no label of the task, or no whole row).")
-        sentences += [f"{title}: warning, {data.rare}."] if data.rare else []
+            yield f"{title}: {rows} left out (no text, no label of the task, or no whole row)."
+        if data.rare:
+            yield f"{title}: warning, {data.rare}."
         if data.unlabelled:
             read = [training.texts.rows for key, training in plan.table_data.training.items() if key[0] == name]
             removed = data.unlabelled - min(read, default=data.unlabelled)
             left_out = f"; {removed:,} of them are also in dev or test and are left out" if removed else ""
-            sentences.append(f"{title}: {data.unlabelled:,} unlabelled texts for post-training{left_out}.")
-    return sentences
+            yield f"{title}: {data.unlabelled:,} unlabelled texts for post-training{left_out}."
 
 
-def truncation_sentences(plan: Plan) -> list[str]:
+def truncation_sentences(plan: Plan) -> Iterator[str]:
     """How many texts are cut, a sentence a task with some."""
-    sentences = []
     for (encoder, name), found in plan.truncations.items():
         where = f" of {encoder}" if len(plan.encoders) > 1 else ""
         if found.cut:
             share, about = 100 * found.cut / found.rows, "" if found.counted else "about "
-            sentences.append(
+            yield (
                 f"{plan.tasks[name].task.title}: {about}{found.cut:,} of {found.rows:,} texts ({two_digits(share)} %) are longer than {plan.resolved.max_length} "
                 f"tokens{where} (max_length) and are cut."
             )
-    return sentences
 
 
-def overlap_sentences(plan: Plan) -> list[str]:
+def overlap_sentences(plan: Plan) -> Iterator[str]:
     """Overlap of training and evaluation texts, a sentence each."""
     named = {"training sets": "one of the training sets", UNLABELLED: "the unlabelled texts"}
-    sentences = [
+    found = [
         f"{overlap.most} of {overlap.rows:,} rows of {overlap.evaluation} share a text with "
         f"{named.get(overlap.training, f'the corpus {overlap.training}')}"
         for overlap in plan.overlaps
@@ -184,20 +175,20 @@ def overlap_sentences(plan: Plan) -> list[str]:
     ]
     largest = [*plan.table_data.corpora.values()][:1]  # the others are parts of it
     unread = [corpus for corpus in largest if corpus.resolved and corpus.rows > COMPARED_TEXTS]
-    if not sentences and plan.overlaps:
-        sentences.append(f"no dev or test text of this table is part of the {'other ' if unread else ''}training text")
-    return sentences + [f"not looked for in the {corpus.rows:,} texts of {corpus.name}" for corpus in unread]
+    if not found and plan.overlaps:
+        found.append(f"no dev or test text of this table is part of the {'other ' if unread else ''}training text")
+    found += [f"not looked for in the {corpus.rows:,} texts of {corpus.name}" for corpus in unread]
+    yield from (f"Overlap: {sentence}." for sentence in found)
 
 
-def starts_elsewhere_sentences(plan: Plan, records: Mapping[str, Record]) -> list[str]:
+def starts_elsewhere_sentences(plan: Plan, records: Mapping[str, Record]) -> Iterator[str]:
     """Which runs come from a stage that was trained again for its weights and gave others than its record has, a sentence each kind of stage."""
-    stages = [stage for stage in plan.stages.values() if starts_elsewhere(stage, records)]
-    every, sentences = counted(len({run.stage.key for run in plan.runs}), "run"), []
-    for phase in dict.fromkeys(stage.parent.phase for stage in stages if stage.parent):
-        changed = {stage.key for stage in stages if stage.parent and stage.parent.phase == phase}
-        runs = {run.stage.key for run in plan.runs if any(stage.key in changed for stage in run.stage.chain)}
-        sentences.append(
-            f"Of {every}, {len(runs):,} come from weights of {phase} that were made again and are not those of its record "
-            "(another machine, version or commit); 'harness verify' names each"
+    parents = {stage.key: stage.parent for stage in plan.stages.values() if starts_elsewhere(stage, records)}
+    every = {run.stage.key: {stage.key for stage in run.stage.chain} for run in plan.runs}
+    for phase in dict.fromkeys(parent.phase for parent in parents.values() if parent):
+        changed = {key for key, parent in parents.items() if parent and parent.phase == phase}
+        runs = sum(not changed.isdisjoint(chain) for chain in every.values())
+        yield (
+            f"Of {counted(len(every), 'run')}, {runs:,} come from weights of {phase} that were made again and are not those of its record "
+            "(another machine, version or commit); 'harness verify' names each."
         )
-    return sentences

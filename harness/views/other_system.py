@@ -54,12 +54,8 @@ class OtherSystem:
         return replace(resolved, rows=(*resolved.rows, *self.rows))
 
 
-@dataclass(frozen=True)
-class Digests:
-    """The digests of a table's training sets by (task, size, subset), and of its test sets by (task, evaluation)."""
-
-    training: Mapping[tuple[str, int, int], str]
-    tests: Mapping[tuple[str, str], str]
+Digests = Mapping[tuple[str, ...], str]
+"""Of a table's training sets by (task, size, subset) as texts, and of its test sets by (task, evaluation)."""
 
 
 def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> OtherSystem:
@@ -73,7 +69,7 @@ def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> 
             f"{path}: table {resolved.table.name} judges its runs by scores on dev, which rows of another system do not have; take a table whose cells are "
             "means of test scores."
         )
-    results: dict[tuple[object, ...], Result] = {}
+    results: dict[str, Result] = {}
     for number, texts in rows_of(existing_file(path, "--other-system", (".csv",))):
         place = f"{path}, line {number}"
         if missing := [name for name in COLUMNS if name not in texts]:
@@ -87,45 +83,36 @@ def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> 
             ) from None
         if (result := _result(resolved, digests, place, line)) is None:
             continue
-        others = [each for each in results.values() if each.row == result.row and each.method != result.method]
-        if others or result.row in resolved.titles:
+        if result.row in resolved.titles or any(
+            each.row == result.row and each.method != result.method for each in results.values()
+        ):
             raise UserError(f"{place}: a row '{result.row}' is there already; give this one another name.")
-        where = result.row, result.column, result.size, result.subset, result.seed
-        if results.setdefault(where, result) is not result:
-            row, column, *at = where
-            names = ", ".join(f"{name} {value}" for name, value in zip(("size", "subset", "seed"), at, strict=True))
-            raise UserError(f"{place}: a second score of {row}, {column}, {names}; leave one out.")
+        at = f"{result.row}, {result.column}, size {result.size}, subset {result.subset}, seed {result.seed}"
+        if results.setdefault(at, result) is not result:
+            raise UserError(f"{place}: a second score of {at}; leave one out.")
     if not results:
         raise UserError(f"{path}: has no score at a task, size, subset and seed of this table; see 'harness plan'.")
     systems = {each.row: each.method for each in results.values()}
     tasks = {name: tuple(dict.fromkeys(each.task for each in results.values() if each.row == name)) for name in systems}
     rows = tuple(resolved_row(Row(name=name, method=systems[name], tasks=tasks[name])) for name in systems)
-    note = f"Not trained by harness: {listed([*tasks])}, from {path.name}: scores of another system on the same examples (by their digests), without records."
+    note = f"Not trained by harness: {listed(systems)}, from {path.name}: scores of another system on the same examples (by their digests), without records."
     return OtherSystem(rows, tuple(results.values()), note)
 
 
 def _result(resolved: ResolvedTable, digests: Digests, place: str, line: Line) -> Result | None:
     """The score of a line; None of one that filters leave out."""
-    columns = {
-        (c.task, c.evaluation, c.metric): name for name, c in {**resolved.table.columns, **resolved.columns}.items()
-    }
+    every = {**resolved.table.columns, **resolved.columns}
+    columns = {(of.task, of.evaluation, of.metric): name for name, of in every.items()}
     if (found := (line.task, line.evaluation, line.metric)) not in columns:
         raise unknown("score", " ".join(found), map(" ".join, columns), place)
-    name, size = columns[found], line.size
-    if (
-        name not in resolved.columns
-        or size not in resolved.sizes
-        or (line.subset, line.seed) not in resolved.replicates_at(size)
-    ):
+    name, size, replicate = columns[found], line.size, (line.subset, line.seed)
+    if name not in resolved.columns or size not in resolved.sizes or replicate not in resolved.replicates_at(size):
         return None
-    for what, mine, theirs in (
-        (
-            "trained on other examples than this table's training",
-            digests.training.get((line.task, size, line.subset)),
-            line.train_digest,
-        ),
-        ("tested on other examples than this table's test", digests.tests.get(found[:2]), line.test_digest),
+    for what, of, theirs in (
+        ("trained on other examples than this table's training", (line.task, size, line.subset), line.train_digest),
+        ("tested on other examples than this table's test", found[:2], line.test_digest),
     ):
+        mine = digests.get(tuple(map(str, of)))
         if mine != theirs:
             raise UserError(
                 f"{place}: was {what} set (digest {theirs[:10] or 'missing'}, here {(mine or 'unknown')[:10]}); take the sets of harness.plan(...).rows."

@@ -6,8 +6,7 @@ Pure. `docs/statistics.md` has the method.
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,7 @@ from harness.statistics.power import (
     precision,
     upper_components,
 )
-from harness.views.cells import Grid, Place
-from harness.views.runs import columns_of, family_sizes, no_runs, on_grid, reference_of, run_places, runs_of
+from harness.views.cells import Grid, Place, family_sizes, no_runs, on_grid, reference_of
 from harness.views.view import DASH, Table, View
 from harness.wording import counted, in_points
 
@@ -45,19 +43,18 @@ DEFAULTS = (
     "Defaults: by subset and run as of five recorded differences (SST-2, 100 examples, MiniLM and bert-tiny), by seed 1 point. They are a guess "
     "for other tasks, sizes and metrics: run 5 subsets x 3 seeds of two rows first, and the plan takes their variances."
 )
-MANY = 8
-"""Comparisons above which a narrower table is advised."""
+ENOUGH = ("enough_subsets", "enough_seeds", "enough_hours")
 
 
 def resolutions(grid: Grid, against: str = "") -> tuple[str, int, list[dict[str, Any]]]:
     """What a table's design can tell from its first row, or from `against`: that row ('' where it has no other), how many comparisons Holm's correction is over,
     and of each size and column its `components`, `recorded`: how many recorded differences they come from, 0 for the defaults, and `detects`: the smallest
     true difference that the design finds with 80 % power, None for a single run. Rows are paired as `harness compare` does, without reference rows."""
-    r, runs = grid.resolved, runs_of(grid)
+    r, runs = grid.resolved, grid.scores
     titles = [title for title in r.printed_rows if title not in r.reference_titles] or [*r.printed_rows]
     against, reference = reference_of(r, against) if titles else ("", str)
     pairs = [(title, reference(title)) for title in titles if title != reference(title)]
-    own, further = family_sizes(run_places(grid), reference, r.reference_titles)
+    own, further = family_sizes(grid.places, reference, r.reference_titles)
     comparisons = own or further or 1
 
     @cache
@@ -65,7 +62,7 @@ def resolutions(grid: Grid, against: str = "") -> tuple[str, int, list[dict[str,
         return detectable(precision(components, a, b, LEVEL / comparisons)) if a * b > 1 else None
 
     found = []
-    for size, column in itertools.product(r.sizes, columns_of(grid)):
+    for size, column in itertools.product(r.sizes, grid.compared):
         components, recorded = recorded_components(runs, (size, column), pairs)
         detects = detected(components, len(r.subsets_at(size)), len(r.seeds))
         found.append(
@@ -84,78 +81,43 @@ def detections(
     r, (against, comparisons, shown) = grid.resolved, resolutions(grid)
     level = LEVEL / comparisons  # of the strictest of Holm's steps
     cheapest_for = cache(lambda components: cheapest([components], wanted, hours, level=level))
-    found, body, redrawn = [], [], list[Components]()
+    found, body, redrawn = [], [], dict[Components, None]()
     for each in shown:
-        components, drawn = each.pop("components"), each["size"] > 0 or len(r.subsets_at(each["size"])) > 1
-        redrawn += [components] if drawn else []
-        enough = cheapest_for(components) if drawn else None
-        design = {
-            "subsets": enough and enough.num_subsets,
-            "seeds": enough and enough.num_seeds,
-            "hours": enough and enough.cost,
-        }
+        components, enough = each.pop("components"), None
+        if each["size"] > 0 or len(r.subsets_at(each["size"])) > 1:
+            redrawn[components], enough = None, cheapest_for(components)
+        design = (enough.num_subsets, enough.num_seeds, enough.cost) if enough else (None, None, None)
         variances = {f"{name}_variance": value for name, value in vars(components).items()}
-        found.append({**each, **variances, **{f"enough_{name}": value for name, value in design.items()}})
+        found.append({**each, **variances, **dict(zip(ENOUGH, design, strict=True))})
         sds = [in_points(value**0.5) for value in variances.values()]
         source = counted(each["recorded"], "recorded difference") if each["recorded"] else "defaults"
         detects = DASH if each["detects"] is None else in_points(each["detects"])
         best = [_text(enough), duration(enough.cost)] if enough else [DASH] * 2
         size = f"{each['size']:,}" if each["size"] else "full"
         body.append([grid.title(each["column"]), size, *sds, source, detects, *best])
-    head = [
-        "Column",
-        "Examples",
-        "Subset sd",
-        "Seed sd",
-        "Run sd",
-        "From",
-        "Detects",
-        f"For {in_points(wanted)}",
-        "Time",
-    ]
-    lines = [*_lines(grid, against, comparisons, [*dict.fromkeys(redrawn)], wanted, duration, hours)]
-    if not all(each["recorded"] for each in shown):
-        lines.append(DEFAULTS)
-    about = {"table": r.table.name, "against": against, "comparisons": comparisons}
-    return View("detections", pd.DataFrame(found), [Table("", head, body, {0, 5})], lines, about=about)
-
-
-def _lines(
-    grid: Grid,
-    against: str,
-    comparisons: int,
-    redrawn: Sequence[Components],
-    wanted: float,
-    duration: Callable[[float], str],
-    hours: Callable[[int, int], float],
-) -> Iterator[str]:
-    """`redrawn`: the components of columns at sizes that are drawn."""
-    subsets, seeds, points = len(grid.resolved.subsets), len(grid.resolved.seeds), in_points(wanted)
-    level = LEVEL / comparisons
-    yield (
+    sources = ["Subset sd", "Seed sd", "Run sd"]
+    head = ["Column", "Examples", *sources, "From", "Detects", f"For {in_points(wanted)}", "Time"]
+    subsets, seeds, points = len(r.subsets), len(r.seeds), in_points(wanted)
+    lines = [
         f"Detects: the smallest true difference from {against}, in points, that {counted(subsets, 'subset')} x {counted(seeds, 'seed')} can find with 80 % "
         f"power (crossed t test, two-sided 5 %, by Holm over {counted(comparisons, 'comparison')}, at its first step {level:.3g}). The whole table in "
         f"this design takes about {duration(hours(subsets, seeds))} from its beginning. Sd: of a paired difference by source, in points; of recorded differences "
         f"the upper {100 * CONFIDENCE:.0f} % confidence limit."
-    )
+    ]
     if not redrawn:
-        yield "The full training set is one subset: other designs are proposed for sizes that are drawn."
-    elif enough := cheapest(redrawn, wanted, hours, level=level):
-        yield f"The cheapest design that detects {points} points in all columns and sizes: {_text(enough)}, about {duration(enough.cost)} for the whole table."
-        yield f"In a shell: --subsets $(seq -s, 0 {enough.num_subsets - 1}), and with --seeds any {enough.num_seeds} numbers."
+        lines.append("The full training set is one subset: other designs are proposed for sizes that are drawn.")
+    elif best_design := cheapest([*redrawn], wanted, hours, level=level):
+        takes = f"{_text(best_design)}, about {duration(best_design.cost)} for the whole table"
+        lines.append(f"The cheapest design that detects {points} points in all columns and sizes: {takes}.")
     else:
         largest = max(detectable(precision(each, MOST_SUBSETS, MOST_SEEDS, level)) for each in redrawn)
         most = f"{MOST_SUBSETS} subsets x {MOST_SEEDS} seeds"
-        yield f"No design of up to {most} detects {points} points in all columns and sizes; the largest detects {in_points(largest)}."
-    if subsets < (least := math.ceil(math.log2(2 / level))):  # its smallest p is 2 / 2^subsets
-        yield (
-            f"The exact sign-flip test cannot reach p {level:.3g} with {counted(subsets, 'subset')} (its smallest p is "
-            f"{2 / 2**subsets:.3g}): it needs {least}."
+        lines.append(
+            f"No design of up to {most} detects {points} points in all columns and sizes; the largest detects {in_points(largest)}."
         )
-    if comparisons > MANY:
-        yield "With fewer comparisons each detects less: narrow them with --methods, --tasks or --sizes."
-    if seeds == 1:
-        yield "One seed says nothing about others: what it detects holds for that seed."
+    lines += [] if all(each["recorded"] for each in shown) else [DEFAULTS]
+    about = {"table": r.table.name, "against": against, "comparisons": comparisons}
+    return View("detections", pd.DataFrame(found), [Table("", head, body, {0, 5})], lines, about=about)
 
 
 def _text(design: Design) -> str:

@@ -15,10 +15,9 @@ from harness.planning.aggregation import AVERAGE
 from harness.specs import Run, Stage
 from harness.statistics.power import POWER
 from harness.store import StoredSeal
-from harness.views.cells import Grid, Place
+from harness.views.cells import Grid, Place, reference_of
 from harness.views.differences import LEVEL, Difference
 from harness.views.power import resolutions
-from harness.views.runs import columns_of, reference_of, run_places
 from harness.wording import counted, in_points, listed
 
 SHOWN = 12
@@ -44,24 +43,22 @@ def plan_of(
             f"plan --seal: table {r.table.name} has one row here, and a comparison has two; name more with --methods."
         )
     detects = [[e["size"], e["column"], None if e["detects"] is None else round(e["detects"], DIGITS)] for e in shown]
-    rule = rule_of(grid, named, region, items, True)
     return {
         "table": r.table.name,
         "rows": list(r.printed_rows),
-        "columns": {column: _column(grid, column) for column in columns_of(grid)},
-        "sizes": list(r.sizes),
-        "subsets": list(r.subsets),
-        "seeds": list(r.seeds),
-        "places": sorted([size, row, column] for size, row, column in run_places(grid)),
-        "rule": {**rule, "test": "crossed t, two-sided", "correction": "Holm", "family": family},
+        "columns": {column: _column(grid, column) for column in grid.compared},
+        **{name: list(getattr(r, name)) for name in ("sizes", "subsets", "seeds")},
+        "places": sorted([size, row, column] for size, row, column in grid.places),
+        "rule": rule_of(grid, named, region, items)
+        | {"test": "crossed t, two-sided", "correction": "Holm", "family": family},
         "power": {"probability": POWER, "wanted": wanted, "detects": detects},
         "runs": [[r.titles[e.row], e.row, e.task, e.size, e.subset, e.seed, e.stage.key] for e in runs],
     }
 
 
-def rule_of(grid: Grid, against: str, region: float, items: bool, collapsed: bool) -> dict[str, Any]:
-    """What has to be as it was sealed. `collapsed`: with the runs that collapsed."""
-    rule = {"against": against, "region": region, "items": items, "collapsed": collapsed, "level": LEVEL}
+def rule_of(grid: Grid, against: str, region: float, items: bool) -> dict[str, Any]:
+    """What has to be as it was sealed; collapsed runs count."""
+    rule = {"against": against, "region": region, "items": items, "collapsed": True, "level": LEVEL}
     return {**rule, "aggregate": grid.resolved.aggregate.model_dump(mode="json")}
 
 
@@ -118,47 +115,41 @@ def followed(
 ) -> tuple[StoredSeal | None, set[int], str]:
     """The seal that most comparisons follow, the first of these; which of the comparisons do; and a sentence. `rule`: of the comparisons; `runs`: of the table as it is shown; `seals`: of its name; `began`: when the recorded
     runs did, by key."""
-    best: StoredSeal | None = None
-    planned: set[int] = set()
-    for seal in (seal for seal in seals if seal.intact):
-        same = all(seal.plan["rule"][name] == value for name, value in rule.items())
-        mine = {k for k, c in enumerate(comparisons) if same and _is_planned(c, grid, runs, seal, began)}
-        if best is None or len(mine) > len(planned):
-            best, planned = seal, mine
-    damaged = "".join(
-        f" Seal {each.digest[:SHOWN]} is not as it was sealed and counts for nothing."
-        for each in seals
-        if not each.intact
-    )
-    if best is None:
-        return (
-            None,
-            planned,
-            f"Exploratory: no plan of this table was sealed before its runs ('harness plan --seal').{damaged}",
-        )
-    number = len(comparisons)
-    rest = "; the others have other runs or another rule, or runs from before it or not done"
-    said = f"Planned: {len(planned)} of {counted(number, 'comparison')}, by seal {name_of(best)}"
-    return best, planned, f"{said}{rest if len(planned) < number else ''}.{damaged}"
+    shown = (each.digest[:SHOWN] for each in seals if not each.intact)
+    damaged = "".join(f" Seal {digest} is not as it was sealed and counts for nothing." for digest in shown)
+    intact = [(seal, _planned(grid, comparisons, rule, runs, seal, began)) for seal in seals if seal.intact]
+    if not intact:
+        said = "Exploratory: no plan of this table was sealed before its runs ('harness plan --seal')."
+        return None, set(), f"{said}{damaged}"
+    best, planned = max(intact, key=lambda each: len(each[1]))
+    said = f"Planned: {len(planned)} of {counted(len(comparisons), 'comparison')}, by seal {name_of(best)}"
+    if len(planned) < len(comparisons):
+        said += "; the others have other runs or another rule, or runs from before it or not done"
+    return best, planned, f"{said}.{damaged}"
 
 
-def _is_planned(c: Difference, grid: Grid, runs: Sequence[Run], seal: StoredSeal, began: Mapping[str, float]) -> bool:
-    """Whether the runs of a comparison are the sealed ones and no others, and began after the seal."""
-    plan, rows, size, column = seal.plan, {c["row"], c["against"]}, c["size"], c["column"]
-    if not {(size, row, column) for row in rows} <= sealed_places(plan):
-        return False
-    if (scored := plan["columns"][column]) != _column(grid, column):
-        return False
-    titles, tasks = grid.resolved.titles, scored["tasks"]
-    sealed = {tuple(run[1:6]): run[6] for run in plan["runs"] if run[0] in rows and run[3] == size and run[2] in tasks}
-    ours = {
-        (run.row, run.task, run.size, run.subset, run.seed): run.stage
-        for run in runs
-        if titles[run.row] in rows and run.size == size and run.task in tasks
-    }
-    return sealed.keys() == ours.keys() and all(
-        _fits(sealed[name], stage) and began.get(stage.key, 0.0) >= seal.sealed_at for name, stage in ours.items()
-    )
+def _planned(
+    grid: Grid,
+    comparisons: Sequence[Difference],
+    rule: Mapping[str, Any],
+    runs: Sequence[Run],
+    seal: StoredSeal,
+    began: Mapping[str, float],
+) -> set[int]:
+    """Which comparisons have the sealed rule, and the sealed runs and no others, each begun after the seal."""
+    plan, places, titles = seal.plan, sealed_places(seal.plan), grid.resolved.titles
+    sealed = {tuple(run[:6]): run[6] for run in plan["runs"]}
+    ours = {(titles[e.row], e.row, e.task, e.size, e.subset, e.seed): e.stage for e in runs}
+    kept = {name for name, stage in ours.items() if name in sealed and _fits(sealed[name], stage)}
+    kept = {name for name in kept if began.get(ours[name].key, 0.0) >= seal.sealed_at}
+    others = {(row, task, size) for row, _, task, size, *_ in (sealed.keys() | ours.keys()) - kept}
+    found = set()
+    for k, c in enumerate(comparisons if rule.items() <= plan["rule"].items() else ()):
+        size, column, rows = c["size"], c["column"], (c["row"], c["against"])
+        if {(size, row, column) for row in rows} <= places and plan["columns"][column] == _column(grid, column):
+            needed = itertools.product(rows, _column(grid, column)["tasks"], [size])
+            found |= {k} if others.isdisjoint(needed) else set()
+    return found
 
 
 def _fits(sealed: str | list[str], stage: Stage) -> bool:

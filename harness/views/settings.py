@@ -91,10 +91,8 @@ def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[Setti
         yield from _of_row(row)
     parts = dict.fromkeys(part for row in resolved.trained_rows for part in row.parts)
     for part in parts:
-        values = {
-            **group_of(under.values, part),
-            **({"source": source} if (source := METHODS[part].file) else {}),
-        }
+        source = {"source": METHODS[part].file} if METHODS[part].file else {}
+        values = {**group_of(under.values, part), **source}
         yield from (Setting(f"{part}.{name}", value_text(value), "S" * letters) for name, value in values.items())
     if letters:
         if extra := [task for task in resolved.tasks if task not in resolved.table.tasks]:
@@ -140,26 +138,18 @@ def _grids(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[tuple[str, 
             yield f"grid of {title}", f"{len(points)} points of {each} on {titles_of(resolved, tasks)}"
 
 
-Points = dict[tuple[str, ...], tuple[dict[str, Any], ...]]
+Points = dict[tuple[str, ...], list[dict[str, Any]]]
 
 
 def grid_points(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, Points]:
-    """The points of each printed row that has a grid under an encoder, by the chosen tasks that it is run on: values of the recipe
-    ('fine_tune.lr') and hyperparameters in which its configurations differ."""
+    """The points of each printed row that has a grid under an encoder, by the chosen tasks that it is run on: the values of the recipe
+    ('fine_tune.lr') and hyperparameters of its configurations."""
     found: dict[str, Points] = {}
-    printed: dict[str, list[ResolvedRow]] = {}
     for row in resolved.rows_under(under):
-        printed.setdefault(row.own.title, []).append(row)
-    for title, rows in printed.items():
-        if not any(row.configuration_of for row in rows):
-            continue
-        differ = {key for row in rows for key, value in row.set.items() if value != rows[0].set.get(key)}
-        by_tasks: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        for row in rows:
-            tasks = tuple(task for task in resolved.tasks if resolved.takes(row, task))
-            point = row.recipe.values | {key: value for key, value in row.set.items() if key in differ}
-            by_tasks.setdefault(tasks, []).append(point)
-        found[title] = {tasks: tuple(points) for tasks, points in by_tasks.items() if tasks}
+        tasks = tuple(task for task in resolved.tasks if resolved.takes(row, task))
+        if row.configuration_of and tasks:
+            of_row = found.setdefault(row.own.title, {})
+            of_row.setdefault(tasks, []).append(row.recipe.values | row.set)
     return found
 
 

@@ -19,8 +19,7 @@ from harness.planning.aggregation import mean, subset_std
 from harness.planning.recipe import Value
 from harness.search.points import Points, ReplicateOutcome, State, Trial, best_trial
 from harness.tasks.metrics import METRICS
-from harness.views.page import Block, Commands, Folded, Section, page
-from harness.views.view import DASH, Table, View, best, noted, with_spread
+from harness.views.view import DASH, Table, View, best, commands, folded, html_of, page, with_spread
 from harness.wording import counted, in_points, shortened, some_of, value_text
 from harness.yaml_files import dumped
 
@@ -32,8 +31,6 @@ WORST = "A failed or diverged replicate counts with the metric's worst value, an
 NO_BEST = "There is no best point: no point has all its replicates done."
 FEW = 20
 """With fewer points an importance is mostly chance."""
-SHORT_KEY = 12
-"""Characters of a key that a table shows."""
 SCREEN = 8
 """Points that a screen shows."""
 STYLE: Any = {"text.parse_math": True, "axes.grid": False}
@@ -171,7 +168,7 @@ def best_yaml(point: Mapping[str, Any]) -> str:
 
 def study_view(study: Study) -> View:
     """All points, best first, with the margins of a grid; its frame has every replicate."""
-    space, (margins, known) = study.points.space, margin_tables(study)
+    space = study.points.space
     points = [
         {"trial": trial.number, "point": dict(trial.point), "state": trial.state, "reason": trial.reason}
         | {"eligible": trial.eligible}
@@ -182,21 +179,16 @@ def study_view(study: Study) -> View:
     about |= {"metric": study.points.metric, "sampler": space.sampler, "racing": space.racing, "seed": study.seed}
     about |= {name: getattr(getattr(study, name), "number", None) for name in ("best", "default")}
     about |= {"spent": study.spent(), "points": points}
-    tables, lines = [_points_table(study), *margins], [*_lines(study), *known, *study.notes]
+    tables, lines = [_points_table(study), *margins(study)], [*_lines(study), *study.notes]
     return View("trials", study.trials, tables, lines, about=about, notes=_footnotes(study))
 
 
 def screen(study: Study) -> View:
-    """As a terminal shows it: the best points and the default one, the margins of a grid, and what is to be known of them."""
-    view, names = study_view(study), [path.rpartition(".")[2] for path in study.paths]
-    table, *margins = view.tables
-    ranks = [place for place, trial in enumerate(study.ranked) if place < SCREEN or trial is study.default]
-    head = [table.head[0], *names, *table.head[1 + len(names) :]] if len({*names}) == len(names) else table.head
-    tables = [replace(table, head=head, rows=[table.rows[place] for place in ranks]), *margins]
-    if len(margins) == 1 and "across" in margins[0].title and len(study.found) > SCREEN:
-        tables, ranks = margins, []  # which has every point
-    left = len(study.found) - len(ranks)
-    more = [f"And {counted(left, 'point')} more, in the table of points beside best.yaml."] if left else []
+    """As a terminal shows it: the best points, or all of a grid with its means, and what is to be known of them."""
+    view = study_view(study)
+    (table, *grid), left = view.tables, max(0, len(study.found) - SCREEN)
+    more = [f"And {counted(left, 'point')} more, in the table of points beside best.yaml."] * bool(left and not grid)
+    tables = grid if left and grid else [replace(table, rows=table.rows[:SCREEN]), *grid]
     return replace(view, tables=tables, lines=[*more, *(line for line in view.lines if line not in study.notes)])
 
 
@@ -208,27 +200,46 @@ def _points_table(study: Study) -> Table:
         note = [word for word, holds in words.items() if holds] + [f"{n} {status}" for status, n in statuses.items()]
         values = [shown_value(trial.point.get(path)) for path in study.paths]
         done = f"{len(trial.outcomes)}/{len(study.replicates)}"
-        rows.append([str(trial.number), *values, _score(study, trial, study.best), done, ", ".join(note)])
+        rows.append([str(trial.number), *values, _score(study, trial), done, ", ".join(note)])
     head = ["#", *study.paths, study.score, "replicates", "note"]
     return Table("", head, rows, frozenset({0, len(head) - 1}))
 
 
-def _score(study: Study, trial: Trial, top: Trial | None = None) -> str:
-    """A trial's mean and its spread; in parentheses while replicates are missing. `top`: the best one."""
+def margins(study: Study) -> Iterator[Table]:
+    """Of a grid in which two paths vary its points with the first down and the second across, and the means of whole rows and columns."""
+    space = study.points.space
+    grid = {path: values for path, drawn in space.parameters.items() if len(values := drawn.choice or ()) > 1}
+    if space.mode != "grid" or len(grid) != 2:
+        return
+    down, right = grid
+    at = {(trial.point.get(down), trial.point.get(right)): trial for trial in study.found}
+
+    def margin(*places: tuple[Value, Value]) -> str:
+        trials = [trial for place in places if (trial := at.get(place)) and trial.state == "complete"]
+        return in_points(mean([trial.mean() for trial in trials])) if len(trials) == len(places) else DASH
+
+    rows = []
+    for a in grid[down]:
+        cells = [_score(study, trial) if (trial := at.get((a, b))) else DASH for b in grid[right]]
+        rows.append([value_text(a), *cells, margin(*((a, b) for b in grid[right]))])
+    every = [(a, b) for a in grid[down] for b in grid[right]]
+    rows.append(["mean", *(margin(*((a, b) for a in grid[down])) for b in grid[right]), margin(*every)])
+    head = [f"{down} \\ {right}", *map(value_text, grid[right]), "mean"]
+    yield Table(f"{study.score}, {down} down, {right} across", head, rows)
+
+
+def _score(study: Study, trial: Trial) -> str:
+    """A trial's mean and its spread; in parentheses while replicates are missing, marked where it is the best."""
     if not trial.outcomes:
         return DASH
     text = _shown(study.measured(trial.values))
     text = text if trial.state == "complete" else f"({text})"
-    return best(text) if trial is top else text
+    return best(text) if trial is study.best else text
 
 
 def shown_value(value: Value | None) -> str:
     """A hyperparameter's value, a drawn number in four digits."""
     return DASH if value is None else value_text(float(f"{value:.4g}") if isinstance(value, float) else value)
-
-
-def _reason(text: str) -> str:
-    return shortened(" ".join(text.split()) or "no reason recorded")
 
 
 def _footnotes(study: Study) -> list[str]:
@@ -237,7 +248,8 @@ def _footnotes(study: Study) -> list[str]:
     for trial in study.ranked:
         found = [outcome.reason for outcome in trial.outcomes if outcome.status != "done"]
         for reason in found + [trial.reason] * (trial.state in ("dropped", "failed")):
-            reasons.setdefault(_reason(reason), {})[f"#{trial.number}"] = None
+            text = shortened(" ".join(reason.split()) or "no reason recorded")
+            reasons.setdefault(text, {})[f"#{trial.number}"] = None
     return [f"{some_of([*trials])}: {reason}." for reason, trials in reasons.items()]
 
 
@@ -250,25 +262,23 @@ def _subtitle(study: Study) -> str:
     return f"{study.row}{method}, {space.mode} over {', '.join(study.paths)}; sampler {space.sampler}, racing {space.racing}, seed {study.seed}."
 
 
-def _lines(study: Study) -> list[str]:
+def _lines(study: Study) -> Iterator[str]:
     """What is to be known of the points."""
-    lines = [f"Study {study.name}: {_subtitle(study)}", _conclusion(study)]
-    lines.append(
-        f"Values: dev {study.points.metric} in points (x100), {_design(study)}. Test sets have no part in them."
-    )
+    yield f"Study {study.name}: {_subtitle(study)}"
+    yield _conclusion(study)
+    yield f"Values: dev {study.points.metric} in points (x100), {_design(study)}. Test sets have no part in them."
     if any(trial.outcomes and trial.state != "complete" for trial in study.found):
-        lines.append("In parentheses: the mean so far of a point whose replicates are not all done.")
+        yield "In parentheses: the mean so far of a point whose replicates are not all done."
     if any(outcome.status != "done" for trial in study.found for outcome in trial.outcomes):
-        lines.append(WORST)
+        yield WORST
     spent = study.spent()
     states: dict[str, int] = {state: spent[state] for state in STATES[:3]}
     states["not finished"] = spent["trials"] - sum(states.values())
     counts = ", ".join(f"{number} {state}" for state, number in states.items() if number)
-    lines.append(
+    yield (
         f"{counted(spent['trials'], 'point')}{f' ({counts})' if counts else ''}, {spent['replicates']} of {spent['full']} replicates; "
         f"{counted(spent['stages'], 'stage')}, {spent['flops']:.2e} FLOPs, {spent['seconds'] / 3600:.2f} hours, without MLM heads and pre-training."
     )
-    return lines
 
 
 def _conclusion(study: Study) -> str:
@@ -321,88 +331,6 @@ def _shown(cell: Measured) -> str:
     return with_spread(in_points(cell["mean"]), "" if cell["spread"] is None else in_points(cell["spread"]))
 
 
-# ------------------------------------------------------------------------------------------------------------- margins
-
-
-def margin_tables(study: Study) -> tuple[list[Table], list[str]]:
-    """Where two paths of a grid vary one table with the first down and the second across, else a table for each path; and what is to be known."""
-    space = study.points.space
-    every = {path: drawn.choice or () for path, drawn in space.parameters.items()} if space.mode == "grid" else {}
-    grid = {path: values for path, values in every.items() if len(values) > 1}
-    if not grid:
-        return [], []
-    trials: dict[tuple[Value, ...], Trial] = {}
-    for trial in study.found:
-        if all(trial.point.get(path) in values for path, values in every.items()):
-            trials[tuple(trial.point[path] for path in grid)] = trial
-    table = _across if len(grid) == 2 else _by_path
-    return table(study, grid, trials)
-
-
-def _margin(trials: Iterable[Trial], at: Mapping[str, Value]) -> tuple[list[float], Trial | None]:
-    """The means of the complete trials with these values, and the best one of them."""
-    here = [trial for trial in trials if at.items() <= trial.point.items()]
-    return [trial.mean() for trial in here if trial.state == "complete"], best_trial(here)
-
-
-Grid = Mapping[str, Sequence[Value]]
-Cells = Mapping[tuple[Value, ...], Trial]
-
-
-def _across(study: Study, grid: Grid, trials: Cells) -> tuple[list[Table], list[str]]:
-    """The table of two paths, with the means of complete rows and columns."""
-    (down, right), top = grid, best_trial(trials.values())
-    wide, high = len(grid[right]), len(grid[down])
-
-    def margin(count: int, **at: Value) -> str:
-        means, _ = _margin(trials.values(), at)
-        return in_points(mean(means)) if len(means) == count else DASH
-
-    def cell(trial: Trial | None) -> str:
-        if trial is None or trial.state == "failed":
-            return "failed" if trial else DASH
-        if trial.state != "complete":
-            return f"{len(trial.outcomes)}/{len(study.replicates)}"
-        return noted(_score(study, trial, top), "" if trial.eligible else "x")
-
-    values = [value_text(b) for b in grid[right]]
-    rows = [
-        [value_text(a), *(cell(trials.get((a, b))) for b in grid[right]), margin(wide, **{down: a})] for a in grid[down]
-    ]
-    rows.append(["mean", *(margin(high, **{right: b}) for b in grid[right]), margin(wide * high)])
-    title, lines = f"{study.score}, {down} down, {right} across", list[str]()
-    if len(_margin(trials.values(), {})[0]) < wide * high:
-        lines.append(
-            f"r/{len(study.replicates)}: only r of its replicates are done; a row or column with such a point has no mean."
-        )
-    if _broken(trials):
-        lines.append("x: such a point cannot be the best.")
-    return [Table(title, [f"{down} \\ {right}", *values, "mean"], rows)], lines
-
-
-def _by_path(study: Study, grid: Grid, trials: Cells) -> tuple[list[Table], list[str]]:
-    """For each path the mean over complete points with each value, their number, and the best one."""
-    tables, points = [], math.prod(map(len, grid.values()))
-    for path, values in grid.items():
-        count, rows = points // len(values), []
-        margins = {value: _margin(trials.values(), {path: value}) for value in values}
-        whole = all(len(means) == count for means, _ in margins.values())
-        top = max(mean(means) for means, _ in margins.values()) if whole else None
-        for value, (means, first) in margins.items():
-            shown = in_points(mean(means)) if means else DASH
-            shown = f"({shown})" if 0 < len(means) < count else best(shown) if means and mean(means) == top else shown
-            beside = [f"#{first.number}", _score(study, first)] if first else [DASH, DASH]
-            rows.append([value_text(value), shown, f"{len(means)}/{count}", *beside])
-        tables.append(Table(f"{study.score} by {path}", [path, "mean", "points", "best", "its value"], rows))
-    partly = "A mean in parentheses is over other points than the rest of the table, since points are missing."
-    missing = len(_margin(trials.values(), {})[0]) < points
-    return tables, [*[partly] * missing, *[WORST] * _broken(trials)]
-
-
-def _broken(trials: Cells) -> bool:
-    return any(outcome.status != "done" for trial in trials.values() for outcome in trial.outcomes)
-
-
 # ------------------------------------------------------------------------------------------------------------ pictures
 
 
@@ -412,12 +340,9 @@ def pictures(study: Study) -> tuple[list[View], list[str]]:
 
     trials = [trial for trial in study.found if trial.eligible]
     shown = [path for path in study.paths if len({t.point[path] for t in trials if path in t.point}) > 1]
-    why = "" if shown else "no parameter takes two values among the complete points"
-    if len({trial.mean() for trial in trials}) < 2:
-        why = "all complete points have one score" if len(trials) > 1 else "fewer than two points are complete"
-    if why:
-        return [], [f"No plot of importances or of points over their parameters: {why}."]
-    title, points, notes = f"{study.score} (x100)", counted(len(trials), "point"), list[str]()
+    if not shown or len({trial.mean() for trial in trials}) < 2:
+        return [], ["No plots: they take two complete points with other values of a parameter and other scores."]
+    title, points = f"{study.score} (x100)", counted(len(trials), "point")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         counting = optuna.create_study(direction="maximize")
@@ -425,26 +350,19 @@ def pictures(study: Study) -> tuple[list[View], list[str]]:
             counting.enqueue_trial(dict(trial.point))
             study.points.space.define(made := counting.ask())
             counting.tell(made, 100 * trial.mean())
-        draw = partial(_figure, counting, shown, title)
-        found = [
-            View(
-                "parallel_coordinate",
-                study.trials,
-                (),
-                [f"{points} as lines over their parameters"],
-                partial(draw, "plot_parallel_coordinate"),
+        views = [
+            View(name, study.trials, (), [said], partial(_figure, counting, shown, title, f"plot_{plot}"))
+            for name, plot, said in (
+                ("importances", "param_importances", f"Importances for {title}, {points}"),
+                ("parallel_coordinate", "parallel_coordinate", f"{points} as lines over their parameters"),
             )
         ]
         try:
             optuna.importance.get_param_importances(counting, params=shown)
         except (ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            return found, [f"No importances: {reason}."]
-    if len(trials) < FEW:
-        notes = [f"Importances rest on {points}: with fewer than {FEW} they are mostly chance."]
-    caption = f"Importances for {title}, {points}"
-    first = View("importances", study.trials, (), [caption], partial(draw, "plot_param_importances"))
-    return [first, *found], notes
+            return views[1:], [f"No importances: {' '.join(str(error).split()).rstrip('.') or type(error).__name__}."]
+    few = f"Importances rest on {points}: with fewer than {FEW} they are mostly chance."
+    return views, [few] * (len(trials) < FEW)
 
 
 def _figure(study: optuna.Study, paths: list[str], title: str, function: str) -> Any:
@@ -472,39 +390,23 @@ def study_page(
     pictures: Sequence[View],
     notes: Sequence[str],
     machines: Sequence[str],
-    commands: Sequence[str],
+    again: Sequence[str],
 ) -> str:
     """`best_yaml`: its text, '' where no point is the best; `tested`: sentences of the final test; `notes`: why a picture is missing;
-    `machines`: of its runs; `commands`: that make the study and run its best point."""
-    chosen: list[Block] = [[NO_BEST]]
+    `machines`: of its runs; `again`: the commands that make the study and run its best point."""
+    chosen = html_of((), [NO_BEST])
     if study.best:
         values = ", ".join(f"{path} = {shown_value(study.best.point.get(path))}" for path in study.paths)
         score = f"{study.score} {_shown(study.measured(study.best.values))}"
-        lines = [f"Trial {study.best.number}: {values}; {score}.", *tested]
-        chosen = [lines, Folded("best.yaml", [Commands([without_folders(best_yaml.rstrip())])])]
+        chosen = html_of((), [f"Trial {study.best.number}: {values}; {score}.", *tested])
+        chosen += folded("best.yaml", commands([without_folders(best_yaml.rstrip())]))
     points = study_view(study)
+    plots = "".join(view.html for view in pictures) + html_of((), map(without_folders, notes))
+    made = commands(map(without_folders, again)) + html_of((), [f"{machine}." for machine in machines])
     sections = [
-        Section("best", "Best point", chosen),
-        Section("points", "Points", [replace(points, lines=points.lines[2:])]),  # the others stand above
-        Section("plots", "Plots", [*pictures, [*map(without_folders, notes)]]),
-        Section(
-            "runs", "Replicates, versions and hardware", [[f"{machine}." for machine in machines], *_replicates(study)]
-        ),
-        Section("again", "How to make it again", [Commands([*map(without_folders, commands)])]),
+        ("best", "Best point", chosen),
+        ("points", "Points", replace(points, lines=points.lines[2:]).html),  # the others stand above
+        ("plots", "Plots", plots),
+        ("again", "How to make it again", made),
     ]
     return page(f"Study {study.name}", _subtitle(study), sections, _conclusion(study))
-
-
-def _replicates(study: Study) -> list[Block]:
-    rows = []
-    for each in study.trials.to_dict("records"):
-        status = each["status"] if each["status"] == "done" else f"{each['status']}: {_reason(each['reason'])}"
-        place = [str(each["trial"]), str(each["subset"]), str(each["seed"]), in_points(each["value"]), status]
-        shown = ", ".join(key[:SHORT_KEY] for key in each["keys"].split(","))
-        rows.append([*place, f"{each['seconds'] / 3600:.3f}", f"{each['flops']:.3g}", shown])
-    if not rows:
-        return [["No replicate has ended."]]
-    head = ["Trial", "Subset", "Seed", study.score, "Status", "Hours", "FLOPs", "Runs"]
-    said = f"Runs: the first {SHORT_KEY} characters of their keys, which harness show takes."
-    table = Table("Replicates", head, rows, frozenset({4, 7}))
-    return [[said], Folded(f"Replicates: {len(rows):,}", [table])]

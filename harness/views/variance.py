@@ -5,19 +5,16 @@ Pure. `docs/statistics.md` says how each is estimated.
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import groupby
+import itertools
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.statistics.crossed import Items, component_interval, item_variance, mean_squares, variance_interval
-from harness.views.cells import Grid
-from harness.views.figures.panels import PANEL, legend_below, look, panels_of, rows_on
-from harness.views.runs import Answers, answers_of, column_name, columns_of, metric_of, on_grid, runs_of, size_name
+from harness.views.cells import Answers, Grid, answers_of, on_grid
 from harness.views.view import DASH, Table, View
-from harness.wording import examples, in_points, some_of, training_examples
+from harness.wording import in_points, some_of, training_examples
 
 SOURCES = ("subset", "seed", "interaction", "test items")
 COLUMNS = (
@@ -31,9 +28,6 @@ ABOUT = (
     "of subset and seed, with the run's own noise. Test items: what another test set of this size would change in all "
     "runs alike; what it would change in single runs is in the other columns."
 )
-REACH = 3
-"""How far a panel reaches, as a multiple of its largest standard deviation: intervals of few subsets or seeds reach further,
-which an arrow says."""
 Source = dict[str, Any]
 
 
@@ -41,30 +35,24 @@ def variance(grid: Grid, answers: Answers) -> View:
     """Every cell with at least two runs, of its largest full grid of replicates."""
     import pandas as pd
 
-    cells: list[list[Source]] = []
-    order = [
-        (size, row, c) for size in grid.resolved.sizes for c in columns_of(grid) for row in grid.resolved.printed_rows
-    ]
-    for size, row, column in order:
-        runs = runs_of(grid).get((size, row, column))
+    r, cells = grid.resolved, list[list[Source]]()
+    for size, column, row in itertools.product(r.sizes, grid.compared, r.printed_rows):
+        runs = grid.scores.get((size, row, column))
         if runs is None or len((found := on_grid(runs))[1]) < 2:
             continue
         (scores,), pairs = found
         right = answers_of(answers, (size, column), runs, pairs)
         items = None if right is None else item_variance(right.reshape(len(right), *scores.shape))
-        place = {"size": size, "row": row, "column": column, "metric": metric_of(grid, column)}
+        place = {"size": size, "row": row, "column": column, "metric": grid.metric(column)}
         place |= {"num_subsets": scores.shape[0], "num_seeds": scores.shape[1]}
         cells.append([place | source for source in _sources(scores, items)])
     frame = pd.DataFrame([source for cell in cells for source in cell], columns=[*COLUMNS])
-    head = ("Column", "Row", *(name.capitalize() for name in SOURCES))
-    tables = []
-    for size in grid.resolved.sizes:
+    head, tables = ("Column", "Row", *(name.capitalize() for name in SOURCES)), []
+    for size in r.sizes:
         here = [cell for cell in cells if cell[0]["size"] == size]
-        rows = [[column_name(grid, cell[0]["column"]), cell[0]["row"], *map(_text, cell)] for cell in here]
-        tables.append(Table(size_name(size, grid.resolved.size_unit), head, rows, {0, 1}))
-    about = {"table": grid.resolved.table.name}
-    picture = partial(_figure, grid, cells) if cells else None
-    return View("variance", frame, tables, [ABOUT, *_unknown(grid, cells)], picture, about)
+        rows = [[grid.column_name(cell[0]["column"]), cell[0]["row"], *map(_text, cell)] for cell in here]
+        tables.append(Table(grid.size_name(size), head, rows, {0, 1}))
+    return View("variance", frame, tables, [ABOUT, *_unknown(grid, cells)], about={"table": r.table.name})
 
 
 def _sources(scores: NDArray[np.float64], items: Items | None) -> list[Source]:
@@ -126,33 +114,3 @@ def _unknown(grid: Grid, cells: list[list[Source]]) -> list[str]:
         f"{name.capitalize()}: {why} ({'all cells' if len(places) == len(cells) else some_of(places, 3)})."
         for (name, why), places in reasons.items()
     ]
-
-
-def _figure(grid: Grid, cells: list[list[Source]]) -> Any:
-    """A panel for each column and size, the standard deviation of each source with its interval for each row. Sources differ in marker and place,
-    never in colour alone; what is not known is left out."""
-    panels = [[*here] for _, here in groupby(cells, lambda cell: (cell[0]["size"], cell[0]["column"]))]
-    canvas, drawn_on = panels_of(len(panels), panel=(1.3 * PANEL[0], 1.0 + 0.55 * max(map(len, panels))))
-    for axes, here in zip(drawn_on, panels, strict=True):
-        _panel(axes, here)
-        name = f"{grid.title(here[0][0]['column'])}, {examples(here[0][0]['size'], grid.resolved.size_unit)}"
-        axes.set(title=name, xlabel="sd of a run's score by source (x100), 95 % interval")
-    legend_below(canvas)
-    return canvas
-
-
-def _panel(axes: Any, cells: list[list[Source]]) -> None:
-    sds = [100 * source["variance"] ** 0.5 for cell in cells for source in cell if source["variance"]]
-    edge = REACH * max(sds, default=1.0)
-    for row, cell in enumerate(cells):
-        for index, source in enumerate(cell):
-            if source["variance"] is None:
-                continue
-            place, style = row + 0.18 * (index - 1.5), look(index) | {"linestyle": "none"}
-            center, low, high = (100 * source[name] ** 0.5 for name in ("variance", "low", "high"))
-            axes.plot([min(low, center), min(high, edge)], [place, place], color=style["color"])
-            axes.plot([center], [place], **style, label=source["source"])
-            if high > edge:
-                axes.plot([edge], [place], color=style["color"], marker=">", markersize=6, clip_on=False)
-    rows_on(axes, [*range(len(cells))], [cell[0]["row"] for cell in cells])
-    axes.set(xlim=(-0.05 * edge / REACH, edge))

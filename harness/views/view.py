@@ -6,6 +6,7 @@ What a table and a line hold is plain text: each format escapes it and marks it 
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import itertools
 import json
@@ -13,8 +14,11 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
 from rich.cells import cell_len
 
 from harness.errors import UserError, unknown
@@ -101,16 +105,16 @@ class View:
             return self.text()
         if format not in FORMATS:
             raise unknown("format", format, FORMATS)
-        return {"md": self._markdown, "latex": self._latex, "html": self._html}[format]()
+        return self.html if format == "html" else {"md": self._markdown, "latex": self._latex}[format]()
 
     def __repr__(self) -> str:
         return self.text().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return f"<div>{self._html()}</div>"
+        return f"<div>{self.html}</div>"
 
     def _drawn(self, format: str) -> bytes:
-        from harness.views.figures.panels import file_of
+        from harness.views.figures import file_of
 
         if self.picture is None:
             raise UserError(f"{self.name}: there is nothing to draw; take another format than {format}.")
@@ -143,7 +147,8 @@ class View:
         beyond = [f"% {BEYOND_LATIN}"] if any(ord(c) >= _LATIN for line in out for c in line) else []
         return "\n".join([*beyond, *out]) + "\n"
 
-    def _html(self) -> str:
+    @property
+    def html(self) -> str:
         picture = ""
         if self.picture is not None:
             said = html.escape(shown(". ".join([self.name, *self.lines[:1]]), "text"))
@@ -280,3 +285,53 @@ def latex_document(tables: str) -> str:
 {tables.rstrip()}
 \\end{{document}}
 """
+
+
+Section = tuple[str, str, str]
+"""Its anchor, its title, and what is in it as HTML."""
+
+
+def page(title: str, subtitle: str, sections: Sequence[Section], lead: str) -> str:
+    """The whole file. `lead`: the conclusion, in a sentence above everything."""
+    style, script = _asset("page.css"), _asset("page.js")
+    policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; base-uri 'none'; form-action 'none'"
+    text: str = _template().render(
+        title=title,
+        subtitle=subtitle,
+        lead=shown(lead, "text"),
+        sections=[(name, heading, Markup(body)) for name, heading, body in sections],
+        style=Markup(style),  # ours, from the package
+        script=Markup(script),
+        policy=policy,
+    )
+    return escaped(text, lines=True)
+
+
+def commands(lines: Iterable[str]) -> str:
+    """Command lines as HTML."""
+    return "".join(f'<pre tabindex="0"><code>{html.escape(line)}</code></pre>' for line in lines)
+
+
+def folded(summary: str, body: str) -> str:
+    """HTML that a reader opens."""
+    return f'<details class="folded"><summary>{shown(summary, "html")}</summary>{body}</details>'
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+@cache
+def _asset(name: str) -> str:
+    return (resources.files("harness.views") / "templates" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("harness.views")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("page.html.jinja")

@@ -15,7 +15,7 @@ from requested import resolve_table
 
 import harness as python
 from harness.errors import UserError
-from harness.views.other_system import COLUMNS, Digests, read_other_system
+from harness.views.other_system import COLUMNS, read_other_system
 
 Line = dict[str, Any]
 
@@ -107,4 +107,4 @@ def test_what_does_not_fit_is_refused(at_bench: Harness, lines: list[Line], tmp_
 
 def test_a_table_that_judges_by_dev_takes_no_rows_without_dev_scores(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="table unlabelled judges its runs by scores on dev"):
-        read_other_system(written(tmp_path, []), resolve_table("unlabelled"), Digests({}, {}))
+        read_other_system(written(tmp_path, []), resolve_table("unlabelled"), {})

@@ -12,8 +12,7 @@ from cli.command import Terminal
 
 from harness.cli import main
 from harness.cli.terminal import duration, print_lines, print_view, say, standard_streams
-from harness.views.page import Section, page
-from harness.views.view import Table, View, noted
+from harness.views.view import Table, View, noted, page
 
 SENTENCE = "The caption says what differs from the paper, in a sentence that is longer than sixty columns, without-breaking-hyphens."
 TABLE = Table(
@@ -52,7 +51,7 @@ def test_nothing_steers_a_terminal_whatever_prints_it(text: str, capfd: pytest.C
         print(json.dumps(text, ensure_ascii=False))
         for format in ("text", "md", "latex"):
             sys.stdout.write_bytes(str(view.written(format)).encode())  # type: ignore[attr-defined]
-        print(page(text, text, [Section("x", text, [table, [text]])], text), view._repr_html_())
+        print(page(text, text, [("x", text, view.html)], text), view._repr_html_())
     main(["show", text.encode(errors="replace").decode()])
     out, err = capfd.readouterr()
     assert (out + err).replace("\n", "").isprintable()

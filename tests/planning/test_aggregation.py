@@ -23,8 +23,8 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row, resolved_row
 from harness.planning.table import Table, load_table
 from harness.scores import Result
-from harness.views.caption import Caption, note_lines
 from harness.views.cells import AVERAGE
+from harness.views.table import Caption, note_lines
 
 Runs = list[tuple[float, float]]
 """(dev, test) of each run."""

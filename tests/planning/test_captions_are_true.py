@@ -23,8 +23,8 @@ from harness.planning.task_reader import Translation
 from harness.planning.values import TASK_RECIPES
 from harness.specs import Optim, Run, Stage
 from harness.tasks.corpora import part_name
-from harness.views.caption import Caption, caption_lines
 from harness.views.settings import grid_points, settings_of
+from harness.views.table import Caption, caption_lines
 
 PHASES = {"fine-tune": "fine_tune", "post-train": "post_train", "pre-train": "pre_train"}
 MANY = 300

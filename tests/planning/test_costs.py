@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from requested import resolve_table
 from views.runs import filled, result
 
 from harness.views.cells import Grid
-from harness.views.cost import Cost, RunCost, costs
+from harness.views.cost import OWN, costs
 
 SIZE = 20
 
@@ -30,6 +32,12 @@ def grid(
     return filled(r, runs), float(np.mean([*scores.values()]))
 
 
+def spent(*runs: tuple[Any, ...]) -> pd.DataFrame:
+    """Of runs their row, whether they count, and the costs `OWN`."""
+    frame = pd.DataFrame(runs, columns=["row", "counts", *OWN]).astype(dict.fromkeys(OWN, float))
+    return frame.assign(size=SIZE, task="sst2")
+
+
 @pytest.mark.parametrize(
     ("subsets", "seeds", "missing"),
     [((0,), (31,), None), ((0,), (31, 42, 53), None), ((0, 1, 2), (31, 42), (1, 31))],
@@ -37,19 +45,15 @@ def grid(
 def test_small_and_incomplete_designs_are_never_nan(
     subsets: tuple[int, ...], seeds: tuple[int, ...], missing: tuple[int, int] | None
 ) -> None:
-    of_runs = {(row, "sst2", SIZE): [RunCost(Cost(5.0, 1.0), Cost())] for row in ("FT", "SCL")}
+    of_runs = spent(*((row, True, 5, 1, 0, 0) for row in ("FT", "SCL")))
     for format in ("text", "md", "csv", "json"):
         assert "nan" not in str(costs(grid(subsets, seeds, missing)[0], of_runs).written(format)).lower()
 
 
 def test_the_cost_of_a_row_is_that_of_a_run_with_its_earlier_stages_and_its_share_of_the_search() -> None:
     made, mean = grid((0, 1, 2, 3, 4), (31, 42, 53))
-    of_runs = {
-        ("FT", "sst2", SIZE): [RunCost(Cost(10.0, 2.0), Cost())] * 15,
-        ("SCL", "sst2", SIZE): [RunCost(Cost(10.0, 2.0), Cost(90.0, 4.0)), RunCost(Cost(20.0, 2.0), Cost(80.0, 6.0))],
-    }
-    of_runs["SCL", "sst2", SIZE] += [RunCost(Cost(900.0, 90.0), Cost(600.0, 60.0), counts=False)]
-    found = costs(made, of_runs)
+    scl = ("SCL", True, 10, 2, 90, 4), ("SCL", True, 20, 2, 80, 6), ("SCL", False, 900, 90, 600, 60)
+    found = costs(made, spent(*[("FT", True, 10, 2, 0, 0)] * 15, *scl))
     parts = ["fine_tuning", "earlier", "search", "total"]
     assert found.frame[[f"{part}_flops" for part in parts]].to_numpy().tolist() == [[10, 0, 0, 10], [15, 85, 100, 200]]
     assert found.frame[[f"{part}_seconds" for part in parts]].to_numpy().tolist() == [[2, 0, 0, 2], [2, 5, 10, 17]]
@@ -60,5 +64,5 @@ def test_the_cost_of_a_row_is_that_of_a_run_with_its_earlier_stages_and_its_shar
     assert [each["total_flops"] for each in body["costs"]] == [10.0, 200.0]
     assert any(line.startswith("Search: ") for line in body["lines"])
     assert "20.00" in repr(found), "times the first row"
-    none = {**of_runs, ("FT", "sst2", SIZE): [RunCost(Cost(0.0, 2.0), Cost())]}
+    none = spent(("FT", True, 0, 2, 0, 0), *scl)
     assert "20.00" not in repr(costs(made, none)), "TF-IDF computes no FLOPs that are counted: there is no multiple"

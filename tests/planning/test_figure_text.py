@@ -14,8 +14,7 @@ from views.runs import filled, result, rows_of
 
 from harness.errors import UserError
 from harness.planning.table import Figure, load_table
-from harness.views.figures.figure import POINT, canvas_of, figure_view
-from harness.views.figures.panels import FAINT, FORMATS, INK, MUTED, SERIES, file_of
+from harness.views.figures import FAINT, FORMATS, INK, MUTED, POINT, SERIES, canvas_of, figure_view, file_of
 
 CONTROL = "\x07\x1b[31m\x00\ufffe"
 TITLES = [r"$\\frac{1}$", "costs $5, not $6_$", f"a {CONTROL} <&>\"'\nb"]

@@ -20,8 +20,8 @@ from harness.planning.row import Row
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import Table, load_table, table_names
 from harness.specs import Encoder
-from harness.views.caption import Caption
-from harness.views.figures.figure import points_of
+from harness.views.figures import points_of
+from harness.views.table import Caption
 
 ENCODER = {
     "hidden_size": 8,

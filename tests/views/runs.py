@@ -13,9 +13,8 @@ from harness.planning.resolved import ResolvedTable
 from harness.scores import Result, frame_of
 from harness.specs import Record, Stage
 from harness.store import Owner, Store
-from harness.views.caption import Caption
 from harness.views.cells import Grid, aggregate
-from harness.views.table import results_view
+from harness.views.table import Caption, results_view
 
 OWNER = Owner.current()
 

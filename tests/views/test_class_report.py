@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from harness.tasks.metrics import METRICS, Metric
-from harness.views.classes import class_scores, class_tables
+from harness.views.examples import class_scores, class_tables
 from harness.views.view import View
 
 CLASSES = ("a", "b", "c")

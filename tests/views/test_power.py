@@ -17,7 +17,6 @@ from harness.scores import Result
 from harness.specs import Encoder
 from harness.statistics.power import Components, detectable, precision
 from harness.views.power import DEFAULT, cost_of, detections, recorded_components, resolutions
-from harness.views.runs import runs_of
 
 TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 
@@ -48,13 +47,11 @@ def hours(subsets: int, seeds: int) -> float:
 def test_variances_are_the_recorded_ones_where_there_are_some() -> None:
     r = replace(resolved(), subsets=tuple(range(40)), seeds=tuple(range(40)))
     truth = Components(4e-4, 1e-4, 2e-4)
-    known, count = recorded_components(
-        runs_of(filled(r, runs(r, truth))), (20, "sst2"), [("TAPT", "FT"), ("CMLM", "FT")]
-    )
+    known, count = recorded_components(filled(r, runs(r, truth)).scores, (20, "sst2"), [("TAPT", "FT"), ("CMLM", "FT")])
     assert count == 2
     assert (known.subset, known.seed, known.interaction) == pytest.approx((4e-4, 1e-4, 2e-4), rel=0.5)
     few = replace(resolved(), seeds=(31,))
-    assert recorded_components(runs_of(filled(few, runs(few, truth))), (20, "sst2"), [("TAPT", "FT")]) == (DEFAULT, 0)
+    assert recorded_components(filled(few, runs(few, truth)).scores, (20, "sst2"), [("TAPT", "FT")]) == (DEFAULT, 0)
 
 
 def test_what_is_detected_is_that_of_the_design_and_its_family() -> None:
@@ -70,8 +67,6 @@ def test_what_is_detected_is_that_of_the_design_and_its_family() -> None:
     assert f"The cheapest design that detects 3.00 points in all columns and sizes: {design[0]} x {design[1]}" in repr(
         found
     )
-    assert "it needs 7" in repr(found)
-    assert 2 / 2**7 <= 0.025 < 2 / 2**6
 
 
 def test_no_plan_has_two_seeds_and_the_seed_of_the_defaults_matters() -> None:

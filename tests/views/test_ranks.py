@@ -1,4 +1,4 @@
-"""Rank intervals and sets of the best: those of the pairwise tests, also over columns, and the same in every format."""
+"""Rank intervals and sets of the best: those of the pairwise tests, and the same in every format."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from requested import resolve_table
 from views.runs import filled, render, result
 
 from harness.statistics.difference import difference
-from harness.views.caption import Caption
 from harness.views.cells import Grid
 from harness.views.differences import differences
-from harness.views.ranks import OVER, Rank, ranks, ranks_view, sets_of_the_best
-from harness.views.runs import run_places
+from harness.views.ranks import Rank, ranks, ranks_view, sets_of_the_best
+from harness.views.table import Caption
 
 ROWS = ("FT", "SCL", "TAPT")
 TASKS = ("sst2", "rte", "mrpc", "cola")
@@ -38,25 +37,6 @@ def grid(
     return filled(r, runs)
 
 
-def test_over_the_columns_ranks_are_those_of_the_pairwise_tests() -> None:
-    """Tables of tasks x seeds; one-sided p times the number of ordered pairs, for the marks times the number of a row's tests."""
-    g = grid({"FT": 0.0, "SCL": 0.02, "TAPT": 0.03}, seed=2)
-    r, scores, p = g.resolved, g.results.set_index(["row", "column", "subset", "seed"])["test"], {}
-    table = {
-        row: np.array([[np.mean([scores[row, c, s, t] for s in r.subsets]) for t in r.seeds] for c in r.columns])
-        for row in ROWS
-    }
-    for one, other in itertools.permutations(ROWS, 2):
-        test = difference(table[one] - table[other], 0.01)
-        p[one, other] = (test.p or 0) / 2 if test.difference > 0 else 1.0
-    out = {row for row in ROWS if any(p[other, row] * 2 < 0.05 for other in ROWS if other != row)}
-    assert 0 < len(out) < len(ROWS)
-    for row in ROWS:
-        above, below = (sum(p[pair] * 6 < 0.05 for pair in p if pair[side] == row) for side in (1, 0))
-        best = row not in out
-        assert ranks(g)[20, row, OVER] == Rank(1 if best else 1 + above, 3 - below, 3, best)
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_marks_and_verdicts_never_contradict_each_other(seed: int) -> None:
     """In tables of rows that differ by something and by how much they vary, reference rows among them, one of them sometimes unfinished or part of a larger bench."""
@@ -71,7 +51,7 @@ def test_marks_and_verdicts_never_contradict_each_other(seed: int) -> None:
     ]
     wide = filled(resolve_table("few_shot", "paper"))
     g = filled(r, runs[: -len(r.seeds)] if seed % 3 == 0 else runs)
-    g = replace(g, elsewhere=frozenset(run_places(wide) if seed % 2 else ()))
+    g = replace(g, elsewhere=frozenset(wide.places if seed % 2 else ()))
     marked, own, first = sets_of_the_best(g), [*differences(g).frame.itertuples()], next(iter(r.printed_rows))
     for column in g.columns:
         values = {row: v for row in rows if (v := g.cells[20, row, column].value) is not None}
@@ -92,42 +72,28 @@ def test_marks_and_verdicts_never_contradict_each_other(seed: int) -> None:
             assert found[c.row].high >= found[c.against].low, "a rank tells no rows apart that their verdict does not"
 
 
+def test_ranks_are_those_of_the_pairwise_tests() -> None:
+    """Two-sided p times the number of all pairs; only complete rows have a rank."""
+    g = grid({"FT": 0.0, "SCL": 0.02, "TAPT": 0.03}, seed=2, without=("TAPT", "rte", 0))
+    scores = g.results.set_index(["row", "column", "subset", "seed"])["test"]
+    for column in TASKS:
+        here = [row for row in ROWS if (row, column) != ("TAPT", "rte")]
+        above: list[tuple[str, str]] = []
+        for one, other in itertools.permutations(here, 2):
+            test = difference((scores[one, column] - scores[other, column]).unstack(), 0.01)
+            above += [(one, other)] * (test.difference > 0 and (test.p or 0) * 15 < 0.05)
+        for row in here:
+            over, under = (sum(pair[side] == row for pair in above) for side in (1, 0))
+            rank = ranks(g)[20, row, column]
+            assert (rank.low, rank.high) == (1 if rank.best else 1 + over, len(here) - under)
+        assert {row for _, row, each in ranks(g) if each == column} == {*here}
+
+
 def test_a_row_that_is_clearly_best_is_first_and_equal_rows_have_any_rank() -> None:
     found = ranks(grid({"FT": 0.0, "SCL": 0.2, "TAPT": -0.2}))
-    assert [(found[20, row, OVER].low, found[20, row, OVER].high) for row in ROWS] == [(2, 2), (1, 1), (3, 3)]
+    assert [found[20, row, "sst2"][:2] for row in ROWS] == [(2, 2), (1, 1), (3, 3)]
     found = ranks(grid({"FT": 0.0, "SCL": 0.0, "TAPT": 0.0}))
     assert {(rank.low, rank.high, rank.best) for rank in found.values()} == {(1, 3, False)}
-
-
-def test_over_columns_needs_three_tasks_and_complete_rows() -> None:
-    """MNLI's two test sets are of one task."""
-    shifts = {"FT": 0.0, "SCL": 0.2, "TAPT": -0.2}
-    for tasks, count in (("sst2", "rte"), 0), (("sst2", "mnli"), 0), (("sst2", "rte", "mnli"), 3):
-        assert sum(place[2] == OVER for place in ranks(grid(shifts, tasks=tasks))) == count
-    found = ranks(grid(shifts, without=("TAPT", "rte", 0)))
-    assert {row for _, row, column in found if column == OVER} == {"FT", "SCL"}
-    assert {row for _, row, column in found if column == "rte"} == {"FT", "SCL"}
-    assert {row for _, row, column in found if column == "sst2"} == set(ROWS)
-
-
-def test_over_columns_rows_are_compared_on_the_subsets_that_all_have() -> None:
-    """Equal rows; two subsets are 20 points harder, and SCL's runs there collapsed: without them it would look better. Where all of a row's runs of a column did, it
-    has no rank."""
-    r = resolve_table("few_shot", "paper", methods=ROWS, tasks=TASKS, sizes=(20,))
-    rng = np.random.default_rng(0)
-    runs = [
-        result(
-            *(r, row, 20, column, s, t, 0.5 - 0.2 * (s < 2) + 0.01 * rng.normal()),
-            key="k",
-            collapsed=(row == "SCL" and s < 2) or (row == "TAPT" and column == "rte"),
-        )
-        for row in ROWS
-        for column in r.columns
-        for s, t in r.replicates_at(20)
-    ]
-    found = ranks(replace(filled(r, runs), collapsed=False))
-    over = {row: (rank.low, rank.high) for (_, row, column), rank in found.items() if column == OVER}
-    assert over == {"FT": (1, 2), "SCL": (1, 2)}
 
 
 def test_marks_and_ranks_are_in_every_format() -> None:
@@ -143,7 +109,7 @@ def test_marks_and_ranks_are_in_every_format() -> None:
         ("TAPT", False, 3, 3),
     }
     frame = ranks_view(g).frame
-    assert set(frame["column"]) == {*g.columns, OVER}
+    assert set(frame["column"]) == {*g.columns}
     assert frame[frame["best"]]["row"].unique().tolist() == ["SCL"]
     read = json.loads(str(ranks_view(g).written("json")))["ranks"]
     assert [each["rank_low"] for each in read] == frame["rank_low"].tolist()

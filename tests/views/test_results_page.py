@@ -7,7 +7,6 @@ import hashlib
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -15,18 +14,14 @@ import numpy as np
 import pytest
 from views.runs import filled, result, results, rows_of
 
-from harness.methods import objective
 from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table
 from harness.scores import Result
-from harness.views.caption import Caption
 from harness.views.differences import differences
-from harness.views.figures import panels
-from harness.views.figures.curves import curves_view
-from harness.views.figures.figure import figure_view
-from harness.views.results_page import results_page
+from harness.views.figures import curves_view, figure_view, panels
+from harness.views.table import Caption, results_page
 from harness.views.variance import variance
 
 CONES = {
@@ -56,27 +51,18 @@ def few_shot(**request: Any) -> ResolvedTable:
 SMALL = {"methods": ("ft", "scl"), "tasks": ("sst2", "rte"), "sizes": (20,), "subsets": (0, 1), "seeds": (31, 42)}
 
 
-def run_of(place: tuple[int, str, str, int, int], trained: str = "cross_entropy") -> Any:
-    """A run of a stage with this objective."""
-    size, row, task, subset, seed = place
-    stage = SimpleNamespace(key=repr(place), selection=SimpleNamespace(metric="accuracy"), objective=objective(trained))
-    return SimpleNamespace(stage=stage, size=size, row=row, task=task, subset=subset, seed=seed)
-
-
 def made(r: ResolvedTable, found: list[Result]) -> str:
     """The page of these results."""
     grid = filled(r, found, rows_of(r))
-    runs = [run_of((each.size, each.row, each.task, each.subset, each.seed)) for each in found]
-    curves = {run.stage.key: [(100 * step, 0.5 + step / 100) for step in range(1, 31)] for run in runs}
-    split = variance(grid, {})
+    curves = {each.key: [(100 * step, 0.5 + step / 100) for step in range(1, 31)] for each in found}
     views: dict[str, Any] = {
         "Comparisons": differences(grid),
-        "Variance": split,
-        "Learning curves": curves_view(grid, runs, curves),
+        "Variance": variance(grid, {}),
+        "Learning curves": curves_view(grid, curves),
     }
     if r.table.figure:
         views["Figure"] = figure_view(grid)
-    return results_page(grid, Caption(len(runs), "files"), views, ["harness bench ..."])
+    return results_page(grid, Caption(len(found), "files"), views, ["harness bench ..."])
 
 
 class Parsed(HTMLParser):
@@ -136,23 +122,13 @@ def test_nothing_is_asked_of_anywhere(page: str) -> None:
 
 def test_every_picture_has_a_name(page: str) -> None:
     figures = re.findall(r"<figure>(.*?)</figure>", page, flags=re.DOTALL)
-    assert len(figures) == 3, "differences, variance and learning curves"
+    assert len(figures) == 2, "differences and learning curves"
     for figure in figures:
         ((alt, image),) = re.findall(r'<img alt="([^"]+)" src="data:image/svg\+xml;base64,([^"]+)">', figure)
         assert alt
         assert ElementTree.fromstring(base64.b64decode(image)).tag.endswith("svg")
     ids = [str(attributes["id"]) for _, attributes in Parsed(page).elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-
-
-def test_what_is_fitted_has_no_learning_curve() -> None:
-    """What TF-IDF is scored at on dev are candidates of a strength, not updates."""
-    r = few_shot(**SMALL | {"methods": ("ft", "tfidf")})
-    runs = [run_of(place, "tfidf" if place[1] == "TF-IDF" else "cross_entropy") for place in r.places]
-    curves = {run.stage.key: [(1, 0.5), (2, 0.75)] for run in runs}
-    frame = curves_view(filled(r, results(r)), runs, curves).frame
-    assert set(frame["row"]) == {"FT"}
-    assert frame["dev"].tolist() == [0.5, 0.75] * 2
 
 
 def test_cells_have_marks_and_the_papers_row() -> None:

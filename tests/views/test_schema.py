@@ -19,7 +19,7 @@ from views.runs import filled, render, results
 
 import harness
 from harness.scores import PLACE, RESULT_DTYPES, Result, csv_text, frame_of, parquet_bytes, placed, records
-from harness.views.caption import Caption
+from harness.views.table import Caption
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "results.md"
 

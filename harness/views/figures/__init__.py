@@ -1,1 +1,0 @@
-"""Figures as PNG, SVG, PDF and CSV, and as pictures of a page."""
