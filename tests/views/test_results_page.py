@@ -20,7 +20,7 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table
 from harness.scores import Result
 from harness.views.differences import differences
-from harness.views.figures import curves_view, figure_view, panels
+from harness.views.figures import SERIES, curves_view, figure_view
 from harness.views.table import Caption, results_page
 from harness.views.variance import variance
 
@@ -174,7 +174,7 @@ def test_a_figure_of_the_tables_own_is_there_too() -> None:
 
 def test_colours_can_be_told_apart_without_red_green_or_blue() -> None:
     """Distances in OKLab, where 0.02 is just seen."""
-    codes = [colour.removeprefix("#") for colour in panels.SERIES]
+    codes = [colour.removeprefix("#") for colour in SERIES]
     values = np.array([[int(code[i : i + 2], 16) / 255 for i in (0, 2, 4)] for code in codes])
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
     for seen in CONES.values():
