@@ -115,10 +115,7 @@ def parquet_bytes(frame: pd.DataFrame) -> bytes:
 @dataclass(frozen=True)
 class Examples:
     """Numbers of dev and test examples of a column; `full`: of its whole training set, 0 where that is not used; `least`: of the smallest
-    one, where each subset has another.
-
-    `dev_classes`, `test_classes`: counts by class name, for a task of the user's own; else empty.
-    """
+    one, where each subset has another. `dev_classes`, `test_classes`: counts by class name, for a task of the user's own."""
 
     dev: int
     test: int

@@ -90,8 +90,9 @@ def compare(args: argparse.Namespace) -> int:
     region = 1.0 if args.region is None else args.region
     view = differences_of(prepared, grid, args.against or "", region / 100, args.items)
     if not grid.complete:
-        done, expected = grid.num_runs
-        say(f"{done} of {expected} runs of these cells are done: each comparison says what it leaves out.")
+        runs, known = prepared.plan.runs, prepared.statuses
+        done = sum(known.get(run.stage.key, ("",))[0] == "done" for run in runs)
+        say(f"{done} of {len(runs)} runs of these cells are done: each comparison says what it leaves out.")
     return deliver(view, grid.complete, args)
 
 

@@ -102,18 +102,6 @@ class Grid:
         """Every run that can be done is done."""
         return all(cell.complete for cell in self.cells.values() if not cell.skip)
 
-    @property
-    def num_runs(self) -> tuple[int, int]:
-        """How many runs are done, and how many can be: one for each row, task, size, subset and seed, whatever columns show it."""
-        titles, columns = self.resolved.titles, self.resolved.columns
-        expected = {
-            (size, row, columns[column].task, *replicate)
-            for size, row, column, *replicate in self.resolved.places
-            if not self.cells[size, titles[row], column].skip
-        }
-        done = self.runs.loc[self.runs["done"], ["size", "configuration", "task", *REPLICATE]]
-        return len(expected.intersection(done.itertuples(index=False, name=None))), len(expected)
-
     @cached_property
     def counted(self) -> pd.DataFrame:
         """The finished runs that cells are made of, with the columns of `own_scores`, in the order of the design; of a row whose configuration is selected none

@@ -115,8 +115,6 @@ def _doubt(grid: Grid, each: Mapping[Any, Any]) -> list[str]:
     return [*place, each["gold"], each["consensus"], *shares, " | ".join(texts)]
 
 
-MOST_CONFUSED = 8
-"""Classes of which the whole confusion matrix is shown."""
 COLUMNS = ("column", "size", "row", "class", "gold", "precision", "recall", "f1")
 """Of the frame: `gold`: test rows of the class; the others are means over the runs of the best row, 1 for 100 %."""
 
@@ -150,33 +148,36 @@ def classes_view(plan: Plan, store: Store, grid: Grid) -> View:
 
 
 def class_scores(classes: Sequence[str], runs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> pd.DataFrame:
-    """A row a class: means over `runs` of (gold [n], predicted [n]); what is undefined is 0. In `as`, for how many test rows of a class each is predicted."""
+    """A row a class: means over `runs` of (gold [n], predicted [n]); what is undefined is 0. `other`: the class that it is most often taken for, and for how many
+    test rows."""
     import pandas as pd
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
     codes = range(len(classes))
     scores = [precision_recall_fscore_support(*run, labels=codes, zero_division=0.0)[:3] for run in runs]
     frame = pd.DataFrame(np.mean(scores, axis=0).T, columns=["precision", "recall", "f1"])
-    confused = np.mean([confusion_matrix(*run, labels=codes) for run in runs], axis=0)
-    gold = np.bincount(runs[0][0], minlength=len(classes))
-    return frame.assign(**{"class": [*classes], "gold": gold, "as": confused.tolist()})
+    wrong = np.mean([confusion_matrix(*run, labels=codes) for run in runs], axis=0)
+    np.fill_diagonal(wrong, 0)
+    other = [f"{classes[row.argmax()]} {row.max():.1f}" if row.any() else "" for row in wrong]
+    return frame.assign(
+        **{"class": [*classes], "gold": np.bincount(runs[0][0], minlength=len(classes)), "other": other}
+    )
 
 
 def class_tables(place: str, means: pd.DataFrame, best: str, classes: pd.DataFrame) -> list[Table]:
     """`means`: of each row (index) and metric."""
-    titles, names = [METRICS[str(metric)].title for metric in means], classes["class"].tolist()
+    titles = [METRICS[str(metric)].title for metric in means]
     rows = [[str(row), *map(in_points, values)] for row, *values in means.itertuples()]
-    whole = len(names) <= MOST_CONFUSED
-    body = []
-    for each in classes.to_dict("records"):
-        wrong, other = max(
-            (count, name) for count, name in zip(each["as"], names, strict=True) if name != each["class"]
-        )
-        confused = [f"{count:.1f}" for count in each["as"]] if whole else [f"{other} {wrong:.1f}" if wrong else ""]
-        scores = map(in_points, (each["precision"], each["recall"], each["f1"]))
-        body.append([each["class"], f"{each['gold']:,}", *scores, *confused])
-    head = ["Class", "Test", "Precision", "Recall", "F1"]
-    head += [f"as {name}" for name in names] if whole else ["Most often as"]
+    body = [
+        [
+            each["class"],
+            f"{each['gold']:,}",
+            *(in_points(each[name]) for name in ("precision", "recall", "f1")),
+            each["other"],
+        ]
+        for each in classes.to_dict("records")
+    ]
     first = f"{place}: means over the runs on {classes['gold'].sum():,} test examples"
-    second = f"{place}: classes under {best}, the highest mean {titles[0]}; 'as': for how many test examples a class is predicted"
+    second = f"{place}: classes under {best}, the highest mean {titles[0]}"
+    head = ["Class", "Test", "Precision", "Recall", "F1", "Most often as"]
     return [Table(first, ["Method", *titles], rows), Table(second, head, body)]

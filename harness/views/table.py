@@ -193,13 +193,8 @@ def note_lines(grid: Grid, caption: Caption) -> list[str]:
 
 
 def _term_lines(grid: Grid) -> Iterator[str]:
-    """What the terms of the table mean, each only where it occurs."""
+    """What Avg, means of rows and selected configurations are, each only where it occurs."""
     r = grid.resolved
-    several = any(len(r.subsets_at(size)) > 1 for size in r.sizes)
-    terms = ["subset: one draw of the training examples, the same for all methods"] if several else []
-    terms += [f"seed: fixes all {'other ' if terms else ''}randomness of a run"] if len(r.seeds) > 1 else []
-    if terms:
-        yield f"{'; '.join(terms).capitalize()}."
     yield from means_lines(grid, "marks and ranks")
     if has_average(r) and any(not cell.skip for (_, _, column), cell in grid.cells.items() if column == AVERAGE):
         yield _average_line(r)
@@ -287,14 +282,14 @@ def _verdict_lines(grid: Grid) -> list[str]:
             f"Agrees: the difference lies within its interval over crossed subsets and seeds, ±{in_points(max(halves))} points at most; all intervals hold "
             f"together with 95 % for the {counted(family(grid.resolved), 'number')} of the paper that can be compared, for this test set."
         )
-    for verdict in ("higher", "lower"):
-        found = [
-            f"{row} {grid.title(column)} {_short_size(size)} ({in_points((cell.value or 0) - (cell.paper or 0), sign=True)}, "
-            f"interval ±{in_points(cell.half_width or 0)})"
-            for (size, row, column), cell in cells
-            if cell.verdict == verdict
-        ]
-        lines += [f"{verdict.capitalize()} than the paper: {'; '.join(found)}."] if found else []
+    apart: dict[str, list[str]] = {"higher": [], "lower": []}
+    for (size, row, column), cell in cells:
+        if cell.verdict in apart and cell.value is not None and cell.paper is not None and cell.half_width is not None:
+            ends = f"{in_points(cell.value - cell.paper, sign=True)}, interval ±{in_points(cell.half_width)}"
+            apart[cell.verdict].append(f"{row} {grid.title(column)} {_short_size(size)} ({ends})")
+    lines += [
+        f"{verdict.capitalize()} than the paper: {'; '.join(found)}." for verdict, found in apart.items() if found
+    ]
     why = Counter(reason for _, cell in cells for reason in cell.why)
     reasons = "; ".join(f"{reason} ({counted(n, 'cell')})" for reason, n in why.items())
     return [*lines, *([f"Not comparable: {reasons}."] if why else [])]

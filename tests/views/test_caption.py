@@ -127,24 +127,6 @@ def test_a_table_of_ones_own_data_says_what_ran_and_names_no_paper() -> None:
     assert not re.search("paper|CMLM|cmlm.alpha|GLUE|Table 1|post_train|TAPT|comparable with", f"{text}{said}")
 
 
-@pytest.mark.parametrize("name", ["few_shot", "own"])
-def test_the_latex_caption_is_short(name: str) -> None:
-    """Title, N, replicates and what ± is; the rest follows as comments, so the caption is no longer than the table."""
-    r = own() if name == "own" else table()
-    latex = render(grid_of(r), Caption(1, "folder /mine", hardware=("CPU",)), "latex")
-    table_text, after = latex.split("\\end{table}")
-    caption = re.search(r"\\caption\{(.*)\}", table_text)
-    body = table_text[table_text.index("\\begin{tabular}") : table_text.index("\\end{tabular}")]
-    assert caption
-    assert len(caption[1]) < len(body)
-    assert "training examples" in caption[1]
-    assert "subsets x" in caption[1]
-    assert "standard deviation (ddof 1)" in caption[1]
-    assert "1 training run on CPU." in after
-    assert "max\\_length & 128" in str(settings_view(r).written("latex"))
-    assert all(each.startswith("% ") for each in after.strip().split("\n"))
-
-
 # ------------------------------------------------------------------------------------------------- partial rows
 
 

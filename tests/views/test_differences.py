@@ -89,15 +89,6 @@ def test_clearly_different_rows_and_equal_ones() -> None:
         assert not sets_of_the_best(filled(one, shifted(one, shifts))), "a single run has no p"
 
 
-def test_a_row_without_all_its_runs_is_not_best_and_none_is_best_that_it_is_higher_than() -> None:
-    r = resolved()
-    runs = [
-        each for each in shifted(r, {"FT": 0.0, "SCL": 0.05, "TAPT": -0.05}) if (each.row, each.subset) != ("SCL", 0)
-    ]
-    assert only(differences(filled(r, runs)), "SCL").verdict == "higher"
-    assert not sets_of_the_best(filled(r, runs))
-
-
 def test_verdicts_and_their_sentences() -> None:
     r = resolved()
     found = differences(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.05, "TAPT": -0.002})), region=0.02)
@@ -347,22 +338,6 @@ def test_variance_of_one_subset_or_one_seed_says_what_is_not_known(design: dict[
     assert "nan" not in said.lower()
     single = resolved(subsets=(0,), seeds=(31,))
     assert variance(filled(single, results(single)), {}).frame.empty
-
-
-def test_a_row_of_several_configurations_is_compared_by_the_one_that_counts() -> None:
-    """A grid of two points: the one that is best on dev counts."""
-    r = resolved(methods=("FT", "SCL"))
-    twins = tuple(replace_row(r, name, title) for name, title in (("FT", "FT"), ("SCL a", "SCL"), ("SCL b", "SCL")))
-    r = aggregated(replace(r, rows=twins), select="per_task")
-    rng = np.random.default_rng(0)
-    runs = [
-        result(r, row.name, 20, "sst2", *replicate, rng.random(), dev=0.9 if row.name == "SCL b" else 0.5)
-        for row in r.rows
-        for replicate in r.replicates
-    ]
-    found = only(differences(filled(r, runs)), "SCL")
-    ours, theirs = (np.mean([x.test or 0 for x in runs if x.row == name]) for name in ("SCL b", "FT"))
-    assert found.difference == pytest.approx(ours - theirs)
 
 
 def of_two_points(select: Select = "per_task") -> tuple[ResolvedTable, list[Result]]:
