@@ -193,7 +193,7 @@ def test_a_drawn_mlm_head_is_named_until_it_is_trained() -> None:
     assert "TAPT and CMLM start" in sentence
     made = plan("few_shot", located=headless, set=("mlm_head.steps=50",))
     assert {stage.optim.steps for stage in made.stages.values() if stage.phase == "mlm-head"} == {50}
-    assert not weight_sentences(made)
+    assert not [*weight_sentences(made)]
 
 
 def test_the_rows_of_an_ablation_start_alike() -> None:

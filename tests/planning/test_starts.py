@@ -74,7 +74,7 @@ def test_the_bench_of_the_other_table_comes_first() -> None:
     (ce,) = (cell for (_, row, _), cell in grid_of(found).cells.items() if row == "CE")
     assert "none of the 3 runs that it could start from was trained" in str(ce)
     assert "the loss is nan" in str(ce)
-    assert [each.partition(" starts from ")[0] for each in start_sentences(found.plan)[1:]] == ["CE + SCL"]
+    assert [each.partition(" starts from ")[0] for each in [*start_sentences(found.plan)][1:]] == ["CE + SCL"]
     with pytest.raises(UserError, match="whose weights are not there"):
         prepared(train=True)
     start = found.plan.table_data.starts["CE + SCL"]

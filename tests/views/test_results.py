@@ -173,11 +173,11 @@ def test_runs_from_weights_that_came_out_otherwise_are_counted(plan: Plan, store
         commit(store, stage, provenance={"parent_product": start})
     records = store.records(plan.stages)
     changed = [stage for stage in children if starts_elsewhere(stage, records)]
-    sentences = starts_elsewhere_sentences(plan, records)
+    sentences = [*starts_elsewhere_sentences(plan, records)]
     assert len(changed) == 2
     runs = {run.stage.key for run in plan.runs if {stage.key for stage in run.stage.chain} & {s.key for s in changed}}
     assert f"{len(runs)} come from weights of {changed[0].parent.phase} that were made again" in sentences[0]
-    assert starts_elsewhere_sentences(plan, {}) == []
+    assert not [*starts_elsewhere_sentences(plan, {})]
 
 
 # ------------------------------------------------------------------------------------------------------ examples
