@@ -187,7 +187,7 @@ def answers(
     results = with_records(results)
     own = results["metric"] == results["column"].map({name: columns[name].metric for name in digests})
     places = results[(results["status"] == "done") & own].groupby("key")[["size", "row", "column", "subset", "seed"]]
-    by_key = {key: [*part.itertuples(index=False, name=None)] for key, part in places}
+    by_key = {str(key): [*part.itertuples(index=False, name=None)] for key, part in places}
     for key, record in store.each(by_key, predictions=True):
         for place in by_key[key]:
             predicted, measure = predicted_by(record, digests[place[2]]), METRICS[columns[place[2]].metric].per_item
@@ -246,8 +246,8 @@ def examples(plan: Plan) -> dict[str, Examples]:
         test = data.tests[column.evaluation]
         if data.dev.resolved and test.resolved:
             full = [training[key].drawn for key in training if key[:2] == (column.task, 0)] or [0]
-            classes = [data.counts.get(role, {}) for role in ("dev", column.evaluation)]
-            found[name] = Examples(data.dev.rows, test.rows, max(full), *classes, min(full))
+            dev, of_test = (data.counts.get(role, {}) for role in ("dev", column.evaluation))
+            found[name] = Examples(data.dev.rows, test.rows, max(full), dev, of_test, min(full))
     return found
 
 
