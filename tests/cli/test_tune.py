@@ -222,7 +222,7 @@ def test_failed_replicates_are_said_in_the_exit_status(
 
 def test_points_left_are_said_in_the_exit_status(study: str, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study_commands, "run_trials", lambda opened, *_: setattr(opened, "stopped", "time is over"))
-    said = harness("tune ft --tasks movies --sizes 20 --subsets 0 --seeds 31 --racing none --trials 2 --yes")
+    said = harness(STUDY)
     assert f"Study {study}:" in said.err
     assert "Ended because time is over: 1 point left at most; the same command goes on." in said.err
     assert said.status == 1
