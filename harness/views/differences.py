@@ -28,7 +28,7 @@ from harness.views.cells import (
     on_grid,
     reference_of,
 )
-from harness.views.figures import FAINT, INK, look, panels_of
+from harness.views.panels import FAINT, INK, look, panels_of
 from harness.views.view import DASH, Table, View
 from harness.wording import counted, in_points, some_of, training_examples
 

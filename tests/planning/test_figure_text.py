@@ -14,7 +14,9 @@ from views.runs import filled, result, rows_of
 
 from harness.errors import UserError
 from harness.planning.table import Figure, load_table
-from harness.views.figures import FAINT, FORMATS, INK, MUTED, POINT, SERIES, canvas_of, figure_view, file_of
+from harness.views.figures import POINT, canvas_of, figure_view
+from harness.views.panels import FAINT, INK, MUTED, SERIES, file_of
+from harness.views.view import PICTURES
 
 CONTROL = "\x07\x1b[31m\x00\ufffe"
 TITLES = [r"$\\frac{1}$", "costs $5, not $6_$", f"a {CONTROL} <&>\"'\nb"]
@@ -26,7 +28,7 @@ def curves(title: str) -> Any:
     return canvas_of(pd.DataFrame(points, columns=POINT, dtype=object), Figure(x="alpha", label=title))
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", PICTURES)
 @pytest.mark.parametrize("title", TITLES)
 def test_any_title_gives_a_whole_file(title: str, format: str) -> None:
     content = file_of(lambda: curves(title), format)

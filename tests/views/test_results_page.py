@@ -20,7 +20,8 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table
 from harness.scores import Result
 from harness.views.differences import differences
-from harness.views.figures import SERIES, curves_view, figure_view
+from harness.views.figures import curves_view, figure_view
+from harness.views.panels import SERIES
 from harness.views.table import Caption, results_page
 from harness.views.variance import variance
 
