@@ -75,9 +75,8 @@ def encoder_folder(packaged: Packaged) -> Path:
 @dataclass(frozen=True)
 class Size:
     """A BERT by its numbers, and where they are from. `vocabulary` is the published one: an encoder takes that of its
-    tokenizer. `auxiliary_layers`: depth of the network that replaces tokens, 0 where the source has none. `published`:
-    parameters as the source prints them. `relative_positions`: buckets and maximal distance of T5's, (0, 0) where the
-    source has none."""
+    tokenizer. `auxiliary_layers`: depth of the network that replaces tokens, 0 where the source has none.
+    `relative_positions`: buckets and maximal distance of T5's, (0, 0) where the source has none."""
 
     layers: int
     hidden: int
@@ -87,7 +86,6 @@ class Size:
     positions: int
     auxiliary_layers: int
     note: str
-    published: int | None = None
     relative_positions: tuple[int, int] = (0, 0)
 
     def config(self, vocabulary: int, pad_id: int = 0) -> dict[str, Any]:
@@ -120,24 +118,8 @@ class Size:
 SIZES = {
     "tiny": Size(2, 64, 2, 256, 30_522, 128, 1, "for tests and the demo; of no paper"),
     "bert-small": Size(4, 512, 8, 2048, 30_522, 512, 0, "TACO's small encoder (Table 5)"),
-    "bert-base": Size(12, 768, 12, 3072, 30_522, 512, 0, "Devlin et al. 2019, BERT-base uncased", 110_000_000),
-    "coco-lm-base": Size(12, 768, 12, 3072, 32_768, 512, 4, "COCO-LM's base (section 4)", 110_000_000, (32, 128)),
-    "coco-lm-base++": Size(
-        12, 768, 12, 3072, 64_000, 512, 4, "COCO-LM's base++ (section 4), cased", 134_000_000, (64, 128)
-    ),
-    "coco-lm-large++": Size(
-        24, 1024, 16, 4096, 64_000, 512, 6, "COCO-LM's large++ (section 4), cased", 367_000_000, (128, 256)
-    ),
+    "bert-base": Size(12, 768, 12, 3072, 30_522, 512, 0, "Devlin et al. 2019, BERT-base uncased"),
+    "coco-lm-base": Size(12, 768, 12, 3072, 32_768, 512, 4, "COCO-LM's base (section 4)", (32, 128)),
+    "coco-lm-base++": Size(12, 768, 12, 3072, 64_000, 512, 4, "COCO-LM's base++ (section 4), cased", (64, 128)),
+    "coco-lm-large++": Size(24, 1024, 16, 4096, 64_000, 512, 6, "COCO-LM's large++ (section 4), cased", (128, 256)),
 }
-
-
-def relative_positions_error(buckets: int, distance: int) -> str | None:
-    """Why T5's relative positions cannot have these numbers, in words that follow their names, or None."""
-    if buckets < 4 or buckets % 2:
-        return f"relative_buckets {buckets} cannot be divided into two directions; set an even number of 4 or more"
-    if distance <= buckets // 4:
-        return (
-            f"relative_distance {distance} lies within the {buckets // 4} distances that have a bucket each; set "
-            f"{buckets // 4 + 1} or more"
-        )
-    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
@@ -13,32 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from harness.encoders.families import FAMILIES, base_config, family_of
-from harness.encoders.packaged import (
-    HEAD_TRAINING,
-    PACKAGED,
-    SIZES,
-    HeadTraining,
-    encoder_folder,
-    relative_positions_error,
-)
+from harness.encoders.packaged import HEAD_TRAINING, PACKAGED, SIZES, HeadTraining, encoder_folder
 from harness.encoders.tokens.tokeniser import pretrained_tokenizer
-from harness.encoders.trained_tokenizer import PAD, SPECIAL, TRAINED, cache_folder, parsed, trained_tokenizer
 from harness.errors import UserError, first_line, hint, unknown
 from harness.hub import Repository, is_id
-from harness.paths import named_path, remembered
+from harness.paths import named_path, remembered, user_cache
 from harness.specs import KEY_LENGTH, UNRESOLVED, Encoder, digest_of
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-_TOKENIZER = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-)
+_VOCABULARY = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")
 _OLDER = ("spm.model", "spiece.model", "added_tokens.json")
 """Read where there is no tokenizer.json."""
+_TOKENIZER = (*_VOCABULARY, *_OLDER, "tokenizer_config.json", "special_tokens_map.json")
 _SETTINGS = {
     "do_lower_case": True,
     "strip_accents": None,
@@ -55,18 +41,16 @@ _INITIAL_WEIGHTS = b"new encoder, initial weights 1"
 """Part of a new encoder's identity: change it together with the way that `load_encoder` draws the weights."""
 RELATIVE_DISTANCE = 128
 """Default maximal distance of relative positions: T5's and COCO-LM's (base) value."""
-_COUNTS = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "vocab_size",
-    "max_position_embeddings",
-    "embedding_size",
-)
-"""Numbers of a configuration that are 1 or more."""
-_DEFAULTED = ("num_attention_heads", "max_position_embeddings", "embedding_size")
-"""Those of them that may be left out."""
+_COUNTS = {
+    "hidden_size": None,
+    "num_hidden_layers": None,
+    "intermediate_size": None,
+    "vocab_size": None,
+    "num_attention_heads": 1,
+    "max_position_embeddings": 1,
+    "embedding_size": 1,
+}
+"""Numbers of a configuration that are 1 or more, and what stands for one that may be left out."""
 _CONFIG_NOISE = (
     "_name_or_path",
     "transformers_version",
@@ -126,14 +110,22 @@ def adapted(encoder: Encoder, settings: Mapping[str, int], config: Mapping[str, 
             f"{encoder.name}: {family.title} {why}; set encoder.relative_buckets to 0, or take a BERT, RoBERTa or ELECTRA "
             "encoder."
         )
-    if error := relative_positions_error(buckets, distance):
-        raise UserError(f"{encoder.name}: encoder.{error}.")
+    if buckets < 4 or buckets % 2:
+        raise UserError(
+            f"{encoder.name}: encoder.relative_buckets {buckets} cannot be divided into two directions; set an even number "
+            "of 4 or more."
+        )
+    if distance <= buckets // 4:
+        raise UserError(
+            f"{encoder.name}: encoder.relative_distance {distance} lies within the {buckets // 4} distances that have a "
+            f"bucket each; set {buckets // 4 + 1} or more."
+        )
     return replace(encoder, relative_buckets=buckets, relative_distance=distance)
 
 
 def locate(name: str, *, download: bool = False, where: str = "--encoder") -> Located:
     """Find an encoder by packaged name, folder or hub id, or make one from a size: `new:SIZE` or `new:SIZE@TOKENIZER`,
-    the name of an encoder whose tokenizer is taken (bert-tiny's, where none is named) or of a `trained_tokenizer`.
+    an encoder whose tokenizer is taken (bert-tiny's, where none is named) or a folder with a tokenizer alone.
 
     A hub id that is not in the local cache is fetched when `download`, else it is unresolved: a plan can still be made.
     `where`: how errors name who asked for it. Raises UserError for an unknown name, a folder without weights, a model
@@ -166,7 +158,7 @@ def _of_folder(folder: Path, name: str) -> Located:
     config = _config(folder)
     relative = (config.get("relative_buckets", 0), config.get("relative_distance", 0))
     located = Located(Encoder(encoder_digest(folder), name, *relative), folder, config, None)
-    _check_tokenizer(folder, located.config)
+    _check_tokenizer(folder, config)
     return located
 
 
@@ -183,28 +175,43 @@ def with_weights(located: Located) -> Located:
         found = read_encoder(folder)
         return {"lacks": found.lacks, "unread": found.unread}
 
-    found = remembered(cache_folder() / "encoders.json", "weights", identity, read, _MEMO_ENTRIES)
+    found = remembered(user_cache("tokenizers") / "encoders.json", "weights", identity, read, _MEMO_ENTRIES)
     lacks, unread = tuple(found["lacks"]), tuple(found["unread"])
     return replace(located, head_training=HEAD_TRAINING if lacks else None, lacks=lacks, unread=unread)
 
 
+def _backend(folder: Path) -> Any:
+    """The tokenizer of a folder as the library `tokenizers` has it."""
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        return pretrained_tokenizer(folder).backend_tokenizer
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # of the library's own kind
+        raise UserError(f"The encoder folder {folder} has no usable tokenizer: {first_line(error)}") from None
+
+
 def _check_tokenizer(folder: Path, config: dict[str, Any]) -> None:
     """Raises UserError where the folder has no tokenizer of its model type, or one that does not fit the embedding."""
-    old = family_of(config).tokenizer  # without any file, transformers builds an empty tokenizer
+    old, place = family_of(config).tokenizer, f"The encoder folder {folder}"
     whole = (folder / "tokenizer.json").exists()
     if not whole and not (old and all((folder / name).exists() for name in old)):
         files = " or ".join(["tokenizer.json", *filter(None, [" and ".join(old)])])
-        raise UserError(f"The encoder folder {folder} has no tokenizer; add the {files} that belongs to its weights.")
-    if whole and not _ids_of(folder / "tokenizer.json").frames:
+        # Without any of them transformers builds an empty tokenizer.
+        raise UserError(f"{place} has no tokenizer; add the {files} that belongs to its weights.")
+    if not whole and set(old) & set(_OLDER):
+        return  # these take seconds to read, and may count more ids than they use
+    backend = _backend(folder)
+    # A file without a post-processor leaves special tokens to the class.
+    framed = pretrained_tokenizer(folder) if backend.post_processor is None else backend
+    if not framed.num_special_tokens_to_add(False):
         raise UserError(
-            f"The encoder folder {folder} has a tokenizer that puts no token before or after a text, such as [CLS], whose state stands for the whole; "
+            f"{place} has a tokenizer that puts no token before or after a text, such as [CLS], whose state stands for the whole; "
             "add the tokenizer.json that belongs to its weights."
         )
-    if whole:
-        check_vocabulary(_ids_of(folder / "tokenizer.json").end, config, f"The encoder folder {folder}")
-    elif not set(old) & set(_OLDER):  # which may count more ids than they use
-        ids = pretrained_tokenizer(folder).get_vocab().values()
-        check_vocabulary(1 + max(ids, default=-1), config, f"The encoder folder {folder}")
+    check_vocabulary(1 + max(backend.get_vocab().values(), default=-1), config, place)
 
 
 def check_vocabulary(size: int, config: dict[str, Any], place: str) -> None:
@@ -226,10 +233,11 @@ def _new(name: str, download: bool, where: str) -> Located:
     if at and (not tokenizer or tokenizer.startswith(NEW)):
         raise UserError(f"{where} {name}: name after '@' an encoder that has a tokenizer, e.g. new:{wanted}@bert-tiny.")
     size = SIZES[wanted]
-    if tokenizer.startswith(TRAINED):
-        vocabulary = {"vocab_size": parsed(tokenizer, where)[0], "pad_token_id": SPECIAL.index(PAD)}
-        folder = trained_tokenizer(tokenizer, download=download, where=where)
-        source = Located(Encoder("", tokenizer), folder, vocabulary, None, new=True)
+    folder = named_path(tokenizer or NEW_TOKENIZER, where)
+    if folder.is_dir() and not (folder / "config.json").exists():
+        _check_tokenizer(folder, {"model_type": "bert"})
+        padding = {"pad_token_id": pretrained_tokenizer(folder).pad_token_id}
+        source = Located(Encoder("", folder.name), folder, padding, None)
     else:
         source = locate(tokenizer or NEW_TOKENIZER, download=download, where=where)
     label = f"{NEW}{wanted}" if source.name == NEW_TOKENIZER else f"{NEW}{wanted}@{source.name}"
@@ -237,15 +245,14 @@ def _new(name: str, download: bool, where: str) -> Located:
     if pad_id is None:
         pad_id = int(family_of({"model_type": "bert", **source.config}).after_padding)
     if source.folder is None:
-        config = size.config(source.config.get("vocab_size", size.vocabulary), pad_id)
-        return Located(Encoder(f"{UNRESOLVED}{label}", label, *size.relative_positions), None, config, None, new=True)
-    file = source.folder / "tokenizer.json"
-    config = size.config(_ids_of(file).size if file.exists() else len(pretrained_tokenizer(source.folder)), pad_id)
-    whole = hashlib.sha256(_INITIAL_WEIGHTS)
-    whole.update(json.dumps(config, sort_keys=True).encode())
-    _hash_tokenizer(whole, source.folder)
-    encoder = Encoder(whole.hexdigest()[:KEY_LENGTH], label, *size.relative_positions)
-    return Located(encoder, source.folder, config, None, new=True)
+        entries, digest = source.config.get("vocab_size", size.vocabulary), f"{UNRESOLVED}{label}"
+        config = size.config(entries, pad_id)
+    else:
+        config = size.config(_backend(source.folder).get_vocab_size(), pad_id)
+        whole = hashlib.sha256(_INITIAL_WEIGHTS + json.dumps(config, sort_keys=True).encode())
+        _hash_tokenizer(whole, source.folder)
+        digest = whole.hexdigest()[:KEY_LENGTH]
+    return Located(Encoder(digest, label, *size.relative_positions), source.folder, config, None, new=True)
 
 
 _HUB_SHAPES: dict[str, dict[str, Any]] = {
@@ -260,7 +267,7 @@ def _hub_folder(name: str, download: bool, where: str) -> Path | None:
     if not is_id(name):
         raise unknown("encoder", name, PACKAGED, where)
     model = Repository("model", name, where, f"name a folder, or one of {', '.join(PACKAGED)}")
-    patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", *_TOKENIZER, *_OLDER]
+    patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", *_TOKENIZER]
     found = model.snapshot(patterns) if download else model.cached_snapshot(patterns)
     if found is None or any((found / weights).exists() for weights in _WEIGHTS):
         return found
@@ -280,109 +287,53 @@ def _config(folder: Path) -> dict[str, Any]:
             "encoder of transformers with an MLM head."
         ) from None
     config = family.shape(config)
-    for key in _COUNTS:
-        value = config.get(key, 1 if key in _DEFAULTED else None)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            found = repr(value)[:60] if key in config else "missing"
-            name = family.names.get(key, key)
-            raise UserError(f"{path}: {name} is {found}, and it should be a whole number of 1 or more.")
+    pad = {} if config.get("pad_token_id", 0) is None and not family.after_padding else {"pad_token_id": 0}
+    for least, numbers in ((1, _COUNTS), (0, pad)):
+        for key, default in numbers.items():
+            value = config.get(key, default)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                found = repr(value)[:60] if key in config else "missing"
+                name = family.names.get(key, key)
+                raise UserError(f"{path}: {name} is {found}, and it should be a whole number of {least} or more.")
     if family.packed and config.get("position_embedding_type", "absolute") != "absolute":
         named = repr(config["position_embedding_type"])[:60]
         raise UserError(f"{path}: position_embedding_type is {named}, which transformers no longer computes.")
-    pad = config.get("pad_token_id", 0)
-    unset = pad is None and not family.after_padding
-    if not unset and (isinstance(pad, bool) or not isinstance(pad, int) or pad < 0):
-        raise UserError(f"{path}: pad_token_id is {repr(pad)[:60]}, and it should be the id of a token.")
-    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
-    if hidden and heads and hidden % heads:
-        raise UserError(f"{path}: hidden_size {hidden} is no multiple of num_attention_heads {heads}.")
+    if config["hidden_size"] % (heads := config.get("num_attention_heads", 1)):
+        raise UserError(f"{path}: hidden_size {config['hidden_size']} is no multiple of num_attention_heads {heads}.")
     return config
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(_read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid JSON: {error}.") from None
 
 
 def json_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file of a model's folder. Raises UserError."""
-    body = _json(path)
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(body, dict):
         raise UserError(f"{path} should hold a JSON object; fetch it again.")
     return body
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not UTF-8 text; fetch it again.") from None
-
-
-def _hash_tokenizer(whole: Any, path: Path) -> None:
-    for name in _TOKENIZER:
-        if (path / name).exists() and name not in ("tokenizer_config.json", "special_tokens_map.json"):
-            content = _read_text(path / name)
-            if name.endswith(".json"):
-                content = json.dumps(_json(path / name), sort_keys=True)
-            whole.update(name.encode() + content.encode())
-    for name in () if (path / "tokenizer.json").exists() else _OLDER:
-        if (path / name).exists():
-            whole.update(name.encode() + (path / name).read_bytes())
-    configured = path / "tokenizer_config.json"
+def _hash_tokenizer(whole: Any, folder: Path) -> None:
+    """Add the content of a tokenizer's files to a hash."""
+    for path in (folder / name for name in _VOCABULARY if (folder / name).exists()):
+        content = path.read_bytes().replace(b"\r\n", b"\n")
+        if path.suffix == ".json":
+            content = json.dumps(json_object(path), sort_keys=True).encode()
+        whole.update(path.name.encode() + content)
+    for path in () if (folder / "tokenizer.json").exists() else map(folder.joinpath, _OLDER):
+        if path.exists():
+            whole.update(path.name.encode() + path.read_bytes())
+    configured = folder / "tokenizer_config.json"
     written = json_object(configured) if configured.exists() else {}
     if unusual := {name: written[name] for name, usual in _SETTINGS.items() if written.get(name, usual) != usual}:
         whole.update(json.dumps(unusual, sort_keys=True).encode())
 
 
-@dataclass(frozen=True)
-class _Ids:
-    """Of a tokenizer.json: the number of its tokens, the highest id plus 1, and whether it adds tokens to a text."""
-
-    size: int
-    end: int
-    frames: bool
-
-
-def _ids_of(path: Path) -> _Ids:
-    return _ids_cached(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns)
-
-
-@lru_cache(maxsize=32)
-def _ids_cached(path: Path, size: int, changed: int) -> _Ids:
-    from tokenizers import Tokenizer
-
-    try:
-        found = Tokenizer.from_file(str(path))
-    except Exception as error:  # of the library's own kind
-        raise UserError(f"The encoder folder {path.parent} has no usable tokenizer: {first_line(error)}") from None
-    end = 1 + max(found.get_vocab(with_added_tokens=True).values(), default=-1)
-    framed: Any = pretrained_tokenizer(path.parent) if found.post_processor is None else found  # else left to the class
-    return _Ids(found.get_vocab_size(with_added_tokens=True), end, framed.num_special_tokens_to_add(False) > 0)
-
-
-@lru_cache(maxsize=32)
-def _digest_cached(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
-    path = Path(folder)
-    _config(path)
-    config = _json(path / "config.json")  # without what a family adds to it
-    whole = hashlib.sha256()
-    whole.update(json.dumps({k: v for k, v in config.items() if k not in _CONFIG_NOISE}, sort_keys=True).encode())
-    _hash_tokenizer(whole, path)
-    for name, part in sorted(_tensor_digests(path)):
-        whole.update(f"{name}:{part}".encode())
-    return whole.hexdigest()[:KEY_LENGTH]
-
-
 def files_of(folder: Path) -> list[Path]:
     """The files of an encoder: configuration, tokenizer and weights."""
-    found = [
-        p
-        for p in sorted(folder.iterdir())
-        if p.name in (*_WEIGHTS, *_TOKENIZER, *_OLDER, "config.json") or p.suffix == ".safetensors"
-    ]
+    names = (*_WEIGHTS, *_TOKENIZER, "config.json")
+    found = [p for p in sorted(folder.iterdir()) if p.name in names or p.suffix == ".safetensors"]
     safe = any(p.suffix == ".safetensors" for p in found)
     return [p for p in found if not (safe and p.name == "pytorch_model.bin")]
 
@@ -393,24 +344,17 @@ def encoder_digest(folder: Path) -> str:
     return _digest_cached(os.fspath(folder.resolve()), stamp)
 
 
-def _shard_digests(shard: Path) -> list[tuple[str, str]]:
-    digests = []
-    whole = shard.stat().st_size
-    with shard.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if size > whole:
-            raise ValueError("the header is longer than the file")
-        for name, entry in json.loads(file.read(size)).items():
-            if name == "__metadata__":
-                continue
-            begin, end = entry["data_offsets"]
-            if not 0 <= begin <= end <= whole - 8 - size:
-                raise ValueError("a tensor lies outside the file")
-            file.seek(8 + size + begin)
-            part = hashlib.sha256(f"{entry['dtype']}{entry['shape']}".encode())
-            part.update(file.read(end - begin))
-            digests.append((name, part.hexdigest()))
-    return digests
+@lru_cache(maxsize=32)
+def _digest_cached(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
+    path = Path(folder)
+    _config(path)
+    config = json_object(path / "config.json")  # without what a family adds to it
+    whole = hashlib.sha256()
+    whole.update(json.dumps({k: v for k, v in config.items() if k not in _CONFIG_NOISE}, sort_keys=True).encode())
+    _hash_tokenizer(whole, path)
+    for name, part in sorted(_tensor_digests(path)):
+        whole.update(f"{name}:{part}".encode())
+    return whole.hexdigest()[:KEY_LENGTH]
 
 
 def _tensor_digests(folder: Path) -> list[tuple[str, str]]:
@@ -418,20 +362,33 @@ def _tensor_digests(folder: Path) -> list[tuple[str, str]]:
     shards = sorted(folder.glob("*.safetensors"))
     index = folder / "model.safetensors.index.json"
     if index.exists() and not (folder / "model.safetensors").exists():
-        listed = {str(shard) for shard in _json(index)["weight_map"].values()}
+        listed = {str(shard) for shard in json_object(index)["weight_map"].values()}
         missing = sorted(listed - {shard.name for shard in shards})
         if missing:
             raise UserError(f"The encoder folder {folder} lacks {missing[0]}, which its index lists; fetch it again.")
-    digests = []
-    for shard in shards:
-        try:
-            digests += _shard_digests(shard)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(f"{shard} is not a safetensors file, or not a whole one; fetch it again.") from None
-    if digests:
+    if digests := [digest for shard in shards for digest in _shard_digests(shard)]:
         return digests
     pickle = folder / "pytorch_model.bin"
     if not pickle.exists():
         raise UserError(f"The encoder folder {folder} has no model.safetensors (and no pytorch_model.bin).")
     # A pickle is only ever read with weights_only; its identity is that of the file.
     return [("pytorch_model.bin", hashlib.sha256(pickle.read_bytes()).hexdigest())]
+
+
+def _shard_digests(shard: Path) -> Iterator[tuple[str, str]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(shard, "numpy"):  # which checks the header
+            pass
+    except SafetensorError:
+        raise UserError(f"{shard} is not a safetensors file, or not a whole one; fetch it again.") from None
+    with shard.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        for name, entry in json.loads(file.read(size)).items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                file.seek(8 + size + begin)
+                part = hashlib.sha256(f"{entry['dtype']}{entry['shape']}".encode())
+                part.update(file.read(end - begin))
+                yield name, part.hexdigest()
