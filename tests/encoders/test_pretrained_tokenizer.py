@@ -24,29 +24,15 @@ ROOT = Path(__file__).parents[2]
 TEXTS = ["The Film of 2024, a film: GOOD", "  good\tfilm\nÉté W1 ", "w1 2024 20 24", "", "[MASK] <mask> </s>"]
 
 
+KNOWN = "The the Film film 2024 20 24 of a good GOOD Été ete , : W1 w1"
+
+
 def cased() -> Tokenizer:
     """WordPiece whose casing, accents and numbers depend on its own normalizer and pre-tokenizer."""
-    words = [
-        "The",
-        "the",
-        "Film",
-        "film",
-        "2024",
-        "20",
-        "24",
-        "of",
-        "a",
-        "good",
-        "GOOD",
-        "Été",
-        "ete",
-        ",",
-        ":",
-        "W1",
-        "w1",
-    ]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    made = Tokenizer(models.WordPiece({token: i for i, token in enumerate((*special, *words))}, unk_token="[UNK]"))
+    made = Tokenizer(
+        models.WordPiece({token: i for i, token in enumerate((*special, *KNOWN.split()))}, unk_token="[UNK]")
+    )
     made.add_special_tokens(special)
     made.normalizer = normalizers.NFC()
     made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits(False)])

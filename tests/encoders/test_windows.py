@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from family_encoders import TOKENIZERS
 from questions import LENGTH, READING, windows
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
 
 from harness.answers import SpanReading, of_label, token_span
 from harness.encoders.tokens import Tokeniser, Windows
@@ -20,42 +19,16 @@ TEXT = 'Café Noir (est. 1999) sells 3,000 "tiny" cakes\u00a0a day; naïve 東�
 WORDS = [TEXT, "Who sells tiny cakes?", "antidisestablishmentarianism is one long word, isn't it?"]
 
 
-def saved(folder: Path, made: Tokenizer, pair: str, single: str, special: list[str]) -> Tokeniser:
-    made.post_processor = processors.TemplateProcessing(
-        single=single, pair=pair, special_tokens=[(token, made.token_to_id(token)) for token in special[:2]]
-    )
-    first, last, pad, unknown, mask = special
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=made, cls_token=first, sep_token=last, pad_token=pad, unk_token=unknown, mask_token=mask
-    )
-    fast.save_pretrained(str(folder))
-    (folder / "config.json").write_text('{"model_type": "roberta"}')
+@pytest.fixture(scope="module", params=[*TOKENIZERS, "roberta"])
+def tokeniser(
+    request: pytest.FixtureRequest, folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Tokeniser:
+    """The three ways of cutting words, each trained on a few sentences, and RoBERTa's special tokens, two of which stand between texts."""
+    if request.param == "roberta":
+        return tiny.tokeniser(folders["roberta"])
+    folder = tmp_path_factory.mktemp("tokenizer")
+    TOKENIZERS[request.param](WORDS).save_pretrained(str(folder))
     return Tokeniser(folder)
-
-
-@pytest.fixture(scope="module", params=["wordpiece", "bytes", "unigram"])
-def tokeniser(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokeniser:
-    """The three ways of cutting words, each trained on a few sentences, with the special tokens of BERT or of RoBERTa."""
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "wordpiece":
-        special = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"]
-        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        made.train_from_iterator(WORDS, trainers.WordPieceTrainer(vocab_size=120, special_tokens=special))
-        return saved(folder, made, "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", "[CLS]:0 $A:0 [SEP]:0", special)
-    special = ["<s>", "</s>", "<pad>", "<unk>", "<mask>"]
-    if request.param == "bytes":
-        made = Tokenizer(models.BPE())
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        made.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet)
-    else:
-        made = Tokenizer(models.Unigram())
-        made.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(vocab_size=100, special_tokens=special, unk_token="<unk>")
-    made.train_from_iterator(WORDS, trainer)
-    return saved(folder, made, "<s>:0 $A:0 </s>:0 </s>:0 $B:0 </s>:0", "<s>:0 $A:0 </s>:0", special)
 
 
 def test_a_window_that_holds_all_is_the_tokenizers_own_pair(tokeniser: Tokeniser) -> None:

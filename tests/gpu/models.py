@@ -142,7 +142,7 @@ def clozes(count: int, config: Mapping[str, Any], mean: float, longest: int) -> 
     tokens = random_tokens(count, config["vocab_size"], mean, longest - 4)
     masks = tokens.offsets[1:] - 2
     tokens.ids[masks], tokens.special[masks] = MASK, True
-    frame = Frame(np.array([[FIRST, 0]]), np.array([[SEPARATOR, 0]]), SEPARATOR, 0)
+    frame = Frame((np.array([[FIRST, 0]]), np.array([[SEPARATOR, 0]])), (0,), SEPARATOR)
     words = np.array([ORDINARY, ORDINARY + 1])
     return ClozeExamples(
         tokens, identities=np.arange(count), words=words, mask_id=MASK, frame=frame, draws=2, max_length=longest

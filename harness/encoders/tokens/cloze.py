@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.encoders.tokens.tokeniser import Examples, Frame, Tokeniser, Tokens
+from harness.encoders.tokens.tokeniser import Examples, Frame, Tokeniser, Tokens, joined
 from harness.errors import UserError, quoted
 from harness.prompts import MASK, Prompt
 
@@ -44,7 +44,7 @@ class ClozeExamples(Examples):
     def body(self, sequence: int) -> Body:
         """Ids and `special` of a sequence without the frame, [L] each."""
         start, stop = self.tokens.offsets[sequence : sequence + 2]
-        inside = slice(start + len(self.frame.first), stop - len(self.frame.last))
+        inside = slice(start + len(self.frame.around[0]), stop - len(self.frame.around[1]))
         return self.tokens.ids[inside], self.tokens.special[inside]
 
     def demonstrated(
@@ -87,7 +87,7 @@ class ClozeExamples(Examples):
         """One sequence without its frame. Room that a short demonstration leaves goes to the next ones."""
         ids, special = [body[0]], [body[1]]
         fixed = [int(np.count_nonzero(marks)) + 1 for _, marks in demonstrations]  # with a separator before it
-        room = self.max_length - len(self.frame.first) - len(self.frame.last) - len(body[0]) - sum(fixed)
+        room = self.max_length - self.frame.size - len(body[0]) - sum(fixed)
         for left, (of_row, marks) in zip(range(len(demonstrations), 0, -1), demonstrations, strict=True):
             kept = _kept(marks, room // left)
             room -= len(kept) - int(np.count_nonzero(marks))
@@ -124,13 +124,7 @@ def shortened(lengths: Sequence[int] | NDArray[np.int64], room: int) -> list[int
 
 
 def _sequences(bodies: Sequence[Body], frame: Frame) -> Tokens:
-    first, last = frame.first.astype(np.int32), frame.last.astype(np.int32)
-    framed = [np.concatenate([first[:, 0], ids, last[:, 0]]) for ids, _ in bodies]
-    types = [np.concatenate([first[:, 1], np.full(len(ids), frame.types), last[:, 1]]) for ids, _ in bodies]
-    around = np.ones(len(first), np.bool_), np.ones(len(last), np.bool_)
-    special = [np.concatenate([around[0], marks, around[1]]) for _, marks in bodies]
-    offsets = np.concatenate([[0], np.cumsum([len(ids) for ids in framed])])
-    return Tokens(np.concatenate(framed), np.concatenate(types).astype(np.int8), np.concatenate(special), offsets)
+    return joined(*(frame.sequences(ids[None], special=marks[None]) for ids, marks in bodies))
 
 
 def label_words(prompt: Prompt, tokeniser: Tokeniser) -> NDArray[np.int64]:
@@ -172,7 +166,7 @@ def cloze_examples(
 ) -> ClozeExamples:
     """The clozes of rows, without demonstrations; texts are cut, the longer one first, so that a demonstration of each class fits behind,
     if without its texts. Raises UserError where a template does not fit, and for label words that are not one token each."""
-    words, frame, mask = label_words(prompt, tokeniser), tokeniser.frame, tokeniser.vocabulary.mask_id
+    words, frame, mask = label_words(prompt, tokeniser), tokeniser.frame(), tokeniser.vocabulary.mask_id
     if mask is None:
         raise UserError(
             "The encoder's tokenizer has no mask token, so it cannot be prompted; take an encoder with an MLM head."
@@ -188,7 +182,7 @@ def cloze_examples(
         identities.append(int.from_bytes(blake2b(ids.tobytes(), digest_size=8).digest(), "little", signed=True))
         fixed = int((parts < 0).sum())
         behind = len(words) * (fixed + 1) if prompt.demonstrations else 0
-        room = max_length - len(frame.first) - len(frame.last) - fixed - behind
+        room = max_length - frame.size - fixed - behind
         if room < 1:
             raise UserError(
                 f"template {quoted(prompt.template)}: leaves no room for texts in max_length {max_length}; raise max_length or shorten it."

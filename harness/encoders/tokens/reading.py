@@ -4,7 +4,7 @@ context."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from harness.answers import SQUAD, SpanReading
 from harness.encoders.tokens.cloze import ClozeExamples, cloze_examples
-from harness.encoders.tokens.tokeniser import Examples, Frame, PairFrame, Tokeniser, Tokens, joined
+from harness.encoders.tokens.tokeniser import Examples, Frame, Tokeniser, Tokens, joined
 from harness.errors import UserError
 from harness.prompts import Prompt
 from harness.specs import Data
@@ -70,8 +70,8 @@ class Packed(Reading):
 
     def sequences(self, parts: Iterable[Sequence[Row]], tokeniser: Tokeniser) -> Iterator[Tokens]:
         """Raises UserError where `max_length` leaves no room in a block."""
-        frame = tokeniser.frame
-        width = self.max_length - len(frame.first) - len(frame.last)
+        frame = tokeniser.frame()
+        width = self.max_length - frame.size
         if width < 2:  # two, so that no block is a separator alone
             raise UserError(
                 f"max_length {self.max_length}: leaves {max(0, width)} tokens of text in a packed block; raise it."
@@ -84,10 +84,10 @@ class Packed(Reading):
             whole = len(rest) // width * width
             if whole:
                 cut = True
-                yield _framed(rest[:whole].reshape(-1, width), between[:whole].reshape(-1, width), frame)
+                yield frame.sequences(rest[:whole].reshape(-1, width), special=between[:whole].reshape(-1, width))
                 rest, between = rest[whole:], between[whole:]
         if len(rest) and (not cut or int((~between).sum()) >= MIN_TAIL):
-            yield _framed(rest[None, :], between[None, :], frame)
+            yield frame.sequences(rest[None], special=between[None])
 
 
 @dataclass(frozen=True)
@@ -138,36 +138,42 @@ class Windows(Reading):
 
     def check(self, rows: Rows, tokeniser: Tokeniser) -> None:
         """Questions are read only where one could leave too little room."""
-        if self._room(tokeniser.pair_frame, self.spans.question) < 2:
-            self._asked([question for question, _ in rows.texts], tokeniser)
+        frame = tokeniser.frame(2)
+        if self.max_length - frame.size - self.spans.question < 2:
+            self._asked([question for question, _ in rows.texts], tokeniser, frame)
 
     def examples(self, rows: Sequence[Row], tokeniser: Tokeniser) -> Examples:
         """Raises UserError where a question leaves a window no room for an answer."""
         questions, contexts = (list(column) for column in zip(*rows, strict=True))
-        frame = tokeniser.pair_frame
+        frame = tokeniser.frame(2)
         different = list(dict.fromkeys(contexts))  # many questions have one context
         placed = dict(zip(different, tokeniser.placed(different), strict=True))
-        whole: list[Tokens] = []
-        for ids, context in zip(self._asked(questions, tokeniser), contexts, strict=True):
-            room = self._room(frame, len(ids))
+        windows: list[Tokens] = []
+        counts = []
+        for question, context in zip(self._asked(questions, tokeniser, frame), contexts, strict=True):
             content, places = placed[context]
-            whole.append(_windows(ids, content, places, frame, room, min(self.spans.stride, room // 2)))
-        starts = np.concatenate([[0], np.cumsum([len(tokens) for tokens in whole])])
-        return Examples(joined(*whole), starts, tuple(contexts))
+            room = self.max_length - frame.size - len(question)
+            shared = min(self.spans.stride, room // 2)
+            starts = range(0, max(1, len(content) - shared), room - shared)
+            for inside in (slice(start, start + room) for start in starts):
+                window = frame.sequences(question[None], content[inside][None])
+                located = np.full((len(window.ids), 2), -1, dtype=np.int32)
+                stop = len(located) - len(frame.around[2])
+                located[stop - len(content[inside]) : stop] = places[inside]
+                windows.append(replace(window, places=located))
+            counts.append(len(starts))
+        return Examples(joined(*windows), np.concatenate([[0], np.cumsum(counts)]), tuple(contexts))
 
-    def _asked(self, questions: Sequence[str], tokeniser: Tokeniser) -> list[NDArray[np.int32]]:
+    def _asked(self, questions: Sequence[str], tokeniser: Tokeniser, frame: Frame) -> list[NDArray[np.int32]]:
         """The tokens of each question that are read. Raises UserError where they leave a window no room for an answer."""
-        cut, frame = [ids[: self.spans.question] for ids, _ in tokeniser.placed(questions)], tokeniser.pair_frame
+        cut = [ids[: self.spans.question] for ids, _ in tokeniser.placed(questions)]
         for question, ids in zip(questions, cut, strict=True):
-            if self._room(frame, len(ids)) < 2:
+            if self.max_length - frame.size - len(ids) < 2:
                 raise UserError(
                     f"max_length {self.max_length}: leaves no room for a context beside the {len(ids)} tokens of the question "
                     f"'{question[:60]}'; raise max_length."
                 )
         return cut
-
-    def _room(self, frame: PairFrame, question: int) -> int:
-        return self.max_length - len(frame.before) - len(frame.between) - len(frame.after) - question
 
 
 def reading_of(data: Data) -> Reading:
@@ -189,55 +195,3 @@ def _separated(
     places = np.zeros(len(separated), dtype=np.bool_)
     places[starts + np.arange(len(starts))] = True
     return separated, places
-
-
-def _framed(content: NDArray[np.int32], separators: NDArray[np.bool_], frame: Frame) -> Tokens:
-    """Blocks of equal length from content [n, width]."""
-    count, width = content.shape
-    inside = slice(len(frame.first), len(frame.first) + width)
-    length = len(frame.first) + width + len(frame.last)
-    ids = np.empty((count, length), dtype=np.int32)
-    types = np.full((count, length), frame.types, dtype=np.int8)
-    special = np.ones((count, length), dtype=np.bool_)
-    for block, column in ((ids, 0), (types, 1)):
-        block[:, : inside.start] = frame.first[:, column]
-        block[:, inside.stop :] = frame.last[:, column]
-    ids[:, inside] = content
-    special[:, inside] = separators
-    return Tokens(ids.ravel(), types.ravel(), special.ravel(), np.arange(count + 1, dtype=np.int64) * length)
-
-
-def _windows(
-    question: NDArray[np.int32],
-    content: NDArray[np.int32],
-    places: NDArray[np.int32],
-    frame: PairFrame,
-    room: int,
-    shared: int,
-) -> Tokens:
-    """A question with windows of at most `room` tokens of its context, two of which share `shared`: content [L], places [L, 2]."""
-    step = room - shared
-    parts = []
-    for start in range(0, max(1, len(content) - shared), step):
-        inside = slice(start, start + room)
-        some = content[inside]
-        left = len(frame.before) + len(question) + len(frame.between)
-        length = left + len(some) + len(frame.after)
-        ids = np.concatenate([frame.before[:, 0], question, frame.between[:, 0], some, frame.after[:, 0]])
-        types = np.concatenate(
-            [
-                frame.before[:, 1],
-                np.full(len(question), frame.types[0]),
-                frame.between[:, 1],
-                np.full(len(some), frame.types[1]),
-                frame.after[:, 1],
-            ]
-        )
-        special = np.ones(length, dtype=np.bool_)
-        special[len(frame.before) : len(frame.before) + len(question)] = False
-        special[left : left + len(some)] = False
-        located = np.full((length, 2), -1, dtype=np.int32)
-        located[left : left + len(some)] = places[inside]
-        offsets = np.array([0, length], dtype=np.int64)
-        parts.append(Tokens(ids.astype(np.int32), types.astype(np.int8), special, offsets, places=located))
-    return joined(*parts)

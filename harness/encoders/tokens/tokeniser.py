@@ -133,24 +133,33 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Frame:
-    """The special tokens that the tokenizer puts around one text: `first` and `last`, ids and types [k, 2] each (k is 1 for BERT-like tokenizers), and
-    `separator`, the id that goes between two texts of one sequence. `types` is the type of the text itself."""
+    """The special tokens of a sequence of one or two texts: `around[i]`, ids and types [k, 2], stands before text i, the last one behind all.
+    `types` of the texts; `separator`: the id that goes between two texts which share a place."""
 
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
+    around: tuple[NDArray[np.int64], ...]
+    types: tuple[int, ...]
     separator: int
-    types: int
 
+    @property
+    def size(self) -> int:
+        """The number of special tokens."""
+        return sum(map(len, self.around))
 
-@dataclass(frozen=True)
-class PairFrame:
-    """The special tokens that the tokenizer puts before, between and after two texts, ids and types [k, 2] each; and the `types` of the two
-    texts."""
+    def sequences(self, *texts: NDArray[Any], special: NDArray[np.bool_] | None = None) -> Tokens:
+        """`n` sequences of equal length of the tokens of their texts, [n, L] each; `special` [n, L]: tokens of the last text that count as such."""
+        count, parts = len(texts[0]), list[tuple[Any, Any, Any]]()
+        marks = [np.False_] * (len(texts) - 1) + [np.False_ if special is None else special]
+        for around, text, kind, marked in zip(self.around, texts, self.types, marks, strict=False):
+            parts += [(around[:, 0], around[:, 1], np.True_), (text, kind, marked)]
+        parts.append((self.around[-1][:, 0], self.around[-1][:, 1], np.True_))
+        widths = [ids.shape[-1] for ids, _, _ in parts]
 
-    before: NDArray[np.int64]
-    between: NDArray[np.int64]
-    after: NDArray[np.int64]
-    types: tuple[int, int]
+        def flat(place: int, dtype: Any) -> NDArray[Any]:
+            of = zip(parts, widths, strict=True)
+            return np.hstack([np.broadcast_to(part[place], (count, width)) for part, width in of]).astype(dtype).ravel()
+
+        offsets = np.arange(count + 1, dtype=np.int64) * sum(widths)
+        return Tokens(flat(0, np.int32), flat(1, np.int8), flat(2, np.bool_), offsets)
 
 
 class Tokeniser:
@@ -223,38 +232,23 @@ class Tokeniser:
             for ids, places in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
         ]
 
-    def _probe(self, texts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Ids and types [n, 2] of a sequence of so many texts, and the places of their own tokens in it."""
+    def frame(self, texts: int = 1) -> Frame:
+        """That of a sequence of so many texts, derived from one. Raises UserError where the tokenizer puts no token after each text."""
         probe = self([(_PROBE,) * texts], 512)
-        return np.stack([probe.ids, probe.types], axis=1).astype(np.int64), np.flatnonzero(~probe.special)
-
-    def _refused(self, where: str) -> UserError:
-        kind = type(self._tokenizer).__name__
-        return UserError(f"The tokenizer ({kind}) puts no special token {where}; name an encoder of a BERT-like kind.")
-
-    @property
-    def pair_frame(self) -> PairFrame:
-        """Derived from a tokenised pair of texts. Raises UserError where it puts no special token between them."""
-        placed, inside = self._probe(2)
-        half = len(inside) // 2
-        if not half or inside[half] == inside[half - 1] + 1:
-            raise self._refused("between two texts")
-        first, last = inside[half - 1], inside[half]
-        types = int(placed[first, 1]), int(placed[last, 1])
-        return PairFrame(placed[: inside[0]], placed[first + 1 : last], placed[inside[-1] + 1 :], types)
-
-    @property
-    def frame(self) -> Frame:
-        """Derived from one tokenised text. Raises UserError when it adds no last token."""
-        placed, inside = self._probe(1)
-        if not len(inside) or inside[-1] + 1 == len(placed):
-            raise self._refused("after a text")
-        last, separator = placed[inside[-1] + 1 :], self._tokenizer.sep_token_id
-        separator = int(last[0, 0] if separator is None else separator)
-        return Frame(placed[: inside[0]], last, separator, int(placed[inside[0], 1]))
+        placed, inside = np.stack([probe.ids, probe.types], axis=1).astype(np.int64), np.flatnonzero(~probe.special)
+        own = inside.reshape(texts, -1)  # the places of each text's tokens
+        edges = zip([0, *(own[:, -1:].ravel() + 1)], [*own[:, :1].ravel(), len(placed)], strict=True)
+        around = tuple(placed[start:stop] for start, stop in edges)
+        if not own.size or not all(map(len, around[1:])):
+            kind = type(self._tokenizer).__name__
+            raise UserError(
+                f"The tokenizer ({kind}) puts no special token after each text; name an encoder of a BERT-like kind."
+            )
+        separator = self._tokenizer.sep_token_id
+        separator = int(around[-1][0, 0] if separator is None else separator)
+        return Frame(around, tuple(int(kind) for kind in placed[own[:, 0], 1]), separator)
 
 
-_CONFIGS = ("config.json", "tokenizer_config.json")
 _BERT = {("bert", "BertTokenizer"), ("bert", "BertTokenizerFast")}
 """(model_type, tokenizer_class) for which `AutoTokenizer` loads `BertTokenizer`."""
 
@@ -288,13 +282,9 @@ def pretrained_tokenizer(folder: Path, **settings: Any) -> Any:
 def _class_of(folder: Path) -> Any:
     """The class that `AutoTokenizer` would load. BERT's is imported by name: `AutoTokenizer` imports torch, a second and a half of a
     command's start that nothing else in the driver needs."""
-    try:
-        configs = [json.loads((folder / name).read_text(encoding="utf-8")) for name in _CONFIGS]
-        named = (configs[0].get("model_type"), configs[1].get("tokenizer_class"))
-        plain = named in _BERT and "auto_map" not in configs[1]
-    except (OSError, ValueError, AttributeError):
-        plain = False  # AutoTokenizer says what is wrong
-    if plain:
+    paths = (folder / "config.json", folder / "tokenizer_config.json")
+    config, configured = (json.loads(path.read_text(encoding="utf-8")) if path.exists() else {} for path in paths)
+    if (config.get("model_type"), configured.get("tokenizer_class")) in _BERT:
         from transformers import BertTokenizer
 
         return BertTokenizer
