@@ -98,7 +98,7 @@ def classifier(name: str, *, store: str | None = None, storage: str | None = Non
 def _of_folder(folder: Path) -> Classifier:
     import torch
 
-    from harness.encoders.models.pretrained_folder import read_answering, read_head
+    from harness.encoders.models.pretrained_folder import read_head
     from harness.encoders.models.text_encoder import load_encoder
     from harness.encoders.tokens import Tokeniser, reading_of
     from harness.methods import objective
@@ -121,7 +121,7 @@ def _of_folder(folder: Path) -> Classifier:
         made = build(stage.objective, encoder, tokeniser.vocabulary, kind, 0.0, 0)
         made.take_training_set(reading.examples([("a",) * (len(columns) or 1)], tokeniser), np.zeros(1, np.int64))
     else:
-        head = read_answering(folder) or read_head(folder, encoder)
+        head = read_head(folder, encoder)
         if head is None:
             raise UserError(
                 f"{folder}: holds no classifier with a head like those that are trained here (first token, dense, tanh, linear), nor a "

@@ -7,7 +7,7 @@ family runs by the library's own padded forward, slower and right: those with an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -27,21 +27,11 @@ class Layer:
 @dataclass(frozen=True)
 class Classifier:
     """transformers' sequence classifier of a family whose head computes what ours does: first token, dense, tanh,
-    linear.
-
-    `dense`, `out`: paths of its two linear layers. `settings`: what its configuration must say for it. `as_bert`:
-    (pattern, replacement) pairs that rename the encoder's tensors, one rule after another, for a family whose own
-    classifier has another head, though a BERT computes what its encoder does."""
+    linear. `dense`, `out`: paths of its two linear layers; `settings`: what its configuration must say for it."""
 
     dense: str
     out: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    as_bert: tuple[tuple[str, str], ...] = ()
-
-    def fits(self, config: Mapping[str, Any]) -> bool:
-        """Whether it computes the same for an encoder of this configuration, given with BERT's names."""
-        width = config.get("hidden_size")
-        return not self.as_bert or bool(config.get("embedding_size", width) == width)
 
 
 @dataclass(frozen=True)
@@ -50,8 +40,7 @@ class Family:
     left out holds for a family of which nothing special is known.
 
     `layers`: the list of a packed family's layers, below the base model; empty: not packed. `layer`: None where the
-    layers are BERT's. `mlm`: transformers has an MLM head for it. `head`: the modules that make logits of hidden
-    states, one after another; empty: whatever its model runs after the base model. `transform`: (dense, normalisation,
+    layers are BERT's. `mlm`: transformers has an MLM head for it. `transform`: (dense, normalisation,
     bias over the vocabulary, activation) of that head, which an auxiliary network copies; an empty activation is gelu.
     `after_padding`: positions are numbered from `pad_token_id` + 1. `numbered`: they are passed to the model, which
     would take a padding id inside a text for padding. `own_positions`: what it has in place of absolute positions
@@ -66,7 +55,6 @@ class Family:
     layers: str = ""
     layer: Layer | None = None
     mlm: bool = True
-    head: tuple[str, ...] = ()
     transform: tuple[str, str, str, str] | None = None
     after_padding: bool = False
     numbered: bool = True
@@ -107,23 +95,8 @@ class Family:
 
 _WIKIPEDIA = "pre-trained on Wikipedia, where QNLI's passages come from"
 _ROTARY, _RELATIVE = "rotary positions", "relative positions"
-_POOLER = Classifier("bert.pooler.dense", "classifier")
 _HEAD = Classifier("classifier.dense", "classifier.out_proj")
 _CONTEXT = Classifier("pooler.dense", "classifier", {"pooler_hidden_act": "tanh"})
-_DISTILBERT_AS_BERT = (
-    (r"^distilbert\.embeddings", "bert.embeddings"),
-    (r"^distilbert\.transformer\.layer\.(\d+)", r"bert.encoder.layer.\1"),
-    (r"attention\.q_lin", "attention.self.query"),
-    (r"attention\.k_lin", "attention.self.key"),
-    (r"attention\.v_lin", "attention.self.value"),
-    (r"attention\.out_lin", "attention.output.dense"),
-    (r"sa_layer_norm", "attention.output.LayerNorm"),
-    (r"ffn\.lin1", "intermediate.dense"),
-    (r"ffn\.lin2", "output.dense"),
-    (r"output_layer_norm", "output.LayerNorm"),
-)
-
-
 _REPLACED = ("lm_predictions.", {"legacy": False})
 
 
@@ -131,7 +104,6 @@ def _roberta(title: str, tokenizer: tuple[str, ...] = (), seen: str = "") -> Fam
     return Family(
         title,
         "encoder.layer",
-        head=("lm_head",),
         transform=("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", ""),
         after_padding=True,
         tokenizer=tokenizer,
@@ -156,7 +128,6 @@ FAMILIES = {
     "bert": Family(
         "BERT",
         "encoder.layer",
-        head=("cls",),
         transform=(
             "cls.predictions.transform.dense",
             "cls.predictions.transform.LayerNorm",
@@ -165,13 +136,12 @@ FAMILIES = {
         ),
         tokenizer=("vocab.txt",),
         seen=_WIKIPEDIA,
-        classifier=_POOLER,
+        classifier=Classifier("bert.pooler.dense", "classifier"),
     ),
     "roberta": _roberta("RoBERTa", ("vocab.json", "merges.txt"), _WIKIPEDIA),
     "electra": Family(
         "ELECTRA",
         "encoder.layer",
-        head=("generator_predictions", "generator_lm_head"),
         transform=(
             "generator_predictions.dense",
             "generator_predictions.LayerNorm",
@@ -180,11 +150,9 @@ FAMILIES = {
         ),
         tokenizer=("vocab.txt",),
         seen=_WIKIPEDIA,
-        classifier=replace(_POOLER, as_bert=((r"^electra\.", "bert."),)),
     ),
     "mpnet": Family(
         "MPNet",
-        head=("lm_head",),
         after_padding=True,
         own_positions=_RELATIVE,
         tokenizer=("vocab.txt",),
@@ -195,7 +163,6 @@ FAMILIES = {
         "DistilBERT",
         "transformer.layer",
         Layer("attention", "attention.out_lin", "sa_layer_norm", "ffn", "output_layer_norm"),
-        head=("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
         transform=("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "activation"),
         names={
             "hidden_size": "dim",
@@ -206,13 +173,11 @@ FAMILIES = {
         },
         tokenizer=("vocab.txt",),
         seen=_WIKIPEDIA,
-        classifier=replace(_POOLER, as_bert=_DISTILBERT_AS_BERT),
     ),
     "modernbert": Family(
         "ModernBERT",
         "layers",
         Layer("attn", "attn.Wo", "attn_norm", "mlp", "mlp_norm", pre_norm=True),
-        head=("head", "decoder"),
         own_positions=_ROTARY,
         gated=True,
         dropouts=("out_drop",),

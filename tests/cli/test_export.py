@@ -163,7 +163,7 @@ def test_names_break_neither_the_code_nor_the_table_of_a_card(
     harness: Harness, benched: Benched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of an encoder with its head beside it, as of a family that transformers has no classifier like ours for."""
-    monkeypatch.setattr("harness.encoders.models.pretrained_folder.form_of", lambda encoder, head: "encoder")
+    monkeypatch.setattr("harness.encoders.models.pretrained_folder._with_head", lambda encoder, head: None)
     out, found = tmp_path / "my \"model\" 'x' \\n", recorded(None, benched.keys["FT", 31])
     export(found, out, unshown)
     assert json.dumps(out.name) in (out / "README.md").read_text()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import family_encoders
-import numpy as np
 import pytest
 import tiny
 import torch
@@ -26,36 +25,10 @@ from harness.storage import Storage
 CPU = torch.device("cpu")
 
 
-def rows_of(shape: str) -> list[tuple[str, ...]]:
-    rows, _ = tiny.texts(9, seed=4, pairs=shape == "pairs")
-    return {"one": rows[:1], "equal": [("w1 w2 w3 good",), ("w4 w5 bad w6",)]}.get(shape, rows)
-
-
 def hidden(encoder: TextEncoder, tokens: Tokens, ids: Any = None) -> torch.Tensor:
     encoder.eval()
     with torch.no_grad():
         return encoder(Batch.of(tokens, CPU, ids))
-
-
-ATTENTION = [(kind, a) for kind in tiny.KINDS for a in ("eager", "sdpa") if (kind, a) != ("mpnet", "sdpa")]
-"""The library has no sdpa for MPNet."""
-
-
-@pytest.mark.parametrize("shape", ["one", "equal", "mixed", "pairs"])
-@pytest.mark.parametrize(("kind", "attention"), ATTENTION)
-def test_packed_is_padded(kind: str, shape: str, attention: str, folders: dict[str, Path]) -> None:
-    tokens = tiny.tokens(folders[kind], rows_of(shape))
-    encoder, plain = tiny.encoder(folders[kind]), tiny.plain_model(folders[kind], attention).eval()
-    batch = tiny.padded(tokens, pad=plain.config.pad_token_id)
-    real = batch["attention_mask"].bool()
-    if kind == "mpnet":
-        del batch["token_type_ids"]
-    with torch.inference_mode():
-        expected = getattr(plain, plain.base_model_prefix)(**batch)[0][real]
-        logits = plain(**batch).logits[real]
-        found = hidden(encoder, tokens)
-        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
-        torch.testing.assert_close(encoder.mlm_logits(found), logits, atol=3e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
@@ -71,26 +44,9 @@ def test_a_padding_id_inside_a_text_is_a_token_like_others(kind: str, folders: d
     torch.testing.assert_close(hidden(encoder, tokens, ids), hidden(encoder, tokens), atol=1e-6, rtol=0)
 
 
-class TestEmbeddings:
-    @pytest.mark.parametrize("kind", tiny.KINDS)
-    def test_are_the_librarys(self, kind: str, folders: dict[str, Path]) -> None:
-        """`hidden_states[0]` of the library's own padded model (docs/papers.md T3), and gradient through them."""
-        encoder, plain = tiny.encoder(folders[kind]).eval(), tiny.plain_model(folders[kind]).eval()
-        tokens = tiny.tokens(folders[kind], rows_of("mixed"))
-        padded = tiny.padded(tokens, pad=plain.config.pad_token_id)
-        if kind == "mpnet":
-            del padded["token_type_ids"]
-        with torch.no_grad():
-            states = getattr(plain, plain.base_model_prefix)(**padded, output_hidden_states=True).hidden_states
-        embedded = encoder.forward_with_embeddings(Batch.of(tokens, CPU))[1]
-        torch.testing.assert_close(embedded, states[0][padded["attention_mask"].bool()], atol=1e-6, rtol=1e-6)
-        embedded.square().sum().backward()
-        assert encoder.base.embeddings.word_embeddings.weight.grad.abs().sum() > 0
-
-    def test_words_of_another_width(self, folders: dict[str, Path]) -> None:
-        encoder = tiny.encoder(folders["electra"])
-        with pytest.raises(ValueError, match="are 16 wide and its hidden states 32: take an encoder"):
-            encoder.embedding_logits(torch.zeros(1, 32))
+def test_words_of_another_width(folders: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match="are 16 wide and its hidden states 32: take an encoder"):
+        tiny.encoder(folders["electra"]).embedding_logits(torch.zeros(1, 32))
 
 
 class TestParts:
@@ -108,43 +64,33 @@ class TestParts:
         return moved
 
     def test_round_trip_through_a_file(self, folder: Path, tmp_path: Path) -> None:
-        parts = self.other(folder).parts()
-        digest = save_weights(parts, Storage(str(tmp_path)), "key")
-        found = checked_weights(Storage(str(tmp_path)), "key")[0]
-        assert digest == weights_digest(parts) == weights_digest(found)
-        assert found.keys() == parts.keys()
-        assert all(torch.equal(found[name], parts[name]) for name in parts)
-        again = tiny.encoder(folder)
-        again.load_parts(found, ("encoder", "mlm_head"))
-        assert weights_digest(again.parts()) == digest
+        """Every parameter is in one part, and tied ones stay tied."""
+        moved, again, tokens = self.other(folder), tiny.encoder(folder), tiny.tokens(folder, [("w1 w2",)])
+        parts, storage = moved.parts(), Storage(str(tmp_path))
+        assert sum(t.numel() for t in parts.values()) == sum(p.numel() for p in moved.parameters())
+        digest = save_weights(parts, storage, "key")
+        found = checked_weights(storage, "key")[0]
         assert [p.name for p in tmp_path.iterdir()] == ["key.safetensors"]
-
-    def test_every_parameter_is_in_one_part(self, folder: Path) -> None:
-        encoder = tiny.encoder(folder)
-        assert sum(t.numel() for t in encoder.parts().values()) == sum(p.numel() for p in encoder.parameters())
-        assert {name.split("/")[0] for name in encoder.parts()} == {"encoder", "mlm_head"}
-
-    def test_tied_weights_stay_tied(self, folder: Path) -> None:
-        encoder = tiny.encoder(folder)
-        encoder.load_parts(self.other(folder).parts(), ("encoder", "mlm_head"))
-        words, out = encoder.model.get_input_embeddings().weight, encoder.model.get_output_embeddings().weight
+        again.load_parts(found, ("encoder", "mlm_head"))
+        assert digest == weights_digest(parts) == weights_digest(found) == weights_digest(again.parts())
+        words, out = again.model.get_input_embeddings().weight, again.model.get_output_embeddings().weight
         assert words.data_ptr() == out.data_ptr()
-        tokens = tiny.tokens(folder, [("w1 w2",)])
-        before = encoder.mlm_logits(hidden(encoder, tokens))
+        before = again.mlm_logits(hidden(again, tokens))
+        torch.testing.assert_close(before, moved.mlm_logits(hidden(moved, tokens)))
         with torch.no_grad():
             words.zero_()
-        assert not torch.equal(encoder.mlm_logits(hidden(encoder, tokens)), before)
+        assert not torch.equal(again.mlm_logits(hidden(again, tokens)), before)
 
     @pytest.mark.parametrize("part", ["encoder", "mlm_head"])
-    def test_missing_parts(self, folder: Path, part: str) -> None:
-        parts = tiny.encoder(folder).parts()
+    def test_missing_parts(self, bert: Path, part: str) -> None:
+        parts = tiny.encoder(bert).parts()
         lacking = dict(parts)
         del lacking[next(name for name in sorted(parts) if name.startswith(part))]
         with pytest.raises(ValueError, match=r"lack .* \(1 tensors\)"):
-            tiny.encoder(folder).load_parts(lacking, ("encoder", "mlm_head"))
+            tiny.encoder(bert).load_parts(lacking, ("encoder", "mlm_head"))
         without = {name: t for name, t in parts.items() if not name.startswith(part)}
         with pytest.raises(ValueError, match="lack"):
-            tiny.encoder(folder).load_parts(without, (part,))
+            tiny.encoder(bert).load_parts(without, (part,))
 
 
 class TestWeightsFiles:
@@ -204,28 +150,27 @@ class TestFreshHead:
         states, table = torch.randn(3, found.hidden_size), found.base.get_input_embeddings()
         assert torch.equal(found.mlm_logits(states), found.model.lm_predictions(states, table))
 
-    def test_drawn_from_the_seeds_stream(self, headless: Path) -> None:
-        def head(seed: int, noise: int) -> dict[str, torch.Tensor]:
+    def test_drawn_from_the_seeds_stream(self, headless: Path, folders: dict[str, Path]) -> None:
+        """And the encoder is the checkpoint's."""
+
+        def parts(seed: int, noise: int) -> dict[str, torch.Tensor]:
             torch.manual_seed(noise)
-            np.random.seed(noise)
             model_module._template.cache_clear()
             made = tiny.encoder(headless, seed)
             assert made.fresh_head
-            return {n: t for n, t in made.parts().items() if n.startswith("mlm_head/")}
+            return made.parts()
 
-        first, again, other = head(1, 10), head(1, 11), head(2, 10)
-        assert all(torch.equal(first[n], again[n]) for n in first)
-        matrices = [n for n in first if first[n].dim() > 1]
-        assert matrices
-        assert not any(torch.equal(first[n], other[n]) for n in matrices)
-        for name in first.keys() - set(matrices):
-            is_scale = "norm" in name.lower() and name.endswith("weight")
-            assert torch.equal(first[name], torch.full_like(first[name], float(is_scale))), name
-
-    def test_the_encoder_is_the_checkpoints(self, headless: Path, folders: dict[str, Path]) -> None:
+        first, again, other = parts(1, 10), parts(1, 11), parts(2, 10)
         whole = tiny.encoder(folders[headless.name.removeprefix("headless-")]).parts()
-        found = tiny.encoder(headless, seed=5).parts()
-        assert all(torch.equal(found[n], whole[n]) for n in whole if n.startswith("encoder/"))
+        assert weights_digest(first) == weights_digest(again)
+        for name, tensor in first.items():
+            if name.startswith("encoder/"):
+                assert torch.equal(tensor, whole[name])
+            elif tensor.dim() > 1:
+                assert not torch.equal(tensor, other[name])
+            else:
+                is_scale = "norm" in name.lower() and name.endswith("weight")
+                assert torch.equal(tensor, torch.full_like(tensor, float(is_scale))), name
 
 
 class TestLoading:

@@ -83,7 +83,7 @@ class TestOneStep:
         monkeypatch.setattr(objective, "prepare", lambda *given: made.append(prepare(*given)) or made[-1])
         encoder = objective.encoder
         asked, whole = passes(encoder, training=True), []
-        encoder.base.register_forward_pre_hook(lambda base, _: whole.append(1) if base.training else None)
+        encoder.base.encoder.register_forward_pre_hook(lambda stack, _: whole.append(1) if stack.training else None)
         layers = list(encoder.base.encoder.layer)
         queries = [rows_seen(layer.attention.self.query, training=True) for layer in layers]
         dense = [rows_seen(layer.intermediate.dense, training=True) for layer in layers]

@@ -5,7 +5,6 @@ positions are written so that plain transformers refuses the folder. `load_encod
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,10 @@ from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    BertConfig,
 )
 from transformers.utils import logging as transformers_logging
 
-from harness.encoders.families import RELATIVE, SHAPE
+from harness.encoders.families import RELATIVE
 from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.tokens.tokeniser import pretrained_tokenizer
 from harness.errors import UserError
@@ -34,6 +32,8 @@ HEAD_FILE = "classifier.safetensors"
 """The head of a classifier that transformers has no class for: dense.weight, dense.bias, out.weight, out.bias; of question answering start
 and end instead."""
 WEIGHTS = "model.safetensors"
+HEAD, SIDES, KINDS = ("dense", "out"), ("start", "end"), ("weight", "bias")
+"""The layers of a classifier's head and of one for question answering, and what each holds."""
 ANSWERS = "qa_outputs"
 """The layer of start and end in transformers' models for question answering."""
 
@@ -59,39 +59,28 @@ class Head:
     per_token: bool = False
 
 
-def form_of(encoder: TextEncoder, head: Head | None) -> Form:
-    """The form in which an encoder is written: with the head of a classifier or of question answering, with its MLM head, or alone where that
-    was never trained."""
-    classifier = encoder.family.classifier
-    if encoder.relative_positions is not None:
-        return "relative"
-    if head is None:
-        return "masked_lm" if encoder.family.mlm and not encoder.fresh_head else "encoder"
-    if head.per_token:
-        return "question_answering" if _answering(encoder, head) else "encoder"
-    return "classifier" if classifier is not None and classifier.fits(encoder.shape) else "encoder"
-
-
 def write_model(encoder: TextEncoder, folder: Path, head: Head | None = None) -> Form:
-    """Write weights and configuration, in one file each."""
-    form = form_of(encoder, head)
+    """Write weights and configuration, in one file each: with the head of a classifier or of question answering, with the MLM head, or alone
+    where that was never trained."""
     folder.mkdir(parents=True, exist_ok=True)
-    labels = _labels(head) if head else {}
-    if form == "relative":
-        _write_relative(encoder, folder, labels)
-    elif form == "classifier":
-        assert head is not None
-        _write_classifier(encoder, folder, head, labels)
-    elif form == "question_answering":
-        assert head is not None
-        _answering(encoder, head).save_pretrained(str(folder), max_shard_size="1TB")
+    relative = encoder.relative_positions
+    if head and not relative and (model := _with_head(encoder, head)):
+        model.save_pretrained(str(folder), max_shard_size="1TB")
+        return "question_answering" if head.per_token else "classifier"
+    alone = head or not encoder.family.mlm or encoder.fresh_head
+    form: Form = "relative" if relative else "encoder" if alone else "masked_lm"
+    model = encoder.base if form == "encoder" else encoder.model
+    config = _plain(encoder.config, _labels(head))
+    if relative:  # under a model type that transformers does not know: it would leave them out
+        body = {**config.to_dict(), "base_model_type": config.model_type}
+        body |= {"model_type": RELATIVE, "architectures": [RELATIVE]}
+        body |= dict(zip(("relative_buckets", "relative_distance"), relative.shape, strict=True))
+        (folder / "config.json").write_text(json.dumps(body, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     else:
-        model = encoder.model if form == "masked_lm" else encoder.base
-        config = _plain(encoder.config, labels)
         config.architectures = [type(model).__name__]
         config.save_pretrained(str(folder))
-        save_file(_untied(model.state_dict()), folder / WEIGHTS, metadata={"format": "pt"})
-    if head and form not in ("classifier", "question_answering"):
+    save_file(_untied(model.state_dict()), folder / WEIGHTS, metadata={"format": "pt"})
+    if head:
         save_file(_contiguous(head.tensors), folder / HEAD_FILE, metadata={"format": "pt"})
     return form
 
@@ -110,8 +99,8 @@ def write_tokenizer(source: Path, encoder: TextEncoder, folder: Path, max_length
         path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _labels(head: Head) -> dict[str, Any]:
-    if head.per_token:
+def _labels(head: Head | None) -> dict[str, Any]:
+    if head is None or head.per_token:
         return {}
     names = head.classes or ("score",)
     return {
@@ -138,111 +127,61 @@ def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
 
 
-def _write_relative(encoder: TextEncoder, folder: Path, labels: Mapping[str, Any]) -> None:
-    """All tensors under a model type that transformers does not know: it would leave the relative positions out."""
-    assert encoder.relative_positions is not None
-    buckets, distance = encoder.relative_positions.shape
-    config = _plain(encoder.config, labels).to_dict()
-    config |= {"base_model_type": config["model_type"], "model_type": RELATIVE, "architectures": [RELATIVE]}
-    config |= {"relative_buckets": buckets, "relative_distance": distance}
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    save_file(_untied(encoder.model.state_dict()), folder / WEIGHTS, metadata={"format": "pt"})
-
-
-def _write_classifier(encoder: TextEncoder, folder: Path, head: Head, labels: Mapping[str, Any]) -> None:
-    """As transformers' own sequence classifier. Raises ValueError where its tensors are not those of this encoder and head."""
-    classifier = encoder.family.classifier
-    assert classifier is not None
+def _with_head(encoder: TextEncoder, head: Head) -> Any:
+    """transformers' own model that computes what this encoder and head do; None where it has none, or one with another head, as ModernBERT's."""
+    classifier, config, tensors = encoder.family.classifier, _plain(encoder.config, _labels(head)), head.tensors
     prefix = f"{encoder.model.base_model_prefix}."
     state = {name: tensor for name, tensor in encoder.model.state_dict().items() if name.startswith(prefix)}
-    for pattern, replacement in classifier.as_bert:
-        state = {re.sub(pattern, replacement, name): tensor for name, tensor in state.items()}
-    config = (
-        _as_bert(encoder, labels) if classifier.as_bert else _plain(encoder.config, {**classifier.settings, **labels})
-    )
-    with torch.random.fork_rng(devices=[]):
-        model: Any = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
-    if classifier.as_bert and not any("token_type_embeddings" in name for name in state):
-        state["bert.embeddings.token_type_embeddings.weight"] = torch.zeros(config.type_vocab_size, config.hidden_size)
-    for layer, name in ((classifier.dense, "dense"), (classifier.out, "out")):
-        state |= {f"{layer}.{kind}": head.tensors[f"{name}.{kind}"] for kind in ("weight", "bias")}
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    if wrong := [*missing, *unexpected]:
-        raise ValueError(f"a sequence classifier of {encoder.family.title} has other tensors, such as {wrong[0]}")
-    model.save_pretrained(str(folder), max_shard_size="1TB")
-
-
-def _answering(encoder: TextEncoder, head: Head) -> Any:
-    """transformers' own model for question answering with this encoder and head; None where it computes something else, as ModernBERT's
-    does, whose head has another layer."""
+    if head.per_token:
+        of: Any = AutoModelForQuestionAnswering
+        state |= {f"{ANSWERS}.{k}": torch.cat([tensors[f"start.{k}"], tensors[f"end.{k}"]]) for k in KINDS}
+    elif classifier is None:
+        return None
+    else:
+        of, config = AutoModelForSequenceClassification, _plain(config, classifier.settings)
+        for layer, name in ((classifier.dense, "dense"), (classifier.out, "out")):
+            state |= {f"{layer}.{kind}": tensors[f"{name}.{kind}"] for kind in KINDS}
     try:
         with torch.random.fork_rng(devices=[]):
-            model: Any = AutoModelForQuestionAnswering.from_config(_plain(encoder.config, {}), dtype=torch.float32)
+            model = of.from_config(config, dtype=torch.float32)
     except ValueError:  # the library has none
         return None
-    prefix = f"{encoder.model.base_model_prefix}."
-    state = {name: tensor for name, tensor in encoder.model.state_dict().items() if name.startswith(prefix)}
-    for kind in ("weight", "bias"):
-        state[f"{ANSWERS}.{kind}"] = torch.cat([head.tensors[f"{side}.{kind}"] for side in ("start", "end")])
     missing, unexpected = model.load_state_dict(state, strict=False)
     return None if missing or unexpected else model
-
-
-def _as_bert(encoder: TextEncoder, labels: Mapping[str, Any]) -> Any:
-    names = (
-        *SHAPE,
-        "vocab_size",
-        "hidden_act",
-        "layer_norm_eps",
-        "type_vocab_size",
-        "pad_token_id",
-        "initializer_range",
-    )
-    shape = {name: encoder.shape[name] for name in names if name in encoder.shape}
-    return BertConfig(**{**shape, **labels})
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
 def read_head(folder: Path, encoder: TextEncoder) -> Head | None:
-    """The head of a folder that holds a classifier with a head like ours, and its classes; None where there is none."""
+    """The head of a folder that holds a classifier with a head like ours, and its classes, or one that answers questions by start and end
+    of a span; None where there is none."""
     config: Any = encoder.config
-    classes = tuple(str(config.id2label[code]) for code in sorted(config.id2label)) if config.num_labels > 1 else ()
+    beside, state = (load_file(path) if path.exists() else {} for path in (folder / HEAD_FILE, folder / WEIGHTS))
+    ours, sides = ([f"{layer}.{kind}" for layer in layers for kind in KINDS] for layers in (HEAD, SIDES))
+    if all(name in beside for name in sides):
+        return Head(beside, (), per_token=True)
+    if f"{ANSWERS}.weight" in state:
+        weights, biases = state[f"{ANSWERS}.weight"], state[f"{ANSWERS}.bias"]
+        parts = (weights[:1], biases[:1], weights[1:], biases[1:])
+        return Head(dict(zip(sides, parts, strict=True)), (), per_token=True)
     if getattr(config, "problem_type", None) == "multi_label_classification":
         raise UserError(
             f"{folder}: gives each text several labels (problem_type), and predict gives it one; use transformers for it."
         )
-    ours = [f"{name}.{kind}" for name in ("dense", "out") for kind in ("weight", "bias")]
-    if (folder / HEAD_FILE).exists():
-        tensors = load_file(folder / HEAD_FILE)
-        if missing := [name for name in ours if name not in tensors]:
+    classes = tuple(str(config.id2label[code]) for code in sorted(config.id2label)) if config.num_labels > 1 else ()
+    if beside:
+        if missing := [name for name in ours if name not in beside]:
             raise UserError(f"{folder / HEAD_FILE} lacks {missing[0]}; export the run again.")
-        return Head(tensors, classes)
+        return Head(beside, classes)
     classifier = encoder.family.classifier
-    if classifier is None or classifier.as_bert or not (folder / WEIGHTS).exists():
+    if classifier is None:
         return None
-    if any(getattr(config, name, None) != value for name, value in classifier.settings.items()):
-        return None
-    state = load_file(folder / WEIGHTS)
-    theirs = [f"{layer}.{kind}" for layer in (classifier.dense, classifier.out) for kind in ("weight", "bias")]
-    if not all(name in state for name in theirs):
+    theirs = [f"{layer}.{kind}" for layer in (classifier.dense, classifier.out) for kind in KINDS]
+    fits = all(getattr(config, name, None) == value for name, value in classifier.settings.items())
+    if not fits or not all(name in state for name in theirs):
         return None
     return Head({name: state[other] for name, other in zip(ours, theirs, strict=True)}, classes)
-
-
-def read_answering(folder: Path) -> Head | None:
-    """The head of a folder that answers questions by start and end of a span; None where there is none."""
-    ours = [f"{side}.{kind}" for side in ("start", "end") for kind in ("weight", "bias")]
-    found = load_file(folder / HEAD_FILE) if (folder / HEAD_FILE).exists() else {}
-    if all(name in found for name in ours):
-        return Head(found, (), per_token=True)
-    state = load_file(folder / WEIGHTS) if (folder / WEIGHTS).exists() else {}
-    if f"{ANSWERS}.weight" not in state:
-        return None
-    weights, biases = state[f"{ANSWERS}.weight"], state[f"{ANSWERS}.bias"]
-    parts = (weights[:1], biases[:1], weights[1:], biases[1:])
-    return Head(dict(zip(ours, parts, strict=True)), (), per_token=True)
 
 
 _LOADED_BY: dict[str, Any] = {
@@ -289,7 +228,7 @@ def plain_logits(folder: Path, form: Form, texts: Sequence[tuple[str, ...]]) -> 
     if form == "question_answering":
         return torch.stack([out.start_logits[real], out.end_logits[real]], dim=1)
     if answering:
-        sides = [linear(out[0][real], beside[f"{side}.weight"], beside[f"{side}.bias"]) for side in ("start", "end")]
+        sides = [linear(out[0][real], beside[f"{side}.weight"], beside[f"{side}.bias"]) for side in SIDES]
         return torch.cat(sides, dim=1)
     if form == "classifier" or beside:
         return classified(form, out, beside)

@@ -75,11 +75,17 @@ class TextEncoder(nn.Module):
     def forward(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
         """Last hidden states [T, d], or those of the tokens at `positions` [M] only, in that order [M, d]."""
         if positions is None:
-            return self._hidden(batch)[: len(batch.ids)]
+            return self._states(batch)[0][: len(batch.ids)]
         if not self.family.packed:
-            return self._hidden(batch).index_select(0, positions)
+            return self._states(batch)[0].index_select(0, positions)
         with only_positions(self.family, self.layers[-1], positions, batch.packing):
-            return self._hidden(batch)[: len(positions)]
+            return self._states(batch)[0][: len(positions)]
+
+    def forward_with_embeddings(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(last hidden states [T, d], the very tensor [T, d] that the embedding layer returns, after its normalisation
+        and dropout: docs/papers.md T3)."""
+        hidden, embedded = self._states(batch, output_hidden_states=True)
+        return hidden[: len(batch.ids)], embedded[: len(batch.ids)]
 
     @property
     def stack(self) -> Any:
@@ -90,59 +96,39 @@ class TextEncoder(nn.Module):
     def layers(self) -> Any:
         return self.base.get_submodule(self.family.layers)
 
-    def _hidden(self, batch: Batch) -> Tensor:
-        """Output of the library's encoder: [T, d], perhaps with further rows behind."""
-        packing = batch.packing
-        if not self.family.packed:
-            return self._padded(batch)[0]
-        positions, types = self.position_and_type_ids(batch)
-        if self.relative_positions is not None:
-            packing = self.relative_positions(packing)
-        more: dict[str, Any] = (
-            {"token_type_ids": padded_to_step(types)[None]} if "token_type_ids" in self.inputs else {}
-        )
-        hidden = self.base(
-            input_ids=padded_to_step(batch.ids)[None],
-            position_ids=padded_to_step(positions)[None],
-            packing=packing,
-            **more,
-        )[0]
-        return hidden[0]  # type: ignore[no-any-return]
-
-    def _padded(self, batch: Batch, *, embedded: bool = False) -> tuple[Tensor, ...]:
-        """By the library's own padded forward: (hidden states [T, d],), and with `embedded` also the input of the first layer."""
-        if batch.ids.device.type != "cpu" and not self._fused:
-            self.model.set_attn_implementation("sdpa")  # where the library has it for this model; numbers on a CPU stay
-            self._fused = True
+    def _states(self, batch: Batch, **more: Any) -> tuple[Tensor, ...]:
+        """(last hidden states [T, d], perhaps with further rows behind,), and with `output_hidden_states` also those that enter the first layer."""
         packing = batch.packing
         positions, types = self.position_and_type_ids(batch)
-        given = {
-            "input_ids": packing.padded(batch.ids).masked_fill(~packing.real, self.config.pad_token_id or 0),
-            "attention_mask": packing.real.long(),
-        }
-        if self.family.numbered and "position_ids" in self.inputs:
-            given["position_ids"] = packing.padded(positions).masked_fill(~packing.real, self.config.pad_token_id or 0)
-        if self.typed and "token_type_ids" in self.inputs:
-            given["token_type_ids"] = packing.padded(types)
-        out = self.base(**given, **({"output_hidden_states": True} if embedded else {}))
-        states = (out[0], out.hidden_states[0]) if embedded else (out[0],)
+        if self.family.packed:
+            if self.relative_positions is not None:
+                packing = self.relative_positions(packing)
+            more |= {
+                "input_ids": padded_to_step(batch.ids)[None],
+                "position_ids": padded_to_step(positions)[None],
+                "packing": packing,
+            }
+            if "token_type_ids" in self.inputs:
+                more["token_type_ids"] = padded_to_step(types)[None]
+        else:
+            if batch.ids.device.type != "cpu" and not self._fused:
+                # Where the library has it for this model. A CPU's numbers stay.
+                self.model.set_attn_implementation("sdpa")
+                self._fused = True
+            padding, pad_id = ~packing.real, self.config.pad_token_id or 0
+            more |= {"input_ids": packing.padded(batch.ids).masked_fill(padding, pad_id)}
+            more |= {"attention_mask": packing.real.long()}
+            if self.family.numbered and "position_ids" in self.inputs:
+                more["position_ids"] = packing.padded(positions).masked_fill(padding, pad_id)
+            if self.typed and "token_type_ids" in self.inputs:
+                more["token_type_ids"] = packing.padded(types)
+        out = self.base(**more)
+        states = (out[0], out.hidden_states[0]) if "output_hidden_states" in more else (out[0],)
+        if self.family.packed:
+            return tuple(each[0] for each in states)
         if any(each.shape != (*packing.shape, self.hidden_size) for each in states):
             raise ValueError(f"a {self.family.title} encoder has no state of {self.hidden_size} numbers for each token")
         return tuple(packing.gathered(each.flatten(0, 1)) for each in states)
-
-    def forward_with_embeddings(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(last hidden states [T, d], the very tensor [T, d] that the embedding layer returns, after its normalisation
-        and dropout: docs/papers.md T3)."""
-        if not self.family.packed:
-            hidden, embedded = self._padded(batch, embedded=True)
-            return hidden, embedded
-        entered: list[Tensor] = []
-        hook = self.layers[0].register_forward_pre_hook(lambda _, given: entered.append(given[0]))
-        try:
-            hidden = self(batch)
-        finally:
-            hook.remove()
-        return hidden, entered[0].reshape(-1, self.hidden_size)[: len(hidden)]
 
     def position_and_type_ids(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(position ids [T], token type ids [T]) in this model type's own numbering."""
@@ -169,26 +155,23 @@ class TextEncoder(nn.Module):
             )
         return self.base.get_input_embeddings()
 
-    def add_relative_positions(self, buckets: int = 32, max_distance: int = 128) -> None:
-        """Add T5's relative positions to the encoder's own, zero at first; those that came with loaded weights are kept
-        (`sources.adapted` refuses another shape)."""
-        if self.relative_positions is None:
-            self._set_relative_positions(RelativePositions(self.config.num_attention_heads, buckets, max_distance))
-
     @property
     def relative_positions(self) -> RelativePositions | None:
         return getattr(self.base, "relative_positions", None)
 
-    def _set_relative_positions(self, module: RelativePositions) -> None:
-        # A submodule of the library's own encoder, so it is trained, saved and loaded with it.
-        self.base.add_module("relative_positions", module.to(next(self.model.parameters()).device))
+    def add_relative_positions(
+        self, buckets: int = 32, max_distance: int = 128, tensors: dict[str, Tensor] | None = None
+    ) -> None:
+        """Add T5's relative positions to the encoder's own, zero at first or of a weights file. Without `tensors` those that are there stay
+        (`sources.adapted` refuses another shape)."""
+        if self.relative_positions is None or tensors:
+            made = RelativePositions(self.config.num_attention_heads, buckets, max_distance)
+            made = RelativePositions.like(tensors) if tensors else made
+            # A submodule of the library's own encoder, so it is trained, saved and loaded with it.
+            self.base.add_module("relative_positions", made.to(next(self.model.parameters()).device))
 
     def mlm_logits(self, hidden: Tensor) -> Tensor:
         """[M, d] -> [M, V]: the encoder's own MLM head."""
-        for name in self.family.head:
-            hidden = self.model.get_submodule(name)(hidden)
-        if self.family.head:
-            return hidden
         # The library's whole model, with these states in the place of those that its base model would make.
         self.base.forward = lambda *_, **__: BaseModelOutput(last_hidden_state=hidden[None])
         try:
@@ -231,9 +214,8 @@ class TextEncoder(nn.Module):
     def take_relative_positions(self, state: Mapping[str, Tensor]) -> None:
         """Those in tensors of the model by name, where there are some."""
         prefix = f"{self.model.base_model_prefix}.relative_positions."
-        relative = {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
-        if relative:
-            self._set_relative_positions(RelativePositions.like(relative))
+        if relative := {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}:
+            self.add_relative_positions(tensors=relative)
 
     def load_parts(self, tensors: dict[str, Tensor], parts: Iterable[str]) -> None:
         """Take the named parts of loaded weights; relative positions come with the encoder's where it has them. Raises ValueError where some
@@ -341,39 +323,34 @@ def _unread(model: Any, names: Iterable[str]) -> list[str]:
 
 
 @lru_cache(maxsize=2)
-def _template(folder: str, digest: str) -> Loaded:
-    return read_encoder(Path(folder))
+def _template(folder: str, digest: str, drawn: str) -> Loaded:
+    """The encoder of a folder, or one of the configuration `drawn`, in JSON."""
+    if not drawn:
+        return read_encoder(Path(folder))
+    fields = json.loads(drawn)
+    kind = fields.pop("model_type")
+    with torch.random.fork_rng(devices=[]):
+        model = AutoModelForMaskedLM.from_config(
+            AutoConfig.for_model(kind, **fields), attn_implementation=NAME, dtype=torch.float32
+        )
+    encoder = TextEncoder(model, fresh_head=True)
+    return Loaded(encoder, sorted(encoder.head_names), [])
 
 
 def load_encoder(folder: Path, digest: str, *, seed: int, config: Mapping[str, Any] | None = None) -> TextEncoder:
     """A fresh copy of the encoder; what the checkpoint lacks of a head is drawn from the stream (seed, 'mlm_head').
     With `config` (of a `Located` that is new) all weights are drawn, the encoder's from the stream (seed,
     'initial_weights'), normal with `initializer_range`, the padding row, biases 0 and norms 1."""
-    lacks = None
-    if config is None:
-        template = _template(str(folder), digest)
-        encoder, lacks = copy.deepcopy(template.encoder), template.lacks
-    else:
-        encoder = copy.deepcopy(_skeleton(json.dumps(config, sort_keys=True)))
-        draw(encoder._split()["encoder"], encoder.config.initializer_range, seed_of(seed, "initial_weights"))
+    template = _template(str(folder), digest, json.dumps(config, sort_keys=True) if config else "")
+    encoder = copy.deepcopy(template.encoder)
+    parts = encoder._split()
+    if config:
+        draw(parts["encoder"], encoder.config.initializer_range, seed_of(seed, "initial_weights"))
         with torch.no_grad():
             encoder._words().weight[encoder.config.pad_token_id].zero_()
-    if encoder.fresh_head:
-        head = encoder._split()["mlm_head"]
-        drawn = head if lacks is None else {name: head[name] for name in head if name in lacks}
-        draw(drawn, encoder.config.initializer_range, seed_of(seed, "mlm_head"))
+    if lacking := {name: tensor for name, tensor in parts["mlm_head"].items() if name in template.lacks}:
+        draw(lacking, encoder.config.initializer_range, seed_of(seed, "mlm_head"))
     return encoder
-
-
-@lru_cache(maxsize=1)
-def _skeleton(config: str) -> TextEncoder:
-    fields = json.loads(config)
-    kind = fields.pop("model_type")
-    with torch.random.fork_rng(devices=[]):
-        model = AutoModelForMaskedLM.from_config(
-            AutoConfig.for_model(kind, **fields), attn_implementation=NAME, dtype=torch.float32
-        )
-    return TextEncoder(model, fresh_head=True)
 
 
 def draw(tensors: Mapping[str, Tensor], spread: float, seed: int) -> None:
