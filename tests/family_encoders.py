@@ -93,10 +93,10 @@ TOKENIZERS: dict[str, Callable[[Iterable[str]], PreTrainedTokenizerFast]] = {
 }
 
 
-def encoder_folder(root: Path, kind: str, texts: Iterable[str], tokenizer: str = "word pieces", **changes: Any) -> Path:
+def encoder_folder(root: Path, kind: str, texts: Iterable[str], **changes: Any) -> Path:
     """A random encoder of a model type with its tokenizer, as save_pretrained writes them. Biases and norms are random too, so that
     one that is left out is noticed. `changes`: to its configuration."""
-    made = TOKENIZERS[tokenizer](texts)
+    made = word_pieces(texts)
     names = FAMILIES[kind].names if kind in FAMILIES else {}
     shape = {**SHAPE, "vocab_size": len(made)}
     own = {name if name == "head_width" else names.get(name, name): value for name, value in shape.items()}
@@ -108,7 +108,7 @@ def encoder_folder(root: Path, kind: str, texts: Iterable[str], tokenizer: str =
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.05)
-    folder = root / f"{kind}-{tokenizer}".replace(" ", "-")
+    folder = root / kind
     model.save_pretrained(str(folder))
     made.save_pretrained(str(folder))
     return folder

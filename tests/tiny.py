@@ -10,23 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from family_encoders import V3
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import (
-    AlbertConfig,
-    AutoModelForMaskedLM,
-    BertConfig,
-    DebertaV2Config,
-    DistilBertConfig,
-    ElectraConfig,
-    ModernBertConfig,
-    MPNetConfig,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-)
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from harness.contract import Subject
 from harness.encoders.families import FAMILIES, family_of
+from harness.encoders.kernels.packing import Packing, layout_arrays
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Cloze, Examples, Tokeniser, Tokens, Vocabulary
@@ -52,24 +43,23 @@ SHAPE: dict[str, Any] = {
 KINDS = ("bert", "roberta", "electra", "mpnet", "distilbert")
 MORE = ("modernbert", "deberta-v2", "albert")
 """Families whose layers are not named as BERT's are."""
-_MODERN = {
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "cls_token_id": 2,
-    "bos_token_id": 2,
-    "sep_token_id": 3,
-    "eos_token_id": 3,
-    "local_attention": 8,
-    "global_attn_every_n_layers": 2,
-}
-"""Windows of 4 tokens to each side in the second and the last layer: most texts are longer."""
-_DEBERTA_V3 = {
-    "relative_attention": True,
-    "position_buckets": 8,
-    "pos_att_type": ["c2p", "p2c"],
-    "norm_rel_ebd": "layer_norm",
-    "share_att_key": True,
-    "position_biased_input": False,
+_OWN: dict[str, dict[str, Any]] = {
+    "electra": {"embedding_size": 16},
+    "roberta": {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1},
+    "mpnet": {"max_position_embeddings": 66, "pad_token_id": 1},
+    "deberta-v2": V3,
+    "albert": {"embedding_size": 16},
+    # Windows of 4 tokens to each side in the second and the last layer: most texts are longer.
+    "modernbert": {
+        "num_hidden_layers": 4,
+        "pad_token_id": 0,
+        "cls_token_id": 2,
+        "bos_token_id": 2,
+        "sep_token_id": 3,
+        "eos_token_id": 3,
+        "local_attention": 8,
+        "global_attn_every_n_layers": 2,
+    },
 }
 
 
@@ -110,22 +100,10 @@ def draw_of(seed: int = 1, step: int = 1) -> Draw:
     return lambda purpose, *more: stream(seed, purpose, step, *more)
 
 
-def _own_names(shape: dict[str, Any], kind: str) -> dict[str, Any]:
-    return {FAMILIES[kind].names.get(name, name): value for name, value in shape.items()}
-
-
 def config(kind: str) -> Any:
-    shape = {**SHAPE, "vocab_size": len(tokenizer(kind))}
-    return {
-        "bert": lambda: BertConfig(**shape, max_position_embeddings=64),
-        "electra": lambda: ElectraConfig(**shape, embedding_size=16, max_position_embeddings=64),
-        "roberta": lambda: RobertaConfig(**shape, max_position_embeddings=66, type_vocab_size=1, pad_token_id=1),
-        "mpnet": lambda: MPNetConfig(**shape, max_position_embeddings=66, pad_token_id=1),
-        "modernbert": lambda: ModernBertConfig(**{**shape, "num_hidden_layers": 4}, **_MODERN),
-        "deberta-v2": lambda: DebertaV2Config(**shape, max_position_embeddings=64, **_DEBERTA_V3),
-        "albert": lambda: AlbertConfig(**shape, embedding_size=16, max_position_embeddings=64),
-        "distilbert": lambda: DistilBertConfig(**_own_names(shape, "distilbert"), max_position_embeddings=64),
-    }[kind]()
+    shape = {**SHAPE, "vocab_size": len(tokenizer(kind)), "max_position_embeddings": 64}
+    named = {FAMILIES[kind].names.get(name, name): value for name, value in shape.items()}
+    return AutoConfig.for_model(kind, **{**named, **_OWN.get(kind, {})})
 
 
 def shape_of(kind: str) -> dict[str, Any]:
@@ -192,6 +170,13 @@ def padded(batch: Tokens, ids: NDArray[Any] | None = None, pad: int = 0) -> dict
         out["token_type_ids"][i, : stop - start] = torch.as_tensor(batch.types[start:stop].astype(np.int64))
         out["attention_mask"][i, : stop - start] = 1
     return out
+
+
+def packing(lengths: Sequence[int]) -> Packing:
+    """Of sequences of these lengths."""
+    of = np.array(lengths, dtype=np.int64)
+    arrays: dict[str, Any] = {name: torch.from_numpy(array) for name, array in layout_arrays(of).items()}
+    return Packing((len(of), max(lengths)), **{"mask": None, **arrays}, lengths=of)
 
 
 def optim(**changes: Any) -> Optim:

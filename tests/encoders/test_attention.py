@@ -5,17 +5,16 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
+import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.encoders.kernels.attention import packed_attention
-from harness.encoders.kernels.packing import Packing, packing
+from harness.encoders.kernels.packing import Packing
 
-CPU = torch.device("cpu")
 HEADS, DEPTH, SCALE = 3, 5, 0.4
 LENGTHS = {
     "mixed": [4, 9, 1, 12, 3, 9, 8, 2],
@@ -26,10 +25,6 @@ LENGTHS = {
     "falling": [13, 8, 5, 3, 2, 1],
 }
 MODULE = nn.Module()
-
-
-def packing_of(lengths: list[int]) -> Packing:
-    return packing(np.array(lengths, dtype=np.int64), CPU)
 
 
 def drawn(tokens: int, count: int = 4, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -99,7 +94,7 @@ some_lengths = st.sampled_from(list(LENGTHS.values())) | st.lists(st.integers(1,
 @given(lengths=some_lengths, more=st.sampled_from([0, 16]))
 def test_is_the_plain_one(lengths: list[int], more: int) -> None:
     """What fills up behind the tokens is never read, whatever its gradient, and gets none."""
-    leaves, gradient, found, total = learned(packing_of(lengths), more)
+    leaves, gradient, found, total = learned(tiny.packing(lengths), more)
     out, gradients = expected([*leaves, gradient], lengths)
     close(found[:, :total], out)
     same_gradients(leaves, gradients, total)
@@ -109,7 +104,7 @@ def test_is_the_plain_one(lengths: list[int], more: int) -> None:
 @given(lengths=some_lengths, more=st.sampled_from([0, 16]))
 def test_first_tokens_alone(lengths: list[int], more: int) -> None:
     """Their states as before; a gradient to any other state is a gradient to nothing."""
-    packed = packing_of(lengths)
+    packed = tiny.packing(lengths)
     leaves, gradient, found, total = learned(packed.only_first(), more)
     alone = torch.zeros_like(gradient).index_copy(1, packed.first, gradient.index_select(1, packed.first))
     out, gradients = expected([*leaves, alone], lengths)
@@ -121,7 +116,7 @@ def test_first_tokens_alone(lengths: list[int], more: int) -> None:
 @pytest.mark.parametrize("first_tokens_only", [False, True])
 @pytest.mark.parametrize("lengths", [[3, 1, 2], [2, 2]], ids=str)
 def test_gradient_check(lengths: list[int], first_tokens_only: bool, dropout: float) -> None:
-    packed = packing_of(lengths)
+    packed = tiny.packing(lengths)
     packed = packed.only_first() if first_tokens_only else packed
     generator = torch.Generator().manual_seed(1)
     total = sum(lengths)
@@ -137,29 +132,13 @@ def test_gradient_check(lengths: list[int], first_tokens_only: bool, dropout: fl
     assert torch.autograd.gradcheck(once, leaves)
 
 
-@pytest.mark.parametrize("first_tokens_only", [False, True])
-def test_dropout_draws_alike_with_and_without_gradient(first_tokens_only: bool) -> None:
-    """A pass that only looks and one that learns see the same (batches._gathers stands on it)."""
-    packed = packing_of(LENGTHS["mixed"])
-    packed = packed.only_first() if first_tokens_only else packed
-    q, k, v = drawn(sum(LENGTHS["mixed"]), 3)
-
-    def once() -> Tensor:
-        torch.manual_seed(7)
-        return attended(q, k, v, packed, 0.3).index_select(1, packed.first)
-
-    looked = once()
-    q.requires_grad_()
-    torch.testing.assert_close(once().detach(), looked, atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_comes_back_as_it_went_in(dtype: torch.dtype) -> None:
     lengths = LENGTHS["mixed"]
     halves = [each.to(dtype) for each in drawn(sum(lengths))]
     q, k, v = (each.requires_grad_() for each in halves[:3])
     with torch.autocast("cpu", dtype=dtype):
-        found = attended(q, k, v, packing_of(lengths))
+        found = attended(q, k, v, tiny.packing(lengths))
     found.backward(halves[3])
     out, gradients = expected(halves, lengths)
     for one, exact in zip((found.detach(), q.grad, k.grad, v.grad), (out, *gradients), strict=True):
@@ -176,7 +155,7 @@ def test_scores_beyond_fp16(trained: bool, monkeypatch: pytest.MonkeyPatch) -> N
     q, k, v, _ = ((each * scale).half() for each, scale in zip(drawn(sum(lengths)), (2e3, 2e3, 1, 1), strict=True))
     out, _ = expected([q, k, v, v], lengths)
     with torch.autocast("cpu", dtype=torch.float16):
-        found = attended(q, k, v, packing_of(lengths))
+        found = attended(q, k, v, tiny.packing(lengths))
     torch.testing.assert_close(found.double(), out, atol=2e-2, rtol=2e-2)
 
 
@@ -197,19 +176,19 @@ class TestWindow:
         for each in (q, k, v):
             each.requires_grad_()
         expected = plain(q, k, v, lengths, window)
-        found = self.local(q, k, v, packing_of(lengths), window)
+        found = self.local(q, k, v, tiny.packing(lengths), window)
         torch.testing.assert_close(found, expected)
         wanted = torch.autograd.grad((expected * weights).sum(), (q, k, v))
         for got, one in zip(torch.autograd.grad((found * weights).sum(), (q, k, v)), wanted, strict=True):
             torch.testing.assert_close(got, one)
         with torch.inference_mode():
-            again = self.local(*(each.detach() for each in (q, k, v)), packing_of(lengths), window, training=False)
+            again = self.local(*(each.detach() for each in (q, k, v)), tiny.packing(lengths), window, training=False)
         torch.testing.assert_close(again, expected.detach())
 
     def test_first_tokens_alone(self) -> None:
         lengths = LENGTHS["mixed"]
         q, k, v = drawn(sum(lengths), 3)
-        packed = packing_of(lengths)
+        packed = tiny.packing(lengths)
         found = self.local(q, k, v, packed.only_first(), 3)
         torch.testing.assert_close(found[:, packed.first], plain(q, k, v, lengths, 3)[:, packed.first])
 
@@ -229,4 +208,4 @@ def test_what_would_be_another_computation_is_refused(given: dict[str, Any]) -> 
     views = [each.transpose(1, 2) for each in drawn(7, 3)]
     mask = given.pop("attention_mask", None)
     with pytest.raises(ValueError, match="packed attention does not compute"):
-        packed_attention(MODULE, *views, mask, SCALE, packing=packing_of([7]), **given)
+        packed_attention(MODULE, *views, mask, SCALE, packing=tiny.packing([7]), **given)

@@ -123,24 +123,6 @@ class TestStart:
 
 
 class TestRuns:
-    @pytest.mark.parametrize("initial", ["encoder", "random"])
-    def test_packed_is_the_librarys_padded_run(self, initial: str, folder: Path) -> None:
-        """The library's padded model with this network's layers and head in the places of its own."""
-        auxiliary = beside(tiny.encoder(folder), layers=2, initial=initial).eval()
-        plain = tiny.plain_model(folder).eval()
-        base = getattr(plain, plain.base_model_prefix)
-        base.get_submodule(auxiliary._encoder[0].family.stack).layer.load_state_dict(
-            auxiliary.transformer.layer.state_dict()
-        )
-        if auxiliary.project is not None:
-            base.embeddings_project.load_state_dict(auxiliary.project.state_dict())
-        tokens = tiny.tokens(folder, tiny.texts(9, seed=4, pairs=True)[0])
-        padded = tiny.padded(tokens, pad=plain.config.pad_token_id)
-        real = padded["attention_mask"].bool()
-        with torch.no_grad():
-            found = auxiliary(Batch.of(tokens, CPU))
-            torch.testing.assert_close(found, base(**padded)[0][real], atol=1e-6, rtol=1e-6)
-
     def test_narrow(self, folder: Path) -> None:
         encoder, batch = tiny.encoder(folder), batch_of(folder)
         auxiliary = beside(encoder, **NARROW)

@@ -223,9 +223,3 @@ def layout_arrays(lengths: NDArray[np.int64], width: int = 0) -> dict[str, NDArr
     positions = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
     slots = np.repeat(np.arange(len(lengths)) * longest, lengths) + positions
     return found | {"positions": positions, "first": starts, "slots": slots}
-
-
-def packing(lengths: NDArray[np.int64], device: torch.device) -> Packing:
-    """The packing of sequences with these lengths, on a device."""
-    arrays: dict[str, Any] = {n: torch.from_numpy(array).to(device) for n, array in layout_arrays(lengths).items()}
-    return Packing((len(lengths), int(lengths.max())), **{"mask": None, **arrays}, lengths=lengths)
