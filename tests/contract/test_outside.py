@@ -259,8 +259,7 @@ def test_what_a_store_or_a_folder_names_is_never_run(
     workdir: Path, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the files that a request, a study, a row or a results file names, nor the code in a stage, a snapshot or a model's folder."""
-    for module in ("rerun", "trained"):
-        monkeypatch.setattr(f"harness.commands.{module}.train", lambda *_, **__: None)
+    monkeypatch.setattr("harness.commands.trained.train", lambda *_, **__: None)
     key = prepare_inputs(workdir)[0]
     code = "open('ran', 'w').close()\n"
     (workdir / "evil.py").write_text(code)
