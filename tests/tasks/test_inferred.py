@@ -49,7 +49,7 @@ def loaded(task: Task) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------- kinds
 
 
-@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize(
     ("labels", "classes"),
     [
@@ -68,18 +68,12 @@ def test_labels_of_every_type(ending: str, labels: list[Any], classes: tuple[str
     write_file(path, rows)
     kind = "classes" if "NA" in labels else ""
     task = infer(path, text=("review",), label="stars", kind=kind)
-    if ending in ("csv", "tsv") and labels == [2.0, 1.0, 3.0]:
+    if ending == "csv" and labels == [2.0, 1.0, 3.0]:
         classes = ("1.0", "2.0", "3.0")
     assert (task.name, task.columns, task.label, task.classes) == ("reviews", ("review",), "stars", classes)
-    assert (not task.classes) == (not classes)
-    found = loaded(task)
-    for row in rows:
-        expected = (
-            row["stars"]
-            if (not task.classes)
-            else str(row["stars"]).removesuffix("" if ending in ("csv", "tsv") else ".0")
-        )
-        assert found[row["review"]] == expected
+    zero = "" if ending == "csv" else ".0"
+    expected = {r["review"]: str(r["stars"]).removesuffix(zero) if classes else r["stars"] for r in rows}
+    assert loaded(task) == expected
 
 
 def test_columns_are_inferred_where_they_are_clear(tmp_path: Path) -> None:
@@ -208,23 +202,15 @@ def test_numbers_beside_words_are_refused(kind: str, tmp_path: Path) -> None:
             {"text": ("text",)},
             ["30 different values in 30 rows"],
         ),
-        ("text,text,label\na,b,1\n", {}, ["'text' appears twice"]),
-        ("text,label\na b,1\nc d\n", {}, ["line 3: 1 fields under a header of 2"]),
         ("text,label\na b,\nc d,\n", {"skip_bad_rows": True}, ["no row has a text and a label"]),
         ("text\nabc\n", {"skip_bad_rows": True}, ["has one column (text)"]),
         ("good film,pos\nbad film,neg\nfine film,pos\n", {"skip_bad_rows": True}, ["both the name and a value"]),
         ("good film,0.5\nbad film,-1.25\nfine film,0.75\n", {"skip_bad_rows": True}, ["both the name and a value"]),
         (
-            '[{"text": "a b", "label": 1}, {"text": "c d", "label": 0}]',
-            {"skip_bad_rows": True, "name": "x.jsonl"},
-            ["is not an object"],
-        ),
-        (
             b"PK",
             {"text": ("text",), "label": "label", "name": "a.xlsx"},
             ["spreadsheets are not read; save the sheet as CSV"],
         ),
-        (b"[]", {"text": ("text",), "label": "label", "name": "a.json"}, ["is not SQuAD's JSON", ".jsonl"]),
         (
             "text,label\nx y,é\n".encode("utf-16"),
             {"text": ("text",), "label": "label", "name": "a.csv"},
