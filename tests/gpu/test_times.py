@@ -84,19 +84,6 @@ def test_an_update_of_long_blocks(precision: str, cuda: Setting, measured: Measu
     measured(update(cuda, BLOCKS, "roberta-base", precision))
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", TIMED)
-def test_what_equal_bits_cost(name: str, cuda: Setting, measured: Measured) -> None:
-    """Milliseconds per update with kernels that give the same bits, and with those that torch would choose."""
-    case, shape, times = TIMED[name], "minilm", {"repeatable": 0.0, "own_choice": 0.0}
-    for title in times:
-        use_repeatable_kernels(cuda.device)
-        torch.use_deterministic_algorithms(title == "repeatable")
-        times[title] = min(_ours(cuda, case, built(case.what, SHAPES[shape], 0.1), shape, "fp32")[0] for _ in range(2))
-    torch.use_deterministic_algorithms(True)
-    measured({f"{title}_milliseconds": 1000 * found for title, found in times.items()})
-
-
 def update(setting: Setting, case: Timed, shape: str, precision: str) -> dict[str, Any]:
     """Milliseconds per update, FLOPs and FLOP/s; where it is installed, the Trainer's milliseconds and the ratio to them."""
     needs(setting, precision)

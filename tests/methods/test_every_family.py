@@ -17,7 +17,7 @@ from harness.errors import UserError
 from harness.methods import METHODS, definition_of
 from harness.specs import Stage
 
-UPDATES = 20
+UPDATES = 8
 QUICK = ("modernbert",)
 """In every test run."""
 

@@ -130,19 +130,6 @@ class TestHeads:
         assert len({first[name].flatten()[:4].numpy().tobytes() for name in matrices}) == len(matrices)
         assert all((first[name] == 0).all() for name in first.keys() - set(matrices))
 
-    def test_the_predictor_has_no_bias_and_simclr_no_predictor(self, bert: Path) -> None:
-        assert self.heads(bert, tiny.OBJECTIVES["cmlm-simsiam"], 1).keys() == {
-            "contrast.inner.weight",
-            "contrast.outer.weight",
-        }
-        assert not self.heads(bert, tiny.OBJECTIVES["cmlm-simclr"], 1)
-        assert self.heads(bert, tiny.OBJECTIVES["cssl-simsiam"], 1).keys() == {
-            "contrast.inner.weight",
-            "contrast.outer.weight",
-        }
-        for name in ("mlm", "mlm-tp", "cssl-simclr", "taco"):
-            assert not self.heads(bert, tiny.OBJECTIVES[name], 1)
-
 
 class TestSupervised:
     def test_regression_is_squared_error(self, bert: Path) -> None:

@@ -150,11 +150,11 @@ def test_the_seconds_of_a_resumed_stage_count_those_before_its_checkpoint(bert: 
     assert record.seconds > 1000
 
 
-@pytest.mark.parametrize("damage", ["cut in half", "renamed", "without losses"])
-def test_a_checkpoint_that_cannot_be_read_is_none(damage: str, bert: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_none(bert: Path, tmp_path: Path) -> None:
     """One that was cut, and those of older harnesses, which named a part of the model otherwise or kept losses elsewhere: the stage begins again,
     with the numbers of an undisturbed one."""
     stage, inputs = STAGES["fine-tuning"](bert)
+    undisturbed = numbers(run(stage, inputs, tiny.worker_setup(bert, tmp_path / "undisturbed")))
     place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
     with pytest.raises(Killed):
         run(stage, inputs, place, 2)
@@ -162,13 +162,12 @@ def test_a_checkpoint_that_cannot_be_read_is_none(damage: str, bert: Path, tmp_p
     tensors = load(content)
     renamed = {name.replace("weights/head.", "weights/"): tensor for name, tensor in tensors.items()}
     assert renamed.keys() != tensors.keys()
-    lossless = {name: tensor for name, tensor in tensors.items() if name != "losses"}
-    damaged = {"renamed": save(renamed), "without losses": save(lossless)}.get(damage, content[: len(content) // 2])
-    place.storage.write(checkpoint_of(stage.key), damaged)
-    again = run(stage, inputs, place)
-    assert again.status == "done", again.reason
-    assert "resumed_at" not in again.provenance
-    assert numbers(again) == numbers(run(stage, inputs, tiny.worker_setup(bert, tmp_path / "undisturbed")))
+    without_losses = {name: tensor for name, tensor in tensors.items() if name != "losses"}
+    for damaged in (content[: len(content) // 2], save(renamed), save(without_losses)):
+        place.storage.write(checkpoint_of(stage.key), damaged)
+        again = run(stage, inputs, replace(place, checkpoint_seconds=1e9))
+        assert "resumed_at" not in again.provenance
+        assert numbers(again) == undisturbed
 
 
 def test_one_that_cannot_be_written_ends_no_stage(bert: Path, tmp_path: Path) -> None:

@@ -400,12 +400,12 @@ def test_the_same_losses(
 
 @pytest.mark.parametrize("name", tiny.SUPERVISED)
 def test_the_same_selection_and_predictions(name: str, bert: Path) -> None:
-    stage, inputs = tiny.fine_tuning(bert, tiny.OBJECTIVES[name], every=10, steps=40, dropout=0.0)
+    stage, inputs = tiny.fine_tuning(bert, tiny.OBJECTIVES[name], every=5, steps=20, dropout=0.0)
     plain, outcome = made(bert, stage, inputs)
     dev, test = inputs.evaluations["dev"], inputs.evaluations["test"]
     best, chosen, kept = -1.0, 0, None
     for step, _ in plain.run(inputs):
-        if step % 10 == 0 and (accuracy := (plain.logits(dev[0].tokens).argmax(1) == dev[1]).mean()) > best:
+        if step % 5 == 0 and (accuracy := (plain.logits(dev[0].tokens).argmax(1) == dev[1]).mean()) > best:
             best, chosen, kept = accuracy, step, (plain.logits(dev[0].tokens), plain.logits(test[0].tokens))
     assert kept is not None
     assert outcome.selected_step == chosen
@@ -421,8 +421,8 @@ def test_the_same_selection_and_predictions(name: str, bert: Path) -> None:
     ids=["bert", "attention", "mpnet"],
 )
 def test_dropout_has_the_librarys_distribution(kind: str, places: tuple[str, ...], folders: dict[str, Path]) -> None:
-    """In the same places with the same probability: 3,000 draws a text give logits of the same mean and variance."""
-    p, repeats, rounds = 0.1, 300, 10
+    """In the same places with the same probability: 1,500 draws a text give logits of the same mean and variance."""
+    p, repeats, rounds = 0.1, 300, 5
     rows, _ = tiny.texts(6)
     objective = tiny.built(folders[kind], tiny.OBJECTIVES["cross_entropy"], dropout=p)
     model = AutoModel.from_pretrained(folders[kind], attn_implementation="eager", dtype=torch.float32).train()
