@@ -56,48 +56,37 @@ def subset_std(subsets: Sequence[int], values: Sequence[float]) -> float | None:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """A cell's value, and the test scores that it is made of: their standard deviation is its spread."""
-
-    value: float
-    scores: list[float]
-
-
-def _of_runs(center: Callable[[Sequence[float]], float], scores: pd.DataFrame) -> Summary:
-    values = scores["test"].tolist()
-    return Summary(center(values), values)
-
-
-def top_k_by_dev(scores: pd.DataFrame, k: int) -> Summary:
-    """The mean test score of the `k` runs that are best on dev; of equal ones the first. Raises ValueError for a run without
-    a dev score."""
-    if scores["dev"].isna().any():
-        raise ValueError("a rule that selects by dev needs the dev score of every run")
-    return _of_runs(mean, scores.sort_values("dev", ascending=False, kind="stable").head(k))
-
-
-@dataclass(frozen=True)
 class Rule:
-    """`label`: the value in a caption, with {k} where the rule has one. `no_spread`: why it takes no standard deviation."""
+    """A cell's value is the `center` of the scores of its runs, or of the `best` on dev, where the rule has a {k} of so many. `label`: the value in a
+    caption. `no_spread`: why it takes no standard deviation."""
 
-    summary: Callable[[pd.DataFrame, int], Summary]
     label: str
+    center: Callable[[Sequence[float]], float] = mean
+    best: int = 0
     no_spread: str = ""
 
     @property
     def takes_k(self) -> bool:
         return "{k}" in self.label
 
+    def scores(self, runs: pd.DataFrame, k: int) -> list[float]:
+        """The test scores that count: their standard deviation is the spread; of runs that are equal on dev the first. Raises ValueError for a run
+        without a dev score."""
+        if best := k if self.takes_k else self.best:
+            if runs["dev"].isna().any():
+                raise ValueError("a rule that selects by dev needs the dev score of every run")
+            runs = runs.sort_values("dev", ascending=False, kind="stable").head(best)
+        return list(runs["test"])
+
+    def value(self, runs: pd.DataFrame, k: int) -> float:
+        return self.center(self.scores(runs, k))
+
 
 RULES: Mapping[str, Rule] = {
-    "mean": Rule(lambda scores, k: _of_runs(mean, scores), "mean"),
-    "median": Rule(
-        lambda scores, k: _of_runs(statistics.median, scores), "median", "a median takes no standard deviation"
-    ),
-    "best": Rule(
-        lambda scores, k: top_k_by_dev(scores, 1), "run that is best on dev", "one run has no standard deviation"
-    ),
-    "top_k": Rule(top_k_by_dev, "mean of the {k} runs that are best on dev"),
+    "mean": Rule("mean"),
+    "median": Rule("median", statistics.median, no_spread="a median takes no standard deviation"),
+    "best": Rule("run that is best on dev", best=1, no_spread="one run has no standard deviation"),
+    "top_k": Rule("mean of the {k} runs that are best on dev"),
 }
 """What a table's `aggregate.center` and `aggregate.select_by` name."""
 
@@ -170,9 +159,7 @@ class Aggregation(Strict):
 def best_configurations(scores: pd.DataFrame, by: list[str], rule: Rule, k: int) -> pd.Series[str]:
     """Of each group `by` the configuration whose dev scores have the highest value under `rule`; of equal ones the first."""
     dev = scores.assign(test=scores["dev"])
-    values = dev.groupby([*by, "configuration"], sort=False)[["dev", "test"]].apply(
-        lambda runs: rule.summary(runs, k).value
-    )
+    values = dev.groupby([*by, "configuration"], sort=False)[["dev", "test"]].apply(rule.value, k)
     return values.groupby(level=by, sort=False).idxmax().map(lambda place: place[-1])
 
 

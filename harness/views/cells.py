@@ -285,10 +285,10 @@ def _cell_of_runs(
 
 def _summarised(resolved: ResolvedTable, cell: Cell, scores: pd.DataFrame) -> Cell:
     """A complete cell with its value and spreads, of `scores` with a row for each run that counts."""
-    found = RULES[resolved.aggregate.center].summary(scores, resolved.aggregate.k or 0)
+    rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
     spread_between = subset_std(scores["subset"].tolist(), scores["test"].tolist())
-    spread = std(found.scores, resolved.aggregate.ddof)
-    return replace(cell, value=found.value, spread=spread, spread_between=spread_between)
+    spread = std(rule.scores(scores, k), resolved.aggregate.ddof)
+    return replace(cell, value=rule.value(scores, k), spread=spread, spread_between=spread_between)
 
 
 def _mean_of_rows(
@@ -301,7 +301,7 @@ def _mean_of_rows(
     values = [cell.value for cell in cells if cell.value is not None]
     if len(values) == len(cells):
         rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
-        scores = [score for runs in counted for score in rule.summary(runs, k).scores]
+        scores = [score for runs in counted for score in rule.scores(runs, k)]
         found = replace(found, value=mean(values), spread=std(scores, resolved.aggregate.ddof))
     why = dict.fromkeys([*(reason for cell in cells for reason in cell.why), "a mean of cells has no interval"])
     return _verdict(resolved, place, found, tuple(why))

@@ -76,7 +76,7 @@ def naive_std(values: Sequence[float], ddof: int) -> float | None:
 @pytest.mark.parametrize("name", ["best", "top_k"])
 def test_a_run_without_a_dev_score_is_never_passed_over(name: str) -> None:
     with pytest.raises(ValueError, match="needs the dev score of every run"):
-        RULES[name].summary(pd.DataFrame([(0.5, 0.5), (math.nan, 0.9)], columns=["dev", "test"]), 1)
+        RULES[name].scores(pd.DataFrame([(0.5, 0.5), (math.nan, 0.9)], columns=["dev", "test"]), 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), SCORE), min_size=1, max_size=9))
