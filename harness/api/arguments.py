@@ -18,8 +18,8 @@ from harness.planning.request import PLAIN, Amount, Request, overrides_of, read,
 from harness.search.request import TuneRequest
 from harness.store import DEFAULT_URL, Store
 
-Set = Mapping[str, Value] | Mapping[tuple[str, ...], Value]
-"""Values by key ('fine_tune.lr') or by path (('fine_tune', 'lr')), as `--set` takes them."""
+Set = Mapping[str, Value]
+"""Values by key ('fine_tune.lr'), as `--set` takes them."""
 Name = str | PathLike[str]
 Files = Name | Sequence[Name]
 """A name, or the path of a file or folder."""

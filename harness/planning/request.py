@@ -309,10 +309,9 @@ def parse_override(text: str, origin: str = "set", in_file: bool = False) -> Ove
     return Override(key.strip(), value, origin, in_file, row)
 
 
-def overrides_of(values: Mapping[Any, Any], origin: str = "set") -> tuple[Override, ...]:
-    """Values by key ('fine_tune.lr', 'cmlm:fine_tune.lr') or by path (('fine_tune', 'lr'))."""
-    keys = {key if isinstance(key, str) else ".".join(key): value for key, value in values.items()}
-    parts = ((*key.rpartition(":"), value) for key, value in keys.items())
+def overrides_of(values: Mapping[str, Any], origin: str = "set") -> tuple[Override, ...]:
+    """Values by key: 'fine_tune.lr', 'cmlm:fine_tune.lr'."""
+    parts = ((*str(key).rpartition(":"), value) for key, value in values.items())
     return tuple(Override(key, value, origin, row=row) for row, _, key, value in parts)
 
 
@@ -323,8 +322,7 @@ def to_json(request: Request) -> dict[str, Any]:
     """What a store keeps of a request: everything that decides what is computed, and the folder that its paths start from."""
     given = {name: value for name in FIELDS if (value := getattr(request, name)) is not None}
     kept = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
-    overrides = [override.text for override in request.overrides]
-    return {"table": request.table, "folder": str(Path.cwd()), **kept, "set": overrides}
+    return {"table": request.table, "folder": str(Path.cwd()), **kept, "set": [each.text for each in request.overrides]}
 
 
 def from_json(values: Mapping[str, Any]) -> Request:
@@ -355,12 +353,14 @@ def _rooted(request: Request, folder: Path) -> Request:
     def rooted(text: Any) -> Any:
         return rooted_path(text, folder)
 
+    def method(part: str) -> str:
+        return rooted(part) if part.endswith(PYTHON) else part
+
     changes: dict[str, Any] = {name: rooted(getattr(request, name)) for name in ("data", "corpus", *BESIDE)}
     changes["encoder"] = ",".join(map(rooted, request.encoders)) or None
     changes["table"] = rooted(request.table) if request.table.endswith(YAML) else request.table
     changes["tasks"] = request.tasks and tuple(rooted(task) if is_own(task) else task for task in request.tasks)
-    parts = [[rooted(part) if part.endswith(PYTHON) else part for part in m.split("+")] for m in request.methods or ()]
-    changes["methods"] = request.methods and tuple(map("+".join, parts))
+    changes["methods"] = request.methods and tuple("+".join(map(method, m.split("+"))) for m in request.methods)
     return replace(request, **changes)
 
 
