@@ -89,16 +89,14 @@ def _unknown(override: Override, methods: Sequence[str]) -> UserError:
     )
 
 
-def of_rows(table: Table, rows: Sequence[Row], overrides: Sequence[Override]) -> dict[str, tuple[Override, ...]]:
-    """What reaches each of the chosen `rows` that some override reaches alone, in order, by name.
+def rows_reached(table: Table, rows: Sequence[Row], overrides: Sequence[Override]) -> dict[str, set[str]]:
+    """The names of the chosen `rows` that overrides of some rows alone reach, by the name that these have for them.
 
     Raises UserError for a name of no row, for a value that holds for the whole table, and for a point of a file whose rows are not chosen.
     """
     known, reached = (*table.rows, *rows), dict[str, set[str]]()
-    for override in overrides:
+    for override in (each for each in overrides if each.row):
         name = override.row
-        if not name:
-            continue
         if table_wide(override.key):
             raise UserError(f"{override.place}: {override.key} holds for all rows; leave '{name}:' out.")
         if not rows_named(known, name) and not set(name.lower().split("+")) <= METHODS.keys():
@@ -106,12 +104,7 @@ def of_rows(table: Table, rows: Sequence[Row], overrides: Sequence[Override]) ->
         reached[name] = {row.name for row in rows_named(rows, name)}
         if override.in_file and not reached[name]:
             raise UserError(f"{override.place}: is for {name}, which is none of the chosen rows; choose it too.")
-    alone = set[str]().union(*reached.values())
-    return {
-        row.name: tuple(each for each in overrides if not each.row or row.name in reached[each.row])
-        for row in rows
-        if row.name in alone
-    }
+    return reached
 
 
 def table_wide(key: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from harness.errors import UserError, unknown, unknown_names
 from harness.methods import METHODS, REFERENCE, known_methods, methods_named
-from harness.planning.overrides import applied, check_effect, of_rows
+from harness.planning.overrides import applied, check_effect, rows_reached
 from harness.planning.recipe import MlmHead, PreTrain, group_of
 from harness.planning.request import OWN_DATA, YAML, Override, Request, encoder_names
 from harness.planning.resolved import ResolvedTable, encoder_titles
@@ -55,11 +55,10 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     under = [applied(table, preset, rows, *each, shared) for each in encoder_titles(encoders).items()]
     values = under[0].values
     text = PreTrain(**group_of(values, "pre_train", PreTrain.model_fields)) if "pre_train.corpus" in values else None
-    reach, resolved_rows, named = of_rows(table, rows, every), [], len(under) > 1
+    reach, resolved_rows, named = rows_reached(table, rows, every), [], len(under) > 1
     for each, row in itertools.product(under, rows):
-        own, overrides = each, reach.get(row.name, shared)
-        if row.name in reach:
-            own = applied(table, preset, rows, each.name, each.title, overrides)
+        overrides = tuple(one for one in every if not one.row or row.name in reach[one.row])
+        own = each if overrides == shared else applied(table, preset, rows, each.name, each.title, overrides)
         resolved_rows.append(resolved_row(row, own, named, overrides=overrides, shared=each))
     translator = table.translator if preset.translator is None else preset.translator
     own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
