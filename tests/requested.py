@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from harness.encoders import PACKAGED, Located
+from harness.encoders import PACKAGED, HeadTraining, Located
 from harness.methods.definition import HEAD
 from harness.planning.aggregation import Aggregation
 from harness.planning.request import Request, parse_override
@@ -33,6 +33,8 @@ BERT_TINY = {
     "model_type": "bert",
 }
 SMALL = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50, "model_type": "roberta"}
+TINY = Located(Encoder("7" * 32, "tiny"), None, BERT_TINY, HeadTraining("boolq_prose", steps=100, lr=1e-3))
+"""An encoder without a usable MLM head."""
 UNREAD = Located(Encoder("7" * 32), None, SMALL, None)
 """An encoder that nothing reads."""
 

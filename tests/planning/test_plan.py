@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from requested import resolve_table
+from requested import BERT_TINY, ROBERTA_BASE, TINY, resolve_table
 from tasks.task_files import write_file
 
 from harness import specs
 from harness.answers import SpanReading
 from harness.commands.prepare import check_work
-from harness.encoders import HeadTraining, Located, locate
+from harness.encoders import Located, locate
 from harness.encoders.packaged import HEAD_TRAINING
 from harness.encoders.tokens import Vocabulary
 from harness.errors import NotAtHand, UserError
@@ -26,10 +26,8 @@ from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import TASKS, Task, load_user_task
 from harness.views.notes import mlm_head_notes, weight_sentences
 
-SHAPE = {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "vocab_size": 50265}
-SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512, "vocab_size": 30522}
-ROBERTA = Located(Encoder("unresolved:roberta-base", "roberta-base"), None, SHAPE, None)
-TINY = Located(Encoder("7" * 32, "tiny"), None, SMALL, HeadTraining("boolq_prose", steps=100, lr=1e-3))
+SHAPE = ROBERTA_BASE
+ROBERTA = Located(Encoder("unresolved:roberta-base", "roberta-base"), None, ROBERTA_BASE, None)
 
 
 def plan(
@@ -87,7 +85,7 @@ def test_what_cannot_be_is_said_before_anything_trains(overrides: dict[str, Any]
     ],
 )
 def test_an_encoder_that_an_objective_cannot_train_is_refused(method: str, shape: dict[str, Any], words: str) -> None:
-    located = Located(Encoder("5" * 32, "odd"), None, {**SMALL, **shape}, None)
+    located = Located(Encoder("5" * 32, "odd"), None, {**BERT_TINY, **shape}, None)
     with pytest.raises(UserError, match=words):
         plan("few_shot", located=located, methods=(method,))
 
@@ -373,7 +371,7 @@ def test_estimated_flops(few_shot: Plan) -> None:
         replace(post.objective, params=post.objective.params | p) for p in ({"num_views": 3}, {"mlm": False})
     )
     assert flops(post, objective=views) > 1.5 * flops(post) > flops(post, objective=alone)
-    assert flops(fine, SMALL) < flops(fine) / 50
+    assert flops(fine, BERT_TINY) < flops(fine) / 50
     assert stage_flops(fine, {}) == 0.0
     # 6 FLOPs a parameter and token, of 85 M parameters outside the embeddings: within a factor of two
     tokens = fine.optim.steps * 16 * (41 / 4.3 + 2.5)
