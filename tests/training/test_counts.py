@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.encoders.kernels import cpu
-from harness.encoders.kernels.packing import SIMILAR, Packing, PaddedLayout, rounded
+from harness.encoders.kernels.packing import SIMILAR, Packing, PaddedLayout, step_size
 from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import load_encoder
@@ -102,9 +102,9 @@ class TestOneStep:
         first = size if not objective.uses_mlm_head or views > 1 else 0
         assert wanted is not None
         assert len(wanted) == masked + first
-        assert rounded(len(wanted)) < rounded(tokens)
-        assert queries == [[rounded(tokens)]] * len(layers)
-        expected = [[rounded(tokens)]] * (len(layers) - 1) + [[rounded(len(wanted))]]
+        assert step_size(len(wanted)) < step_size(tokens)
+        assert queries == [[step_size(tokens)]] * len(layers)
+        expected = [[step_size(tokens)]] * (len(layers) - 1) + [[step_size(len(wanted))]]
         assert dense == outputs == expected
         assert decoded[:1] == ([masked] if objective.uses_mlm_head else [])
 
@@ -189,7 +189,7 @@ class TestEvaluation:
         assert len(batches) == {1: len(tokens), EVALUATION_TOKENS: 1}.get(room, len(asked))
         assert [len(batch.ids) for batch, _ in asked] == [int(tokens.lengths[rows].sum()) for rows in batches]
         assert all(wanted is batch.packing.first for batch, wanted in asked)
-        assert last == [rounded(len(rows)) for rows in batches]
+        assert last == [step_size(len(rows)) for rows in batches]
 
 
 @pytest.mark.parametrize("kind", ["bert", "deberta-v2"])
