@@ -47,7 +47,7 @@ COLUMNS = (
     *("difference", "low", "high", "error", "p", "p_holm"),
     *("sign_flip_p", "sign_flip_p_holm", "sign_flip_floor", "improvement", "improvement_low", "improvement_high"),
     *("equivalence_p", "equivalence_p_holm", "item_share", "across_hardware", "collapsed", "collapsed_against"),
-    *("verdict", "verdict_without_collapsed", "plan", "sentence"),
+    *("paper", "verdict", "verdict_without_collapsed", "plan", "sentence"),
 )
 """Of the frame; `docs/statistics.md` has what they are."""
 
@@ -137,6 +137,8 @@ def _compared(grid: Grid, place: Place, against: str, region: float, answers: An
     found |= dict.fromkeys(("num_subsets", "num_seeds", "across_hardware", "collapsed", "collapsed_against"), 0)
     found |= {"metric": grid.metric(column), "verdict": "no verdict", "why": "", "left_out": left_out}
     found["of_reference"] = not r.reference_titles.isdisjoint(both)
+    printed = [value for name in both if (value := r.paper_value(size, name, column))]
+    found["paper"] = printed[0][0] - printed[1][0] if len(printed) == 2 else None
     if len(ours.index.intersection(theirs.index)) < design:
         counts = [f"{count} of {name}" for name, of_row in both.items() if (count := design - len(of_row))]
         absent = (
@@ -314,7 +316,8 @@ def _p(value: float | None) -> str:
 
 
 def _drawn(grid: Grid, named: str, found: Sequence[Difference], region: float) -> Any:
-    """A panel for each size: each difference with its interval beside 0, filled where the verdict is higher or lower; of too many the last."""
+    """A panel for each size: each difference with its interval beside 0, filled where the verdict is higher or lower, and the paper's; of too
+    many the last."""
     known = [each for each in found if each["low"] is not None]
     of_size = {size: [each for each in known if each["size"] == size][-MOST:] for size in grid.resolved.sizes}
     panels = {size: shown for size, shown in of_size.items() if shown}
@@ -326,6 +329,8 @@ def _drawn(grid: Grid, named: str, found: Sequence[Difference], region: float) -
             axes.plot([100 * each["low"], 100 * each["high"]], [place, place], color=style["color"])
             filled = style["color"] if each["verdict"] in ("higher", "lower") else "none"
             axes.plot([100 * each["difference"]], [place], **style, markerfacecolor=filled)
+            if each["paper"] is not None:
+                axes.plot([100 * each["paper"]], [place], "x", color=INK)
         several = len({each["column"] for each in shown}) > 1
         names = [f"{grid.title(each['column'])}  " * several + each["row"] for each in shown]
         axes.set_yticks(range(len(shown)), names, fontsize=8)
@@ -336,6 +341,7 @@ def _drawn(grid: Grid, named: str, found: Sequence[Difference], region: float) -
         axes.axvline(0, color=INK, linewidth=0.8)
         for edge in (-margin, margin):
             axes.axvline(edge, color=INK, linewidth=0.7, linestyle=":")
-        axes.set_xlabel(f"minus {named}, points (95 %, unadjusted)")
+        printed = "\ncrosses: the paper's differences" if any(each["paper"] is not None for each in shown) else ""
+        axes.set_xlabel(f"minus {named}, points (95 %, unadjusted){printed}")
         axes.set_title(grid.size_name(size) if len(panels) > 1 else "")
     return canvas

@@ -89,6 +89,14 @@ def test_clearly_different_rows_and_equal_ones() -> None:
         assert not sets_of_the_best(filled(one, shifted(one, shifts))), "a single run has no p"
 
 
+def test_the_papers_difference_is_that_of_its_printed_numbers() -> None:
+    r = resolved()
+    found = differences(filled(r, shifted(r, dict.fromkeys(ROWS, 0.0))), "SCL")
+    printed = {row: (r.paper_value(20, row, "sst2") or (np.nan,))[0] for row in ROWS}
+    for row in ("FT", "TAPT"):
+        assert only(found, row).paper == pytest.approx(printed[row] - printed["SCL"])
+
+
 def test_verdicts_and_their_sentences() -> None:
     r = resolved()
     found = differences(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.05, "TAPT": -0.002})), region=0.02)
