@@ -149,7 +149,8 @@ def _build(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup, record: Rec
 
 
 def restored(stage: Stage, vocabulary: Vocabulary, setup: WorkerSetup) -> tuple[TrainingObjective, str]:
-    """The objective of a trained stage with its stored weights, and their digest. Its encoder says that its MLM head is fresh where no stage has trained it and the encoder came without one.
+    """The objective of a trained stage with its stored weights, and their digest. Its encoder says that its MLM head is
+    fresh where no stage has trained it and the encoder came without one.
 
     Raises FileNotFoundError where they are not stored, SafetensorError where they are damaged, and KeyError where an older harness
     stored them without the head of the classifier.

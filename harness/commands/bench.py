@@ -41,8 +41,8 @@ def bench(
     warn: Callable[[str], None] = warnings.warn,
     agree: Callable[[Prepared], None] = lambda prepared: None,
 ) -> tuple[Prepared, Trackers]:
-    """Train what the table of a request lacks: the table, and its trackers. `warn`: called with one sentence. `agree`: called before anything is trained; raises an error to
-    train nothing."""
+    """Train what the table of a request lacks: the table, and its trackers. `warn`: called with one sentence. `agree`: called before
+    anything is trained; raises an error to train nothing."""
     check_trackers(request.track, request.origin("track"))
     prepared, deadline = prepare(request, train=True), deadline_of(request)
     agree(prepared)

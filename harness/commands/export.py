@@ -53,11 +53,11 @@ def export(
     license: str = "",
     onnx: bool = False,
 ) -> Exported:
-    """Write a recorded stage to the folder `out`, which must be new or empty. `license`: what the card states, as the hub calls it (default: that those of encoder and data hold); `onnx`: also
-    as a file of ONNX, of a classifier.
+    """Write a recorded stage to the folder `out`, which must be new or empty. `license`: what the card states, as the hub calls it (default: that those of
+    encoder and data hold); `onnx`: also as a file of ONNX, of a classifier.
 
     Weights that are not stored are trained again, shown by `show`. Raises UserError, and writes nothing, where the stage did not
-    finish, its data or encoder are not at hand, or its predictions differ from the record (`accept_difference`: all the same).
+    finish, its data or encoder are not at hand, or what is trained again differs from the record (`accept_difference`: all the same).
     """
     recorded.check_done()
     if license and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license):
