@@ -82,11 +82,11 @@ def write_submissions(prepared: Prepared, out: Path, show: Show) -> list[str]:
             (folder / place).mkdir()
             for sheet in (sheet for sheet in SHEETS if sheet.file not in tests or (row, sheet.task) not in best):
                 _write(folder / place / sheet.file, enumerate([sheet.constant] * sheet.rows))
-            for task, (run, of) in {task: found for (mine, task), found in best.items() if mine == row}.items():
+            for task, (run, of) in ((task, found) for (mine, task), found in best.items() if mine == row):
                 record = prepared.store.records([run.stage.key], predictions=True)[run.stage.key]
                 stage = StageRecord(prepared.store, run.stage, record, planned=prepared)
                 model = trained_model(stage, show, storage=prepared.request.storage)
-                sentences.append(f"{row}, {task}: run {run.stage.key[:12]} ({of}. {model.sentence}")
+                sentences.append(f"{row}, {task}: run {run.stage.key[:12]} {of}. {model.sentence}")
                 for sheet in (sheet for sheet in wanted if sheet.task == task and sheet.file in tests):
                     predicted = _predictions(classifier_of(model), TASKS[task], tests[sheet.file].values())
                     _write(folder / place / sheet.file, zip(tests[sheet.file], predicted, strict=True))
@@ -123,7 +123,7 @@ def _best_runs(prepared: Prepared) -> dict[tuple[str, str], tuple[Run, str]]:
         done = sum(run.stage.key in records and records[run.stage.key].status == "done" for run in runs)
         of = f"{done} of {len(runs)} finished runs" if done < len(runs) else counted(len(runs), "run")
         dev = in_points(records[best.stage.key].dev_scores[best.stage.selection.metric])
-        found[cell] = best, f"subset {best.subset}, seed {best.seed}, dev {dev}), the best on dev of {of}"
+        found[cell] = best, f"(subset {best.subset}, seed {best.seed}, dev {dev}), the best on dev of {of}"
     return found
 
 
