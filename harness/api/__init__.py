@@ -82,7 +82,7 @@ def bench(request: Request, *, on_event: Callable[[Event], None] | None = None) 
     prepared, trackers = run_bench(request, _shown(on_event))
     trackers.finish()
     grid = grid_of(prepared)
-    return BenchResult(**vars(results_view(grid, caption_of(prepared, grid))), complete=grid.complete)
+    return BenchResult(**vars(results_view(grid, caption_of(prepared))), complete=grid.complete)
 
 
 def _shown(to: Callable[..., None] | None) -> Show:

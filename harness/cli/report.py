@@ -73,7 +73,7 @@ def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:
     """Print a view of a table, its results unless another is asked for. Returns the exit status."""
     name, grid = getattr(args, "view", None) or "results", grid_of(prepared)
     if name == "results" and args.format == "html":
-        return deliver(page_of(prepared, grid, caption_of(prepared, grid), args.store), grid.complete, args)
+        return deliver(page_of(prepared, grid, caption_of(prepared), args.store), grid.complete, args)
     status = deliver(VIEWS[name](prepared, grid), grid.complete, args)
     if name == "results" and args.format == "text":
         own = any(data.task.own and data.task.classes for data in prepared.plan.tasks.values())

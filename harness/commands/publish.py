@@ -61,7 +61,7 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
         )
     _check_folder(folder, store, recorded)
     grid = grid_of(prepared)
-    caption = caption_of(prepared, grid)
+    caption = caption_of(prepared)
     request = replace(prepared.request, preset=prepared.resolved.preset, store=None)
     made = [f"Made by `{without_folders(command(request))}`."]
     made += [f"Plan sealed: {each.digest}, {time_of(each)}." for each in store.seals(table)]

@@ -65,8 +65,8 @@ def grid_of(prepared: Prepared) -> Grid:
     return replace(grid, elsewhere=frozenset(elsewhere))
 
 
-def caption_of(prepared: Prepared, grid: Grid) -> Caption:
-    """What stands below these cells: it reads the texts of the plan."""
+def caption_of(prepared: Prepared) -> Caption:
+    """What stands below its cells: it reads the texts of the plan."""
     plan, store = prepared.plan, prepared.store
     records = store.records(plan.stages)
     return Caption(
@@ -229,8 +229,8 @@ def curves_of(prepared: Prepared, grid: Grid) -> View:
 
 
 VIEWS: Mapping[str, Callable[[Prepared, Grid], View]] = {
-    "results": lambda prepared, grid: results_view(grid, caption_of(prepared, grid)),
-    "notes": lambda prepared, grid: notes_view(grid, caption_of(prepared, grid)),
+    "results": lambda prepared, grid: results_view(grid, caption_of(prepared)),
+    "notes": lambda prepared, grid: notes_view(grid, caption_of(prepared)),
     "settings": lambda prepared, grid: settings_view(grid.resolved),
     "classes": lambda prepared, grid: classes_view(prepared.plan, prepared.store, grid),
     "figure": lambda prepared, grid: figure_view(grid),
