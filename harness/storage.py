@@ -4,6 +4,7 @@ database."""
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -139,7 +140,7 @@ class Storage:
                 raise
             except OSError as error:
                 _opened.cache_clear()
-                text = (error.strerror or first_line(error)).rpartition("Details: ")[2]
+                text = re.split(r"Details?: (?:\[errno \d+\] )?", error.strerror or first_line(error))[-1]
                 raise StorageError(
                     f"The storage {self.shown} could not be {done}: {text.rstrip('.')}; check that it is there, has room, and "
                     "lets this user or these credentials (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS) read, write and delete, or name "
