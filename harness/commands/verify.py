@@ -66,7 +66,7 @@ class Verified:
 
 
 def read_results(path: Path) -> pd.DataFrame:
-    """The rows of a file of results, or of that in a folder, by the schema; other columns are left out. Raises UserError for another file."""
+    """The rows of a file of results, or of that in a folder, by the schema. Raises UserError for another file."""
     import pandas as pd
     from pyarrow import ArrowException
 
@@ -76,7 +76,9 @@ def read_results(path: Path) -> pd.DataFrame:
             frame = pd.read_parquet(path)
         else:
             frame = pd.read_csv(path, dtype=RESULT_DTYPES, keep_default_na=False, na_values="", encoding="utf-8-sig")
-        frame = frame.astype(RESULT_DTYPES)[[*RESULT_DTYPES]]
+        if other := sorted({*frame} ^ {*RESULT_DTYPES}):
+            raise ValueError(f"missing or unknown columns: {', '.join(other)}")
+        frame = frame.astype(RESULT_DTYPES)
         if frame[[*SCORE, "task", "status", "key"]].isna().any(axis=None):
             raise ValueError("a row names no run")
     except OSError as error:

@@ -168,12 +168,13 @@ def parquet_of(**column: Any) -> bytes:
     ("name", "content", "says"),
     [
         ("none.csv", None, "cannot be read (No such file or directory)"),
-        ("other.csv", "a,b\n1,2\n", "is not a file of results, as 'harness report --format csv' writes it ("),
+        ("other.csv", "a,b\n1,2\n", "is not a file of results, as 'harness report --format csv' writes it (missing or unknown columns: a, b, "),
         ("ragged.csv", f"{','.join(RESULT_DTYPES)}\n{','.join(['a'] * 24)}\n", "is not a file of results"),
         ("other.json", "[1]", "is not a file of results"),
         ("broken.parquet", b"PAR1", "is not a file of results"),
         ("huge.csv", f"{','.join(RESULT_DTYPES)}\n{','.join(['1'] * 7 + ['1' + '0' * 400] + ['1'] * 14)}\n", "is not a file of results"),
         ("dict.parquet", parquet_of(seed={"a": 1}), "is not a file of results"),
+        ("more.parquet", parquet_of(claimed=1.0), "missing or unknown columns: claimed"),
         ("nameless.csv", f"{','.join(RESULT_DTYPES)}\n{','.join([''] * 5 + ['1'] * 3 + [''] * 14)}\n", "is not a file of results"),
     ],
 )  # fmt: skip
