@@ -372,17 +372,13 @@ class Record:
     predictions: dict[str, Predictions] = field(default_factory=dict)
     """By digest of the row set: dev and each test set."""
 
-    def digest_after(self, step: Literal["last", "selected"] | int) -> str | None:
-        """Digest of its weights after an update; None where it recorded none."""
-        if isinstance(step, str):
-            return self.weights_digest
-        digest: str | None = self.provenance.get("saved_digests", {}).get(str(step))
-        return digest
-
 
 def starts_elsewhere(stage: Stage, records: Mapping[str, Record]) -> bool:
     """Whether a stage started from other weights than the stage before it recorded, which was trained again for them and came out otherwise."""
     if not isinstance(stage.init, Parent) or not {stage.key, stage.init.stage.key} <= records.keys():
         return False
-    recorded = records[stage.init.stage.key].digest_after(stage.init.step)
+    before, step = records[stage.init.stage.key], stage.init.step
+    recorded = (
+        before.weights_digest if isinstance(step, str) else before.provenance.get("saved_digests", {}).get(str(step))
+    )
     return bool(recorded) and records[stage.key].provenance.get("parent_product") not in (None, recorded)

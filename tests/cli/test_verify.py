@@ -170,7 +170,6 @@ def parquet_of(**column: Any) -> bytes:
         ("none.csv", None, "cannot be read (No such file or directory)"),
         ("other.csv", "a,b\n1,2\n", "is not a file of results, as 'harness report --format csv' writes it (missing or unknown columns: a, b, "),
         ("ragged.csv", f"{','.join(RESULT_DTYPES)}\n{','.join(['a'] * 24)}\n", "is not a file of results"),
-        ("other.json", "[1]", "is not a file of results"),
         ("broken.parquet", b"PAR1", "is not a file of results"),
         ("huge.csv", f"{','.join(RESULT_DTYPES)}\n{','.join(['1'] * 7 + ['1' + '0' * 400] + ['1'] * 14)}\n", "is not a file of results"),
         ("dict.parquet", parquet_of(seed={"a": 1}), "is not a file of results"),
