@@ -1,6 +1,5 @@
-"""Models and what is the user's own. `errors`: the examples that a run got wrong. `export`: a recorded stage as a folder of
-Hugging Face's. `predict`: new rows through one. `init`: a task's YAML file for a file of labelled rows. `check`: a method from outside,
-held to the contract of the built-in ones."""
+"""Models and what is the user's own. `errors`: the examples that a run got wrong. `export`: a stage as a folder of Hugging Face's. `predict`: new
+rows through one. `init`: a task's YAML file for a file of rows. `check`: a method from outside, held to the contract of the built-in ones."""
 
 from __future__ import annotations
 

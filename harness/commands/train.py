@@ -37,9 +37,8 @@ def train(
     deadline: float = math.inf,
     watch: Callable[[Event], None] = lambda event: None,
 ) -> Prepared:
-    """Train the stages that are left, and keep the request (`remember`). The same table; `stopped` says why stages
-    are left at `deadline` (by `time.monotonic()`), or where the driver's node leaves. `watch`: told each event, as what is shown. Raises
-    UserError before Ray starts for what this machine lacks."""
+    """Train the stages that are left, and keep the request (`remember`). The same table: where stages are left at `deadline` (by
+    `time.monotonic()`), `stopped` says why. `watch`: told each event. Raises UserError before Ray starts for what this machine lacks."""
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
 
