@@ -56,8 +56,7 @@ GPU_DRIVERS = tuple(map(Path, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")))
 @dataclass
 class Prepared:
     """A table ready to be run or shown. `request`: as the user gave it, `named`: with the user's own tasks by their names. `stopped`: why its
-    training ended with stages left; `textless`: why its texts are not at hand, of what is as a bench of the store read it. `others`: rows of
-    another system, beside the table's own."""
+    training ended with stages left; `textless`: why texts of a bench of the store are not at hand. `others`: rows of another system."""
 
     request: Request
     named: Request
