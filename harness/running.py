@@ -101,9 +101,8 @@ def run_stage(
             record.provenance |= checkpoints.provenance
         if keep_weights and process_group.rank == 0:
             record.weights_digest = save_weights(tensors(), setup.storage, stage.key)
-        if saved:
-            record.provenance |= {"saved_at": list(save_at)}
-            record.provenance |= {"saved_digests": saved.digests} if process_group.rank == 0 else {}
+        if saved and process_group.rank == 0:
+            record.provenance["saved_digests"] = saved.digests
         record.provenance |= result.speed.provenance if result.speed else {}
         vars(record).update({name: value for name, value in vars(result).items() if name != "speed"})
         if stage.data.dev and (predicted := result.predictions.get(stage.data.dev.digest)):

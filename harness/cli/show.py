@@ -250,7 +250,7 @@ def _provenance(stage: Stage, record: Record) -> Rows:
     for name, value in sorted(record.provenance.items()):
         if name == "started_at" and isinstance(value, (int, float)):
             yield "started", timestamp(value)
-        elif name not in ("saved_at", "saved_digests"):
+        elif name not in ("saved_at", "saved_digests"):  # the former of earlier versions
             made.append(f"{name} {value:,.4g}" if name.endswith("_per_second") else f"{name} {value}")
     yield "made with", ", ".join(made)
     if record.weights_digest:
