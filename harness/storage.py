@@ -4,6 +4,7 @@ database."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import uuid
 from collections.abc import Callable
@@ -19,15 +20,18 @@ from harness.retry import TransientError, retried
 
 KINDS = ("s3", "gs", "file")
 """Of URIs, as pyarrow reads them."""
-
-
+_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
 _reached: set[str] = set()
 """The storages that this process has reached."""
 T = TypeVar("T")
 
 
-class StorageError(TransientError, OSError):
+class StorageError(UserError, OSError):
     """The storage cannot be used: the reason and the fix in one sentence."""
+
+
+class StorageOutageError(StorageError, TransientError):
+    """The same for a reason that may pass."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,8 @@ class Storage:
     """Files by name in a folder, file:///FOLDER, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. Credentials come from the environment,
     or from the URI (s3://KEY:SECRET@BUCKET/...), and are never shown.
 
-    Small and picklable: a worker on another node opens it again. All methods raise StorageError. In a process that reached the storage before, they
-    are retried for a minute (`harness.retry`); a bucket is opened again before each retry, with the credentials that are valid by then.
+    Small and picklable: a worker on another node opens it again. All methods raise StorageError. In a process that reached the storage before, those
+    that may pass are retried for a minute (`harness.retry`); a bucket is opened again before each retry, with the credentials that are valid by then.
     """
 
     uri: str
@@ -141,7 +145,7 @@ class Storage:
             except OSError as error:
                 _opened.cache_clear()
                 text = re.split(r"Details?: (?:\[errno \d+\] )?", error.strerror or first_line(error))[-1]
-                raise StorageError(
+                raise (StorageError if error.errno in _LASTING else StorageOutageError)(
                     f"The storage {self.shown} could not be {done}: {text.rstrip('.')}; check that it is there, has room, and "
                     "lets this user or these credentials (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS) read, write and delete, or name "
                     f"another one: {KEPT}."
