@@ -201,7 +201,8 @@ def _points_table(study: Study) -> Table:
         values = [shown_value(trial.point.get(path)) for path in study.paths]
         done = f"{len(trial.outcomes)}/{len(study.replicates)}"
         rows.append([str(trial.number), *values, _score(study, trial), done, ", ".join(note)])
-    head = ["#", *study.paths, study.score, "replicates", "note"]
+    names = [path.rpartition(".")[2] for path in study.paths]
+    head = ["#", *(names if len({*names}) == len(names) else study.paths), study.score, "replicates", "note"]
     return Table("", head, rows, frozenset({0, len(head) - 1}))
 
 
