@@ -91,7 +91,7 @@ def test_a_signal_ends_the_command(
     for number in numbers:
         process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + numbers[-1]
+    assert process.returncode in (128 + numbers[-1], -numbers[-1])  # a shell tells both as the former
     assert err.endswith(f"harness: interrupted{said}; {KEPT}\n"), err
     assert "Traceback" not in err
     assert (tmp_path / "cleaned").exists() == ("still said\n" in err) == (cleanup != BROKEN)

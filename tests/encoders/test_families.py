@@ -153,7 +153,7 @@ def test_trains_and_says_what_it_cannot(kind: str, made: dict[str, Path]) -> Non
     located = locate(str(made[kind]))
     for name in ("cross_entropy", "cmlm-simsiam", "cssl-simclr", "taco", "electra-narrow", "coco_lm"):
         spec = tiny.OBJECTIVES[name]
-        if definition_of(spec).headless(located.config):
+        if definition_of(spec).needs_head(located.config):
             assert name not in (*tiny.SUPERVISED, "cssl-simclr")
             continue
         if reason := definition_of(spec).refused(located.config):
@@ -170,11 +170,11 @@ def test_trains_and_says_what_it_cannot(kind: str, made: dict[str, Path]) -> Non
 class TestWithoutAHead:
     def test_why_post_training_is_skipped(self, made: dict[str, Path]) -> None:
         config = locate(str(made["splinter"])).config
-        reason = definition_of(tiny.OBJECTIVES["mlm"]).headless(config)
+        reason = definition_of(tiny.OBJECTIVES["mlm"]).needs_head(config)
         assert reason
         assert reason.startswith("Splinter encoders have no MLM head")
-        assert definition_of(tiny.OBJECTIVES["scl"]).headless(config) is None
-        assert definition_of(tiny.OBJECTIVES["mlm"]).headless({"model_type": "bert"}) is None
+        assert definition_of(tiny.OBJECTIVES["scl"]).needs_head(config) is None
+        assert definition_of(tiny.OBJECTIVES["mlm"]).needs_head({"model_type": "bert"}) is None
 
     def test_all_weights_are_the_encoders(self, made: dict[str, Path]) -> None:
         encoder = tiny.encoder(made["splinter"])

@@ -234,12 +234,12 @@ class Plain:
         scores = self.heads[net][buckets].permute(2, 0, 1)[None]
         return scores.masked_fill(~real[:, None, None, :].bool(), torch.finfo(torch.float32).min)
 
-    def states(self, net: str, ids: Tensor, real: Tensor) -> Tensor:
-        """Last hidden states [B, L, d] of the encoder or of the auxiliary network."""
+    def states(self, net: str, ids: Tensor, real: Tensor, head: bool = False) -> Tensor:
+        """Last hidden states [B, L, d] of the encoder or of the auxiliary network; with its MLM `head` logits [B, L, V]."""
         model = self.model if net == "encoder" else self.auxiliary
         mask = self.bias(net, real) if net in self.heads else real
         more = {"position_ids": self.positions(ids)} if self.family.after_padding else {}
-        return model.base_model(input_ids=ids, attention_mask=mask, **more)[0]  # type: ignore[no-any-return]
+        return (model if head else model.base_model)(input_ids=ids, attention_mask=mask, **more)[0]  # type: ignore[no-any-return]
 
     def positions(self, ids: Tensor) -> Tensor:
         """Of RoBERTa's kind; the library would not count a token that was drawn to be the padding id."""
@@ -259,9 +259,7 @@ class Plain:
             drawn = stream(seed, "random_replacement", step).integers(0, self.vocabulary.size, len(targets))
         else:
             ids = original.masked_fill(masked, self.vocabulary.mask_id or 0)
-            logits = self.states("auxiliary", ids, real)[masked]
-            for name in self.family.head:
-                logits = self.auxiliary.get_submodule(name)(logits)
+            logits = self.states("auxiliary", ids, real, head=True)[masked]
             if p.get("replacements", "auxiliary") == "auxiliary":
                 terms.append(F.cross_entropy(logits, targets))
             drawn, laws = np.zeros(len(targets), dtype=np.int64), logits.detach().double().softmax(1).numpy()
