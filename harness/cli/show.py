@@ -196,23 +196,15 @@ def _ago(seconds: float) -> str:
 # ---------------------------------------------------------------------------------------------------------- a record
 
 
-MOST_EVALUATIONS = 6
-"""Lines of a history; the last evaluation is always among them."""
-
-
 def show(args: argparse.Namespace) -> int:
     """Print one record: what was trained, its scores, the stages before it, the runs it serves and how to reproduce them."""
     found = recorded(args.store, args.key)
     stage, record, history = found.stage, found.record, found.history
     lines = [f"{record.key}  {stage.phase}  {record.status}{f': {record.reason}' if record.reason else ''}"]
     lines += [f"{label:<{LABEL}}{text}" for label, text in _stage_lines(stage, record)]
-    every = -(-len(history) // MOST_EVALUATIONS) or 1
-    if every > 1:
-        lines.append(f"history         of {len(history)} evaluations; harness.record(KEY).history has all")
     print_lines(lines, indent=LABEL)
     if len(history):
-        shown = history.iloc[(len(history) - 1) % every :: every]
-        print(shown.to_string(index=False, na_rep="", float_format="{:.4f}".format))
+        print(history.to_string(index=False, na_rep="", float_format="{:.4f}".format, max_rows=6))
     lines = [f"{label:<{LABEL}}{text}" for label, text in _provenance(stage, record)]
     lines += ["parents", *_parent_lines(found.store, args.storage, stage), *_run_lines(found)]
     print_lines(lines, indent=LABEL)
