@@ -278,11 +278,7 @@ def export(
 
 @undisturbed("torch", "transformers.utils.logging")
 def predict(
-    model: Name,
-    texts: Sequence[str | tuple[str, ...]],
-    *,
-    store: str | None = None,
-    storage: str | None = None,
+    model: Name, texts: Sequence[str | tuple[str, ...]], *, store: str | None = None, storage: str | None = None
 ) -> pd.DataFrame:
     """What an exported folder, or a recorded run whose weights are stored, predicts of texts (or pairs of them), one row each: the
     predicted class and the probability of each class as 'probability.CLASS', or the predicted number.

@@ -114,11 +114,7 @@ class Design:
 
 
 def cheapest(
-    components: Sequence[Components],
-    difference: float,
-    cost: Callable[[int, int], float],
-    *,
-    level: float = LEVEL,
+    components: Sequence[Components], difference: float, cost: Callable[[int, int], float], *, level: float = LEVEL
 ) -> Design | None:
     """The design of the least `cost` (of subsets, seeds) that detects `difference` with probability `POWER` under each of the
     `components`; of equal costs the one that detects less. None where none of these does. `cost` grows with each."""
