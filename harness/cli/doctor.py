@@ -11,18 +11,17 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from harness.cli.progress import agreed
 from harness.cluster import set_environment
 from harness.devices import cores
 from harness.errors import UserError, first_line
 from harness.specs import SHARED_PHASES
 from harness.storage import Storage
-from harness.store import DEFAULT_URL, Owner, Store, StoredRequest
-from harness.tasks.sources import open_source
-from harness.tasks.task import TASKS
 from harness.wording import counted
+
+if TYPE_CHECKING:  # what a check imports may be broken, which is a line of the report
+    from harness.store import Store, StoredRequest
 
 GIB = 2**30
 INSTALL = "run `make install`, or `pip install -c constraints.txt -e .`"
@@ -131,6 +130,9 @@ def _hub() -> Check:
 
 def data_check(data: str | None) -> Check | str:
     """The built-in tasks that the loader finds in the folder, and the splits that others lack."""
+    from harness.tasks.sources import open_source
+    from harness.tasks.task import TASKS
+
     if data is None:
         return Check(None, "none named", f"for data from files, `--data` {DATA_LAYOUT}")
     source = open_source(data)
@@ -160,6 +162,8 @@ def _writable(path: Path) -> str:
 
 def store_check(url: str | None) -> Check | str:
     """Opens the database, and asks SQLite whether its file is whole. Creates nothing: where there is no file, it checks that one can be made."""
+    from harness.store import DEFAULT_URL, Store
+
     store = Store(url or DEFAULT_URL, create=False)
     path = store.path and store.path.absolute()
     if path and (said := _writable(path)) and not store.exists:
@@ -173,6 +177,8 @@ def store_check(url: str | None) -> Check | str:
 
 def _storage(uri: str | None, url: str | None) -> str:
     """Writes, reads and deletes a small file in the artifact storage. Creates no folder."""
+    from harness.store import DEFAULT_URL, Store
+
     storage = Storage.named(uri or str(Store(url or DEFAULT_URL, create=False).artifacts.absolute()))
     if storage.folder and not storage.folder.exists():
         return _writable(storage.folder)
@@ -225,7 +231,9 @@ def _forgotten(store: Store, name: str) -> tuple[str, list[StoredRequest], set[s
 
 def _delete(args: argparse.Namespace) -> int:
     """`--clean`: what no stage needs; `--forget`: a bench, a study or a task with what it alone needs. After it is told and agreed to."""
-    from harness.store.studies import delete_study  # imports optuna
+    from harness.cli.progress import agreed
+    from harness.store import DEFAULT_URL, Owner, Store
+    from harness.store.studies import delete_study
 
     store = Store(args.store or DEFAULT_URL, create=False)
     storage = Storage.named(args.storage or str(store.artifacts))

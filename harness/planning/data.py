@@ -127,9 +127,8 @@ def _unsuited(leaf: Stage, located: Located, trains_head: bool) -> str | None:
     """Why a row is skipped for its encoder: without an MLM head, or where post-training does not pass on a trained one to a fine-tuning that
     uses it. Raises UserError for an objective that the encoder cannot be trained with."""
     definitions, config = [definition_of(stage.objective) for stage in leaf.chain], located.config
-    if not family_of(config).mlm and (
-        why := next(filter(None, (each.needs_head(config) for each in definitions)), None)
-    ):
+    reasons = (each.needs_head(config) for each in definitions)
+    if not family_of(config).mlm and (why := next(filter(None, reasons), None)):
         return why
     parent = leaf.parent
     if trains_head and parent and definitions[-1].mlm_head and not definitions[-2].mlm_head:

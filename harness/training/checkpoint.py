@@ -144,10 +144,6 @@ class Checkpoints:
             (step, dict(zip(names, row, strict=True)))
             for (step, names), row in zip(body.pop("pending"), own, strict=True)
         ]
-        curve, self.seconds_before, self.resumed_at, self.count = (
-            body.pop("curve"),
-            body.pop("seconds"),
-            body.pop("step"),
-            1,
-        )
+        curve, self.seconds_before = body.pop("curve"), body.pop("seconds")
+        self.resumed_at, self.count = body.pop("step"), 1
         return TrainingProgress(TrainingResult(**body), self.resumed_at, best, pending, curve)

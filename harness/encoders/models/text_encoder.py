@@ -103,11 +103,8 @@ class TextEncoder(nn.Module):
         if self.family.packed:
             if self.relative_positions is not None:
                 packing = self.relative_positions(packing)
-            more |= {
-                "input_ids": padded_to_step(batch.ids)[None],
-                "position_ids": padded_to_step(positions)[None],
-                "packing": packing,
-            }
+            more |= {"input_ids": padded_to_step(batch.ids)[None], "position_ids": padded_to_step(positions)[None]}
+            more["packing"] = packing
             if "token_type_ids" in self.inputs:
                 more["token_type_ids"] = padded_to_step(types)[None]
         else:
