@@ -59,7 +59,7 @@ def deaf() -> None:
     [
         pytest.param([signal.SIGINT], "", WAIT, "pass", heard, id="Ctrl-C"),
         pytest.param([signal.SIGTERM], " by SIGTERM", WAIT, "pass", heard, id="a scheduler"),
-        pytest.param([signal.SIGHUP, signal.SIGHUP], " by SIGHUP", WAIT, "pass", heard, id="a closed terminal"),
+        pytest.param([signal.SIGHUP], " by SIGHUP", WAIT, "pass", heard, id="a closed terminal"),
         pytest.param([signal.SIGHUP, signal.SIGTERM], " by SIGTERM", WAIT, "pass", deaf, id="nohup"),
         pytest.param(
             *([signal.SIGTERM], " by SIGTERM", WAIT),
@@ -91,7 +91,7 @@ def test_a_signal_ends_the_command(
     for number in numbers:
         process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert process.returncode in (128 + numbers[-1], -numbers[-1])  # a shell tells both as the former
+    assert process.returncode == 128 + numbers[-1]
     assert err.endswith(f"harness: interrupted{said}; {KEPT}\n"), err
     assert "Traceback" not in err
     assert (tmp_path / "cleaned").exists() == ("still said\n" in err) == (cleanup != BROKEN)
