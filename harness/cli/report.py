@@ -120,17 +120,17 @@ def check_printed(format: str, out: str | None = None, command: str = "report") 
         raise UserError(f"--format {format}: {why} and standard output is a terminal; redirect it, as in {again}.")
 
 
-def deliver(found: View | str, complete: bool, args: argparse.Namespace) -> int:
+def deliver(view_or_page: View | str, complete: bool, args: argparse.Namespace) -> int:
     """Print a view or a page, or write it to its file, as a whole. Returns the exit status. `complete`: nothing is missing in it."""
-    content = found if isinstance(found, str) else _written(found, args)
+    content = view_or_page if isinstance(view_or_page, str) else _written(view_or_page, args)
     if args.out:
         path = Path(args.out).expanduser()
         replace_file(path, content)
         say(f"Written: {path}")
     elif isinstance(content, bytes) or (args.format == "csv" and not sys.stdout.isatty()):  # data, whatever is in them
         cast(Stream, sys.stdout).write_bytes(content if isinstance(content, bytes) else content.encode())
-    elif args.format == "text" and isinstance(found, View):
-        print_view(found)
+    elif args.format == "text" and isinstance(view_or_page, View):
+        print_view(view_or_page)
     else:
         print(content, end="")
     return 0 if complete else EXIT_INCOMPLETE
