@@ -244,8 +244,12 @@ class Settings(Strict):
 
     def read(self, parts: tuple[str, ...]) -> None:
         """Put paths in the place of keys, and values as the models read them. Raises MisplacedError."""
-        search = lambda tunable, drawn: drawn.read(tunable, parts)  # noqa: E731
-        for name, read in {"grid": Tunable.values, "search": search, "defaults": Tunable.value}.items():
+
+        def search(tunable: Tunable, drawn: Choice) -> Choice:
+            return drawn.read(tunable, parts)
+
+        readers: dict[str, Any] = {"grid": Tunable.values, "search": search, "defaults": Tunable.value}
+        for name, read in readers.items():
             found: dict[str, Any] = {}
             for key, value in getattr(self, name).items():
                 with placed(name, key):

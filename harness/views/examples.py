@@ -159,12 +159,7 @@ def class_scores(classes: Sequence[str], runs: Sequence[tuple[NDArray[Any], NDAr
     wrong = np.mean([confusion_matrix(*run, labels=codes) for run in runs], axis=0)
     np.fill_diagonal(wrong, 0)
     other = [f"{classes[row.argmax()]} {row.max():.1f}" if row.any() else "" for row in wrong]
-    names: dict[str, Any] = {
-        "class": [*classes],
-        "gold": np.bincount(runs[0][0], minlength=len(classes)),
-        "other": other,
-    }
-    return frame.assign(**names)
+    return frame.assign(**{"class": [*classes]}, gold=np.bincount(runs[0][0], minlength=len(classes)), other=other)
 
 
 def class_tables(place: str, means: pd.DataFrame, best: str, classes: pd.DataFrame) -> list[Table]:
