@@ -17,17 +17,8 @@ from harness.errors import UserError
 from harness.paths import replace_file, without_folders
 from harness.specs import Record
 from harness.store import Store
-from harness.store.database import sqlite_url
 from harness.store.exchange import Labels, publish_records
-from harness.store.published import (
-    RECORDS_FILE,
-    UNLABELLED_FILE,
-    has_labels,
-    is_published,
-    is_records,
-    unpacked,
-    unpacked_from,
-)
+from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, is_published, records_of
 from harness.views.seal import time_of
 from harness.views.settings import settings_view
 from harness.views.table import notes_view, results_view
@@ -92,7 +83,7 @@ def _check_folder(folder: Path, store: Store, recorded: Mapping[str, Record]) ->
             f"{folder}: holds {listed(others[:3])}, which belongs to no published table; name a folder of its own."
         )
     for name in (name for name in (RECORDS_FILE, UNLABELLED_FILE) if is_published(str(folder), name)):
-        lost = Store(sqlite_url(unpacked(folder / name)), create=False).keys() - recorded.keys()
+        lost = Store(str(folder / name), create=False).keys() - recorded.keys()
         if lacking := lost - store.statuses(lost).keys():
             raise UserError(
                 f"{folder}: holds {counted(len(lacking), 'record')} that {store.shown} lacks and that would be lost; take them over first with "
@@ -109,13 +100,10 @@ def open_other(name: str, data: str | None = None) -> tuple[Store, Labels | None
     """A store, a published folder, or the file of records of one (a path or an URL), for `harness.store.merge`, with the labels of one that was published
     without them, and its name for people. `data`: the folder with the data of such a one; None: where its bench had them. Raises UserError where it is not there, and where the data are not the rows that
     it predicts."""
-    records = str(Path(name) / UNLABELLED_FILE) if is_published(name, UNLABELLED_FILE) else name
-    if is_records(records):
-        store = Store(sqlite_url(unpacked_from(records, name)), create=False)
-        return store, None if has_labels(records) else _labels_of(store, name, data), name
-    store = Store(name, create=False)
+    store = Store(records_of(name) or name, create=False)
     check_exists(store)
-    return store, None, store.shown
+    unlabelled = UNLABELLED_FILE in records_of(name)
+    return store, _labels_of(store, name, data) if unlabelled else None, store.shown
 
 
 def _labels_of(there: Store, shown: str, data: str | None) -> Labels:

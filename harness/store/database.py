@@ -21,8 +21,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from harness.errors import KEPT, UserError, first_line, masked, quoted
+from harness.paths import user_cache
 from harness.retry import TransientError, retried
-from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, check_schema, connected, is_published, unpacked
+from harness.store.published import UNLABELLED_FILE, check_schema, connected, is_published, opened, records_of
 from harness.store.tables import META, metadata
 
 SCHEMA_VERSION = 1
@@ -45,38 +46,46 @@ class Database:
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, create: bool = True) -> None:
-        self._published, self._written = is_published(url), False
-        folder = Path(url).expanduser() if self._published else Path()
-        if not self._published and is_published(url, UNLABELLED_FILE):
+        if is_published(url, UNLABELLED_FILE) and not is_published(url):
             raise UserError(
                 f"{url}: was published without labels; complete it from its data in a store of yours with 'harness merge {shlex.quote(url)} --data DATA'."
             )
-        place = parsed(sqlite_url(unpacked(folder / RECORDS_FILE)) if self._published else url)
-        self.path = Path(place.database or "") if place.get_backend_name() == "sqlite" else None
+        records, self._written = records_of(url), False
+        self._published, self.exists, self.url, self.shown = bool(records), True, url, masked(url)
+        self.path: Path | None = user_cache("published") / "records.db"
+        """SQLite's file; beside it lies what is made from the records, for a published table in the user's cache."""
+        if records:
+            if create:
+                self.check_writable()
+            self._engine = sa.create_engine("sqlite://", creator=lambda: opened(records), poolclass=sa.StaticPool)
+        else:
+            self._open(parsed(url), create)
+        if self.exists:
+            self.exists = self._prepared(create)
+
+    def _open(self, place: sa.engine.URL, create: bool) -> None:
+        """A database that is no published one; with `create` a file that is not there is made."""
+        self.path, self.shown = None, masked(str(place))
         self.url = place.render_as_string(hide_password=False)
         """With the password: never show it."""
-        self.shown = url if self._published else sqlite_url(self.path) if self.path else masked(str(place))
-        if create:
-            self.check_writable()
-        if self.path:
-            # The ledger's process on a cluster has another current folder.
-            self.url = str(folder.resolve()) if self._published else sqlite_url(self.path.resolve())
+        if place.get_backend_name() == "sqlite":
+            self.path = Path(place.database or "")
+            self.shown = sqlite_url(self.path)
+            self.url = sqlite_url(self.path.resolve())  # the ledger's process on a cluster has another current folder
             try:
                 self.exists = self.path.exists()
                 if create and not self.exists:
                     self.path.parent.mkdir(parents=True, exist_ok=True)
                     self.path.touch()
+                    self.exists = True
             except OSError as error:
                 raise UserError(f"The store {self.shown} cannot be opened or made: {error.strerror}.") from None
-            if not self.exists and not create:
-                return
         try:
-            self._engine = _engine(place, "ro" if self._published else "rw")
+            self._engine = _engine(place)
         except ModuleNotFoundError as error:
             raise UserError(
                 f"store '{self.shown}' needs the Python package '{error.name}': pip install 'glue-harness[postgresql]'."
             ) from None
-        self.exists = self._prepared(create)
 
     def _prepared(self, create: bool) -> bool:
         """Whether the tables exist, after creating them with `create`. Raises UserError for another program's file and another schema."""
@@ -226,14 +235,13 @@ def sqlite_url(path: Path) -> str:
     return "sqlite:///" + str(path).replace("%", "%25").replace("?", "%3F")
 
 
-def _engine(url: sa.engine.URL, mode: str = "rw") -> Engine:
-    """`mode` of a file: 'rw' does not create it, 'ro' does not write it."""
+def _engine(url: sa.engine.URL) -> Engine:
     if url.get_backend_name() != "sqlite":
         limits = {"connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": 1000 * SILENT_SECONDS}
         url = url.update_query_dict({**{name: str(limit) for name, limit in limits.items()}, **url.query})
         # A writer must see what the last one wrote: not a snapshot that is older than its lock.
         return sa.create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True)
-    engine = sa.create_engine(url, creator=lambda: connected(url.database or "", mode, LOCK_SECONDS))
+    engine = sa.create_engine(url, creator=lambda: connected(url.database or "", "rw", LOCK_SECONDS))
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:

@@ -3,7 +3,6 @@ else opens them, and what opens them here bounds what they take."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 import lzma
 import math
@@ -14,17 +13,17 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import closing
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.paths import replace_file, replacing, user_cache
+from harness.paths import replace_file
 
 RECORDS_FILE = "records.db.xz"
 UNLABELLED_FILE = "records-without-labels.db.xz"
@@ -32,12 +31,8 @@ UNLABELLED_FILE = "records-without-labels.db.xz"
 SUFFIX = ".db.xz"
 EXPANSION, SMALL = 50, 1 << 26
 """What a file may unpack to: so many times its size (published ones: up to 3), and at least so many bytes."""
-PART, MEMORY = 1 << 20, 1 << 28
-"""Bytes that are unpacked at once, and that the decompressor may take."""
-LARGEST = 1_000_000_000
-"""Bytes of a file of records that are fetched."""
-CACHE = 1 << 32
-"""Bytes of unpacked files that stay in the cache: those that were read last."""
+LARGEST, MEMORY = 1_000_000_000, 1 << 28
+"""Bytes of a file of records, and bytes that the decompressor may take."""
 SMALL_ARRAYS = 1 << 24
 """As SMALL, of the arrays of one record."""
 HEADER = b"SQLite format 3\0"
@@ -48,7 +43,7 @@ _STORED = re.compile(r"CREATE (TABLE|(UNIQUE )?INDEX) (?!.*\bAS\b)", re.IGNORECA
 
 
 def connected(path: str, mode: str, seconds: float) -> sqlite3.Connection:
-    """A file of SQLite: 'rw' does not create it, 'ro' does not write it. `seconds`: waited for a lock. A query ends with SQLITE_INTERRUPT where a signal
+    """A file of SQLite: 'rw' does not create it, 'memory' is none. `seconds`: waited for a lock. A query ends with SQLITE_INTERRUPT where a signal
     raises an error."""
     place = f"file:{quote(os.fsencode(path))}?mode={mode}"
     made = sqlite3.connect(place, uri=True, timeout=seconds, isolation_level=None, check_same_thread=False)
@@ -110,79 +105,42 @@ def is_published(text: str, name: str = RECORDS_FILE) -> bool:
         return False
 
 
-def unpacked(packed: Path) -> Path:
-    """A file of published records as a file of SQLite, in the user's cache, under its digest. Raises UserError for a damaged one."""
+def records_of(name: str) -> str:
+    """The file of records, a path or an URL, that the name of a published table stands for: of its folder the one inside; '' for another store."""
+    inside = (file for file in (RECORDS_FILE, UNLABELLED_FILE) if is_published(name, file))
+    if file := next(inside, None):
+        return str(Path(name).expanduser() / file)
+    return name if name.partition("?")[0].endswith(SUFFIX) else ""
+
+
+def opened(records: str) -> sqlite3.Connection:
+    """Published records, from a file or an URL, as a database in memory. Raises UserError where they cannot be read, for more than the limits, and for
+    what is no file of SQLite."""
     try:
-        return _unpacked(packed.read_bytes(), str(packed))
-    except OSError as error:
-        raise UserError(f"{packed}: cannot be read ({error.strerror}).") from None
-
-
-def _unpacked(content: bytes, shown: str) -> Path:
-    """See `unpacked`; part by part. Raises UserError also above the limit and for another file than a store's, and keeps nothing then."""
-    path = user_cache("published") / f"{hashlib.sha256(content).hexdigest()}.db"
-    if path.exists():
-        with suppress(OSError):
-            path.touch()
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
+        if records.startswith(("http://", "https://")):
+            with urllib.request.urlopen(records, timeout=60) as answer:
+                content = answer.read(LARGEST + 1)
+        else:
+            content = Path(records).expanduser().read_bytes()
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"{records}: cannot be read ({reason}); name a file of records or an URL that answers."
+        ) from None
+    if len(content) > LARGEST:
+        raise UserError(f"{records}: has more than {LARGEST:,} bytes, which records of runs do not.")
     most, decompressor = max(SMALL, EXPANSION * len(content)), lzma.LZMADecompressor(memlimit=MEMORY)
     try:
-        with replacing(path) as part, part.open("wb") as file:
-            while not decompressor.eof:
-                unpacked = decompressor.decompress(content, PART)
-                content = b""
-                if not file.tell() and not unpacked.startswith(HEADER):
-                    raise lzma.LZMAError("no file of SQLite")
-                file.write(unpacked)
-                if file.tell() > most:
-                    raise UserError(
-                        f"{shown}: unpacks to more than {most:,} bytes, {EXPANSION} times its size, which records of runs do not; "
-                        "fetch it again from where it was published."
-                    )
-                if decompressor.needs_input:
-                    raise lzma.LZMAError("the file ends early")
-            file.flush()
-            with closing(connected(str(part), "ro", 0)) as made:
-                check_schema(made.execute, shown)
-    except (lzma.LZMAError, sqlite3.DatabaseError, UnicodeDecodeError):
-        raise UserError(f"{shown}: is damaged; restore a copy of it.") from None
-    _forget(path)
-    return path
-
-
-def _forget(newest: Path) -> None:
-    """Delete the files of the cache that were read longest ago, above its size."""
-    with suppress(OSError):  # another command does the same
-        files = sorted(
-            newest.parent.glob("*.db"), key=lambda path: (path == newest, path.stat().st_mtime), reverse=True
-        )
-        sizes = np.cumsum([path.stat().st_size for path in files])
-        for path in (path for path, size in zip(files[1:], sizes[1:], strict=True) if size > CACHE):
-            path.unlink()
-
-
-def is_records(name: str) -> bool:
-    """Whether a name is that of a file of published records, on this machine or behind an URL."""
-    return urlsplit(name).path.endswith(SUFFIX)
-
-
-def has_labels(name: str) -> bool:
-    return not urlsplit(name).path.endswith(UNLABELLED_FILE)
-
-
-def unpacked_from(name: str, shown: str) -> Path:
-    """Published records, from a file or an URL, as `unpacked` gives them; `shown`: the name without a password. Raises UserError, also above LARGEST
-    bytes behind an URL."""
-    if urlsplit(name).scheme not in ("http", "https"):
-        return unpacked(Path(name).expanduser())
-    try:
-        with urllib.request.urlopen(name, timeout=60) as answer:
-            content = answer.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise UserError(f"{shown}: has more than {LARGEST:,} bytes; fetch it yourself and name the file.")
-        return _unpacked(content, shown)
-    except (OSError, HTTPException, ValueError) as error:
+        unpacked = decompressor.decompress(content, most + 1)
+        if not unpacked.startswith(HEADER) or (len(unpacked) <= most and not decompressor.eof):
+            raise lzma.LZMAError("another file, or one that ends early")
+    except lzma.LZMAError:
+        raise UserError(f"{records}: is damaged; restore a copy of it.") from None
+    if len(unpacked) > most:
         raise UserError(
-            f"{shown}: cannot be fetched ({error}); name a file of records or an URL that answers."
-        ) from None
+            f"{records}: unpacks to more than {most:,} bytes, {EXPANSION} times its size, which records of runs do not; "
+            "fetch it again from where it was published."
+        )
+    made = connected(":memory:", "memory", 0)
+    made.deserialize(unpacked)
+    return made

@@ -110,7 +110,7 @@ def test_records_are_taken_over_from_a_file_or_an_url(harness: Harness, tmp_path
     with serving(served) as url:
         assert harness(f"merge {url}/few_shot-records.db.xz").status == 0
         gone = harness(f"merge {url}/other-records.db.xz")
-        assert (gone.status, "other-records.db.xz: cannot be fetched" in gone.err) == (2, True)
+        assert (gone.status, "other-records.db.xz: cannot be read" in gone.err) == (2, True)
     assert harness("report --format csv").out == csv
     assert harness("verify results").status == 0
     assert harness(f"merge {served}/few_shot-records.db.xz").status == 0

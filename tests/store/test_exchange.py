@@ -232,14 +232,10 @@ def test_a_published_table_is_taken_over_and_never_written(several: Store, other
         (lzma.compress(HEADER)[:-40], r"is damaged; restore a copy of it\."),
     ],
 )
-def test_a_damaged_published_file_is_one_sentence_and_nothing_is_kept(
-    content: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_damaged_published_file_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / RECORDS_FILE).write_bytes(content)
     with pytest.raises(UserError, match=rf"records\.db\.xz: {said}"):
         Store(str(tmp_path), create=False)
-    assert not [*(tmp_path / "cache").rglob("*.db")]
 
 
 @pytest.mark.parametrize(
@@ -252,11 +248,10 @@ def test_a_damaged_published_file_is_one_sentence_and_nothing_is_kept(
     ],
 )
 def test_what_computes_as_it_is_read_is_refused_before_any_query(
-    definition: str, file_store: Store, file_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    definition: str, file_store: Store, file_url: str, tmp_path: Path
 ) -> None:
-    """As a file, and as a published folder, of which the cache keeps nothing."""
+    """As a file, and as a published folder."""
     path = Path(file_url.removeprefix("sqlite:///"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("ALTER TABLE records RENAME TO old")
         connection.execute(f"CREATE {definition}")
@@ -266,7 +261,6 @@ def test_what_computes_as_it_is_read_is_refused_before_any_query(
             UserError, match=r"defines '\w+' by 'CREATE .* a store holds plain tables and indexes alone"
         ):
             Store(url, create=False)
-    assert not [*(tmp_path / "cache").rglob("*.db")]
 
 
 def test_a_signal_ends_a_query(file_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,17 +272,6 @@ def test_a_signal_ends_a_query(file_store: Store, monkeypatch: pytest.MonkeyPatc
             connection.exec_driver_sql(endless)
     finally:
         signal.signal(signal.SIGALRM, before)
-
-
-def test_the_cache_of_unpacked_files_keeps_those_that_were_read_last(
-    several: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("harness.store.published.CACHE", 1)
-    for seed in range(2):
-        publish_records(several, "toy", [stage(seed).key], {"table": "toy"}, tmp_path)
-        assert Store(str(tmp_path), create=False).keys() == {stage(seed).key}
-    assert len([*(tmp_path / "cache").rglob("*.db")]) == 1
 
 
 def zipped(**arrays: Any) -> bytes:
