@@ -25,8 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
-from typing import Protocol as Interface
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,11 +37,14 @@ from harness.streams import stream
 from harness.tasks import reading
 from harness.tasks.rows import Rows, hashes
 
+if TYPE_CHECKING:
+    from harness.store import Store
+
 FORMS = "opus-mt:de,zh, wmt19:de, THERE+BACK (two models) or file:PATH"
 MODELS = {"opus-mt": "Helsinki-NLP/opus-mt-{}-{}", "wmt19": "facebook/wmt19-{}-{}"}
 PACKAGES = {"marian": ("sentencepiece", "sacremoses"), "fsmt": ("sacremoses",)}
 """What the tokenizers of a model type import. Marian's does without sacremoses, but then leaves the punctuation as it is: other tokens."""
-FILES = ("*.json", "*.spm", "*.txt")
+FILES, WEIGHTS = ("*.json", "*.spm", "*.txt"), ("*.safetensors", "pytorch_model*.bin")
 TARGET_CODE = {"opus-mt-en-zh": ">>cmn_Hans<<"}
 """Models of several target languages, by the last part of their name: the token that their card asks for."""
 BEAMS = 5
@@ -52,14 +54,6 @@ WIDTH = 16
 """Lengths are rounded up to a multiple, so that the padding and the longest answer depend on the text alone."""
 LONGEST = 512
 """Tokens of a text, and of its translation; what is longer is cut."""
-
-
-class Cache(Interface):
-    """A cache of translations; `harness.store.Store` is one. A key that has a text keeps its own."""
-
-    def translations(self, keys: Sequence[str]) -> dict[str, str]: ...
-
-    def keep_translations(self, texts: Mapping[str, str]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -79,10 +73,7 @@ class Translator:
 
 
 def translate(
-    row_sets: Sequence[Rows],
-    translator: Translator,
-    cache: Cache,
-    progress: Callable[[int], None] = lambda rows: None,
+    row_sets: Sequence[Rows], translator: Translator, cache: Store, progress: Callable[[int], None] = lambda rows: None
 ) -> int:
     """Translate what `cache` lacks of the texts of rows, a few at a time, so a killed run goes on where it was. The number of blank translations,
     for which the view is the text itself; blank texts are not translated. `progress`: called with the number of rows that are done.
@@ -91,8 +82,8 @@ def translate(
     """
     texts = _distinct(*(rows.unlabelled() for rows in row_sets))
     views = [way.known(texts, cache) for way in translator.ways]
-    done, total, rows = sum(map(len, views)), max(1, len(texts) * len(views)), sum(map(len, row_sets))
-    progress(rows * done // total)
+    total, rows = max(1, len(texts) * len(views)), sum(map(len, row_sets))
+    progress(rows * sum(map(len, views)) // total)
     for way, known in zip(translator.ways, views, strict=True):
         if isinstance(way, FileViews):
             continue
@@ -102,23 +93,21 @@ def translate(
             cache.keep_translations(dict(zip(map(way.key, chunk), way.translate(chunk), strict=True)))
             # Read back what is kept now: had another process been first, its text is the one that everyone uses.
             known.update(way.known(chunk, cache))
-            done += len(chunk)
-            progress(rows * done // total)
+            progress(rows * sum(map(len, views)) // total)
     return sum(not text.strip() for known in views for text in known.values())
 
 
-def back_translated(rows: Rows, translator: Translator, cache: Cache) -> Rows | None:
+def back_translated(rows: Rows, translator: Translator, cache: Store) -> Rows | None:
     """The views of each row side by side, without labels, in canonical order: views x columns texts a row; of a pair (a, b) and two views
     (a1, b1, a2, b2). None where a text is not translated yet. Raises UserError where a file lacks a text."""
-    source = rows.unlabelled()
-    if (views := _complete(source, translator, cache)) is None:
+    if (views := _complete(rows, translator, cache)) is None:
         return None
     own: list[Mapping[str, str]] = [{}] * (translator.num_views - len(views))  # the view that is the text itself
-    texts = (tuple(_view(text, known) for known in (*own, *views) for text in row) for row in source.texts)
+    texts = (tuple(_view(text, known) for known in (*own, *views) for text in row) for row in rows.texts)
     return Rows(texts, None, rows.name).sorted()
 
 
-def augmented(rows: Rows, translator: Translator, cache: Cache) -> Rows | None:
+def augmented(rows: Rows, translator: Translator, cache: Store) -> Rows | None:
     """Labelled rows and a copy of each by each way, with its label, in canonical order. None and raises as `back_translated`."""
     if (views := _complete(rows, translator, cache)) is None:
         return None
@@ -130,7 +119,7 @@ def _distinct(*row_sets: Rows) -> list[str]:
     return list(dict.fromkeys(text for rows in row_sets for row in rows.texts for text in row if text.strip()))
 
 
-def _complete(rows: Rows, translator: Translator, cache: Cache) -> list[dict[str, str]] | None:
+def _complete(rows: Rows, translator: Translator, cache: Store) -> list[dict[str, str]] | None:
     """The translations by text of each way; None where one is missing."""
     texts = _distinct(rows)
     views = [way.known(texts, cache) for way in translator.ways]
@@ -155,23 +144,25 @@ def open_translator(name: str, *, download: bool, copies: int | None = None) -> 
     """
     where = f"translator '{name}'"
     body, _, temperature = name.partition("@T=")
-    ways: tuple[FileViews | ModelPair, ...]
+    if temperature and not (re.fullmatch(r"\d*\.?\d+", temperature) and 0 < float(temperature) <= 10):
+        raise UserError(f"{where}: '@T={temperature}' is not a temperature above 0 and at most 10; write @T=0.7.")
+    ways: Sequence[FileViews | ModelPair]
     if body.startswith("file:"):
-        if body != name:
+        if temperature:
             raise UserError(f"{where}: a file cannot sample; where a row sets the temperature, name models (wmt19:de).")
         ways = _file_ways(where, named_path(body.removeprefix("file:"), where))
     else:
-        if temperature and not (re.fullmatch(r"\d*\.?\d+", temperature) and 0 < float(temperature) <= 10):
-            raise UserError(f"{where}: '@T={temperature}' is not a temperature above 0 and at most 10; write @T=0.7.")
         pairs = _pairs(where, body)
         pairs *= copies or 1 if temperature and len(pairs) == 1 else 1
-        ways = tuple(_model_pair(where, pair, download, float(temperature or 0), n) for n, pair in enumerate(pairs))
+        models = {model: _Model.named(where, model, download) for pair in pairs for model in pair}
+        degrees = float(temperature or 0)
+        ways = [ModelPair(models[there], models[back], degrees, view) for view, (there, back) in enumerate(pairs)]
     if copies and len(ways) < copies:
         raise UserError(
             f"{where}: gives {len(ways)} back-translation{'s' * (len(ways) > 1)} of a text, and {copies} are needed; name more pivots, "
             "or one pair of models at a temperature (@T=0.7)."
         )
-    return Translator(name, ways[:copies])
+    return Translator(name, tuple(ways[:copies]))
 
 
 def _pairs(where: str, body: str) -> list[tuple[str, str]]:
@@ -196,7 +187,7 @@ class FileViews:
     where: str
     views: Mapping[str, str] = field(repr=False)
 
-    def known(self, texts: Sequence[str], cache: Cache) -> dict[str, str]:
+    def known(self, texts: Sequence[str], cache: Store) -> dict[str, str]:
         """The translation of each text; keeps nothing in the cache. Raises UserError where one is missing."""
         if missing := [text for text in texts if text not in self.views]:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -229,36 +220,32 @@ class ModelPair:
     size of a batch and can tip the balance between two beams. `view`: two views through one pair are the same text by beam search and two
     samples at a temperature."""
 
-    folders: tuple[Path, Path]
-    codes: tuple[str, str]
+    there: _Model
+    back: _Model
     temperature: float
     view: int
 
     @cached_property
     def digest(self) -> str:
         """Of whatever decides what comes out."""
-        files = [[(str(path), path.stat().st_mtime_ns) for path in _files(folder)] for folder in self.folders]
+        models = (self.there, self.back)
         sampled = [self.temperature, self.view] if self.temperature else []
-        return digest_of(["models", 2, [_digest(tuple(each)) for each in files], self.codes, sampled])
+        return digest_of(["models", 2, [each.digest for each in models], [each.code for each in models], sampled])
 
     def key(self, text: str) -> str:
         return digest_of([self.digest, text])
 
-    def known(self, texts: Sequence[str], cache: Cache) -> dict[str, str]:
+    def known(self, texts: Sequence[str], cache: Store) -> dict[str, str]:
         """The translations that the cache has, by text."""
         keys = {text: self.key(text) for text in texts}
         kept = cache.translations(list(keys.values()))
         return {text: kept[key] for text, key in keys.items() if key in kept}
 
-    @cached_property
-    def _models(self) -> tuple[_Model, ...]:
-        return tuple(_Model(folder, code) for folder, code in zip(self.folders, self.codes, strict=True))
-
     def translate(self, texts: Sequence[str]) -> list[str]:
         """One for each text that is not blank, in their order; some may be empty."""
         seeds = [int(each) >> 1 for each in hashes(texts)]
         found = [one_line(text) for text in texts]
-        for leg, model in enumerate(self._models):
+        for leg, model in enumerate((self.there, self.back)):
             found = model.translate(found, self.temperature, [(seed, self.view, leg) for seed in seeds])
         return found
 
@@ -268,8 +255,43 @@ def one_line(text: str) -> str:
     return " ".join(text.encode("utf-8", "replace").decode().replace("\0", " ").split())
 
 
+@dataclass(frozen=True)
 class _Model:
-    def __init__(self, folder: Path, code: str) -> None:
+    """A folder with a model; `code`: the token of the target language that it asks for, or ''."""
+
+    folder: Path
+    code: str
+
+    @classmethod
+    def named(cls, where: str, name: str, download: bool) -> _Model:
+        """Raises UserError where the folder holds none that can be used, NotAtHand without its tokenizer's packages."""
+        folder = named_path(name, where)
+        if not folder.is_dir():
+            if name.startswith((".", "/", "~")) or not is_id(name):
+                raise UserError(f"{where}: '{name}' is neither a folder nor an id of the hub; correct it.")
+            folder = _hub_folder(where, name, download)
+        try:
+            family = str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"])
+        except (OSError, ValueError, KeyError, TypeError):
+            family = "unknown"
+        if family not in PACKAGES or not _weights(folder):
+            raise UserError(
+                f"{where}: {folder} holds no Marian (opus-mt) or FSMT (wmt19) model with its weights, but one of type "
+                f"'{family}'; name another, or fetch it again."
+            )
+        if missing := [package for package in PACKAGES[family] if importlib.util.find_spec(package) is None]:
+            raise NotAtHand(f"{where}: its tokenizer needs a Python package; run `pip install {' '.join(missing)}`.")
+        return cls(folder, TARGET_CODE.get(Path(name).name, ""))
+
+    @property
+    def digest(self) -> str:
+        """Of the contents of its files."""
+        files = sorted(path for pattern in FILES for path in self.folder.glob(pattern)) + _weights(self.folder)
+        return _digest(tuple((path, path.stat().st_mtime_ns) for path in files))
+
+    @cached_property
+    def loaded(self) -> tuple[Any, Any]:
+        """Tokenizer and model."""
         import torch
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
         from transformers.utils import logging
@@ -278,43 +300,42 @@ class _Model:
         logging.disable_progress_bar()
         settings = {"local_files_only": True, "dtype": torch.float32, "output_loading_info": True}
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-            model, loaded = AutoModelForSeq2SeqLM.from_pretrained(str(folder), **settings)
+            tokenizer = AutoTokenizer.from_pretrained(str(self.folder), local_files_only=True)
+            model, found = AutoModelForSeq2SeqLM.from_pretrained(str(self.folder), **settings)
             # Positions and output biases may be initialised; a layer that the file lacks would be random.
-            if random := sorted(name for name in loaded["missing_keys"] if ".layers." in name):
+            if random := sorted(name for name in found["missing_keys"] if ".layers." in name):
                 raise ValueError(f"its weights lack {random[0]}")
         except Exception as error:  # of the library, of safetensors, of pickle: none of them ours to tell apart
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
-            raise UserError(f"{folder}: cannot be loaded as a translation model ({reason}); fetch it again.") from None
-        self.model = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
-        self.beams = max(int(self.model.generation_config.num_beams or 1), 1)
-        self.model.generation_config.max_length = None  # ours is counted in new tokens
-        self.limit = min(LONGEST, int(self.model.config.max_position_embeddings), int(self.tokenizer.model_max_length))
-        self.code = f"{code} " if code and code in self.tokenizer.get_vocab() else ""
+            raise UserError(
+                f"{self.folder}: cannot be loaded as a translation model ({reason}); fetch it again."
+            ) from None
+        model.generation_config.max_length = None  # ours is counted in new tokens
+        return tokenizer, model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
     def translate(self, texts: Sequence[str], temperature: float, seeds: Sequence[tuple[int, int, int]]) -> list[str]:
         """Translations of n texts; each seed names the stream that its text is sampled from."""
         import torch
 
-        options = {"truncation": True, "max_length": self.limit}
-        ids = [self.tokenizer(self.code + text, **options)["input_ids"] if text else [] for text in texts]
-        widths = [min(self.limit, -(-len(each) // WIDTH) * WIDTH) for each in ids]
+        tokenizer, model = self.loaded
+        limit = min(LONGEST, int(model.config.max_position_embeddings), int(tokenizer.model_max_length))
+        code = f"{self.code} " if self.code and self.code in tokenizer.get_vocab() else ""
+        beams = int(model.generation_config.num_beams or 1)
+        ids = [tokenizer(code + text, truncation=True, max_length=limit)["input_ids"] if text else [] for text in texts]
+        widths = [min(limit, -(-len(each) // WIDTH) * WIDTH) for each in ids]
         found = [""] * len(texts)
         order = sorted((i for i in range(len(texts)) if ids[i]), key=lambda i: (widths[i], i))
         for width, members in itertools.groupby(order, lambda i: widths[i]):
-            left = list(members)
-            while batch := left[:BATCH]:
-                left = left[BATCH:]
-                padded = self.tokenizer.pad(
-                    {"input_ids": [ids[i] for i in batch]}, padding="max_length", max_length=width, return_tensors="pt"
-                )
-                settings: dict[str, Any] = {"num_beams": self.beams if self.beams > 1 else BEAMS}
+            while batch := [*itertools.islice(members, BATCH)]:
+                given = {"input_ids": [ids[i] for i in batch]}
+                padded = tokenizer.pad(given, padding="max_length", max_length=width, return_tensors="pt")
+                settings: dict[str, Any] = {"num_beams": beams if beams > 1 else BEAMS}
                 if temperature:
                     settings = {"num_beams": 1, "logits_processor": [_sampling(temperature, [seeds[i] for i in batch])]}
-                settings |= {"do_sample": False, "max_new_tokens": min(self.limit - 1, 2 * width + WIDTH)}
+                settings |= {"do_sample": False, "max_new_tokens": min(limit - 1, 2 * width + WIDTH)}
                 with torch.inference_mode():
-                    out = self.model.generate(**padded.to(self.model.device), **settings)
-                for i, answer in zip(batch, self.tokenizer.batch_decode(out, skip_special_tokens=True), strict=True):
+                    out = model.generate(**padded.to(model.device), **settings)
+                for i, answer in zip(batch, tokenizer.batch_decode(out, skip_special_tokens=True), strict=True):
                     found[i] = one_line(answer)
         return found
 
@@ -334,44 +355,13 @@ def _sampling(temperature: float, seeds: Sequence[tuple[int, int, int]]) -> Call
     return drawn
 
 
-def _model_pair(where: str, names: tuple[str, str], download: bool, temperature: float, view: int) -> ModelPair:
-    there, back = (_model_folder(where, name, download) for name in names)
-    codes = TARGET_CODE.get(Path(names[0]).name, ""), TARGET_CODE.get(Path(names[1]).name, "")
-    return ModelPair((there, back), codes, temperature, view)
-
-
-def _model_folder(where: str, name: str, download: bool) -> Path:
-    """The folder of a model. Raises UserError where it holds none that can be used, NotAtHand without its tokenizer's packages."""
-    folder = named_path(name, where)
-    if not folder.is_dir():
-        if name.startswith((".", "/", "~")) or not is_id(name):
-            raise UserError(f"{where}: '{name}' is neither a folder nor an id of the hub; correct it.")
-        folder = _hub_folder(where, name, download)
-    try:
-        family = str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"])
-    except (OSError, ValueError, KeyError, TypeError):
-        family = "unknown"
-    if family not in PACKAGES or not _weights(folder):
-        raise UserError(
-            f"{where}: {folder} holds no Marian (opus-mt) or FSMT (wmt19) model with its weights, but one of type "
-            f"'{family}'; name another, or fetch it again."
-        )
-    if missing := [package for package in PACKAGES[family] if importlib.util.find_spec(package) is None]:
-        raise NotAtHand(f"{where}: its tokenizer needs a Python package; run `pip install {' '.join(missing)}`.")
-    return folder
-
-
 def _weights(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for pattern in FILES for path in folder.glob(pattern)) + _weights(folder)
+    return next(filter(None, (sorted(folder.glob(pattern)) for pattern in WEIGHTS)), [])
 
 
 def _hub_folder(where: str, name: str, download: bool) -> Path:
     model = Repository("model", name, where, "give folders as THERE+BACK")
-    found = model.cached_snapshot([*FILES, "*.safetensors", "pytorch_model*.bin"])
+    found = model.cached_snapshot([*FILES, *WEIGHTS])
     if found and _weights(found) and (found / "config.json").is_file():
         return found
     if not download:
@@ -379,14 +369,15 @@ def _hub_folder(where: str, name: str, download: bool) -> Path:
             f"{where}: {model} is not in the hub cache; run the command that translates where the hub can be reached, or give "
             "folders as THERE+BACK."
         )
-    found = model.snapshot([*FILES, "*.safetensors"])
-    return found if _weights(found) else model.snapshot([*FILES, "pytorch_model*.bin"])
+    found = model.snapshot([*FILES, WEIGHTS[0]])
+    return found if _weights(found) else model.snapshot([*FILES, WEIGHTS[1]])
 
 
 @lru_cache(maxsize=32)
-def _digest(files: tuple[tuple[str, int], ...]) -> str:
+def _digest(files: tuple[tuple[Path, int], ...]) -> str:
+    """`files`: paths, each with its time of change."""
     whole = hashlib.sha256()
     for path, _ in files:
-        with open(path, "rb") as file:
-            whole.update(Path(path).name.encode() + hashlib.file_digest(file, "sha256").digest())
+        with path.open("rb") as file:
+            whole.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
     return whole.hexdigest()[:KEY_LENGTH]

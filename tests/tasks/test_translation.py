@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hub import elsewhere, stand_in
 from tasks.tiny_translators import SENTENCES, fsmt, marian
 
-from harness.errors import NotAtHand, NotFetched, UserError
+from harness.errors import NotAtHand, UserError
 from harness.store import Store
 from harness.tasks import translation
 from harness.tasks.rows import Rows
@@ -196,19 +194,13 @@ class TestNames:
         [
             ("", "there is no such translator. Write opus-mt:de,zh"),
             ("opusmt:de", "Did you mean 'opus-mt'?"),
-            ("opus-mt", "there is no such translator"),
-            ("apertium:spa,cat", "there is no such translator"),
-            ("opus-mt:de,", "write opus-mt:de,zh"),
-            ("opus-mt:de zh", "'de zh' are not different languages"),
             ("opus-mt:de,de", "'de,de' are not different languages"),
             ("wmt19:en", "other than English"),
             ("file:views.csv@T=0.7", "a file cannot sample; where a row sets the temperature, name models"),
             ("opus-mt:de@0.7", "'de@0.7' are not different languages"),
             ("opus-mt:de@T=0", "a temperature above 0"),
             ("me/there+", "there is no such translator"),
-            ("a b+c", "'a b' is neither a folder nor an id of the hub"),
             ("./nowhere+c", "'./nowhere' is neither a folder nor an id of the hub"),
-            ("file:", ""),
             ("file:views.txt", "views.txt: is none of .parquet, .csv, .jsonl"),
             ("file:/nowhere/views.csv", "there is no file /nowhere/views.csv"),
         ],
@@ -222,34 +214,19 @@ class TestNames:
         monkeypatch.setattr(translation.importlib.util, "find_spec", lambda name: None)
         assert "run `pip install sacremoses`" in said(f"{tmp_path}+{tmp_path}", error=NotAtHand)
 
-    def test_models_that_are_not_cached(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        text = said("opus-mt:xx", error=NotFetched)
-        assert "model Helsinki-NLP/opus-mt-en-xx is not in the hub cache; run the command that translates" in text
+    def test_models_that_cannot_be_fetched(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("harness.hub.unreachable", lambda: "HF_HUB_OFFLINE is set")
         text = said("wmt19:xx@T=0.7", download=True, error=NotAtHand)
-        assert (
-            "model facebook/wmt19-en-xx is not in the hub cache and cannot be fetched (HF_HUB_OFFLINE is set)" in text
-        )
+        assert "model facebook/wmt19-en-xx is not in the hub cache and cannot be fetched (HF_HUB_OFFLINE" in text
         assert "set HF_ENDPOINT to a mirror, or give folders as THERE+BACK" in text
 
 
 class TestFile:
     """The user's own views."""
 
-    ROWS = ({"text": "a", "view_1": "A, 1", "view_2": "A\n2"}, {"text": "b", "view_1": "B1", "view_2": ""})
-
-    @pytest.fixture(params=["jsonl", "csv", "parquet"])
-    def path(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-        path = tmp_path / f"views@home.{request.param}"
-        if request.param == "jsonl":
-            path.write_text("\n".join(json.dumps(row) for row in self.ROWS))
-        elif request.param == "csv":
-            path.write_text('text,"view_1",view_2,note\na,"A, 1","A\n2",x\nb,B1,"",y\n')
-        else:
-            pq.write_table(pa.Table.from_pylist(list(self.ROWS)), path)
-        return path
-
-    def test_views_as_they_are(self, path: Path) -> None:
+    def test_views_as_they_are(self, tmp_path: Path) -> None:
+        path = tmp_path / "views@home.csv"
+        path.write_text('text,"view_1",view_2,note\na,"A, 1","A\n2",x\nb,B1,"",y\n')
         found, cache = open_translator(f"file:{path}", download=False), Kept()
         assert (found.num_views, found.name) == (2, f"file:{path}")
         assert set(views(singles("b", "a"), found, cache).texts) == {("A, 1", "A\n2"), ("B1", "b")}
@@ -263,8 +240,6 @@ class TestFile:
         [
             ("text,view1\na,A\n", "there is no column 'view_1'. Did you mean 'view1'?"),
             ("text,view_1\na,A\nb,B\na,C\n", "line 4: view_1 of 'a' is not that of line 2, where the same text stands"),
-            ("", "is empty"),
-            ("text,view_1\na\n", "1 fields under a header of 2"),
         ],
     )
     def test_what_is_wrong_in_it(self, content: str, part: str, tmp_path: Path) -> None:
@@ -309,26 +284,25 @@ class TestModels:
 
     def test_one_line_for_each_text_whatever_it_holds(self, pair: tuple[Path, Path]) -> None:
         there, back = pair
-        made = views(singles(*SENTENCES, *ODD), open_translator(f"{there}+{back}", download=False), Kept())
-        assert {text for text, _ in made.texts} == {*SENTENCES, *ODD}
+        made = views(singles(*ODD), open_translator(f"{there}+{back}@T=1", download=False), Kept())
+        assert {text for text, _ in made.texts} == {*ODD}
         assert all(view == text or view == " ".join(view.split()) for text, view in made.texts)
 
     def test_a_sample_depends_on_text_view_and_temperature_alone(self, pair: tuple[Path, Path]) -> None:
         there, back = pair
-        name = f"{there}+{back}"
-        three = open_translator(f"{name}@T=0.7", download=False, copies=3).ways
-        first, second, third = (way.translate(SENTENCES) for way in three)
-        assert len({tuple(first), tuple(second), tuple(third)}) == 3
-        assert three[0].translate(SENTENCES[::-1])[::-1] == first
-        assert [three[0].translate([text])[0] for text in SENTENCES] == first
-        (again,) = open_translator(f"{name}@T=0.7", download=False).ways
-        (hot,) = open_translator(f"{name}@T=1.5", download=False).ways
-        (beam,) = open_translator(name, download=False).ways
-        assert again.translate(SENTENCES[:2]) == first[:2] != hot.translate(SENTENCES[:2])
-        assert len({way.digest for way in (*three, hot, beam)}) == 5
-        assert again.digest == three[0].digest
+        name, texts = f"{there}+{back}", SENTENCES[:3]
+        two = open_translator(f"{name}@T=0.7", download=False, copies=2).ways
+        first, second = (way.translate(texts) for way in two)
+        assert first != second
+        assert two[0].translate(texts[::-1])[::-1] == first
+        assert two[0].translate(texts[:1]) == first[:1]
+        ways = (open_translator(f"{name}{end}", download=False).ways[0] for end in ("@T=0.7", "@T=1.5", ""))
+        again, hot, beam = ways
+        assert again.translate(texts[:1]) == first[:1] != hot.translate(texts[:1])
+        assert len({way.digest for way in (*two, hot, beam)}) == 4
+        assert again.digest == two[0].digest
         pairs = open_translator(f"{name},{name}@T=0.7", download=False, copies=2).ways
-        assert [way.digest for way in pairs] == [way.digest for way in three[:2]], "one more copy keeps the others"
+        assert [way.digest for way in pairs] == [way.digest for way in two], "one more copy keeps the others"
         with pytest.raises(
             UserError, match=r"gives 1 back-translation of a text, and 2 are needed; name more pivots, or one pair"
         ):
@@ -369,38 +343,35 @@ class TestModels:
 
 
 def test_a_model_of_several_languages_is_told_which(tmp_path: Path) -> None:
-    with_code = marian(tmp_path / "opus-mt-en-zh", 1, ">>cmn_Hans<<")
-    model = translation._Model(with_code, ">>cmn_Hans<<")
-    assert model.tokenizer.decode(model.tokenizer(model.code + "The film")["input_ids"]).startswith(">>cmn_Hans<<")
-    assert translation._Model(marian(tmp_path / "plain", 1), ">>cmn_Hans<<").code == ""
-    (way,) = open_translator(f"{with_code}+{tmp_path / 'plain'}", download=False).ways
-    assert way.codes == (">>cmn_Hans<<", "")  # type: ignore[attr-defined]
+    code, seeds = ">>cmn_Hans<<", [(0, 0, 0)]
+    (way,) = open_translator(
+        f"{marian(tmp_path / 'opus-mt-en-zh', 1, code)}+{marian(tmp_path / 'plain', 1)}", download=False
+    ).ways
+    there, back = way.there, way.back
+    assert (there.code, back.code) == (code, "")
+    told = replace(there, code="").translate([f"{code} The film"], 0, seeds)
+    assert there.translate(["The film"], 0, seeds) == told
+    assert replace(back, code=code).translate(["The film"], 0, seeds) == back.translate(["The film"], 0, seeds)
 
 
 def test_models_of_the_hub_are_fetched_once_and_are_the_same_as_their_folders(tmp_path: Path) -> None:
-    def said(name: str, download: bool, **variables: str) -> list[str]:
+    def said(download: bool, **variables: str) -> list[str]:
         """What a fresh process with a hub cache of its own says: a digest, or an error."""
         code = (
             "from harness.errors import UserError\nfrom harness.tasks.translation import open_translator\n"
-            f"try:\n    print([way.digest for way in open_translator({name!r}, download={download}).ways])\n"
+            f"try:\n    print([way.digest for way in open_translator('opus-mt:xx', download={download}).ways])\n"
             "except UserError as error:\n    print(type(error).__name__, error, sep='\\n')"
         )
         return elsewhere(code, tmp_path, **variables).splitlines()
 
-    name, ways = "opus-mt:xx", ("en-xx", "xx-en")
     with stand_in(tmp_path / "hub") as hub:
-        folders = [hub.folder(f"Helsinki-NLP/opus-mt-{way}", "models") for way in ways]
+        folders = [hub.folder(f"Helsinki-NLP/opus-mt-{way}", "models") for way in ("en-xx", "xx-en")]
         for seed, folder in enumerate(folders, start=1):
             marian(folder, seed)
-        assert said(name, False, HF_ENDPOINT=hub.address)[0] == "NotFetched"
+        assert said(False, HF_ENDPOINT=hub.address)[0] == "NotFetched"
         assert hub.asked == [], "nothing is asked for a plan"
-        fetched = said(name, True, HF_ENDPOINT=hub.address)
+        fetched = said(True, HF_ENDPOINT=hub.address)
         (way,) = open_translator("+".join(map(str, folders)), download=False).ways
         assert fetched == [str([way.digest])]
         assert len(hub.got("model.safetensors")) == 2
-        count = len(hub.asked)
-        assert said(name, False, HF_ENDPOINT=hub.address) == fetched
-        assert said(name, True, HF_HUB_OFFLINE="1") == fetched
-        assert len(hub.asked) == count
-        kind, text = said("opus-mt:qq", True, HF_ENDPOINT=hub.address)
-        assert (kind, "the hub has no model Helsinki-NLP/opus-mt-en-qq" in text) == ("UserError", True), text
+        assert said(False, HF_HUB_OFFLINE="1") == fetched
