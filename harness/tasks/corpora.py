@@ -9,9 +9,9 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from harness.paths import named_path, remembered
 from harness.specs import KEY_LENGTH, RowSet, digest_of
 from harness.tasks.hub_data import open_hub_data
 from harness.tasks.packaged import boolq_prose
-from harness.tasks.reading import is_half, is_separated, lines, objects, rows_of
+from harness.tasks.reading import is_separated, lines, objects, problem_of, rows_of
 from harness.tasks.rows import Rows
 
 CORPORA: Mapping[str, Callable[[], Rows]] = {"boolq_prose": boolq_prose}
@@ -31,14 +31,9 @@ test set of task boolq."""
 
 COLUMN = "text"
 
-_KINDS = {
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".jsonl": "jsonl",
-    ".json": "jsonl",
-    ".ndjson": "jsonl",
-    ".txt": "text",
-}
+_KINDS = {".parquet": "parquet", ".arrow": "arrow", ".txt": "text"} | dict.fromkeys(
+    (".jsonl", ".json", ".ndjson"), "jsonl"
+)
 _FIX = "name one by PATH:COLUMN"
 _JOIN = " + "
 _MEMO_ENTRIES = 200
@@ -48,7 +43,8 @@ Stamp = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts in an order, read again by each call of `texts`; pickles as the names of its files.
+    """Texts in an order, read again by each call of `texts`: without spaces around them and none of them empty; it raises UserError when a
+    file has changed since.
 
     `digest`: hex, over the texts in their order, so it is the same however they are split into files, compressed or
     wrapped; of a corpus in CORPORA it is its rows' own. `rows` texts of `mean_chars` characters on average.
@@ -58,12 +54,8 @@ class Corpus:
     digest: str
     rows: int
     mean_chars: float
-    reader: Callable[[], Iterator[str]] = field(repr=False, compare=False)
+    texts: Callable[[], Iterator[str]] = field(repr=False, compare=False)
     memo: Path | None = field(default=None, repr=False, compare=False)
-
-    def texts(self) -> Iterator[str]:
-        """The texts, without spaces around them and none of them empty. Raises UserError when a file has changed since."""
-        return self.reader()
 
     def part(self, stop: float, start: float = 0.0) -> Corpus:
         """The texts whose hash lies in [`start`, `stop`) of [0, 1), in their order: about that share of them. So each text is in or out
@@ -71,19 +63,19 @@ class Corpus:
         of it is the corpus itself. Raises UserError where no text is left."""
         if (start, stop) == (0, 1):
             return self
-        name = part_name(self.name, stop, start)
-        reader = partial(_part, self.reader, start, stop)
         identity = digest_of([self.digest, stop, *([start] if start else [])])
-        return Corpus(name, *_measured(reader, identity, self.memo, name), reader, self.memo)
+        name = part_name(self.name, stop, start)
+        return _measured(
+            name, name, lambda: (text for text in self.texts() if start <= _place(text) < stop), identity, self.memo
+        )
 
     def row_set(self, name: str = "") -> RowSet:
         return RowSet(self.digest, name or self.name, self.rows, round(self.mean_chars, 2))
 
 
 def part_name(name: str, stop: float, start: float = 0.0) -> str:
-    return (
-        f"{100 * round(stop - start, 9):g} % {'held out ' * bool(start)}of {name}" if (start, stop) != (0, 1) else name
-    )
+    whole = (start, stop) == (0, 1)
+    return name if whole else f"{100 * round(stop - start, 9):g} % {'held out ' * bool(start)}of {name}"
 
 
 def open_corpus(
@@ -110,48 +102,38 @@ def open_corpus(
     text = str(name)
     if _JOIN in text and not Path(text).exists():
         parts = [open_corpus(part, download=download, memo=memo, where=where) for part in text.split(_JOIN)]
-        label, reader = _JOIN.join(part.name for part in parts), partial(_joined, [part.reader for part in parts])
-        return Corpus(label, *_measured(reader, digest_of([part.digest for part in parts]), memo, text), reader, memo)
+        label, identity = _JOIN.join(part.name for part in parts), digest_of([part.digest for part in parts])
+        return _measured(label, text, lambda: chain.from_iterable(part.texts() for part in parts), identity, memo)
     if text in CORPORA and isinstance(name, str):
         rows = CORPORA[text]()
-        return Corpus(text, rows.digest, len(rows), rows.mean_chars, partial(_named, text), memo)
+        return Corpus(text, rows.digest, len(rows), rows.mean_chars, lambda: (text for (text,) in rows.texts), memo)
     paths, column, label = _hub_files(text, download) if text.startswith(HUB) else local_files(name, where)
     if table := next((path for path in paths if is_separated(path)), None):
         raise UserError(
             f"{where} {table}: is a table, and a corpus is text, .jsonl or .parquet; write its texts one a line, or as .jsonl."
         )
-    stamps = [_stamp(path) for path in paths]
-    reader = partial(_of_files, paths, column or COLUMN, stamps)
-    return Corpus(label, *_measured(reader, digest_of([column, *stamps]), memo, text), reader, memo)
+    stamps = {path: _stamp(path) for path in paths}
+    identity = digest_of([column, *stamps.values()])
+    return _measured(label, text, lambda: _of_files(stamps, column or COLUMN), identity, memo)
 
 
-def _measured(
-    reader: Callable[[], Iterable[str]], identity: str, memo: Path | None, name: str
-) -> tuple[str, int, float]:
-    """As `_measure`, from the memo where it knows the `identity`."""
+def _measured(label: str, named: str, texts: Callable[[], Iterator[str]], identity: str, memo: Path | None) -> Corpus:
+    """The corpus of some texts, whose digest and size are in the memo where it knows the `identity`. `named`: for errors."""
 
-    def entry() -> dict[str, Any]:
-        return dict(zip(("digest", "rows", "mean_chars"), _measure(reader(), name), strict=True))
+    def measure() -> dict[str, Any]:
+        whole = hashlib.sha256(b"texts in order/1/")
+        rows = chars = 0
+        for text in texts():
+            raw = text.encode()
+            whole.update(b"%d:%b" % (len(raw), raw))
+            rows += 1
+            chars += len(text)
+        if not rows:
+            raise UserError(f"{named}: there is no text in it; give texts, one a line or one a row.")
+        return {"digest": whole.hexdigest()[:KEY_LENGTH], "rows": rows, "mean_chars": chars / rows}
 
-    measured = remembered(memo, "corpora", identity, entry, _MEMO_ENTRIES) if memo else entry()
-    return measured["digest"], measured["rows"], measured["mean_chars"]
-
-
-def _measure(texts: Iterable[str], name: str) -> tuple[str, int, float]:
-    whole = hashlib.sha256(b"texts in order/1/")
-    rows = chars = 0
-    for text in texts:
-        raw = text.encode()
-        whole.update(b"%d:%b" % (len(raw), raw))
-        rows += 1
-        chars += len(text)
-    if not rows:
-        raise UserError(f"{name}: there is no text in it; give texts, one a line or one a row.")
-    return whole.hexdigest()[:KEY_LENGTH], rows, chars / rows
-
-
-def _part(reader: Callable[[], Iterator[str]], start: float, stop: float) -> Iterator[str]:
-    return (text for text in reader() if start <= _place(text) < stop)
+    found = remembered(memo, "corpora", identity, measure, _MEMO_ENTRIES) if memo else measure()
+    return Corpus(label, **found, texts=texts, memo=memo)
 
 
 def _place(text: str) -> float:
@@ -159,18 +141,9 @@ def _place(text: str) -> float:
     return int.from_bytes(hashlib.sha256(b"part of a corpus/1/" + text.encode()).digest()[:8]) / 2**64
 
 
-def _joined(readers: Sequence[Callable[[], Iterator[str]]]) -> Iterator[str]:
-    for reader in readers:
-        yield from reader()
-
-
-def _named(name: str) -> Iterator[str]:
-    return (text for (text,) in CORPORA[name]().texts)
-
-
-def _of_files(files: Sequence[Path], column: str, stamps: Sequence[Stamp]) -> Iterator[str]:
+def _of_files(stamps: Mapping[Path, Stamp], column: str) -> Iterator[str]:
     """Texts of files one after the other; `stamps` are as they were when the corpus was opened."""
-    for path, stamp in zip(files, stamps, strict=True):
+    for path, stamp in stamps.items():
         yield from _texts(path, column)
         if _stamp(path) != stamp:
             raise UserError(f"{path}: has changed while it was in use; run the command again.")
@@ -230,12 +203,9 @@ def _texts(path: Path, column: str) -> Iterator[str]:
         yield from (text for _, text in lines(path))
         return
     for line, row in objects(path, (column,), _FIX) if kind == "jsonl" else rows_of(path, (column,), fix=_FIX):
-        value = row[column]
-        if not isinstance(value, str | None):
-            raise UserError(f"{path}, line {line}: '{column}' is not text; write it in quotes.")
-        if value and (stripped := value.strip()):
-            if not stripped.isascii() and is_half(stripped):
-                raise UserError(f"{path}, line {line}: '{column}' holds half a character (a surrogate); fix the text.")
+        if row[column] is not None and (problem := problem_of((column,), row, blank=True)):
+            raise UserError(f"{path}, line {line}: {problem}")
+        if stripped := (row[column] or "").strip():
             yield stripped
 
 
