@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.commands.predict import ROWS, Classifier, classifier_of, parts
+from harness.commands.predict import ROWS, classifier_of, parts
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import StageRecord
 from harness.commands.train import Show
@@ -28,32 +28,31 @@ FORMAT = "--format glue-submission"
 
 
 class Sheet(NamedTuple):
-    """One file of a submission. `task`: whose model predicts it ('': the bench has no such task); `folder`, `split`: where its rows
-    are; `rows`: how many the server expects; `constant`: what stands in every row where there is no model."""
+    """One file of a submission. `task`: whose model predicts it ('': the bench has no such task); `folder`, `split`: where its rows are;
+    `rows`: how many the server expects."""
 
     file: str
     task: str
     folder: str
     split: str
     rows: int
-    constant: str
 
 
 # Source of names, header and labels: gluebenchmark.com/faq, as nyu-mll's own writer follows it (nyu-mll/jiant,
 # scripts/benchmarks: "CoLA.tsv" ... "AX.tsv", header "index\tprediction", names of classes for MNLI, QNLI, RTE and AX, codes for the
 # others); of the numbers of rows: the card of nyu-mll/glue on the hub.
 SHEETS = (
-    Sheet("CoLA.tsv", "cola", "cola", "test", 1063, "0"),
-    Sheet("SST-2.tsv", "sst2", "sst2", "test", 1821, "0"),
-    Sheet("MRPC.tsv", "mrpc", "mrpc", "test", 1725, "0"),
-    Sheet("STS-B.tsv", "stsb", "stsb", "test", 1379, "0.000000"),
-    Sheet("QQP.tsv", "qqp", "qqp", "test", 390965, "0"),
-    Sheet("MNLI-m.tsv", "mnli", "mnli", "test_matched", 9796, "entailment"),
-    Sheet("MNLI-mm.tsv", "mnli", "mnli", "test_mismatched", 9847, "entailment"),
-    Sheet("QNLI.tsv", "qnli", "qnli", "test", 5463, "entailment"),
-    Sheet("RTE.tsv", "rte", "rte", "test", 3000, "entailment"),
-    Sheet("WNLI.tsv", "", "wnli", "test", 146, "0"),
-    Sheet("AX.tsv", "mnli", "ax", "test", 1104, "entailment"),
+    Sheet("CoLA.tsv", "cola", "cola", "test", 1063),
+    Sheet("SST-2.tsv", "sst2", "sst2", "test", 1821),
+    Sheet("MRPC.tsv", "mrpc", "mrpc", "test", 1725),
+    Sheet("STS-B.tsv", "stsb", "stsb", "test", 1379),
+    Sheet("QQP.tsv", "qqp", "qqp", "test", 390965),
+    Sheet("MNLI-m.tsv", "mnli", "mnli", "test_matched", 9796),
+    Sheet("MNLI-mm.tsv", "mnli", "mnli", "test_mismatched", 9847),
+    Sheet("QNLI.tsv", "qnli", "qnli", "test", 5463),
+    Sheet("RTE.tsv", "rte", "rte", "test", 3000),
+    Sheet("WNLI.tsv", "", "wnli", "test", 146),
+    Sheet("AX.tsv", "mnli", "ax", "test", 1104),
 )
 NAMED = ("mnli", "qnli", "rte")
 """Tasks whose classes the server wants by name."""
@@ -74,24 +73,25 @@ def write_submissions(prepared: Prepared, out: Path, show: Show) -> list[str]:
         raise UserError(
             f"--out {out}: rows {listed(twins)} would be one folder, {places[twins[0]]}; name one of them with --methods."
         )
-    wanted = [sheet for sheet in SHEETS if sheet.task in {task for _, task in best}]
-    tests = {sheet.file: _test_set(path, sheet) for sheet in wanted if (path := _file(prepared, sheet))}
-    sentences = []
+    tasks, sentences = {task for _, task in best}, list[str]()
+    found = {sheet: _file(prepared, sheet) for sheet in SHEETS if sheet.task in tasks}
+    tests = {sheet: _test_set(path, sheet) for sheet, path in found.items() if path}
     with new_folder(out) as folder:
         for row, place in places.items():
             (folder / place).mkdir()
-            for sheet in (sheet for sheet in SHEETS if sheet.file not in tests or (row, sheet.task) not in best):
-                _write(folder / place / sheet.file, enumerate([sheet.constant] * sheet.rows))
-            for task, (run, of) in ((task, found) for (mine, task), found in best.items() if mine == row):
+            for sheet in (sheet for sheet in SHEETS if sheet not in tests or (row, sheet.task) not in best):
+                constant = _answer(TASKS.get(sheet.task), 0)
+                _write(folder / place / sheet.file, range(sheet.rows), [constant] * sheet.rows)
+            for task, (run, of) in ((task, each) for (mine, task), each in best.items() if mine == row):
                 record = prepared.store.records([run.stage.key], predictions=True)[run.stage.key]
                 stage = StageRecord(prepared.store, run.stage, record, planned=prepared)
                 model = trained_model(stage, show, storage=prepared.request.storage)
                 sentences.append(f"{row}, {task}: run {run.stage.key[:12]} {of}. {model.sentence}")
-                for sheet in (sheet for sheet in wanted if sheet.task == task and sheet.file in tests):
-                    predicted = _predictions(classifier_of(model), TASKS[task], tests[sheet.file].values())
-                    _write(folder / place / sheet.file, zip(tests[sheet.file], predicted, strict=True))
+                for sheet, texts in ((sheet, texts) for sheet, texts in tests.items() if sheet.task == task):
+                    decoded = classifier_of(model).predictions([*texts.values()]).decoded
+                    _write(folder / place / sheet.file, texts, [_answer(TASKS[task], each) for each in decoded])
             shutil.make_archive(str(folder / place), "zip", folder / place)  # the files at its root
-    constant = ", ".join(sheet.file for sheet in SHEETS if sheet.file not in tests)
+    constant = ", ".join(sheet.file for sheet in SHEETS if sheet not in tests)
     return [*sentences, f"Constant, because the server takes whole sets only, and no result: {constant}."]
 
 
@@ -114,12 +114,11 @@ def _best_runs(prepared: Prepared) -> dict[tuple[str, str], tuple[Run, str]]:
     records, found = prepared.store.records([run.stage.key for run in plan.runs]), {}
     for cell, runs in (cells or {("the table", ""): []}).items():
         best = best_run(runs, records)
-        if best is None:
+        if best is None or best.stage.selection is None:
             raise UserError(
                 f"{FORMAT}: no run of {' on '.join(filter(None, cell))} has finished; run 'harness bench' with the same values first, or "
                 "leave it out with --tasks."
             )
-        assert best.stage.selection is not None
         done = sum(run.stage.key in records and records[run.stage.key].status == "done" for run in runs)
         of = f"{done} of {len(runs)} finished runs" if done < len(runs) else counted(len(runs), "run")
         dev = in_points(records[best.stage.key].dev_scores[best.stage.selection.metric])
@@ -147,12 +146,11 @@ def _file(prepared: Prepared, sheet: Sheet) -> Path | None:
 def _test_set(path: Path, sheet: Sheet) -> dict[int, tuple[str, ...]]:
     """Texts by the server's index of each row, in its order: column `idx` where there is one, else its place. Raises UserError."""
     found = list[tuple[int, tuple[str, ...]]]()
-    for part in parts(path, TASKS[sheet.task].columns, ROWS):
-        for place, row, texts in part:
-            try:
-                found.append((int(row.get("idx", len(found))), texts))
-            except (TypeError, ValueError):
-                raise UserError(f"{place}: idx is {row['idx']!r}, not a whole number.") from None
+    for place, row, texts in chain.from_iterable(parts(path, TASKS[sheet.task].columns, ROWS)):
+        try:
+            found.append((int(row.get("idx", len(found))), texts))
+        except (TypeError, ValueError):
+            raise UserError(f"{place}: idx is {row['idx']!r}, not a whole number.") from None
     if sorted(index for index, _ in found) != list(range(sheet.rows)):
         raise UserError(
             f"{path}: {len(found):,} rows, and GLUE's test set for {sheet.file} has {sheet.rows:,}, which a column idx may number from 0; put the "
@@ -161,18 +159,14 @@ def _test_set(path: Path, sheet: Sheet) -> dict[int, tuple[str, ...]]:
     return dict(sorted(found))
 
 
-def _write(path: Path, rows: Iterable[tuple[int, str]]) -> None:
-    lines = "".join(f"{index}\t{value}\n" for index, value in rows)
+def _answer(task: Task | None, predicted: float) -> str:
+    """What the server wants of a predicted code or score."""
+    if task is None or task.classes:
+        return task.classes[int(predicted)] if task and task.name in NAMED else str(int(predicted))
+    low, high = task.label_range or (0.0, 5.0)
+    return f"{min(max(float(predicted), low), high):.6f}"
+
+
+def _write(path: Path, indices: Iterable[int], values: Iterable[str]) -> None:
+    lines = "".join(f"{index}\t{value}\n" for index, value in zip(indices, values, strict=True))
     path.write_text(f"index\tprediction\n{lines}", encoding="utf-8")
-
-
-def _predictions(model: Classifier, task: Task, texts: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """What the server wants of each row."""
-    rest = iter(texts)
-    while part := list(islice(rest, ROWS)):
-        decoded = model.predictions(part).decoded
-        if not task.classes:
-            low, high = task.label_range or (0.0, 5.0)
-            yield from (f"{min(max(float(value), low), high):.6f}" for value in decoded)
-        else:
-            yield from (task.classes[code] if task.name in NAMED else str(code) for code in decoded)
