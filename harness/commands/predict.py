@@ -7,11 +7,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, Field, PositiveInt
@@ -82,17 +82,17 @@ def classifier(name: str, *, store: str | None = None, storage: str | None = Non
     path = named_path(name, "predict")
     if not path.is_dir() and not re.fullmatch("[0-9a-f]+", name):
         raise UserError(f"{name}: there is no such folder; name one that 'harness export' wrote, or the key of a run.")
+    if not path.is_dir():
+        return _of_run(name, store, storage)
     try:
-        model = _of_folder(path) if path.is_dir() else _of_run(name, store, storage)
+        model = _of_folder(path)
         model.columns_of([("a",) * (len(model.columns) or 1)])
+        return model
     except UserError:
         raise
     except Exception as error:
-        if not path.is_dir():
-            raise
         why = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"{path}: its files make no model ({why}); fetch or export it again.") from None
-    return model
 
 
 def _of_folder(folder: Path) -> Classifier:
@@ -105,19 +105,17 @@ def _of_folder(folder: Path) -> Classifier:
     from harness.methods.definition import HEAD
     from harness.objectives import build
 
-    settings, tokenizer = _settings(folder / SETTINGS), _settings(folder / "tokenizer_config.json")
+    settings, tokenizer = (_settings(folder / name) for name in (SETTINGS, "tokenizer_config.json"))
+    stage, columns = Stage.from_json(settings.stage) if settings.stage else None, settings.columns
     located = locate(f"{folder}/", where="predict")
     encoder, tokeniser = load_encoder(folder, located.encoder.digest, seed=0), Tokeniser(folder)
-    device, columns = "cuda" if torch.cuda.is_available() else "cpu", settings.columns
-    if settings.stage and settings.stage.get("data", {}).get("prompt"):
-        stage = Stage.from_json(settings.stage)
-        if stage.data.prompt and stage.data.prompt.demonstrations:
+    if stage and stage.data.prompt and stage.data.kind:
+        if stage.data.prompt.demonstrations:
             raise UserError(
                 f"{folder}: predicts beside training examples, which it does not hold; name the run's key {stage.key[:12]}, or train with "
                 "prompt.demonstrations set to false."
             )
         reading, kind = reading_of(stage.data), stage.data.kind
-        assert kind is not None
         made = build(stage.objective, encoder, tokeniser.vocabulary, kind, 0.0, 0)
         made.take_training_set(reading.examples([("a",) * (len(columns) or 1)], tokeniser), np.zeros(1, np.int64))
     else:
@@ -127,7 +125,7 @@ def _of_folder(folder: Path) -> Classifier:
                 f"{folder}: holds no classifier with a head like those that are trained here (first token, dense, tanh, linear), nor a "
                 "model for question answering; name a folder that 'harness export' wrote of a run."
             )
-        spans = SpanReading(**settings.spans or {}) if head.per_token else None
+        spans = ((stage and stage.data.spans) or SpanReading()) if head.per_token else None
         columns = columns or (QUESTIONS if spans else ())
         kind = kind_of(head.classes, spans=spans)
         made = build(objective("cross_entropy"), encoder, tokeniser.vocabulary, kind, 0.0, 0)
@@ -135,8 +133,8 @@ def _of_folder(folder: Path) -> Classifier:
         positions = family_of(located.config).positions(located.config)
         length = int(min(settings.max_length or tokenizer.model_max_length or positions, positions))
         reading = reading_of(Data(RowSet("texts"), max_length=length, spans=spans))
-    made = made.to(torch.device(device))
-    return Classifier(str(folder), made, tokeniser, kind, columns, reading, settings.precision, device)
+    device, precision = "cuda" if torch.cuda.is_available() else "cpu", stage.optim.precision if stage else "fp32"
+    return Classifier(str(folder), made.to(device), tokeniser, kind, columns, reading, precision, device)
 
 
 class _Settings(BaseModel):
@@ -145,8 +143,6 @@ class _Settings(BaseModel):
     max_length: PositiveInt | None = None
     model_max_length: Annotated[float, Field(ge=1)] | None = None
     columns: tuple[str, ...] = ()
-    spans: dict[str, Any] | None = None
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     stage: dict[str, Any] | None = None
 
 
@@ -194,7 +190,7 @@ def predict_file(
     `columns`: the text columns (None: those of the model's task). `progress`: called with the number of rows so far. `size`: rows that are
     read, predicted and written at a time. Raises UserError for a row without its texts, and writes no file then.
     """
-    wanted, count = columns or model.columns, len(model.columns)
+    wanted, count, done = columns or model.columns, len(model.columns), 0
     if not wanted:
         raise UserError(
             f"predict: name the text column with --text; {model.name} does not say which it was trained on."
@@ -205,8 +201,7 @@ def predict_file(
         )
     if target:
         check_new(target)
-    done = 0
-    with writer(target) if target else nullcontext(print_rows) as write:
+    with writer(target) as write:
         for part in parts(source, wanted, size):
             write(_scored(model, part))
             done += len(part)
@@ -223,11 +218,8 @@ def predict_row(model: Classifier, texts: Sequence[str]) -> None:
         raise UserError(
             f"--row: the model takes {len(columns)} text(s) ({', '.join(columns)}), none blank; give each as one word in quotes."
         )
-    print_rows(_scored(model, [("--row", dict(zip(columns, texts, strict=True)), tuple(texts))]))
-
-
-def print_rows(rows: list[Row]) -> None:
-    print(json_lines(rows), end="", flush=True)
+    with writer(None) as write:
+        write(_scored(model, [("--row", dict(zip(columns, texts, strict=True)), tuple(texts))]))
 
 
 def _scored(model: Classifier, part: Sequence[Placed]) -> list[Row]:
@@ -279,14 +271,17 @@ def check_new(path: Path) -> None:
         raise UserError(f"--output {path} exists already; name a new file, or delete that one.")
 
 
-def json_lines(rows: Sequence[Row]) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
-
-
 @contextmanager
-def writer(path: Path) -> Iterator[Callable[[list[Row]], None]]:
-    """Writes rows to a new file, by its ending, as `replacing` does. In JSON lines rows may have different fields; the columns of a CSV or TSV are those of the
-    first part of them, and a column of Parquet has one type."""
+def writer(path: Path | None) -> Iterator[Callable[[list[Row]], None]]:
+    """Writes rows to a new file, by its ending, as `replacing` does; None: prints them as JSON lines. In JSON lines rows may have different fields; the columns
+    of a CSV or TSV are those of the first part of them, and a column of Parquet has one type."""
+
+    def lines(rows: Sequence[Row]) -> str:
+        return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+
+    if path is None:
+        yield lambda rows: print(lines(rows), end="", flush=True)
+        return
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -298,7 +293,7 @@ def writer(path: Path) -> Iterator[Callable[[list[Row]], None]]:
             names = list(dict.fromkeys(name for row in rows for name in row))
             try:
                 if kind == ".jsonl":
-                    file.write(json_lines(rows))
+                    file.write(lines(rows))
                 elif kind == ".parquet":
                     table = pa.table({name: [row.get(name) for row in rows] for name in names})
                     made[:] = [pa.concat_tables([*made, table], promote_options="permissive")]
