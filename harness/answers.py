@@ -89,12 +89,12 @@ def normal_words(text: str) -> list[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
-def exact_match(labels: Array, texts: Sequence[str]) -> NDArray[np.float64]:
+def exact_match(labels: Array, texts: Sequence[str] | Array) -> NDArray[np.float64]:
     """(labels [n], predicted texts [n], '' for no answer) -> [n]: 1 where the words are those of a gold answer (Rajpurkar et al. 2018)."""
     return _best(labels, texts, lambda predicted, gold: float(predicted == gold))
 
 
-def answer_f1(labels: Array, texts: Sequence[str]) -> NDArray[np.float64]:
+def answer_f1(labels: Array, texts: Sequence[str] | Array) -> NDArray[np.float64]:
     """(labels [n], predicted texts [n], '' for no answer) -> [n]: F1 of the words, the largest over the gold answers."""
     return _best(labels, texts, _overlap)
 
@@ -107,7 +107,9 @@ def _overlap(predicted: list[str], gold: list[str]) -> float:
     return 2 * shared / (len(predicted) + len(gold))
 
 
-def _best(labels: Array, texts: Sequence[str], measure: Callable[[list[str], list[str]], float]) -> NDArray[np.float64]:
+def _best(
+    labels: Array, texts: Sequence[str] | Array, measure: Callable[[list[str], list[str]], float]
+) -> NDArray[np.float64]:
     values = []
     for label, text in zip(labels.tolist(), texts, strict=True):
         # A gold answer of articles alone is left out, as officially; without any answer nothing should be said.

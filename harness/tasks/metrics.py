@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,21 +22,19 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Metric:
-    """`compute(gold [n], predicted [n])`; `kind` says what is predicted: class codes, a score or a span.
+    """`kind` says what is predicted: class codes, a score or a span.
 
     `title`: how tables print it; `abbreviation`: beside the title of a column, the name where left out. `binary`: defined for two
-    classes only. `worst`: the lowest value that it can take. `measure`: computes it instead where more than what is predicted is needed.
-    `per_item(gold, predicted)`: values [n] that it is the mean of, where it is one.
+    classes only. `worst`: the lowest value that it can take. `per_item(gold [n], predicted [n])`: values [n] that it is the mean of, where it is one.
     """
 
     name: str
     title: str
     kind: str
-    compute: Callable[[Array, Array], float]
+    compute: Callable[[Predictions], float]
     binary: bool = False
     worst: float = 0.0
     abbreviation: str = ""
-    measure: Callable[[Predictions], float] | None = None
     per_item: Callable[[Array, Array], Array] | None = None
 
     @property
@@ -50,54 +49,38 @@ def _right(gold: Array, predicted: Array) -> Array:
     return np.asarray(gold == predicted)
 
 
-def _accuracy(gold: Array, predicted: Array) -> float:
-    return float(np.mean(_right(gold, predicted)))
+def _mean(per_item: Callable[[Array, Array], Array], answered: bool | None = None) -> Callable[[Predictions], float]:
+    """The mean over all examples, or over the questions with an answer or without; 0 where there are none."""
 
-
-def _sklearn(name: str, **settings: Any) -> Callable[[Array, Array], float]:
-    def compute(gold: Array, predicted: Array) -> float:
-        from sklearn import metrics
-
-        labels = {"labels": np.unique(gold)} if name == "recall_score" else {}
-        return float(getattr(metrics, name)(gold, predicted, zero_division=0.0, **labels, **settings))
+    def compute(predictions: Predictions) -> float:
+        gold, predicted = predictions.gold, predictions.decoded
+        chosen = slice(None) if answered is None else answerable(gold) == answered
+        values = per_item(gold[chosen], predicted[chosen])
+        return float(values.mean()) if len(values) else 0.0
 
     return compute
 
 
-def _mcc(gold: Array, predicted: Array) -> float:
-    from sklearn.metrics import matthews_corrcoef
+def _library(module: str, name: str, **settings: Any) -> Callable[[Predictions], float]:
+    """A function of scikit-learn or scipy; 0 where that is undefined, which they say by a warning."""
 
-    if len(np.unique(gold)) < 2 or len(np.unique(predicted)) < 2:
-        return 0.0  # scikit-learn says the same, with a warning
-    return float(matthews_corrcoef(gold, predicted))
-
-
-def _correlation(name: str) -> Callable[[Array, Array], float]:
-    def compute(gold: Array, predicted: Array) -> float:
-        from scipy import stats
-
-        if len(gold) < 2:
-            return 0.0
+    def compute(predictions: Predictions) -> float:
+        gold, predicted = predictions.gold, predictions.decoded
+        if gold.dtype.kind == "f":
+            gold, predicted = gold.astype(np.float64), predicted.astype(np.float64)
+            if len(gold) < 2:
+                return 0.0
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # constant input: NaN, which becomes 0 below
-            value = float(getattr(stats, name)(gold.astype(np.float64), predicted.astype(np.float64)).statistic)
+            warnings.simplefilter("ignore")
+            found = getattr(importlib.import_module(module), name)(gold, predicted, **settings)
+        value = float(getattr(found, "statistic", found))
         return value if np.isfinite(value) else 0.0
 
     return compute
 
 
-def _answers(measure: Callable[[Array, Any], Array], answered: bool | None = None) -> Callable[[Array, Array], float]:
-    """The mean of a measure over all questions, or over those with an answer or without; 0 where there are none."""
-
-    def compute(gold: Array, predicted: Array) -> float:
-        chosen = np.ones(len(gold), dtype=np.bool_) if answered is None else answerable(gold) == answered
-        return float(measure(gold[chosen], predicted[chosen].tolist()).mean()) if chosen.any() else 0.0
-
-    return compute
-
-
-def _listed(measure: Callable[[Array, Any], Array]) -> Callable[[Array, Array], Array]:
-    return lambda gold, predicted: measure(gold, predicted.tolist())
+def _f1(**settings: Any) -> Callable[[Predictions], float]:
+    return _library("sklearn.metrics", "f1_score", zero_division=0.0, **settings)
 
 
 def _best_f1(predictions: Predictions) -> float:
@@ -110,27 +93,27 @@ def _best_f1(predictions: Predictions) -> float:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", "accuracy", "class", _accuracy, abbreviation="acc", per_item=_right),
+        Metric("accuracy", "accuracy", "class", _mean(_right), abbreviation="acc", per_item=_right),
         Metric(
             "balanced_accuracy",  # the mean recall of the classes that gold holds
             "balanced accuracy",
             "class",
-            _sklearn("recall_score", average="macro"),
+            _library("sklearn.metrics", "balanced_accuracy_score"),
             abbreviation="bal. acc",
         ),
-        Metric("f1", "F1", "class", _sklearn("f1_score", pos_label=1), binary=True),  # of class 1
-        Metric("f1_macro", "macro F1", "class", _sklearn("f1_score", average="macro")),
-        Metric("f1_micro", "micro F1", "class", _sklearn("f1_score", average="micro")),
-        Metric("f1_weighted", "weighted F1", "class", _sklearn("f1_score", average="weighted")),
-        Metric("mcc", "MCC", "class", _mcc, worst=-1.0),
-        Metric("spearman", "Spearman correlation", "score", _correlation("spearmanr"), worst=-1.0),
-        Metric("pearson", "Pearson correlation", "score", _correlation("pearsonr"), worst=-1.0),
-        Metric("exact_match", "EM", "span", _answers(exact_match), abbreviation="EM", per_item=_listed(exact_match)),
-        Metric("answer_f1", "answer F1", "span", _answers(answer_f1), abbreviation="F1", per_item=_listed(answer_f1)),
-        Metric("hasans_exact", "HasAns EM", "span", _answers(exact_match, True)),
-        Metric("hasans_f1", "HasAns F1", "span", _answers(answer_f1, True)),
-        Metric("noans_accuracy", "NoAns accuracy", "span", _answers(exact_match, False)),
-        Metric("best_f1", "answer F1 at the best threshold", "span", _answers(answer_f1), measure=_best_f1),
+        Metric("f1", "F1", "class", _f1(pos_label=1), binary=True),  # of class 1
+        Metric("f1_macro", "macro F1", "class", _f1(average="macro")),
+        Metric("f1_micro", "micro F1", "class", _f1(average="micro")),
+        Metric("f1_weighted", "weighted F1", "class", _f1(average="weighted")),
+        Metric("mcc", "MCC", "class", _library("sklearn.metrics", "matthews_corrcoef"), worst=-1.0),
+        Metric("spearman", "Spearman correlation", "score", _library("scipy.stats", "spearmanr"), worst=-1.0),
+        Metric("pearson", "Pearson correlation", "score", _library("scipy.stats", "pearsonr"), worst=-1.0),
+        Metric("exact_match", "EM", "span", _mean(exact_match), abbreviation="EM", per_item=exact_match),
+        Metric("answer_f1", "answer F1", "span", _mean(answer_f1), abbreviation="F1", per_item=answer_f1),
+        Metric("hasans_exact", "HasAns EM", "span", _mean(exact_match, True)),
+        Metric("hasans_f1", "HasAns F1", "span", _mean(answer_f1, True)),
+        Metric("noans_accuracy", "NoAns accuracy", "span", _mean(exact_match, False)),
+        Metric("best_f1", "answer F1 at the best threshold", "span", _best_f1),
     )
 }
 """Those of classes by scikit-learn, correlations by scipy, those of questions by SQuAD's official definitions. A class that neither gold nor
@@ -158,5 +141,4 @@ def score(metric: str, predictions: Predictions) -> float:
         raise ValueError(f"{metric}: the predictions {problem}")
     if not METRICS[metric].applies(predictions.kind):
         raise ValueError(f"{metric}: does not apply to predictions of {predictions.kind.description}")
-    measure = METRICS[metric].measure
-    return measure(predictions) if measure else METRICS[metric].compute(predictions.gold, predictions.decoded)
+    return METRICS[metric].compute(predictions)

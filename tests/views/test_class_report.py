@@ -41,7 +41,7 @@ def test_a_class_that_is_never_predicted_has_zeros() -> None:
 
 @pytest.mark.parametrize("format", ["text", "md", "latex"])
 def test_a_metric_that_is_added_needs_no_second_list(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METRICS, "hits", Metric("hits", "number of hits", "class", lambda gold, predicted: 1.0))
+    monkeypatch.setitem(METRICS, "hits", Metric("hits", "number of hits", "class", lambda predictions: 1.0))
     classes = class_scores(CLASSES, [(np.arange(3), np.arange(3))])
     scores, confusions = class_tables("Mine", pd.DataFrame({"hits": {"FT": 1.0}, "accuracy": 1.0}), "FT", classes)
     assert scores.head == ["Method", "number of hits", "accuracy"]
