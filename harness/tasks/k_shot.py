@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from harness.errors import UserError
 from harness.tasks.overlap import same_ids
 from harness.tasks.own_protocol import OwnProtocol, rare_classes
-from harness.tasks.protocol import EvaluationSets, of_classes
+from harness.tasks.protocol import EvaluationSets, of_classes, without_classes
 from harness.tasks.rows import Rows, scoped
 from harness.tasks.sources import TextSource
 from harness.tasks.task import Task
@@ -54,18 +54,16 @@ class KShotProtocol(OwnProtocol):
         return (max(1, min(self.PAPER_SIZE, min(counts) // 2)),)
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        rows = self._pool(task, source)
-        return rows.take(self._drawn(task, rows, size, subset)[0]).sorted().named(f"{task.name}/k{size}/subset{subset}")
+        pool, training, _ = self._drawn(task, source, size, subset)
+        return pool.take(training).sorted().named(f"{task.name}/k{size}/subset{subset}")
 
     def dev_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        rows = self._pool(task, source)
-        return rows.take(self._drawn(task, rows, size, subset)[1]).sorted().named(f"{task.name}/dev")
+        pool, _, dev = self._drawn(task, source, size, subset)
+        return pool.take(dev).sorted().named(f"{task.name}/dev")
 
     def text_pool(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        rows = self._pool(task, source)
-        kept = np.ones(len(rows), dtype=np.bool_)
-        kept[self._drawn(task, rows, size, subset)[1]] = False
-        return rows.take(kept)
+        pool, _, dev = self._drawn(task, source, size, subset)
+        return pool.take(np.delete(np.arange(len(pool)), dev))
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         """See `Protocol`. Dev is that of subset 0 at the default size."""
@@ -92,14 +90,15 @@ class KShotProtocol(OwnProtocol):
         """The group of each row, the names of the groups, and their rows. Raises UserError where the task has no groups."""
         codes, names = task.kind.sampled_groups(rows.gold)
         if not names:
-            raise UserError(
-                f"task {task.name}: {task.kind.description} has no classes to draw the same number of; take another protocol."
-            )
+            raise without_classes(task)
         counts: list[int] = np.bincount(codes, minlength=len(names)).tolist()
         return codes, names, counts
 
-    def _drawn(self, task: Task, rows: Rows, size: int, subset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Indices of the training rows and of the dev rows of a subset. Raises UserError where a class has too few."""
+    def _drawn(
+        self, task: Task, source: TextSource, size: int, subset: int
+    ) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
+        """The pool, and in it the training rows and the dev rows of a subset. Raises UserError where a class has too few."""
+        rows = self._pool(task, source)
         if size < 1:
             raise UserError(
                 f"task {task.name}: protocol {self.name} takes as many examples of each class for training as for dev, and no full "
@@ -116,4 +115,4 @@ class KShotProtocol(OwnProtocol):
         hashes = scoped(rows.ids, self._scope("k_shot", self.split_seed(subset)))
         both = of_classes(hashes, codes, [2 * size] * len(names))
         first = of_classes(hashes[both], codes[both], [size] * len(names))
-        return both[first], np.delete(both, first)
+        return rows, both[first], np.delete(both, first)

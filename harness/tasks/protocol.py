@@ -196,9 +196,7 @@ def draw_per_class(task: Task, rows: Rows, size: int, scope: Scope) -> Rows:
     rows.
     """
     if not task.classes:
-        raise UserError(
-            f"task {task.name}: {task.kind.description} has no classes to draw the same number of; take another protocol."
-        )
+        raise without_classes(task)
     counts = _require(task, rows, size)
     each, rest = divmod(size, len(counts))
     if rest:
@@ -261,4 +259,10 @@ def _require(task: Task, rows: Rows, size: int) -> list[int]:
 def _too_few(task: Task, code: int, counts: list[int], what: str) -> UserError:
     return UserError(
         f"task {task.name}: class {code} ({task.classes[code]}) has {counts[code]} of {sum(counts):,} training examples, {what}."
+    )
+
+
+def without_classes(task: Task) -> UserError:
+    return UserError(
+        f"task {task.name}: {task.kind.description} has no classes to draw the same number of; take another protocol."
     )

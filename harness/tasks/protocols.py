@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,39 +169,28 @@ def draw_two(hashes: Ids, count: int, others: int | None) -> tuple[NDArray[np.in
     repeated rows can give fewer than requested.
     """
     order = np.argsort(hashes, kind="stable")
-    starts = np.flatnonzero(np.r_[True, np.diff(hashes[order]) != 0])
-    groups = np.split(order, starts[1:])
-    first: list[NDArray[np.int64]] = []
-    second: list[NDArray[np.int64]] = []
-    want_first, want_second = count, len(hashes) if others is None else others
-    for group in groups:
-        if len(group) <= want_first:
-            first.append(group)
-            want_first -= len(group)
-        elif len(group) <= want_second:
-            second.append(group)
-            want_second -= len(group)
-        if not want_first and not want_second:
-            break
-    none = np.zeros(0, dtype=np.int64)
-    return np.sort(np.concatenate([none, *first])), np.sort(np.concatenate([none, *second]))
+    wanted = [count, len(hashes) if others is None else others]
+    drawn: tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]] = [order[:0]], [order[:0]]
+    for group in np.split(order, 1 + np.flatnonzero(np.diff(hashes[order]))):
+        if (side := next((side for side in (0, 1) if len(group) <= wanted[side]), None)) is not None:
+            drawn[side].append(group)
+            wanted[side] -= len(group)
+    first, second = (np.sort(np.concatenate(each)) for each in drawn)
+    return first, second
 
 
 @dataclass(frozen=True)
 class StratifiedProtocol(PaperProtocol):
-    """Test: `test_share` of each labelled development set, rounded down. Dev: `most_dev` rows of what the test set leaves of the first
-    of them, or all of it where it has fewer. In both each class has its share of the development set to within one row, except
-    where its rows run out. Dev has no text of a test set. A user's task with a test set of its own keeps it whole.
-
-    `family`: the name and version of the splits, which are the same rows in all protocols of a family. `doubts`: why the split of
-    one of the paper's tasks is not the paper's.
+    """The SCL paper's splits (docs/papers.md S8 to S12). Test: half of each labelled development set, rounded down. Dev: 500 rows of what
+    the test set leaves of the first of them, or all of it where it has fewer. In both each class has its share of the development set to
+    within one row, except where its rows run out. Dev has no text of a test set. A user's task with a test set of its own keeps it whole.
     """
 
-    family: tuple[str, int] = ("", 1)
     sampler: str = "stratified"
-    test_share: float = 0.5
-    most_dev: int = 500
-    doubts: tuple[tuple[str, str], ...] = ()
+    tasks: tuple[str, ...] = ("sst2", "cola", "mrpc", "rte", "qnli", "mnli")
+    decisions: tuple[str, ...] = ("S8", "S10", "S11", "S12")
+
+    TEST_ROWS = {"mrpc": 204, "rte": 138}  # noqa: RUF012 - of the tasks whose half is not the paper's test set
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         splits = evaluation_splits(task, source)
@@ -221,15 +210,18 @@ class StratifiedProtocol(PaperProtocol):
                 f"task {task.name}: split {task.dev} has {len(pool)} row(s), too few for dev and test; give more rows."
             )
         hashes = scoped(rest.ids, self._scope(task, task.dev, "dev"))
-        drawn = self._stratified(task, pool, rest, hashes, min(self.most_dev, len(rest)))
-        notes = [reason for name, reason in self.doubts if name == task.name]
+        drawn = self._stratified(task, pool, rest, hashes, min(500, len(rest)))
+        half, notes = self.TEST_ROWS.get(task.name), []
+        if half:
+            what = f"half of the development set, {half} examples, which is our test set"
+            notes.append(f"the paper's numbers do not fit {what}")
         return self._sets(task, source, rest.take(drawn), tests, {"dev": task.dev, **splits}, notes)
 
     def _half(self, task: Task, split: str, rows: Rows) -> tuple[NDArray[np.bool_], Rows]:
         """Mask [n] of the test rows of a development set, and these rows."""
         hashes = scoped(_drawn_by(task, rows, rows.ids), self._scope(task, split, "test"))
         held_out = np.zeros(len(rows), dtype=np.bool_)
-        held_out[self._stratified(task, rows, rows, hashes, int(len(rows) * self.test_share))] = True
+        held_out[self._stratified(task, rows, rows, hashes, len(rows) // 2)] = True
         return held_out, rows.take(held_out)
 
     @staticmethod
@@ -238,7 +230,7 @@ class StratifiedProtocol(PaperProtocol):
         return of_classes(hashes, task.kind.strata(rows.gold), quotas(counts, count, available))
 
     def _scope(self, task: Task, split: str, role: str) -> Scope:
-        return [task.name, task.version, *self.family, split, role]
+        return [task.name, task.version, "scl", 1, split, role]  # the same rows in all protocols of the paper
 
 
 @dataclass(frozen=True)
@@ -259,26 +251,14 @@ class DevProtocol(PaperProtocol):
         return self._sets(task, source, source.load(task, task.dev), tests, {"dev": task.dev, **splits})
 
 
-_SCL = StratifiedProtocol(  # docs/papers.md S8 to S12
-    "scl_few_shot",
-    1,
-    family=("scl", 1),
-    tasks=("sst2", "cola", "mrpc", "rte", "qnli", "mnli"),
-    doubts=(
-        ("mrpc", "the paper's numbers do not fit half of the development set, 204 examples, which is our test set"),
-        ("rte", "the paper's numbers do not fit half of the development set, 138 examples, which is our test set"),
-    ),
-    decisions=("S8", "S10", "S11", "S12"),
-)
-
 PROTOCOLS: Mapping[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
         CmlmProtocol("cmlm_few_shot", 1),
         CmlmProtocol("cmlm_full_size", 1, full=True),
-        _SCL,
-        replace(_SCL, name="scl_per_class", sampler="per_class"),
-        replace(_SCL, name="scl_full_size", full=True),
+        StratifiedProtocol("scl_few_shot", 1),
+        StratifiedProtocol("scl_per_class", 1, sampler="per_class"),
+        StratifiedProtocol("scl_full_size", 1, full=True),
         DevProtocol("glue_dev", 1),
         KShotProtocol("k_shot", 1),
         OwnProtocol("own", 2),
