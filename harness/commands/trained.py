@@ -22,14 +22,14 @@ from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
 from harness.kinds import Kind
 from harness.planning.work import work
-from harness.specs import Parent, Record, Stage, Status
+from harness.specs import Parent, Record, RowSet, Stage, Status
 from harness.storage import Storage, weights_of
 from harness.store import Store
 from harness.tasks.task import Task
 from harness.wording import listed
 
 if TYPE_CHECKING:
-    from harness.encoders.tokens import Tokeniser
+    from harness.encoders.tokens import Examples, Tokeniser
     from harness.objectives.base import TrainingObjective
 
 
@@ -42,7 +42,7 @@ class TrainedModel:
     objective: TrainingObjective
     tokeniser: Tokeniser
     setup: WorkerSetup
-    sentence: str
+    sentence: str = ""
 
     @property
     def task(self) -> Task | None:
@@ -55,6 +55,12 @@ class TrainedModel:
         kind = self.task.kind if self.task else self.stage.data.kind
         assert kind is not None
         return kind
+
+    def read(self, row_set: RowSet) -> tuple[Examples, Any]:
+        """A row set as the stage reads it: examples, and labels or None."""
+        plan = self.prepared.plan
+        read = reader(plan, plan.encoder_of(self.stage), self.tokeniser, self.prepared.store)
+        return read(row_set, self.stage.data)
 
 
 def trained_model(
@@ -108,34 +114,27 @@ def trained_again(
     request = replace(request, address="local", gpus_per_run=0.0 if on_cpu(origin) else None)  # where the folder is
     if workers != prepared.resolved.num_workers:
         prepared = prepare(request, train=True, writes=False)
-    wanted: set[str] = set()
+    stages, starts = prepared.plan.stages, dict[str, Any]()
+    for key, stage in stages.items():
+        if isinstance(stage.init, Parent) and key in records:
+            starts[weights_of(stage.init.stage.key, stage.init.step)] = records[key].provenance.get("parent_product")
 
-    def want(stage: Stage) -> None:
-        """It, and those before it whose weights are not there as they were recorded."""
-        wanted.add(stage.key)
-        if isinstance(stage.init, Parent) and not _copied(stage.init, records.get(stage.key), kept, scratch):
-            want(stage.init.stage)
+    def is_there(name: str) -> bool:
+        """Whether the weights that a stage starts from are in `scratch` now: those in `kept`, where their digest is the recorded one."""
+        from harness.encoders.models.weights import checked  # imports torch
 
-    for key in keys:
-        want(prepared.plan.stages[key])
-    others: dict[str, tuple[Status, int]] = {key: ("done", 1) for key in prepared.plan.stages if key not in wanted}
-    items, _ = work(prepared.plan, others, scratch.exists, False, "all")
+        if not scratch.exists(name) and starts.get(name) and kept.exists(name):
+            with suppress(SafetensorError):
+                if checked(content := kept.read(name))[1] == starts[name]:
+                    scratch.write(name, content)
+        return scratch.exists(name)
+
+    others: dict[str, tuple[Status, int]] = {key: ("done", 1) for key in stages if key not in keys}
+    items, _ = work(prepared.plan, others, is_there, False, "all")
     store = Store(f"sqlite:///{folder}/harness.db")
     request = replace(request, store=store.url, storage=scratch.uri, keep="all", checkpoint_minutes=0.0)
     train(replace(prepared, request=request, store=store, items=items, statuses={}), show, remember=False)
     return store.records(keys, predictions=True), scratch
-
-
-def _copied(init: Parent, record: Record | None, kept: Storage, scratch: Storage) -> bool:
-    """Whether the weights that a stage starts from are in `scratch` now: those in `kept`, where their digest is the recorded one."""
-    from harness.encoders.models.weights import checked  # imports torch
-
-    name, wanted = weights_of(init.stage.key, init.step), record.provenance.get("parent_product") if record else None
-    if not scratch.exists(name) and wanted is not None and kept.exists(name):
-        with suppress(SafetensorError):
-            if checked(content := kept.read(name))[1] == wanted:
-                scratch.write(name, content)
-    return scratch.exists(name)
 
 
 def differences(record: Record, ended: Record) -> list[str]:
@@ -177,15 +176,10 @@ def _loaded(recorded: StageRecord, prepared: Prepared, kept: Storage) -> tuple[T
         objective, digest = restored(stage, tokeniser.vocabulary, setup)
     except (SafetensorError, ValueError, KeyError) as error:
         raise UserError(f"{recorded.key[:12]}: its stored weights cannot be used ({first_line(error)}).") from None
-    model = TrainedModel(prepared, stage, objective, tokeniser, setup, "")
+    model = TrainedModel(prepared, stage, objective, tokeniser, setup)
     if stage.data.prompt:
-        objective.take_training_set(*_reader(model)(stage.data.train, stage.data))
+        objective.take_training_set(*model.read(stage.data.train))
     return model, digest
-
-
-def _reader(model: TrainedModel) -> Any:
-    plan = model.prepared.plan
-    return reader(plan, plan.encoder_of(model.stage), model.tokeniser, model.prepared.store)
 
 
 # ---------------------------------------------------------------------------------------------------------- embeddings
@@ -215,7 +209,7 @@ def embeddings_of(recorded: StageRecord, texts: Sequence[tuple[str, ...]] | None
     model = trained_model(recorded, unshown, storage=storage)
     stage, encoder, device = model.stage, model.objective.encoder, torch.device(model.setup.device)
     if texts is None:
-        examples, labels = _reader(model)(stage.data.tests[0], stage.data)
+        examples, labels = model.read(stage.data.tests[0])
     else:
         examples, labels = Plain(stage.data.max_length).examples(texts, model.tokeniser), None
     tokens = examples.tokens
