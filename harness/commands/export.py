@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -77,7 +77,7 @@ def export(
                 f"--onnx: {recorded.key[:12]} is no classifier that transformers computes (one of classes or numbers, without prompt or "
                 "T5's relative positions); leave --onnx out."
             )
-        from harness.encoders.models.onnx_file import check_onnx
+        from harness.encoders.models.onnx_file import BATCHES, ONNX_FILE, check_onnx, write_onnx
 
         check_onnx()
     check_new_folder(out)
@@ -86,7 +86,14 @@ def export(
         form = _write(recorded, model, folder)
         checks = [model.sentence, *_compared(recorded, model, folder, form)]
         if onnx:
-            checks.append(_write_onnx(recorded, model, folder, form))
+            texts = _checked_texts(model)
+            difference, greatest = write_onnx(folder, form, texts)
+            _check_equal(recorded, difference, greatest, f"--onnx: ONNX Runtime computes other logits from {ONNX_FILE}")
+            sizes = ", ".join(map(str, BATCHES))
+            checks.append(
+                f"ONNX Runtime gives the logits of plain transformers from {ONNX_FILE} within {difference:.1g} ({len(texts)} texts, in "
+                f"batches of {sizes})."
+            )
         text = card(recorded, model, form, checks, str(out), license, onnx)
         (folder / "README.md").write_text(text, encoding="utf-8")
         for path in folder.iterdir():
@@ -112,28 +119,11 @@ def _write(recorded: StageRecord, model: TrainedModel, folder: Path) -> Form:
     write_tokenizer(model.setup.encoders[stage.encoder.digest][0], objective.encoder, folder, stage.data.max_length)
     settings = {
         "key": recorded.key,
-        "form": form,
-        "task": task.name if task else "",
-        "columns": list(task.columns) if task and objective.predicts else [],
-        "max_length": stage.data.max_length,
-        "precision": stage.optim.precision,
-        "spans": asdict(stage.data.spans) if stage.data.spans else None,
+        "columns": task.columns if task and objective.predicts else (),
         "stage": stage.to_json(),
     }
-    settings = {name: value for name, value in settings.items() if value is not None}
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return form
-
-
-def _write_onnx(recorded: StageRecord, model: TrainedModel, folder: Path, form: Form) -> str:
-    """Write the folder's classifier as a file of ONNX too, and say how it compares. Raises UserError where it computes something else."""
-    from harness.encoders.models.onnx_file import BATCHES, ONNX_FILE, write_onnx
-
-    texts = _checked_texts(model)
-    difference, greatest = write_onnx(folder, form, texts)
-    _check_equal(recorded, difference, greatest, f"--onnx: ONNX Runtime computes other logits from {ONNX_FILE}")
-    sizes = ", ".join(map(str, BATCHES))
-    return f"ONNX Runtime gives the logits of plain transformers from {ONNX_FILE} within {difference:.1g} ({len(texts)} texts, in batches of {sizes})."
 
 
 def _check_equal(recorded: StageRecord, difference: float, greatest: float, what: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, Field, PositiveInt
+from pydantic import BaseModel, Field
 
 from harness.answers import SpanReading
 from harness.commands.execution import storage_of
@@ -131,7 +131,7 @@ def _of_folder(folder: Path) -> Classifier:
         made = build(objective("cross_entropy"), encoder, tokeniser.vocabulary, kind, 0.0, 0)
         made.load_parts({f"{HEAD}/{name}": tensor for name, tensor in head.tensors.items()}, (HEAD,))
         positions = family_of(located.config).positions(located.config)
-        length = int(min(settings.max_length or tokenizer.model_max_length or positions, positions))
+        length = int(min(tokenizer.model_max_length or positions, positions))
         reading = reading_of(Data(RowSet("texts"), max_length=length, spans=spans))
     device, precision = "cuda" if torch.cuda.is_available() else "cpu", stage.optim.precision if stage else "fp32"
     return Classifier(str(folder), made.to(device), tokeniser, kind, columns, reading, precision, device)
@@ -140,7 +140,6 @@ def _of_folder(folder: Path) -> Classifier:
 class _Settings(BaseModel):
     """What is read of a folder's own files; those from elsewhere have less."""
 
-    max_length: PositiveInt | None = None
     model_max_length: Annotated[float, Field(ge=1)] | None = None
     columns: tuple[str, ...] = ()
     stage: dict[str, Any] | None = None
