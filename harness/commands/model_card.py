@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-import harness
 from harness.commands.recorded import StageRecord
 from harness.commands.views import grid_of
 from harness.errors import masked
@@ -53,7 +51,9 @@ def card(
     prepared, plan, resolved = model.prepared, model.prepared.plan, model.prepared.resolved
     task, run, stage = model.task if model.objective.has_classifier else None, recorded.run_in(plan), model.stage
     results = scores_of(recorded.key, run, task, grid_of(prepared)) if task else []
-    title, dataset = _title(plan, stage, run, task), _dataset(task)
+    title, dataset = _title(plan, stage, run, task), ""
+    if task and not (task.own or task.packaged):
+        dataset = OTHER_DATASETS.get(task.name, HUB_DATASET).removeprefix(HUB)
     data: Any = ModelCardData(
         license=license or "other",
         license_name=None if license else "of-encoder-and-data",
@@ -90,38 +90,15 @@ def card(
         keep_trailing_newline=True,
     )
     environment.filters |= {"counted": counted, "in_points": in_points, "value": value_text, "setting": format_value}
-    environment.filters |= {"objective": _objective, "code": _code}
-    pre_train = next((row.pre_train for row in resolved.rows if row.name == run.row), "")
-    name = json.dumps(folder, ensure_ascii=False)
-    origins = [f"{data.task.title}: {data.origin}" for data in plan.tasks.values() if data.origin]
-    body = environment.get_template("model_card.jinja").render(
-        title=title,
-        form=form,
-        name=Markup(name),
-        onnx=onnx,
-        task=task,
-        results=results,
-        scored="dev" if resolved.scores_dev else "test",
-        spread=resolved.aggregate.spread == "std",
-        run=run,
-        stage=stage,
-        encoder=resolved.encoder,
-        encoder_license=encoder_license(plan.encoders[0].folder),
-        source=plan.source,
-        notes=[resolved.table.title, *(data.note for data in plan.tasks.values() if data.note), *origins],
-        origin=dict.fromkeys(("device", "torch", "transformers", "harness")) | recorded.record.provenance,
-        version=harness.__version__,
-        recorded=recorded,
-        again=Markup(escaped(recorded.again)),
-        methods=[method for name in dict.fromkeys((pre_train, run.method)) if name for method in methods_named(name)],
-        checks=checks,
-    )
+    environment.filters |= {"objective": _objective, "code": lambda text: Markup("`" + text.replace("`", "'") + "`")}
+    parts = dict.fromkeys([*(row.pre_train for row in resolved.rows if row.name == run.row), run.method])
+    known: dict[str, Any] = {"title": title, "form": form, "onnx": onnx, "task": task, "results": results, "run": run}
+    known |= {"stage": stage, "plan": plan, "resolved": resolved, "recorded": recorded, "checks": checks}
+    known |= {"name": Markup(json.dumps(folder, ensure_ascii=False)), "again": Markup(escaped(recorded.again))}
+    known["methods"] = [method for name in parts if name for method in methods_named(name)]
+    known["encoder_license"] = encoder_license(plan.encoders[0].folder)
+    body = environment.get_template("model_card.jinja").render(known)
     return escaped(masked(f"---\n{data.to_yaml()}\n---\n\n" + without_folders(body)), lines=True)
-
-
-def _code(text: str) -> Markup:
-    """A name in the quotes of code."""
-    return Markup("`" + text.replace("`", "'") + "`")
 
 
 def _title(plan: Plan, stage: Stage, run: Run, task: Task | None) -> str:
@@ -132,20 +109,16 @@ def _title(plan: Plan, stage: Stage, run: Run, task: Task | None) -> str:
     return f"{name}, {run.row} on {task.title} ({examples if run.size else 'the full training set'})"
 
 
-def _dataset(task: Task | None) -> str:
-    """The hub's data set of a packaged task; '' where it has none."""
-    if task is None or task.own or task.packaged:
-        return ""
-    return OTHER_DATASETS.get(task.name, HUB_DATASET).removeprefix(HUB)
-
-
 def encoder_license(folder: Path | None) -> str:
     """The licence that the model card in an encoder's folder states in its metadata, '' without."""
-    path = folder / "README.md" if folder else None
-    text = path.read_text(encoding="utf-8", errors="replace") if path and path.is_file() else ""
-    metadata = re.match(r"---\n(.*?)\n---\s", text, re.DOTALL)
-    stated = re.search(r"^license: *([\w.-]+) *$", metadata[1], re.MULTILINE) if metadata else None
-    return stated[1] if stated else ""
+    from huggingface_hub import metadata_load
+
+    try:
+        metadata = metadata_load(folder / "README.md") if folder else None
+    except Exception:  # there is no such file, or it is of no form: whoever made the encoder wrote it
+        metadata = None
+    stated = (metadata or {}).get("license")
+    return stated if isinstance(stated, str) else ""
 
 
 def scores_of(key: str, run: Run, task: Task, grid: Grid) -> list[dict[str, Any]]:
