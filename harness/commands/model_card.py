@@ -89,8 +89,9 @@ def card(
         finalize=lambda value: value if isinstance(value, Markup) else shown(str(value), "md"),
         keep_trailing_newline=True,
     )
-    environment.filters |= {"counted": counted, "in_points": in_points, "value": value_text, "setting": format_value}
-    environment.filters |= {"objective": _objective, "code": lambda text: Markup("`" + text.replace("`", "'") + "`")}
+    filters: dict[str, Any] = {"counted": counted, "in_points": in_points, "value": value_text, "setting": format_value}
+    filters["code"] = lambda text: Markup("`" + text.replace("`", "'") + "`")
+    environment.filters |= filters | {"objective": _objective}
     parts = dict.fromkeys([*(row.pre_train for row in resolved.rows if row.name == run.row), run.method])
     known: dict[str, Any] = {"title": title, "form": form, "onnx": onnx, "task": task, "results": results, "run": run}
     known |= {"stage": stage, "plan": plan, "resolved": resolved, "recorded": recorded, "checks": checks}
