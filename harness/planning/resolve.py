@@ -39,9 +39,9 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         raise unknown("preset", name, table.presets, f"{request.origin('preset')} of table {table.name}")
     preset = table.presets[name]
     encoders = request.encoders or encoder_names(preset.encoder)
-    rows = _rows(table, preset, request)
-    sizes, subsets, seeds = _design(table, preset, request)
-    chosen_tasks = tuple(dict.fromkeys((preset.tasks or table.tasks) if request.tasks is None else request.tasks))
+    here, rows = table.under(preset), _rows(table, preset, request)
+    sizes, subsets, seeds = _design(table, here, request)
+    chosen_tasks = tuple(dict.fromkeys(here.tasks if request.tasks is None else request.tasks))
     if not chosen_tasks:
         raise UserError(
             f"table {table.name} has no task of its own; name a file of labelled rows, a task's YAML file or a task with "
@@ -60,7 +60,6 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         overrides = tuple(one for one in every if not one.row or row.name in reach[one.row])
         own = each if overrides == shared else applied(table, preset, rows, each.name, each.title, overrides)
         resolved_rows.append(resolved_row(row, own, named, overrides=overrides, shared=each))
-    translator = table.translator if preset.translator is None else preset.translator
     own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
     result = ResolvedTable(
         table=table,
@@ -74,14 +73,14 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         subsets=subsets,
         seeds=seeds,
         max_length=values["max_length"],
-        selection_every=preset.selection_every or table.selection_every,
+        selection_every=here.selection_every,
         mlm_head=MlmHead(**group_of(values, "mlm_head")),
         pre_train=text if any(row.pre_train for row in rows) else None,
-        translator=translator if request.translator is None else request.translator,
+        translator=here.translator if request.translator is None else request.translator,
         num_workers=request.num_workers or 1,
         file=request.table if request.table.endswith(YAML) else "",
         protocol=request.protocol or table.protocol,
-        starts_from=preset.starts_from or table.starts_from,
+        starts_from=here.starts_from,
     )
     _check_starts(result)
     check_effect(result, request.overrides)
@@ -113,8 +112,9 @@ def _drawn(rows: Sequence[Row], draws: int) -> tuple[Row, ...]:
     return tuple(row for row in rows if not row.configuration_of or row.name in kept)
 
 
-def _design(table: Table, preset: Preset, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    sizes = preset.sizes if preset.sizes is not None else table.sizes
+def _design(table: Table, here: Table, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Sizes, subsets and seeds of a table, of what it is under a preset, and of a request."""
+    sizes = here.sizes
     if request.sizes is not None:
         for size in request.sizes if table.sizes else ():
             if size not in table.sizes:
@@ -122,10 +122,10 @@ def _design(table: Table, preset: Preset, request: Request) -> tuple[tuple[int, 
                 raise UserError(f"{request.origin('sizes')}: unknown size '{size}': {known} (a space: 'table: own').")
         sizes = request.sizes
     fixed = protocol_named(request.protocol or table.protocol).num_subsets
-    subsets: Sequence[int] = range(fixed or preset.subsets or table.subsets)
+    subsets: Sequence[int] = range(fixed or here.subsets)
     if request.subsets is not None:
         subsets = _in_range(request.subsets, fixed or MOST_SUBSETS, request.origin("subsets"))
-    seeds = preset.seeds or table.seeds
+    seeds = here.seeds
     if request.seeds is not None:
         seeds = _in_range(request.seeds, 2**32, request.origin("seeds"))
     return tuple(dict.fromkeys(sizes)) or (0,), tuple(dict.fromkeys(subsets)), tuple(dict.fromkeys(seeds))

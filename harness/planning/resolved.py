@@ -30,7 +30,7 @@ from harness.planning.recipe import (
 )
 from harness.planning.row import Place, ResolvedRow, Row, UnderEncoder, on_encoder, phases_of
 from harness.planning.table import Column, Table
-from harness.planning.values import TASK_RECIPES, Use, changed, flat, origin_of
+from harness.planning.values import TASK_RECIPES, Use, changed, flat, matching
 from harness.tasks.protocols import protocol_named
 from harness.wording import value_text
 
@@ -93,26 +93,18 @@ class ResolvedTable:
 
     def _uses(self, under: UnderEncoder) -> tuple[Use, ...]:
         reached, preset = self._reach(under), self.table.presets[self.preset]
-        found = flat(
-            under.name,
-            under.settings,
-            {path: value for path, (value, _) in reached.items()},
-            grids=any(row.configuration_of for row in self.rows_under(under)),
-            translator=self.translator if self.translates else None,
-            text=self.pre_train,
-            start=self.starts_from,
-            data=self.data,
-            aggregate=self.aggregate,
-            **{name: getattr(self, name) for name in ("max_length", "selection_every", "sizes", "seeds")},
-            subsets=len(self.subsets),
-            **({"draws": preset.draws} if preset.draws else {}),
-        )
+        values = {f"encoder.{name}": value for name, value in under.settings.items()}
+        values |= {path: value for path, (value, _) in reached.items()}
+        design = {"subsets": len(self.subsets), **({"draws": preset.draws} if preset.draws else {})}
+        translator = self.translator if self.translates else None
+        found = flat(self, under.name, self.data, values, translator, **design)
         # The table's own under the preset, where that is the paper's setting, else under its reference.
         theirs = self.table.stated(preset if preset.comparable else None, under.name)
         origins = self.table.origin_for(under.name)
         made = []
         for path, value in found.items():
-            tasks, origin = reached[path][1] if path in reached else self.tasks, origin_of(origins, path)
+            tasks = reached[path][1] if path in reached else self.tasks
+            origin = next((origins[pattern] for pattern in matching(origins, path)), "")
             made.append(Use(path, value, tasks, changed(path, value, theirs, self.subsets), origin, under.name))
         return tuple(made)
 

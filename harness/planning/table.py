@@ -129,6 +129,11 @@ def _listed(value: object) -> object:
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
+DATA = ("pre_train", "starts_from", "translator")
+DESIGN = ("max_length", "selection_every", "tasks", "sizes", "subsets", "seeds")
+"""With `DATA` what a preset replaces of a table."""
+
+
 class Preset(Strict):
     """What a preset changes; a key left out is the table's. `encoder`: one, or a list of several, whose rows make one table. `subsets` is a count,
     `methods` names of rows; `draws`: so many points of each grid, drawn at random."""
@@ -332,40 +337,37 @@ class Table(Strict):
         """The table's recipe for an encoder, by key."""
         return patched(self.recipe.values, self.of_encoder(encoder).recipe.values)
 
+    def under(self, preset: Preset, names: Iterable[str] = (*DATA, *DESIGN)) -> Table:
+        """The table with what a preset changes of the named keys."""
+        changes = {name: getattr(preset, name) for name in names}
+        return self.model_copy(update={name: value for name, value in changes.items() if value not in (None, ())})
+
     def values_under(self, preset: Preset, encoder: str) -> dict[str, Any]:
         """What it has under a preset for an encoder, by key, before the preset's recipe."""
-        found: dict[str, Any] = {"max_length": preset.max_length or self.max_length, **self.recipe_for(encoder)}
-        settings = (self.encoder_settings, self.of_encoder(encoder).encoder_settings, preset.encoder_settings)
+        here, of_size = self.under(preset), self.of_encoder(encoder)
+        found: dict[str, Any] = {"max_length": here.max_length, **self.recipe_for(encoder)}
+        settings = (self.encoder_settings, of_size.encoder_settings, preset.encoder_settings)
         groups: list[tuple[str, Strict | None]] = [("encoder", each) for each in settings]
-        groups += [("mlm_head", preset.mlm_head or MlmHead()), ("pre_train", preset.pre_train or self.pre_train)]
+        groups += [("mlm_head", preset.mlm_head or MlmHead()), ("pre_train", here.pre_train)]
         for group, part in groups:
             found |= {f"{group}.{name}": value for name, value in part or () if value is not None}
         return found
 
     def stated(self, preset: Preset | None = None, encoder: str = "") -> dict[str, Any]:
-        """Every value that the table states, by path; encoder and data are those of `preset` (None: its reference), and all that it changes where it is
+        """Every value that the table states, by path; encoder and data are those of `preset` (None: its reference), and the design where it is
         comparable. `encoder`: another, for which it may have other values."""
         reference = preset or self.reference
-        size = encoder or reference.encoder
-        recipe = {f"recipe.{key}": value for key, value in self.recipe_for(size).items()}
-        for spec in self.task_recipes:
-            recipe |= {f"{TASK_RECIPES}.{'+'.join(spec.tasks)}.{key}": value for key, value in spec.values.items()}
-        plain = {
-            name: (getattr(reference, name) if reference.comparable else None) or getattr(self, name)
-            for name in ("max_length", "selection_every", "sizes", "subsets", "seeds")
-        }
-        return flat(
-            reference.encoder,
-            group_of(self.values_under(reference, size), "encoder"),
-            recipe,
-            grids=any(row.configuration_of for row in self.rows),
-            translator=(self.translator if reference.translator is None else reference.translator) or None,
-            text=reference.pre_train or self.pre_train,
-            start=reference.starts_from or self.starts_from,
-            data=reference.data,
-            aggregate=self.aggregate,
-            **plain,
+        here, size = (
+            self.under(reference, (*DATA, *(DESIGN if reference.comparable else ()))),
+            encoder or reference.encoder,
         )
+        values = {
+            f"encoder.{key}": value for key, value in group_of(self.values_under(reference, size), "encoder").items()
+        }
+        values |= {f"recipe.{key}": value for key, value in self.recipe_for(size).items()}
+        for spec in self.task_recipes:
+            values |= {f"{TASK_RECIPES}.{'+'.join(spec.tasks)}.{key}": value for key, value in spec.values.items()}
+        return flat(here, reference.encoder, reference.data, values, here.translator or None, subsets=here.subsets)
 
 
 def table_names() -> tuple[str, ...]:

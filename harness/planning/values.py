@@ -10,18 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.encoders.sources import NEW, NEW_TOKENIZER
 from harness.methods import METHODS
-from harness.planning.recipe import EXCLUSIVE, PreTrain, StartsFrom
+from harness.planning.recipe import EXCLUSIVE
 from harness.planning.row import Row
 from harness.specs import Optim
 from harness.wording import value_text
 from harness.yaml_files import parse_value
 
+if TYPE_CHECKING:
+    from harness.planning.resolved import ResolvedTable
+    from harness.planning.table import Table
+
 TASK_RECIPES = "task_recipes"
 TOKENIZER = "encoder.tokenizer"
+WHOLE = ("fraction", 1.0)
 
 
 @dataclass(frozen=True)
@@ -76,29 +81,21 @@ class Use:
 
 
 def flat(
-    encoder: str,
-    settings: Mapping[str, int],
-    recipe: Mapping[str, Any],
-    *,
-    grids: bool,
-    translator: str | None,
-    text: PreTrain | None,
-    start: StartsFrom | None,
-    **plain: Any,
+    of: Table | ResolvedTable, encoder: str, data: str, trained: Mapping[str, Any], translator: str | None, **more: Any
 ) -> dict[str, Any]:
-    """Values by path, in the order in which they are printed. All of a corpus goes without saying, and which weights are stored on the way
-    changes no number."""
-    size, _, tokenizer = encoder.partition("@") if "," not in encoder else (encoder, "", "")
-    found: dict[str, Any] = {"encoder": size if encoder.startswith(NEW) else encoder}
-    found |= {TOKENIZER: tokenizer or NEW_TOKENIZER} if encoder.startswith(NEW) and "," not in encoder else {}
-    found |= {"data": plain.pop("data"), **{f"encoder.{name}": value for name, value in settings.items()}, **recipe}
-    found |= {"grids": "of the rows"} if grids else {}
+    """What a table has, by path, in the order in which it is printed; `trained`: settings of the encoder and the recipe by path, `more`: of the design.
+    All of a corpus goes without saying, and which weights are stored on the way changes no number."""
+    found: dict[str, Any] = {"encoder": encoder}
+    if encoder.startswith(NEW) and "," not in encoder:
+        size, _, tokenizer = encoder.partition("@")
+        found = {"encoder": size, TOKENIZER: tokenizer or NEW_TOKENIZER}
+    found |= {"data": data, **trained}
+    found |= {"grids": "of the rows"} if any(row.configuration_of for row in of.rows) else {}
     found |= {} if translator is None else {"translator": translator}
-    whole = text.model_dump(exclude={"save_at", *(["fraction"] if text.fraction == 1 else [])}) if text else {}
-    found |= {f"pre_train.{name}": value for name, value in whole.items()}
-    found |= {f"starts_from.{name}": value for name, value in (start.model_dump() if start else {}).items()}
-    aggregate = plain.pop("aggregate").stated
-    return found | plain | {f"aggregate.{name}": value for name, value in aggregate.items()}
+    for name, part in (("pre_train", of.pre_train), ("starts_from", of.starts_from)):
+        found |= {f"{name}.{key}": value for key, value in part or () if key != "save_at" and (key, value) != WHOLE}
+    found |= {name: getattr(of, name) for name in ("max_length", "selection_every", "sizes", "seeds")} | more
+    return found | {f"aggregate.{name}": value for name, value in of.aggregate.stated.items()}
 
 
 def changed(path: str, ours: Any, theirs: Mapping[str, Any], subsets: Sequence[int]) -> tuple[str, str] | None:
@@ -124,10 +121,5 @@ def _unset(path: str, theirs: Mapping[str, Any]) -> str:
 
 
 def matching(origin: Mapping[str, str], path: str) -> list[str]:
-    """The patterns of `origin` ('recipe.*.lr') that a path fits; a table has exactly one for each of its values."""
+    """The patterns of `origin` ('recipe.*.lr') that a path fits; a table that gives origins has exactly one for each of its values."""
     return [pattern for pattern in origin if fnmatchcase(path, pattern)]
-
-
-def origin_of(origin: Mapping[str, str], path: str) -> str:
-    """The origin of a value, or '' where there is none."""
-    return next((origin[pattern] for pattern in matching(origin, path)), "")
