@@ -12,7 +12,6 @@ from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from harness.errors import UserError, unknown
 from harness.methods import known_methods, methods_named
-from harness.planning.overrides import table_wide
 from harness.planning.recipe import Scalar
 from harness.planning.request import (
     FIELDS,
@@ -25,6 +24,7 @@ from harness.planning.request import (
     parse_override,
     same_table,
 )
+from harness.planning.resolve import table_wide
 from harness.planning.table import Table, load_table
 from harness.yaml_files import MisplacedError, Places, Strict, load_yaml
 

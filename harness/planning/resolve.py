@@ -4,19 +4,33 @@ that the planner reads."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from harness.errors import UserError, unknown, unknown_names
+from pydantic import BaseModel
+
+from harness.errors import UserError, hint, unknown, unknown_names
 from harness.methods import METHODS, REFERENCE, known_methods, methods_named
-from harness.planning.overrides import applied, check_effect, rows_reached
-from harness.planning.recipe import MlmHead, PreTrain, group_of
-from harness.planning.request import OWN_DATA, YAML, Override, Request, encoder_names
+from harness.planning.recipe import (
+    EncoderSettings,
+    Length,
+    MlmHead,
+    Phase,
+    PreTrain,
+    Value,
+    group_of,
+    patched,
+    read_value,
+    replaced,
+)
+from harness.planning.request import OWN_DATA, YAML, Override, Request, encoder_names, value_of
 from harness.planning.resolved import ResolvedTable, encoder_titles
-from harness.planning.row import Row, drawn, resolved_row, rows_named
+from harness.planning.row import ResolvedRow, Row, UnderEncoder, drawn, resolved_row, rows_named
 from harness.planning.table import Column, Preset, Table
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS, Task
+from harness.wording import listed
 from harness.yaml_files import MisplacedError
 
 MOST_SUBSETS = 1000
@@ -48,23 +62,36 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
             f"--tasks."
         )
     columns = _columns(table, name, request, chosen_tasks, tasks)
-    where = f"{request.origin('corpus')} {request.corpus}"
-    corpus = [Override("pre_train.corpus", request.corpus, where, True)] if request.corpus is not None else []
-    every = (*request.overrides, *corpus)
-    shared = tuple(override for override in every if not override.row)
-    under = [applied(table, preset, rows, *each, shared) for each in encoder_titles(encoders).items()]
-    values = under[0].values
-    text = PreTrain(**group_of(values, "pre_train", PreTrain.model_fields)) if "pre_train.corpus" in values else None
-    reach, resolved_rows, named = rows_reached(table, rows, every), [], len(under) > 1
-    for each, row in itertools.product(under, rows):
-        overrides = tuple(one for one in every if not one.row or row.name in reach[one.row])
-        own = each if overrides == shared else applied(table, preset, rows, each.name, each.title, overrides)
-        resolved_rows.append(resolved_row(row, own, named, overrides=overrides, shared=each))
+    every = list(request.overrides)
+    if request.corpus is not None:
+        where = f"{request.origin('corpus')} {request.corpus}"
+        every.append(Override("pre_train.corpus", request.corpus, where, True))
+    reach, parts = _rows_reached(table, rows, every), sorted({p for row in (*table.rows, *rows) for p in row.parts})
+    patches = [(each, _read(each, parts, bool(here.pre_train))) for each in every]
+
+    def under(encoder: str, title: str, overrides: Sequence[Override]) -> UnderEncoder:
+        """The later override of a pair wins."""
+        own, patch = (
+            table.values_under(preset, encoder),
+            patched({}, *(of for each, of in patches if each in overrides)),
+        )
+        layers = preset.recipe.values, patch
+        of_tasks = {task: patched(own, spec.values, *layers) for spec in table.task_recipes for task in spec.tasks}
+        return UnderEncoder(encoder, title, patched(own, *layers), of_tasks)
+
+    shared = [each for each in every if not each.row]
+    of_encoders = [under(*each, shared) for each in encoder_titles(encoders).items()]
+    values, resolved_rows = of_encoders[0].values, list[ResolvedRow]()
+    for each, row in itertools.product(of_encoders, rows):
+        overrides = [one for one in every if not one.row or row.name in reach[one.row]]
+        own = each if overrides == shared else under(each.name, each.title, overrides)
+        resolved_rows.append(resolved_row(row, own, len(encoders) > 1, overrides=tuple(overrides), shared=each))
     own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
+    pre_trained = any(row.pre_train for row in rows)
     result = ResolvedTable(
         table=table,
         preset=name,
-        encoders=tuple(under),
+        encoders=tuple(of_encoders),
         data=request.data or (OWN_DATA if own_data else preset.data),
         rows=tuple(resolved_rows),
         tasks=chosen_tasks,
@@ -75,16 +102,14 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         max_length=values["max_length"],
         selection_every=here.selection_every,
         mlm_head=MlmHead(**group_of(values, "mlm_head")),
-        pre_train=text if any(row.pre_train for row in rows) else None,
+        pre_train=PreTrain(**group_of(values, "pre_train", PreTrain.model_fields)) if pre_trained else None,
         translator=here.translator if request.translator is None else request.translator,
         num_workers=request.num_workers or 1,
         file=request.table if request.table.endswith(YAML) else "",
         protocol=request.protocol or table.protocol,
         starts_from=here.starts_from,
     )
-    _check_starts(result)
-    check_effect(result, request.overrides)
-    _check_k(result)
+    _check(result, request.overrides)
     return result
 
 
@@ -183,19 +208,123 @@ def _columns(
     return columns
 
 
-# ------------------------------------------------------------------------------------------------- what it starts from
+# ------------------------------------------------------------------------------------------------------- overrides
+
+MODELS: dict[str, tuple[type[BaseModel], ...]] = {
+    "mlm_head": (MlmHead,),
+    "encoder": (EncoderSettings,),
+    "optim": (Phase,),
+    "fine_tune": (Phase,),
+    "post_train": (Phase,),
+    "pre_train": (Phase, PreTrain),
+}
+"""Whose fields the keys of an override name, by the group that they begin with; a method's hyperparameters follow."""
 
 
-def _check_starts(resolved: ResolvedTable) -> None:
+def _read(override: Override, methods: Sequence[str], pre_trained: bool) -> dict[str, Any]:
+    """The value of an override by its keys in full. Raises UserError for a key that is not known and for a value that does not fit it."""
+    group, field, value = override.group, override.field, override.value
+    if table_wide(override.key) and group == "pre_train" and not pre_trained:
+        raise UserError(f"{override.place}: this table has no row that is pre-trained.")
+    if override.key == "max_length":
+        return {"max_length": value_of(Length, value, override.place)}
+    if value is None or (group in methods and field and not isinstance(value, Value)):
+        raise UserError(f"{override.place}: should be a number, a word, true or false, not {value!r}.")
+    if group in methods and field:
+        return {override.key: value}
+    keys = {name: [f"{name}.{each}" for model in of for each in model.model_fields] for name, of in MODELS.items()}
+    if group not in MODELS or not field:
+        known = [*itertools.chain(*keys.values()), "max_length"]
+        known += [f"{method}.{field or 'HYPERPARAMETER'}" for method in methods]
+        groups = ["max_length", *(f"{group}.*" for group in (*MODELS, *methods))]
+        raise UserError(
+            f"{override.place}: unknown key '{override.key}'.{hint(override.key, known)} Known: {', '.join(groups)}."
+        )
+    model = next((each for each in MODELS[group] if field in each.model_fields), None)
+    if model is None:
+        raise unknown("key", override.key, keys[group], override.place)
+    try:
+        read = read_value(model, field, value)
+    except ValueError as error:
+        raise UserError(f"{override.place}: {error}.") from None
+    return dict.fromkeys(override.keys, read)
+
+
+def _rows_reached(table: Table, rows: Sequence[Row], overrides: Sequence[Override]) -> dict[str, set[str]]:
+    """The names of the chosen `rows` that overrides of some rows alone reach, by the name that these have for them.
+
+    Raises UserError for a name of no row, for a value that holds for the whole table, and for a point of a file whose rows are not chosen.
+    """
+    known, reached = (*table.rows, *rows), dict[str, set[str]]()
+    for override in (each for each in overrides if each.row):
+        name = override.row
+        if table_wide(override.key):
+            raise UserError(f"{override.place}: {override.key} holds for all rows; leave '{name}:' out.")
+        if not rows_named(known, name) and not set(name.lower().split("+")) <= METHODS.keys():
+            raise unknown("row", name, [row.name for row in known], override.place)
+        reached[name] = {row.name for row in rows_named(rows, name)}
+        if override.in_file and not reached[name]:
+            raise UserError(f"{override.place}: is for {name}, which is none of the chosen rows; choose it too.")
+    return reached
+
+
+def table_wide(key: str) -> bool:
+    """Whether an override is of a value that all rows of a table share: the tokens and the text that they are trained on."""
+    group, _, field = key.partition(".")
+    return group in ("max_length", "mlm_head", "encoder") or (group == "pre_train" and field in PreTrain.model_fields)
+
+
+def unreached(resolved: ResolvedTable, overrides: Iterable[Override]) -> list[str]:
+    """A sentence for each override that no row reads, or that does not reach each row that it concerns."""
+    found = []
+    for override, own in _effects(resolved, overrides):
+        if not own:
+            found.append(f"{override.place} has no effect: no chosen row reads it.")
+        keeping: dict[str, list[str]] = {}
+        for row, keeps in own.items() if not override.row else ():
+            for key in (key for key, kept in keeps.items() if kept):
+                keeping.setdefault(key, []).append(row)
+        for key, rows in keeping.items():
+            verb, itself = ("sets", "itself") if len(rows) == 1 else ("set", "themselves")
+            found.append(f"{override.place} has no effect on {listed(rows)}, which {verb} {key} {itself}.")
+    return found
+
+
+def _effects(
+    resolved: ResolvedTable, overrides: Iterable[Override]
+) -> Iterator[tuple[Override, dict[str, dict[str, bool]]]]:
+    """Each override, of several of one key the last, with the rows that read its value: by name, whether they keep one of their own, by key."""
+    for override in {(each.row, each.key): each for each in overrides}.values():
+        rows = [row for row in resolved.rows if not override.row or override in row.overrides]
+        yield override, {row.name: own for row in rows if (own := _own(override, row))}
+
+
+def _own(override: Override, row: ResolvedRow) -> dict[str, bool]:
+    """Whether a row keeps a value of its own, by the override's key in full; nothing where it does not read the value."""
+    value = override.value
+    if override.key == "pre_train.fraction":
+        return {override.key: row.pre_train_fraction not in (None, value)} if row.pre_train else {}
+    read = (*row.groups, "max_length", "mlm_head", "encoder")
+    keys, own = [key for key in override.keys if key.partition(".")[0] in read], row.own.own_values
+    return {key: key in replaced(own) and own.get(key) != value for key in keys}
+
+
+def _check(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
+    """Raises UserError for an override that every row which it concerns replaces by a value of its own, or a row that it is for alone, for rows that
+    cannot start from selected runs, and for an aggregation of more runs than there are."""
+    for override, own in _effects(resolved, overrides):
+        keeps = [all(found.values()) for found in own.values()]
+        if keeps and (any(keeps) if override.row else all(keeps)):
+            key = next(iter(next(iter(own.values()))))
+            raise UserError(
+                f"{override.place}: has no effect, each chosen row sets {key} itself; change it in a table of your own."
+            )
     for row in resolved.continued:
-        if row.pre_train or any(not METHODS[part].labelled for part in row.parts if part in METHODS):
+        if not {"pre_train", "post_train"}.isdisjoint(row.groups):
             raise UserError(
                 f"table {resolved.table.name}, key starts_from: row {row.name} trains on unlabelled texts; rows of a table that starts from "
                 "selected runs are fine-tuned only."
             )
-
-
-def _check_k(resolved: ResolvedTable) -> None:
     configurations = min(map(len, resolved.printed_rows.values())) if resolved.aggregate.select == "none" else 1
     runs = min(len(resolved.replicates_at(size)) for size in resolved.sizes) * configurations
     if (resolved.aggregate.k or 0) > runs:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness.encoders import Located
 from harness.methods import definition_of
-from harness.planning.overrides import unreached
 from harness.planning.request import Override
+from harness.planning.resolve import unreached
 from harness.planning.row import phases_of
 from harness.planning.runs import COMPARED_TEXTS, Plan
 from harness.planning.task_reader import UNLABELLED

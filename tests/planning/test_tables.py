@@ -16,9 +16,9 @@ from test_answers import predictions as answers
 
 from harness.errors import UserError
 from harness.kinds import Predictions
-from harness.planning.overrides import unreached
 from harness.planning.recipe import MlmHead, Phase, PreTrain, fraction_of
 from harness.planning.request import parse_override
+from harness.planning.resolve import unreached
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
 from harness.planning.runs import Plan, make_plan
