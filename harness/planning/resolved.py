@@ -15,6 +15,7 @@ from harness.errors import UserError
 from harness.methods import METHODS, REFERENCE
 from harness.planning.aggregation import Aggregation
 from harness.planning.recipe import (
+    EXCLUSIVE,
     Augment,
     MlmHead,
     Phase,
@@ -29,10 +30,10 @@ from harness.planning.recipe import (
     updates_between,
 )
 from harness.planning.row import Place, ResolvedRow, Row, UnderEncoder, on_encoder, phases_of
-from harness.planning.table import Column, Table
-from harness.planning.values import TASK_RECIPES, Use, changed, flat, matching
+from harness.planning.table import TASK_RECIPES, TOKENIZER, Column, Table, flat, matching
 from harness.tasks.protocols import protocol_named
 from harness.wording import value_text
+from harness.yaml_files import parse_value
 
 Part = tuple[float, float]
 """Where a part of a corpus begins and ends in [0, 1); see `harness.tasks.corpora.Corpus.part`."""
@@ -41,6 +42,79 @@ Part = tuple[float, float]
 def encoder_titles(names: Sequence[str]) -> dict[str, str]:
     short = [name if name.startswith(NEW) else name.rstrip("/").rpartition("/")[2] for name in names]
     return dict(zip(names, short if len(set(short)) == len(short) else names, strict=True))
+
+
+@dataclass(frozen=True)
+class Use:
+    """A value in use, by its `path`. `tasks`: of a recipe's value those on which a row takes it. `changed`: our value and the table's as texts,
+    where they differ; `origin`: what the table says of where its own comes from; `encoder`: under which it is in use."""
+
+    path: str
+    value: Any
+    tasks: tuple[str, ...]
+    changed: tuple[str, str] | None
+    origin: str
+    encoder: str
+
+    @property
+    def paper(self) -> str:
+        """Of a value that departs in the table the paper's."""
+        return self.origin[2:].rpartition(", ")[0]
+
+    @property
+    def where(self) -> str:
+        return self.origin[2:].rpartition(", ")[2]
+
+    @property
+    def letter(self) -> str:
+        """Of its origin, '' where the table names none or the value is not the table's own. Where the table departs from the paper, D, or P
+        where the value in use is the paper's."""
+        if self.origin[:1] == "D":
+            return "P" if parse_value(self.paper) == self.value else "D"
+        return "" if self.changed else self.origin[:1]
+
+    @property
+    def key(self) -> str:
+        return self.path.removeprefix("recipe.")
+
+    @property
+    def flag(self) -> str:
+        """What a user types for the paper's value: in full where it is a setting."""
+        files = {
+            "pre_train.corpus": "--corpus FILES",
+            "translator": "--translator NAME",
+            "grids": "",
+            TOKENIZER: f"--encoder {self.encoder.partition('@')[0]}@FOLDER",
+        }
+        return files.get(self.path, f"--set {self.key}={self.paper}")
+
+    def concerns(self, row: Row) -> bool:
+        """Whether a row reads the value."""
+        if self.path == "translator":
+            return bool(row.augment) or any(METHODS[part].translates for part in row.parts if part in METHODS)
+        return bool(row.pre_train) or not self.path.startswith(("pre_train.", "recipe.pre_train."))
+
+
+def _changed(path: str, ours: Any, theirs: Mapping[str, Any], subsets: Sequence[int]) -> tuple[str, str] | None:
+    """Our value and the table's as texts, where they differ. Fewer sizes are no change of a value; as many `subsets`, but others, are one."""
+    other = theirs.get(path)
+    if path == "subsets" and ours == other and sorted(subsets) != list(range(other)):
+        return value_text(subsets), value_text(range(other))
+    same = path == "sizes" or ours == other or (path == "seeds" and sorted(ours) == sorted(other or ()))
+    if same or (ours, other) == ("", None) or (path, other) == (TOKENIZER, None):
+        return None
+    return value_text(ours), _unset(path, theirs) if other is None else value_text(other)
+
+
+def _unset(path: str, theirs: Mapping[str, Any]) -> str:
+    """The value that a table has where it states none: the other of a pair, or the default."""
+    parent, _, name = path.rpartition(".")
+    for pair in EXCLUSIVE:
+        other = next((field for field in pair if name in pair and field != name), None)
+        if other and f"{parent}.{other}" in theirs:
+            return f"{other} {value_text(theirs[f'{parent}.{other}'])}"
+    default = getattr(specs.Optim, name, None) if path.startswith("recipe.") else None
+    return "none" if default is None else f"{value_text(default)}, the default"
 
 
 @dataclass(frozen=True)
@@ -105,7 +179,7 @@ class ResolvedTable:
         for path, value in found.items():
             tasks = reached[path][1] if path in reached else self.tasks
             origin = next((origins[pattern] for pattern in matching(origins, path)), "")
-            made.append(Use(path, value, tasks, changed(path, value, theirs, self.subsets), origin, under.name))
+            made.append(Use(path, value, tasks, _changed(path, value, theirs, self.subsets), origin, under.name))
         return tuple(made)
 
     def _reach(self, under: UnderEncoder) -> dict[str, tuple[Any, tuple[str, ...]]]:

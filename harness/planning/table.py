@@ -1,4 +1,4 @@
-"""A published table as data: rows, columns, recipe, replicates, aggregation, the paper's own numbers, and presets.
+"""A published table as data: rows, columns, recipe, replicates, aggregation, the paper's own numbers, presets, and where each value comes from.
 
 One YAML file under `benchmarks/` each, read by `load_table`. `resolve` (in `resolve.py`) turns a table and a request into one
 flat object.
@@ -7,15 +7,15 @@ flat object.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from harness.encoders import SIZES
-from harness.encoders.sources import NEW
+from harness.encoders.sources import NEW, NEW_TOKENIZER
 from harness.errors import unknown
 from harness.planning.aggregation import AVERAGE, Aggregation
 from harness.planning.recipe import (
@@ -40,11 +40,17 @@ from harness.planning.recipe import (
     patched,
 )
 from harness.planning.row import Row
-from harness.planning.values import TASK_RECIPES, flat, matching
 from harness.tasks.metrics import METRICS, check_metric
 from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_named, one_of, packaged_files, placed
+
+if TYPE_CHECKING:
+    from harness.planning.resolved import ResolvedTable
+
+TASK_RECIPES = "task_recipes"
+TOKENIZER = "encoder.tokenizer"
+WHOLE = ("fraction", 1.0)
 
 
 class Source(Strict):
@@ -368,6 +374,29 @@ class Table(Strict):
         for spec in self.task_recipes:
             values |= {f"{TASK_RECIPES}.{'+'.join(spec.tasks)}.{key}": value for key, value in spec.values.items()}
         return flat(here, reference.encoder, reference.data, values, here.translator or None, subsets=here.subsets)
+
+
+def flat(
+    of: Table | ResolvedTable, encoder: str, data: str, trained: Mapping[str, Any], translator: str | None, **more: Any
+) -> dict[str, Any]:
+    """What a table has, by path, in the order in which it is printed; `trained`: settings of the encoder and the recipe by path, `more`: of the design.
+    All of a corpus goes without saying, and which weights are stored on the way changes no number."""
+    found: dict[str, Any] = {"encoder": encoder}
+    if encoder.startswith(NEW) and "," not in encoder:
+        size, _, tokenizer = encoder.partition("@")
+        found = {"encoder": size, TOKENIZER: tokenizer or NEW_TOKENIZER}
+    found |= {"data": data, **trained}
+    found |= {"grids": "of the rows"} if any(row.configuration_of for row in of.rows) else {}
+    found |= {} if translator is None else {"translator": translator}
+    for name, part in (("pre_train", of.pre_train), ("starts_from", of.starts_from)):
+        found |= {f"{name}.{key}": value for key, value in part or () if key != "save_at" and (key, value) != WHOLE}
+    found |= {name: getattr(of, name) for name in ("max_length", "selection_every", "sizes", "seeds")} | more
+    return found | {f"aggregate.{name}": value for name, value in of.aggregate.stated.items()}
+
+
+def matching(origin: Mapping[str, str], path: str) -> list[str]:
+    """The patterns of `origin` ('recipe.*.lr') that a path fits; a table that gives origins has exactly one for each of its values."""
+    return [pattern for pattern in origin if fnmatchcase(path, pattern)]
 
 
 def table_names() -> tuple[str, ...]:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from harness.methods import METHODS
 from harness.paths import without_folders
 from harness.planning.recipe import group_of
-from harness.planning.resolved import ResolvedTable
+from harness.planning.resolved import ResolvedTable, Use
 from harness.planning.row import ResolvedRow, UnderEncoder
-from harness.planning.values import TASK_RECIPES, Use
+from harness.planning.table import TASK_RECIPES
 from harness.tasks.protocols import protocol_named
 from harness.views.view import Table, View
 from harness.wording import listed, value_text

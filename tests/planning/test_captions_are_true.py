@@ -18,9 +18,8 @@ from harness.planning.recipe import patched, updates_between
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
 from harness.planning.runs import Plan, make_plan
-from harness.planning.table import load_table, table_names
+from harness.planning.table import TASK_RECIPES, load_table, table_names
 from harness.planning.task_reader import Translation
-from harness.planning.values import TASK_RECIPES
 from harness.specs import Optim, Run, Stage
 from harness.tasks.corpora import part_name
 from harness.views.settings import grid_points, settings_of
