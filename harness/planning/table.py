@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
@@ -44,9 +44,6 @@ from harness.tasks.metrics import METRICS, check_metric
 from harness.tasks.protocols import PROTOCOLS
 from harness.tasks.task import TASKS, Task
 from harness.yaml_files import MisplacedError, Strict, load_named, one_of, packaged_files, placed
-
-if TYPE_CHECKING:
-    from harness.planning.resolved import ResolvedTable
 
 TASK_RECIPES = "task_recipes"
 TOKENIZER = "encoder.tokenizer"
@@ -377,9 +374,10 @@ class Table(Strict):
 
 
 def flat(
-    of: Table | ResolvedTable, encoder: str, data: str, trained: Mapping[str, Any], translator: str | None, **more: Any
+    of: Any, encoder: str, data: str, trained: Mapping[str, Any], translator: str | None, **more: Any
 ) -> dict[str, Any]:
-    """What a table has, by path, in the order in which it is printed; `trained`: settings of the encoder and the recipe by path, `more`: of the design.
+    """What `of`, a Table or a ResolvedTable, has by path, in the order in which it is printed; `trained`: settings of the encoder and the recipe by
+    path, `more`: of the design.
     All of a corpus goes without saying, and which weights are stored on the way changes no number."""
     found: dict[str, Any] = {"encoder": encoder}
     if encoder.startswith(NEW) and "," not in encoder:
