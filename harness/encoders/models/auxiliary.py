@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from contextlib import nullcontext
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ from harness.encoders.kernels.cpu import linear, use_cpu_kernels
 from harness.encoders.kernels.packing import padded_to_step
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.relative_positions import RelativePositions
-from harness.encoders.models.text_encoder import TextEncoder, draw, only_positions
+from harness.encoders.models.text_encoder import TextEncoder, draw, only_positions, parts_of, set_dropout
 from harness.streams import seed_of
 
 
@@ -76,15 +75,7 @@ class Auxiliary(nn.Module):
                 self.relative_positions.load_state_dict(theirs.state_dict())
         self.embeddings = None if shared else copy.deepcopy(base.embeddings)
         self.dropout = nn.Dropout(base.embeddings.dropout.p)
-        self.config: dict[str, Any] = {
-            "model_type": of.model_type,
-            "hidden_size": width,
-            "num_hidden_layers": layers,
-            "num_attention_heads": own.num_attention_heads,
-            "intermediate_size": encoder.family.shape(own.to_dict())["intermediate_size"],
-            "vocab_size": of.vocab_size,
-            "head_width": words,
-        }
+        self.config = encoder.family.shape(own.to_dict()) | {"head_width": words}
         use_cpu_kernels(self)
         self.to(next(encoder.parameters()).device)
 
@@ -101,12 +92,8 @@ class Auxiliary(nn.Module):
         if self.project is not None:
             embedded = self.project(embedded)
         packing = batch.packing if self.relative_positions is None else self.relative_positions(batch.packing)
-        count = len(batch.ids if positions is None else positions)
-        with (
-            nullcontext()
-            if positions is None
-            else only_positions(self._encoder[0].family, self.transformer.layer[-1], positions, batch.packing)
-        ):
+        count, last = len(batch.ids if positions is None else positions), self.transformer.layer[-1]
+        with only_positions(self._encoder[0].family, last, positions, batch.packing):
             return self.transformer(embedded[None], packing=packing)[0][0, :count]  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -119,18 +106,11 @@ class Auxiliary(nn.Module):
         return self._encoder[0].base.embeddings if self.embeddings is None else self.embeddings
 
     def set_dropout(self, probability: float) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = probability
-
-    # ------------------------------------------------------------ weights
+        set_dropout(self, probability)
 
     def parts(self) -> dict[str, Tensor]:
-        """Own weights as 'auxiliary/name', on the CPU: what a weights file holds."""
-        return {
-            f"auxiliary/{name}": tensor.detach().to("cpu", copy=True).contiguous()
-            for name, tensor in self.state_dict().items()
-        }
+        """Own weights, as `parts_of` names them."""
+        return parts_of("auxiliary", self.state_dict())
 
     def load_parts(self, tensors: Mapping[str, Tensor]) -> None:
         """Take the auxiliary of loaded weights."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +41,6 @@ class RelativePositions(nn.Module):
         self.table = nn.Parameter(torch.zeros(buckets, heads))
         self.register_buffer("max_distance", torch.tensor([max_distance]))
         self.distance = max_distance  # a number as well: reading a tensor would wait for the device at every step
-        self.register_load_state_dict_post_hook(_read_distance)  # type: ignore[no-untyped-call]
 
     @classmethod
     def like(cls, tensors: dict[str, Tensor]) -> RelativePositions:
@@ -65,7 +63,3 @@ class RelativePositions(nn.Module):
         buckets = by_distance[place[None, :] - place[:, None] + width - 1]
         scores = nn.functional.embedding(buckets, self.table)  # [L, L, H]
         return packing.with_bias(scores.permute(2, 0, 1)[None].contiguous())
-
-
-def _read_distance(module: Any, _: Any) -> None:
-    module.distance = int(module.max_distance)

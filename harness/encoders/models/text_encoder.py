@@ -78,7 +78,7 @@ class TextEncoder(nn.Module):
             return self._states(batch)[0][: len(batch.ids)]
         if not self.family.packed:
             return self._states(batch)[0].index_select(0, positions)
-        with only_positions(self.family, self.layers[-1], positions, batch.packing):
+        with only_positions(self.family, self.base.get_submodule(self.family.layers)[-1], positions, batch.packing):
             return self._states(batch)[0][: len(positions)]
 
     def forward_with_embeddings(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -91,10 +91,6 @@ class TextEncoder(nn.Module):
     def stack(self) -> Any:
         """The module that runs the layers of a packed family."""
         return self.base.get_submodule(self.family.stack)
-
-    @property
-    def layers(self) -> Any:
-        return self.base.get_submodule(self.family.layers)
 
     def _states(self, batch: Batch, **more: Any) -> tuple[Tensor, ...]:
         """(last hidden states [T, d], perhaps with further rows behind,), and with `output_hidden_states` also those that enter the first layer."""
@@ -156,16 +152,14 @@ class TextEncoder(nn.Module):
     def relative_positions(self) -> RelativePositions | None:
         return getattr(self.base, "relative_positions", None)
 
-    def add_relative_positions(
-        self, buckets: int = 32, max_distance: int = 128, tensors: dict[str, Tensor] | None = None
-    ) -> None:
-        """Add T5's relative positions to the encoder's own, zero at first or of a weights file. Without `tensors` those that are there stay
-        (`sources.adapted` refuses another shape)."""
-        if self.relative_positions is None or tensors:
-            made = RelativePositions(self.config.num_attention_heads, buckets, max_distance)
-            made = RelativePositions.like(tensors) if tensors else made
-            # A submodule of the library's own encoder, so it is trained, saved and loaded with it.
-            self.base.add_module("relative_positions", made.to(next(self.model.parameters()).device))
+    def add_relative_positions(self, buckets: int = 32, max_distance: int = 128) -> None:
+        """Add T5's relative positions to the encoder's own, zero at first. Those that are there stay (`sources.adapted` refuses another shape)."""
+        if self.relative_positions is None:
+            self._take(RelativePositions(self.config.num_attention_heads, buckets, max_distance))
+
+    def _take(self, relative: RelativePositions) -> None:
+        # A submodule of the library's own encoder, so it is trained, saved and loaded with it.
+        self.base.add_module("relative_positions", relative.to(next(self.model.parameters()).device))
 
     def mlm_logits(self, hidden: Tensor) -> Tensor:
         """[M, d] -> [M, V]: the encoder's own MLM head."""
@@ -177,12 +171,7 @@ class TextEncoder(nn.Module):
             del self.base.forward
 
     def set_dropout(self, probability: float) -> None:
-        for module in self.model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = probability
-            for name, value in list(vars(module).items()):  # some attention keeps a number alone
-                if "dropout" in name and isinstance(value, (int, float)) and not isinstance(value, bool):
-                    setattr(module, name, probability)
+        set_dropout(self.model, probability)
 
     # ------------------------------------------------------------ weights
 
@@ -201,18 +190,15 @@ class TextEncoder(nn.Module):
         return parts
 
     def parts(self) -> dict[str, Tensor]:
-        """All weights as 'part/name', on the CPU: what a weights file holds."""
-        return {
-            f"{part}/{name}": tensor.detach().to("cpu", copy=True).contiguous()
-            for part, tensors in self._split().items()
-            for name, tensor in tensors.items()
-        }
+        """All weights, as `parts_of` names them."""
+        encoder, head = self._split().items()
+        return parts_of(*encoder) | parts_of(*head)
 
     def take_relative_positions(self, state: Mapping[str, Tensor]) -> None:
         """Those in tensors of the model by name, where there are some."""
         prefix = f"{self.model.base_model_prefix}.relative_positions."
         if relative := {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}:
-            self.add_relative_positions(tensors=relative)
+            self._take(RelativePositions.like(relative))
 
     def load_parts(self, tensors: dict[str, Tensor], parts: Iterable[str]) -> None:
         """Take the named parts of loaded weights; relative positions come with the encoder's where it has them. Raises ValueError where some
@@ -241,6 +227,20 @@ class TextEncoder(nn.Module):
     def fix_word_embeddings(self) -> None:
         """Leave them out of training, and with them an MLM head's output that is tied to them."""
         self.base.get_input_embeddings().weight.requires_grad_(False)
+
+
+def set_dropout(model: nn.Module, probability: float) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = probability
+        for name, value in list(vars(module).items()):  # some attention keeps a number alone
+            if "dropout" in name and isinstance(value, (int, float)) and not isinstance(value, bool):
+                setattr(module, name, probability)
+
+
+def parts_of(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as 'name/own', on the CPU: what a weights file holds."""
+    return {f"{name}/{own}": tensor.detach().to("cpu", copy=True).contiguous() for own, tensor in tensors.items()}
 
 
 def _outside_base(model: Any, names: Iterable[str]) -> set[str]:
@@ -362,62 +362,42 @@ def draw(tensors: Mapping[str, Tensor], spread: float, seed: int) -> None:
 
 
 @contextmanager
-def only_positions(family: Family, last: Any, positions: Tensor, packing: Packing) -> Iterator[None]:
+def only_positions(family: Family, last: Any, positions: Tensor | None, packing: Packing) -> Iterator[None]:
     """In this context a library's last layer runs what follows its attention only at `positions` [M] (M rounded as `padded_to_step`
-    does). Where these are the first tokens, its attention too computes only those."""
-    rows, first = padded_to_step(positions), positions is packing.first
-    if family.layer is not None:
-        last.forward = _at_rows(family.layer, last, rows, first)
-        try:
-            yield
-        finally:
-            del last.forward  # that of its class again
+    does), where there are any. Where these are the first tokens, its attention too computes only those."""
+    if positions is None:
+        yield
         return
-
-    def first_tokens_only(_: nn.Module, arguments: Any, named: dict[str, Any]) -> Any:
-        return arguments, {**named, "packing": named["packing"].only_first()}
-
-    hooks = [last.attention.output.register_forward_pre_hook(_selected(rows))]
-    if first:
-        hooks.append(last.attention.self.register_forward_pre_hook(first_tokens_only, with_kwargs=True))
+    last.forward = _at_rows(family.layer, last, padded_to_step(positions), positions is packing.first)
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        del last.forward  # that of its class again
 
 
-def _selected(rows: Tensor) -> Any:
-    """A hook that lets a module see only these rows of its inputs [1, T', ...]."""
-    return lambda _, inputs: tuple(states.index_select(1, rows) for states in inputs)
+def _at_rows(parts: Layer | None, layer: Any, rows: Tensor, first: bool) -> Any:
+    """The forward pass of a layer that selects rows before the output projection of its attention: [1, T', d] -> [1, M, d]."""
+    whole, projection = layer.forward, layer.get_submodule(parts.projection if parts else "attention.output")
 
-
-def _at_rows(parts: Layer, layer: Any, rows: Tensor, first: bool) -> Any:
-    """The forward pass of a layer with its own output projection in its attention: [1, T', d] -> [1, M, d]."""
-    attention, projection, attention_norm, feed_forward, feed_forward_norm = (
-        layer.get_submodule(name)
-        for name in (
-            parts.attention,
-            parts.projection,
-            parts.attention_norm,
-            parts.feed_forward,
-            parts.feed_forward_norm,
-        )
-    )
+    def selected(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(states.index_select(1, rows) for states in inputs)
 
     def forward(hidden: Tensor, *given: Any, packing: Packing, **named: Any) -> Tensor:
-        packing = packing.only_first() if first else packing
-        hook = projection.register_forward_pre_hook(_selected(rows))
+        named["packing"] = packing.only_first() if first else packing
+        hook = projection.register_forward_pre_hook(selected)
         try:
-            read = attention_norm(hidden) if parts.pre_norm else hidden
-            attended = attention(read, *given, packing=packing, **named)[0]
+            if parts is None:  # BERT's projection has the residual states too
+                return whole(hidden, *given, **named)  # type: ignore[no-any-return]
+            read = getattr(layer, parts.attention_norm)(hidden) if parts.pre_norm else hidden
+            attended = getattr(layer, parts.attention)(read, *given, **named)[0]
         finally:
             hook.remove()
+        feed_forward, feed_forward_norm = getattr(layer, parts.feed_forward), getattr(layer, parts.feed_forward_norm)
         hidden = hidden.index_select(1, rows)
         if parts.pre_norm:
             hidden = hidden + attended
             return hidden + feed_forward(feed_forward_norm(hidden))  # type: ignore[no-any-return]
-        hidden = attention_norm(attended + hidden)
+        hidden = getattr(layer, parts.attention_norm)(attended + hidden)
         return feed_forward_norm(feed_forward(hidden) + hidden)  # type: ignore[no-any-return]
 
     return forward
