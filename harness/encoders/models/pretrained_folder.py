@@ -62,7 +62,6 @@ class Head:
 def write_model(encoder: TextEncoder, folder: Path, head: Head | None = None) -> Form:
     """Write weights and configuration, in one file each: with the head of a classifier or of question answering, with the MLM head, or alone
     where that was never trained."""
-    folder.mkdir(parents=True, exist_ok=True)
     relative = encoder.relative_positions
     if head and not relative and (model := _with_head(encoder, head)):
         model.save_pretrained(str(folder), max_shard_size="1TB")
@@ -70,18 +69,15 @@ def write_model(encoder: TextEncoder, folder: Path, head: Head | None = None) ->
     alone = head or not encoder.family.mlm or encoder.fresh_head
     form: Form = "relative" if relative else "encoder" if alone else "masked_lm"
     model = encoder.base if form == "encoder" else encoder.model
-    config = _plain(encoder.config, _labels(head))
+    model.save_pretrained(str(folder), max_shard_size="1TB")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | _labels(head)
     if relative:  # under a model type that transformers does not know: it would leave them out
-        body = {**config.to_dict(), "base_model_type": config.model_type}
-        body |= {"model_type": RELATIVE, "architectures": [RELATIVE]}
-        body |= dict(zip(("relative_buckets", "relative_distance"), relative.shape, strict=True))
-        (folder / "config.json").write_text(json.dumps(body, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    else:
-        config.architectures = [type(model).__name__]
-        config.save_pretrained(str(folder))
-    save_file(_untied(model.state_dict()), folder / WEIGHTS, metadata={"format": "pt"})
+        config |= {"base_model_type": config["model_type"], "model_type": RELATIVE, "architectures": [RELATIVE]}
+        config |= dict(zip(("relative_buckets", "relative_distance"), relative.shape, strict=True))
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     if head:
-        save_file(_contiguous(head.tensors), folder / HEAD_FILE, metadata={"format": "pt"})
+        beside = {name: tensor.detach().to("cpu").contiguous() for name, tensor in head.tensors.items()}
+        save_file(beside, folder / HEAD_FILE, metadata={"format": "pt"})
     return form
 
 
@@ -113,18 +109,6 @@ def _labels(head: Head | None) -> dict[str, Any]:
 def _plain(config: Any, changes: Mapping[str, Any]) -> Any:
     """A copy of a configuration, without what this process chose for its own forward pass."""
     return type(config).from_dict({**config.to_dict(), "dtype": "float32", **changes})
-
-
-def _untied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tied tensors once, as safetensors wants them; transformers ties them again."""
-    kept: dict[int, str] = {}
-    for name, tensor in state.items():
-        kept.setdefault(tensor.data_ptr(), name)
-    return _contiguous({name: state[name] for name in kept.values()})
-
-
-def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
 
 
 def _with_head(encoder: TextEncoder, head: Head) -> Any:

@@ -307,7 +307,6 @@ def read_encoder(folder: Path) -> Loaded:
     encoder = TextEncoder(model, fresh_head=bool(lacks))
     if relative:
         encoder.take_relative_positions(load_file(folder / "model.safetensors"))
-        unread = [name for name in unread if not name.startswith("relative_positions.")]
     return Loaded(encoder, sorted(lacks), unread)
 
 
