@@ -214,7 +214,7 @@ def provenance(setup: WorkerSetup, process_group: ProcessGroup = SINGLE_PROCESS)
         "torch": str(torch.__version__),  # a class of torch's own, which whoever unpickles it has to import
         "transformers": transformers.__version__,
         "device": device_name(setup.device),
-        "kernels": kernels().name if setup.device == "cpu" else "blocks",
+        "kernels": kernels() if setup.device == "cpu" else "blocks",
         "threads": setup.threads,
         "workers": process_group.size,
         "micro_batch": setup.micro_batch,

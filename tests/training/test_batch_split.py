@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from harness.encoders.kernels import cpu
 from harness.encoders.kernels.cpu import Dropout
 from harness.training import forward_backward
 from harness.training.forward_backward import ForwardBackward, Placement, split_batch
@@ -68,7 +67,6 @@ def dropout_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn.Dropout, "forward", forward)
     monkeypatch.setattr(Dropout, "forward", forward)
     monkeypatch.setattr(forward_backward, "seed_dropout", lambda *_: passes.clear())
-    monkeypatch.setattr(cpu, "kernels", lambda: cpu.DEFAULT)  # whole layers call no dropout layer
 
 
 def gradients(
@@ -105,9 +103,8 @@ def test_terms_and_gradients_of_the_micro_batches_add_up_under_dropout(name: str
 
 
 @pytest.mark.parametrize(("name", "micro_batch"), [("scl", 0), ("taco", 3), ("coco_lm", 3)])
-def test_fp16_scales_the_gradient_and_not_the_terms(name: str, micro_batch: int, bert: Path, monkeypatch: Any) -> None:
+def test_fp16_scales_the_gradient_and_not_the_terms(name: str, micro_batch: int, bert: Path) -> None:
     """To the bit: the scale is a power of two, the same for each micro-batch."""
-    monkeypatch.setattr(cpu, "kernels", lambda: cpu.DEFAULT)  # whole layers know no double under autocast
     terms, plain = gradients(bert, name, micro_batch)
     same, scaled = gradients(bert, name, micro_batch, "fp16")
     assert {n: t.item() for n, t in same.items()} == {n: t.item() for n, t in terms.items()}

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.encoders.kernels import cpu
 from harness.encoders.kernels.packing import SIMILAR, Packing, PaddedLayout, step_size
 from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.batch import Batch
@@ -32,12 +31,6 @@ CASES = (
     *(("bert", name) for name in ("cross_entropy", "mlm", "cmlm-simsiam", "cssl-simsiam")),
     *(("roberta", "cmlm-simclr"), ("electra", "scl")),
 )
-
-
-@pytest.fixture(autouse=True)
-def by_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are counted at the library's modules; tests/encoders/test_layer.py counts those of whole layers."""
-    monkeypatch.setattr(cpu, "kernels", lambda: cpu.DEFAULT)
 
 
 def rows_seen(module: nn.Module, *, training: bool = False) -> list[int]:

@@ -1,11 +1,9 @@
-"""CPU kernels for linear layers and dropout, and which of them a kind of processor runs. MKL, torch's own, uses AVX2 on
-processors other than Intel's; oneDNN uses their widest instructions: 1.6 to 2.3 times as fast on an AMD EPYC with
-AVX-512, and different by rounding. Dropout takes random integers: torch draws one float per value, which takes three
-times as long."""
+"""CPU kernels for linear layers and dropout. MKL, torch's own, uses AVX2 on processors other than Intel's; oneDNN uses
+their widest instructions: 1.6 to 2.3 times as fast on an AMD EPYC with units of 512 bits, as fast as MKL on Zen 4, and
+different by rounding. Dropout takes random integers: torch draws one float per value."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,30 +14,19 @@ from torch.autograd.function import once_differentiable
 
 from harness.private import linear_pointwise
 
-
-@dataclass(frozen=True)
-class Kernels:
-    """`name` is recorded in a stage's provenance. `onednn_from`: multiplications from which a float32 product goes through oneDNN and
-    not through MKL (0: none does)."""
-
-    name: str
-    onednn_from: int
-
-
-DEFAULT = Kernels("default", 2**21)
-"""Measured on AMD's Zen 4. MKL keeps to AVX2 on processors that are not Intel's; a call of oneDNN costs about 20 microseconds more."""
-INTEL = Kernels("mkl", 0)
-"""Measured on Sapphire Rapids: MKL's float32 products are as fast as oneDNN's or faster in every shape."""
+ONEDNN_FROM = 2**21
+"""Multiplications from which a float32 product goes through oneDNN, a call of which costs about 20 microseconds more."""
 
 
 @cache
-def kernels() -> Kernels:
-    """Those of this machine's processor: a fixed choice, never a timing, so that the same stage gives the same bits."""
+def kernels() -> str:
+    """Those of this machine's processor, as a stage's provenance names them: 'mkl' on Intel's, where MKL's float32 products are as fast as
+    oneDNN's or faster in every shape (measured on Sapphire Rapids), else 'default'. Never a timing, so that the same stage gives the same bits."""
     try:
         intel = "GenuineIntel" in Path("/proc/cpuinfo").read_text()
     except OSError:  # not Linux
         intel = False
-    return INTEL if intel else DEFAULT
+    return "mkl" if intel else "default"
 
 
 class _OneDnn(torch.autograd.Function):
@@ -70,7 +57,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if (
         x.dtype == weight.dtype == torch.float32
         and x.device.type == "cpu"
-        and 0 < kernels().onednn_from <= x.numel() * len(weight)
+        and x.numel() * len(weight) >= ONEDNN_FROM
+        and kernels() == "default"
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and not torch.is_autocast_enabled("cpu")
     ):
@@ -98,28 +86,13 @@ def dropout_mask(like: Tensor, probability: float) -> Tensor:
     return kept * (1 / (1 - probability))
 
 
-class _Dropped(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
-        mask = dropout_mask(x, probability)
-        ctx.save_for_backward(mask)
-        return (x * mask).to(x.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        return (gradients[0] * mask).to(gradients[0].dtype), None
-
-
 class Dropout(nn.Dropout):
     """torch's layer with these draws."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or not 0 < self.p < 1 or input.device.type != "cpu":
             return super().forward(input)
-        found: Tensor = _Dropped.apply(input, self.p)  # type: ignore[no-untyped-call]
-        return found
+        return (input * dropout_mask(input, self.p)).to(input.dtype)
 
 
 def use_cpu_kernels(model: nn.Module) -> None:
