@@ -163,7 +163,7 @@ def weights_of(key: str, step: str | int = "last") -> str:
 
 def checkpoint_of(key: str) -> str:
     """The name of the checkpoint from which an interrupted stage resumes."""
-    return f"{key}.checkpoint.safetensors"
+    return f"{key}.checkpoint.pt"
 
 
 @lru_cache(maxsize=8)

@@ -1,19 +1,17 @@
-"""Checkpoints that an interrupted stage resumes from, as safetensors, and the weights that a stage saves on its way for
+"""Checkpoints that an interrupted stage resumes from, and the weights that a stage saves on its way for
 later stages. The order of the data and all draws follow from the step, so a resumed stage ends with the numbers of an
 uninterrupted one."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
+from io import BytesIO
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from harness.encoders.models.weights import checked_weights, save_weights
@@ -65,13 +63,9 @@ class Checkpoints:
         self.failed = ""
 
     @property
-    def provenance(self) -> dict[str, int | str]:
+    def provenance(self) -> dict[str, Any]:
         """Fields of the record's provenance."""
-        found: dict[str, int | str] = {
-            "checkpoints": self.count,
-            "resumed_at": self.resumed_at,
-            "checkpoint_failed": self.failed,
-        }
+        found = {"checkpoints": self.count, "resumed_at": self.resumed_at, "checkpoint_failed": self.failed}
         return {name: value for name, value in found.items() if value}
 
     @property
@@ -80,20 +74,23 @@ class Checkpoints:
 
     def keep(self, progress: TrainingProgress, updates: Update, losses: Tensor) -> None:
         """Write the progress. `losses` [ranks, updates, terms]: those of `progress.pending` on every rank."""
-        result = progress.result
-        body: dict[str, Any] = {"step": progress.step, "seconds": self.seconds_before + time.monotonic() - self._began}
-        body |= asdict(replace(result, predictions={}))
-        body |= {"pending": [(step, list(terms)) for step, terms in progress.pending], "curve": progress.curve}
-        body |= {"scaler": scale} if (scale := updates.scaler.state_dict()) else {}  # fp16 alone has one
-        tensors = {"progress": torch.tensor(list(json.dumps(body).encode()), dtype=torch.uint8), "losses": losses}
-        tensors |= {f"weights/{name}": tensor for name, tensor in updates.trained.items()}
-        tensors |= {f"best/{name}": tensor for name, tensor in progress.best.items()}
-        for digest, predicted in result.predictions.items():
-            tensors |= {f"{name}/{digest}": torch.from_numpy(array) for name, array in predicted.arrays.items()}
-        for index, state in updates.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer/{index}/{name}": tensor for name, tensor in state.items()}
+        predictions = {
+            digest: {name: torch.from_numpy(array) for name, array in predicted.arrays.items()}
+            for digest, predicted in progress.result.predictions.items()
+        }
+        kept = {
+            **vars(progress),
+            "result": {**vars(progress.result), "predictions": predictions},
+            "pending": [(step, list(terms)) for step, terms in progress.pending],
+            "losses": losses,
+            "seconds": self.seconds_before + time.monotonic() - self._began,
+            "weights": {name: parameter.detach() for name, parameter in updates.trained.items()},
+            "optimizer": updates.optimizer.state_dict()["state"],
+            "scaler": updates.scaler.state_dict(),
+        }
         try:
-            self._storage.write(self._name, save({n: t.detach().cpu().contiguous() for n, t in tensors.items()}))
+            torch.save(kept, content := BytesIO())
+            self._storage.write(self._name, content.getvalue())
             self.count += 1
         except Exception as error:  # whatever the storage says: the stage itself is well
             self.failed = f"at step {progress.step}: {error}"
@@ -111,39 +108,28 @@ class Checkpoints:
 
         `gold`: labels of the evaluation sets by digest. The losses of the ranks are shared by as many as there are in `group`.
         """
-        weights, optimizer = updates.trained, updates.optimizer
         try:
-            tensors = load(self._storage.read(self._name))
-        except (FileNotFoundError, SafetensorError):
+            content = BytesIO(self._storage.read(self._name))
+            kept = torch.load(content, map_location=updates.placement.device, weights_only=True)
+        except (FileNotFoundError, EOFError, RuntimeError, UnpicklingError):
             return None
-        body, losses = json.loads(bytes(tensors.pop("progress").tolist())), tensors.pop("losses", None)
-        parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition("/")
-            parts[part][rest] = tensor
-        if losses is None or not usable(body["step"]) or parts["weights"].keys() != weights.keys():
+        weights, losses = kept.pop("weights"), kept.pop("losses")
+        if not usable(kept["step"]) or weights.keys() != updates.trained.keys():
             return None
         with torch.no_grad():
-            for name, parameter in weights.items():
-                parameter.copy_(parts["weights"][name])
-        states: dict[int, dict[str, Tensor]] = defaultdict(dict)
-        for name, tensor in parts.pop("optimizer", {}).items():
-            index, _, rest = name.partition("/")
-            states[int(index)][rest] = tensor
-        optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
-        updates.scaler.load_state_dict(body.pop("scaler", {}))
-        device = updates.placement.device
-        best = {name: tensor.to(device) for name, tensor in parts.pop("best", {}).items()}
-        arrays: dict[str, dict[str, Any]] = defaultdict(dict)
-        for part in parts.keys() - {"weights"}:  # what is left are predictions, by digest of the row set
-            for digest, tensor in parts[part].items():
-                arrays[digest][part] = tensor.numpy()
-        body["predictions"] = {digest: Predictions(named, gold[digest]) for digest, named in arrays.items()}
-        own = losses[group.rank :: group.size].sum(dim=0).to(device)
+            for name, parameter in updates.trained.items():
+                parameter.copy_(weights[name])
+        groups = updates.optimizer.state_dict()["param_groups"]
+        updates.optimizer.load_state_dict({"state": kept.pop("optimizer"), "param_groups": groups})
+        updates.scaler.load_state_dict(kept.pop("scaler"))
+        result, self.seconds_before = TrainingResult(**kept.pop("result")), kept.pop("seconds")
+        result.predictions = {
+            digest: Predictions({name: tensor.numpy(force=True) for name, tensor in arrays.items()}, gold[digest])
+            for digest, arrays in result.predictions.items()
+        }
+        own = losses[group.rank :: group.size].sum(dim=0)
         pending = [
-            (step, dict(zip(names, row, strict=True)))
-            for (step, names), row in zip(body.pop("pending"), own, strict=True)
+            (step, dict(zip(names, row, strict=True))) for (step, names), row in zip(kept.pop("pending"), own, strict=True)
         ]
-        curve, self.seconds_before = body.pop("curve"), body.pop("seconds")
-        self.resumed_at, self.count = body.pop("step"), 1
-        return TrainingProgress(TrainingResult(**body), self.resumed_at, best, pending, curve)
+        self.resumed_at, self.count = kept["step"], 1
+        return TrainingProgress(result, pending=pending, **kept)

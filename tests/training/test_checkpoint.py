@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 import questions
 import tiny
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import save
 
 from harness.encoders.models.weights import checked_weights
 from harness.errors import StoppedError
@@ -58,6 +58,16 @@ def run(
     vocabulary = tiny.vocabulary(place.encoders[stage.encoder.digest][0])
     metrics = (stage.selection.metric,) if stage.selection else tiny.METRICS
     return run_stage(stage, inputs, vocabulary, metrics, place, keep_weights=True, report=report, stopping=stopping)
+
+
+def read(place: WorkerSetup, stage: Stage) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(io.BytesIO(place.storage.read(checkpoint_of(stage.key))), weights_only=True)
+    return found
+
+
+def written(kept: dict[str, Any]) -> bytes:
+    torch.save(kept, content := io.BytesIO())
+    return content.getvalue()
 
 
 def numbers(record: Record) -> tuple[Any, ...]:
@@ -139,31 +149,26 @@ def test_the_seconds_of_a_resumed_stage_count_those_before_its_checkpoint(bert: 
     place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
     with pytest.raises(Killed):
         run(stage, inputs, place, 2)
-    name = checkpoint_of(stage.key)
-    tensors = load(place.storage.read(name))
-    progress = json.loads(bytes(tensors["progress"].tolist()))
-    assert progress["seconds"] > 0
-    said = json.dumps(progress | {"seconds": 1000.0}).encode()
-    place.storage.write(name, save(tensors | {"progress": torch.tensor(list(said), dtype=torch.uint8)}))
+    kept = read(place, stage)
+    assert kept["seconds"] > 0
+    place.storage.write(checkpoint_of(stage.key), written(kept | {"seconds": 1000.0}))
     record = run(stage, inputs, replace(place, checkpoint_seconds=1e9))
     assert record.provenance["resumed_at"] == 7
     assert record.seconds > 1000
 
 
 def test_a_checkpoint_that_cannot_be_read_is_none(bert: Path, tmp_path: Path) -> None:
-    """One that was cut, and those of older harnesses, which named a part of the model otherwise or kept losses elsewhere: the stage begins again,
-    with the numbers of an undisturbed one."""
+    """One that was cut, and those of older harnesses, in another format or with another name of a part of the model: the stage begins again, with the
+    numbers of an undisturbed one."""
     stage, inputs = STAGES["fine-tuning"](bert)
     undisturbed = numbers(run(stage, inputs, tiny.worker_setup(bert, tmp_path / "undisturbed")))
     place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
     with pytest.raises(Killed):
         run(stage, inputs, place, 2)
     content = place.storage.read(checkpoint_of(stage.key))
-    tensors = load(content)
-    renamed = {name.replace("weights/head.", "weights/"): tensor for name, tensor in tensors.items()}
-    assert renamed.keys() != tensors.keys()
-    without_losses = {name: tensor for name, tensor in tensors.items() if name != "losses"}
-    for damaged in (content[: len(content) // 2], save(renamed), save(without_losses)):
+    kept = read(place, stage)
+    renamed = {name.removeprefix("head."): tensor for name, tensor in kept["weights"].items()}
+    for damaged in (content[: len(content) // 2], b"", save(kept["best"]), written(kept | {"weights": renamed})):
         place.storage.write(checkpoint_of(stage.key), damaged)
         again = run(stage, inputs, replace(place, checkpoint_seconds=1e9))
         assert "resumed_at" not in again.provenance
