@@ -81,7 +81,7 @@ def run_stage(
         if isinstance(objective, Fitted):
             assert scoring is not None
             fitted = objective.to(device)
-            result = fit(fitted, inputs, stage, scoring, threads=setup.threads, report=report, stopping=stopping)
+            result = fit(fitted, inputs, scoring, threads=setup.threads, report=report, stopping=stopping)
         else:
             result = train(
                 objective,

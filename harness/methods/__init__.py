@@ -10,8 +10,7 @@ from pkgutil import iter_modules
 
 from harness.errors import UserError, unknown
 from harness.methods.base import Method, RunContext, UnlabelledPhase, chain, hyperparameters, mlm_head_stage
-from harness.methods.definition import DEFINITIONS, Definition, definition_of, objective, run_outside
-from harness.methods.outside import classes_in
+from harness.methods.definition import DEFINITIONS, Definition, classes_in, definition_of, objective, run_outside
 from harness.methods.reference import REFERENCE
 from harness.paths import PYTHON, named_path
 from harness.specs import digest_of

@@ -77,10 +77,6 @@ class Method(Strict):
     decisions: ClassVar[tuple[str, ...]] = ()
     file: ClassVar[str] = ""
 
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        cls.labelled = cls.labelled or cls.classify is not Method.classify
-
     def objective(self, batch_size: int = 0) -> Objective:
         """What it trains with, in batches of that size."""
         raise NotImplementedError
@@ -89,12 +85,8 @@ class Method(Strict):
         """Its stages on unlabelled text, of which each starts from the one before: as pre-training on a corpus, or as post-training on a task's own text."""
         return (unlabelled_stage(self.objective(phase.optim.batch_size), phase),)
 
-    def classify(self, context: RunContext) -> Objective:
-        """The objective that it fine-tunes with, in the context that `adapt` makes."""
-        return self.objective(context.fine_tune.batch_size)
-
     def adapt(self, context: RunContext) -> RunContext:
-        """With another reading of the rows, or another recipe."""
+        """The context that it fine-tunes in: with another reading of the rows, or another recipe."""
         return context
 
     @classmethod
@@ -136,18 +128,18 @@ def chain(steps: Sequence[Method], context: RunContext, start: Encoder | Parent 
     fine-tuned stage."""
     stages: list[Stage] = []
     base: Encoder | Parent = start or context.encoder
-    for method in steps:
-        if method.labelled:
-            continue
-        with _in_its_file(method):
-            stages += method.train(_post_training(method, context, base))
-        base = Parent(stages[-1])
     spec = objective("cross_entropy")
     for method in steps:
-        if method.labelled:
-            with _in_its_file(method):
+        with _in_its_file(method):
+            if method.labelled:
                 context = method.adapt(context)
-                spec = method.classify(context)
+                spec = method.objective(context.fine_tune.batch_size)
+            else:
+                mlm_head = context.mlm_head if isinstance(base, Encoder) else None
+                data = cast(Data, context.translated) if method.translates else context.unlabelled
+                phase = UnlabelledPhase(data, context.post_train, context.seed, base, "post-train", mlm_head)
+                stages += method.train(phase)
+                base = Parent(stages[-1])
     init = _for_classifier(spec, base, context)
     if (stages or start) and init == NO_ENCODER:
         raise UserError(
@@ -167,12 +159,6 @@ def _in_its_file(method: Method) -> Iterator[None]:
             raise
         file = method.file.partition(",")[0]
         raise UserError(f"{file}: {type(error).__name__}: {first_line(error)}.") from None
-
-
-def _post_training(method: Method, context: RunContext, base: Encoder | Parent) -> UnlabelledPhase:
-    mlm_head = context.mlm_head if isinstance(base, Encoder) else None
-    data = cast(Data, context.translated) if method.translates else context.unlabelled
-    return UnlabelledPhase(data, context.post_train, context.seed, base, "post-train", mlm_head)
 
 
 def _for_classifier(spec: Objective, base: Encoder | Parent, context: RunContext) -> Encoder | Parent:

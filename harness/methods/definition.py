@@ -3,18 +3,19 @@ use this before anything is loaded."""
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError
 
 from harness.encoders.families import family_of
 from harness.encoders.flops import TRAIN, forward_flops, mlm_head_flops
-from harness.errors import UserError
-from harness.methods.outside import classes_in, module_of
+from harness.errors import UserError, first_line
 from harness.specs import Objective, digest_of
 from harness.yaml_files import Strict, describe_errors
 
@@ -116,11 +117,18 @@ class Definition(Strict):
 def _identity(known: Definition, version: int, batch_size: int) -> Objective:
     left_out = known.without_effect
     values = {name: value for name, value in {**known.model_dump(), **known.retired}.items() if name not in left_out}
-    if batch_size and "contrast_group" in values:
-        values["contrast_group"] = _group_of(values["contrast_group"], batch_size, known.name)
-    params = {
-        name: value for name, value in values.items() if name not in known.neutral or value != known.neutral[name]
-    }
+    if batch_size and (group := values.get("contrast_group")) is not None:
+        if batch_size < 2:
+            raise UserError(
+                f"method {known.name}: a batch of {batch_size} leaves nothing to contrast with; take 2 or more."
+            )
+        if group > batch_size:
+            raise UserError(
+                f"method {known.name}: contrast_group {group} is larger than the batch of {batch_size}; set "
+                f"{known.name}.contrast_group to {batch_size} or less, or to 0 for the whole batch."
+            )
+        values["contrast_group"] = group or batch_size
+    params = {name: value for name, value in values.items() if value != known.neutral.get(name)}
     return Objective(known.name, version, params, known.source, known.code)
 
 
@@ -136,8 +144,7 @@ def objective(name: str, **params: float | int | str | bool) -> Objective:
 def definition_of(spec: Objective) -> Definition:
     """The definition with the parameters of a stage's objective. Raises as `objective` and `defined` do."""
     known = defined(spec)
-    params = tuple((name, value) for name, value in spec.params.items() if name not in known.retired)
-    return _definition(known, params)
+    return _definition(known, tuple(item for item in spec.params.items() if item[0] not in known.retired))
 
 
 @lru_cache(4096, typed=True)  # plans ask for that of each stage
@@ -166,13 +173,6 @@ def defined(spec: Objective) -> type[Definition]:
     return known or DEFINITIONS[spec.name]
 
 
-def run_outside(code: str, file: str) -> ModuleType:
-    module = module_of(code, file)
-    for definition in classes_in(module, Definition).values():
-        definition.source, definition.code = digest_of(code), code
-    return module
-
-
 def narrow_embeddings(config: Config) -> str | None:
     """How embeddings and states differ in width; None where they do not."""
     width, size = config.get("embedding_size"), config.get("hidden_size")
@@ -197,13 +197,40 @@ ContrastGroup = Annotated[
 size of a device's share changes the method (docs/papers.md D2)."""
 
 
-def _group_of(contrast_group: int, batch_size: int, method: str) -> int:
-    """The group as it is hashed: 0 is the batch."""
-    if batch_size < 2:
-        raise UserError(f"method {method}: a batch of {batch_size} leaves nothing to contrast with; take 2 or more.")
-    if contrast_group > batch_size:
-        raise UserError(
-            f"method {method}: contrast_group {contrast_group} is larger than the batch of {batch_size}; set "
-            f"{method}.contrast_group to {batch_size} or less, or to 0 for the whole batch."
-        )
-    return contrast_group or batch_size
+# ------------------------------------------------------------------------------------------------ code from outside
+
+OUTSIDE = "harness_outside_"
+"""Begins the names of modules that are run from a source, whose digest follows."""
+T = TypeVar("T")
+
+
+def classes_in(module: ModuleType, kind: type[T]) -> dict[str, type[T]]:
+    """The named classes of a kind that a module defines."""
+    found: list[Any] = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, kind)]
+    return {each.name: each for each in found if "name" in vars(each) and each.__module__ == module.__name__}
+
+
+def run_outside(code: str, file: str) -> ModuleType:
+    """The module of a source, run once in a process: another source is another module. `file`: what errors call it.
+
+    Raises UserError for a source that is no Python, and for one that raises an error while it is run.
+    """
+    name = OUTSIDE + digest_of(code)
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = file
+    sys.modules[name] = module  # pydantic looks up the annotations of a module while it is run
+    try:
+        exec(compile(code, file, "exec"), vars(module))
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        if isinstance(error, SyntaxError):
+            raise UserError(f"{file}, line {error.lineno}: is no Python ({error.msg}).") from None
+        if isinstance(error, UserError):
+            raise
+        lines = [0, *(frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file)]
+        raise UserError(f"{file}, line {lines[-1]}: {type(error).__name__}: {first_line(error)}") from None
+    for definition in classes_in(module, Definition).values():
+        definition.source, definition.code = digest_of(code), code
+    return module

@@ -30,12 +30,12 @@ Share = Annotated[float, Field(gt=0, le=1, description="masking probability")]
 
 
 class Masked(Definition):
-    """What predicts masked tokens. `token_prediction`: those that are not masked as well."""
+    """What predicts masked tokens."""
 
     p_m: Share = 0.15
 
     def expected(self, rows: float, length: float) -> StepSize:
-        return StepSize.of(rows, length, predicted=1.0 if getattr(self, "token_prediction", False) else self.p_m)
+        return StepSize.of(rows, length, predicted=self.p_m)
 
     @property
     def mlm_head(self) -> bool:
@@ -43,7 +43,8 @@ class Masked(Definition):
 
 
 class MaskedLm(Masked):
-    """`mask_special_tokens`: all special tokens but the first of a sequence may be masked; `fixed_embeddings`: the word embeddings are not trained."""
+    """`token_prediction`: tokens that are not masked are predicted as well; `mask_special_tokens`: all special tokens but the first of a sequence may be
+    masked; `fixed_embeddings`: the word embeddings are not trained."""
 
     name = "mlm"
     network = "masked:MaskedLM"
@@ -52,6 +53,9 @@ class MaskedLm(Masked):
     token_prediction: bool = False
     mask_special_tokens: bool = False
     fixed_embeddings: bool = False
+
+    def expected(self, rows: float, length: float) -> StepSize:
+        return StepSize.of(rows, length, predicted=1.0 if self.token_prediction else self.p_m)
 
 
 class MlmHead(MaskedLm):

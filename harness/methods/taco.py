@@ -2,8 +2,7 @@
 equations 2-11).
 
 Deviations. The rows of docs/papers.md that it decides say them; `contrast_group: 80` contrasts what one GPU holds in the paper's setting.
-Packed blocks (`harness/encoders/tokens/corpus_files.py`) cross documents, with a separator between two texts. weight 0 is MLM, key included; with
-`token_prediction` it is the paper's MLM+TP.
+Packed blocks (`harness/encoders/tokens/corpus_files.py`) cross documents, with a separator between two texts. weight 0 is MLM, key included.
 """
 
 from typing import ClassVar
@@ -23,7 +22,12 @@ class Taco(Masked, Method):
     full_name = "token-alignment contrastive objective"
     citation = "Fu et al., Contextual Representation Learning beyond Masked Language Modeling, ACL 2022"
     network = "masked:TokenAlignment"
-    retired: ClassVar = {"embedding": "layer", "detach_contrast": True, "window_reading": "half"}
+    retired: ClassVar = {
+        "embedding": "layer",
+        "detach_contrast": True,
+        "window_reading": "half",
+        "token_prediction": False,
+    }
     decisions = ("T1", "T2", "T3", "T5", "T6", "T7", "T8", "T9", "T14", "C10")
 
     weight: float = Field(1.0, ge=0, allow_inf_nan=False, description="weight of the contrastive term (equation 11)")
@@ -32,14 +36,11 @@ class Taco(Masked, Method):
     window: int = Field(5, ge=2, description="W, the span that a positive comes from")
     temperature: float = Field(0.07, gt=0, allow_inf_nan=False, description="tau (equation 7)")
     concentrated: bool = Field(False, description="anchors are the masked positions alone")
-    token_prediction: bool = Field(False, description="predict the tokens that are not masked as well")
     contrast_group: ContrastGroup = 0
 
     def objective(self, batch_size: int = 0) -> Objective:
         """Without weight nothing of the contrast has an effect, and what is left is MLM."""
-        if self.weight:
-            return super().objective(batch_size)
-        return MaskedLm(p_m=self.p_m, token_prediction=self.token_prediction).objective()
+        return super().objective(batch_size) if self.weight else MaskedLm(p_m=self.p_m).objective()
 
     def flops(self, config: Config, size: StepSize) -> float:
         """Each token has cosines with a positive and K negatives."""

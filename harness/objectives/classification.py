@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,60 +32,7 @@ from harness.objectives.losses import supervised_contrastive
 from harness.streams import stream
 
 
-class HeadOutputs(NamedTuple):
-    """By row: `state` [B, d] of the encoder as the head reads it, `pooled` [B, d] before the head's last layer, `logits` [B, C]."""
-
-    state: Tensor
-    pooled: Tensor
-    logits: Tensor
-
-
-class Head(nn.Module):
-    """Base of the heads that a later stage can start from."""
-
-    def packed(self, logits: Tensor, batch: Batch) -> Tensor:
-        """The outputs of the kind, a row each, from `HeadOutputs.logits`."""
-        return logits
-
-    def parts(self) -> dict[str, Tensor]:
-        """Its weights as 'classifier/name' on the CPU, that a later stage can start from."""
-        return {f"{HEAD}/{name}": tensor.to("cpu", copy=True) for name, tensor in self.state_dict().items()}
-
-    def load_parts(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raises KeyError where the weights have no head."""
-        self.load_state_dict({name: tensors[f"{HEAD}/{name}"] for name in self.state_dict()})
-
-
-class WordHead(Head):
-    """The encoder's MLM head at the mask of each cloze, on the label words alone; `tied`: the product with the word embeddings instead,
-    which is COCO-LM's head for its corrective language modelling. Of a regression its two words stand for the ends of the scale; what
-    it predicts is the score that is expected between them. It has no weights of its own."""
-
-    words: Tensor
-
-    def __init__(self, mask_id: int, tied: bool, kind: Kind) -> None:
-        super().__init__()
-        self._mask_id = mask_id
-        self._tied = tied
-        self._scale, self._number = kind.scale, getattr(torch, kind.output_type)
-        self.register_buffer("words", torch.zeros(0, dtype=torch.long), persistent=False)
-
-    def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
-        # One in each sequence: as many as there are, without asking the device.
-        masked = (batch.ids == self._mask_id).int()
-        masks = torch.topk(masked, len(batch.packing.first)).indices.sort().values
-        state = encoder(batch, masks)
-        logits = encoder.embedding_logits(state) if self._tied else encoder.mlm_logits(state)
-        return HeadOutputs(state, state, logits[:, self.words])
-
-    def packed(self, logits: Tensor, batch: Batch) -> Tensor:
-        if self._scale is None:
-            return logits
-        low, high = self._scale
-        return low + (high - low) * logits.to(self._number).softmax(dim=1)[:, 1:]
-
-
-class RowHead(Head):
+class RowHead(nn.Module):
     """One vector of outputs a row, from its first token: dropout, dense, tanh, dropout, linear (RoBERTa's own head, for every
     encoder: docs/papers.md D1). Scores are trained less their mean and divided by their standard deviation, so that its layers learn as well in any unit."""
 
@@ -97,39 +44,37 @@ class RowHead(Head):
         self.dense = draw_linear(nn.Linear(size, size), spread, seed, "classification_dense")
         self.out = draw_linear(nn.Linear(size, kind.outputs), spread, seed, "classification_out")
 
-    def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
-        first = encoder(batch, batch.packing.first)
-        pooled = torch.tanh(self.dense(self.drop(first)))
-        logits = self.out(self.drop(pooled))
-        if self._target_scale is not None:
-            mean, spread = self._target_scale
-            logits = mean + spread * logits.to(self._number)
-        return HeadOutputs(first, pooled, logits)
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        """First tokens [B, d] -> [B, C]."""
+        return self.outputs(self.pooled(states))
+
+    def pooled(self, states: Tensor) -> Tensor:
+        return torch.tanh(self.dense(self.drop(states)))
+
+    def outputs(self, pooled: Tensor) -> Tensor:
+        logits: Tensor = self.out(self.drop(pooled))
+        if self._target_scale is None:
+            return logits
+        mean, spread = self._target_scale
+        return mean + spread * logits.to(self._number)
 
 
-class TokenHead(Head):
+class TokenHead(nn.Module):
     """Start and end of an answer: two linear layers on each token's last state (COCO-LM's; BERT's own have no dropout either). The logits
     [B, L, 2] are those of the padded batch, -inf where no answer may begin or end, so that their cross-entropy with the tokens of start and
     end is the mean of both losses."""
 
-    def __init__(self, encoder: TextEncoder, dropout: float, seed: int) -> None:
+    def __init__(self, encoder: TextEncoder, seed: int) -> None:
         super().__init__()
         size, spread = encoder.hidden_size, encoder.config.initializer_range
         self.start = draw_linear(nn.Linear(size, 1), spread, seed, "span_start")
         self.end = draw_linear(nn.Linear(size, 1), spread, seed, "span_end")
 
-    def forward(self, encoder: TextEncoder, batch: Batch) -> HeadOutputs:
-        states = encoder(batch)
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        """All tokens [T, d] -> [B, L, 2]."""
         scores = torch.cat([self.start(states), self.end(states)], dim=1)
         scores = scores.masked_fill(~batch["answers"][:, None], float("-inf"))
-        packing = batch.packing
-        logits = packing.padded(scores).masked_fill(~packing.real[:, :, None], float("-inf"))
-        first = states.index_select(0, packing.first)
-        return HeadOutputs(first, first, logits)
-
-    def packed(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Of each token, [T, 2]."""
-        return batch.packing.gathered(logits.flatten(0, 1))
+        return batch.packing.padded(scores).masked_fill(~batch.packing.real[:, :, None], float("-inf"))
 
 
 def _mean_squared_error(logits: Tensor, labels: Tensor) -> Tensor:
@@ -164,23 +109,24 @@ class CrossEntropy(TrainingObjective):
     predicts = True
     has_classifier = True
     measured = False
-    head: Head
+    kind: Kind
+    head: Any
 
     def build(self) -> None:
         self.weights = {"cross_entropy": 1.0}
-        assert self.kind is not None
         if self.kind.per_token:
-            self.head = TokenHead(self.encoder, self.dropout, self.seed)
+            self.head = TokenHead(self.encoder, self.seed)
         else:
             self.head = RowHead(self.encoder, self.kind, self.dropout, self.seed)
 
     def parts(self) -> dict[str, Tensor]:
-        return self.head.parts()
+        weights = self.head.state_dict() if self.has_classifier else {}
+        return {f"{HEAD}/{name}": tensor.to("cpu", copy=True) for name, tensor in weights.items()}
 
     def load_parts(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
         """Raises KeyError where the weights have no head."""
         if HEAD in parts:
-            self.head.load_parts(tensors)
+            self.head.load_state_dict({name: tensors[f"{HEAD}/{name}"] for name in self.head.state_dict()})
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         return self.views(examples, labels, self.step_flops(examples.tokens))
@@ -193,23 +139,27 @@ class CrossEntropy(TrainingObjective):
 
     def targets(self, labels: NDArray[Any], tokens: Tokens) -> NDArray[Any]:
         """What the loss reads of the labels [S] of sequences."""
-        assert self.kind is not None
         return self.kind.targets(labels, tokens)
 
-    def outputs(self, batch: Batch) -> HeadOutputs:
-        found: HeadOutputs = self.head(self.encoder, batch)
+    def states(self, batch: Batch) -> Tensor:
+        """What the head reads: the states of all tokens [T, d], or of first tokens [S, d]."""
+        found: Tensor = self.encoder(batch, None if self.kind.per_token else batch.packing.first)
+        return found
+
+    def logits(self, batch: Batch) -> Tensor:
+        found: Tensor = self.head(self.states(batch), batch)
         return found
 
     def predict(self, batch: Batch) -> Tensor:
-        return self.head.packed(self.outputs(batch).logits, batch)
+        logits = self.logits(batch)
+        return batch.packing.gathered(logits.flatten(0, 1)) if self.kind.per_token else logits
 
     def classify(self, logits: Tensor, labels: Tensor) -> Tensor:
-        assert self.kind is not None
         loss = CRITERIA[self.kind.loss](at_least_single(logits), labels)
         return (loss / self.kind.target_scale[1] ** 2).float() if self.kind.target_scale else loss
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        return {"cross_entropy": self.classify(self.outputs(batch).logits, batch["labels"])}
+        return {"cross_entropy": self.classify(self.logits(batch), batch["labels"])}
 
     def counts(self, views: Views) -> dict[str, float]:
         return {"cross_entropy": len(views.tokens)}
@@ -223,11 +173,8 @@ class FrozenHead(CrossEntropy):
         super().build()
         self.encoder.requires_grad_(False)
         self._training: Tokens | None = None
-        self._rows: dict[bytes, int] = {}
         self._states: Tensor | None = None
         self._seen: Examples | None = None
-        self._evaluated: list[Tensor] = []
-        self._at = 0
 
     def take_training_set(self, examples: Examples, labels: NDArray[Any] | None) -> None:
         self._training = examples.tokens
@@ -241,37 +188,32 @@ class FrozenHead(CrossEntropy):
         rows = np.array([self._rows[key] for key in _keys(views.tokens)])
         return replace(views, sequences={**views.sequences, "rows": rows})
 
-    def outputs(self, batch: Batch) -> HeadOutputs:
+    def states(self, batch: Batch) -> Tensor:
         if self._training is None:  # it only predicts: of any number of rows
-            return super().outputs(batch)
+            return super().states(batch)
         if "rows" in batch.arrays:
             if self._states is None:
                 self._states = self._encode(self._training, batch.ids.device)
-            states = self._states[batch["rows"]]
-        else:
-            if self._at == len(self._evaluated):
-                self._evaluated.append(self.encoder(batch, batch.packing.first))
-            states = self._evaluated[self._at]
-            self._at += 1
-        found: HeadOutputs = self.head(lambda *_: states, batch)
-        return found
+            return self._states[batch["rows"]]
+        if self._at == len(self._evaluated):
+            self._evaluated.append(super().states(batch))
+        self._at += 1
+        return self._evaluated[self._at - 1]
 
     def evaluated(self, examples: Examples) -> Examples:
         """The states of one evaluation set are kept, by batch: dev's, from one evaluation to the next."""
         if examples is not self._seen:
-            self._seen, self._evaluated = examples, []
+            self._seen, self._evaluated = examples, list[Tensor]()
         self._at = 0
         return examples
 
     def _encode(self, tokens: Tokens, device: torch.device) -> Tensor:
+        read, order = super().states, list(by_length(tokens.lengths))
         self.encoder.eval()
-        found, order = [], list(by_length(tokens.lengths))
         with torch.no_grad():
-            for rows in order:
-                batch = Batch.of(tokens.take(rows), device)
-                found.append(self.encoder(batch, batch.packing.first))
+            found = torch.cat([read(Batch.of(tokens.take(rows), device)) for rows in order])
         self.encoder.train()
-        return torch.cat(found)[torch.from_numpy(np.argsort(np.concatenate(order))).to(device)]
+        return found[torch.from_numpy(np.argsort(np.concatenate(order))).to(device)]
 
 
 def _keys(tokens: Tokens) -> list[bytes]:
@@ -280,28 +222,28 @@ def _keys(tokens: Tokens) -> list[bytes]:
 
 
 class LabelWords(CrossEntropy):
-    """Cross-entropy of the label words' logits at the mask of a cloze (Gao et al., LM-BFF, equation 1), where the prompt asks for it with
+    """Cross-entropy of the label words' logits at the mask of a cloze (Gao et al., LM-BFF, equation 1), by the encoder's MLM head, or by the
+    product with the word embeddings, which is COCO-LM's head for its corrective language modelling. Where the prompt asks for it with
     demonstrations: drawn anew at each update, the example itself excluded; at evaluation the mean over some draws, which are the same
-    each time an example is evaluated. Of a regression between two words the Kullback-Leibler divergence from their shares in the gold score
-    (LM-BFF's prompt-based regression); the released code passes the shares where its loss expects their logarithms."""
+    each time an example is evaluated. Of a regression the two words stand for the ends of the scale: the loss is the Kullback-Leibler divergence from
+    their shares in the gold score (LM-BFF's prompt-based regression; the released code passes the shares where its loss expects their logarithms), the
+    prediction the score that is expected between them."""
 
     params: Prompted
     has_classifier = False
+    words: Tensor
 
     def build(self) -> None:
-        assert self.kind is not None
         self.weights = {"cross_entropy": 1.0}
-        assert self.vocabulary.mask_id is not None
-        self.uses_mlm_head = self.params.head == "mlm"
+        self.uses_mlm_head = self.params.mlm_head
         self.embeddings_predict = not self.uses_mlm_head
-        self.head = WordHead(self.vocabulary.mask_id, not self.uses_mlm_head, self.kind)
+        self.register_buffer("words", torch.zeros(0, dtype=torch.long), persistent=False)
 
     def take_training_set(self, examples: Examples, labels: NDArray[Any] | None) -> None:
         assert isinstance(examples, ClozeExamples)
         assert labels is not None
-        assert self.kind is not None
         self._training = examples, self.kind.sampled_groups(labels)[0]
-        self.head.words = torch.from_numpy(examples.words).to(next(self.encoder.parameters()).device)
+        self.words = torch.from_numpy(examples.words).to(next(self.encoder.parameters()).device)
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         assert isinstance(examples, ClozeExamples)
@@ -312,7 +254,6 @@ class LabelWords(CrossEntropy):
         return self.views(examples, labels, flops)
 
     def targets(self, labels: NDArray[Any], tokens: Tokens) -> NDArray[Any]:
-        assert self.kind is not None
         return self.kind.word_targets(labels)
 
     def evaluated(self, examples: Examples) -> Examples:
@@ -322,8 +263,22 @@ class LabelWords(CrossEntropy):
         generators = [stream(self.seed, "demonstrations_of_evaluation", row) for row in range(len(examples))]
         return examples.demonstrated(*self._training, generators, examples.draws, exclude=False)
 
+    def logits(self, batch: Batch) -> Tensor:
+        assert self.vocabulary.mask_id is not None
+        # One mask in each sequence: as many as there are, without asking the device.
+        masked = batch.ids.eq(self.vocabulary.mask_id).int()
+        masks = torch.topk(masked, len(batch.packing.first)).indices.sort().values
+        logits_of = self.encoder.mlm_logits if self.uses_mlm_head else self.encoder.embedding_logits
+        return logits_of(self.encoder(batch, masks))[:, self.words]
+
+    def predict(self, batch: Batch) -> Tensor:
+        logits = self.logits(batch)
+        if self.kind.scale is None:
+            return logits
+        low, high = self.kind.scale
+        return low + (high - low) * logits.to(getattr(torch, self.kind.output_type)).softmax(dim=1)[:, 1:]
+
     def classify(self, logits: Tensor, labels: Tensor) -> Tensor:
-        assert self.kind is not None
         return CRITERIA[self.kind.word_loss](at_least_single(logits), labels)
 
 
@@ -336,26 +291,28 @@ class SupervisedContrast(CrossEntropy):
 
     def build(self) -> None:
         super().build()
-        lam = self.params.lam
-        self.weights = {"cross_entropy": 1.0 - lam, "supervised_contrastive": lam}
+        self.weights = {"cross_entropy": 1.0 - self.params.lam, "supervised_contrastive": self.params.lam}
 
     def counts(self, views: Views) -> dict[str, float]:
-        rows = len(views.tokens)
         # A sum over anchors has the same weight in each micro-batch as in the batch.
-        return {"cross_entropy": rows, "supervised_contrastive": 1 if self.params.reduction == "sum" else rows}
+        contrasted = 1 if self.params.reduction == "sum" else len(views.tokens)
+        return {**super().counts(views), "supervised_contrastive": contrasted}
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        outputs = self.outputs(batch)
+        states, params = self.states(batch), self.params
+        pooled = self.head.pooled(states)
         own = labels = batch["labels"]
-        features = outputs.state if self.params.representation == "first_token" else outputs.pooled
+        features = states if params.representation == "first_token" else pooled
+        terms = {"cross_entropy": self.classify(self.head.outputs(pooled), own)}
         if batch.gather and batch.whole:
             features, labels = batch.gather(features), batch.whole["labels"]
-        options: dict[str, Any] = {"temperature": self.params.temperature, "reduction": self.params.reduction}
-        contrast = mean_over_groups(
+        terms["supervised_contrastive"] = mean_over_groups(
             len(labels),
-            self.params.contrast_group,
-            lambda rows: supervised_contrastive(features[rows], labels[rows], **options),
-            summed=self.params.reduction == "sum",
+            params.contrast_group,
+            lambda rows: supervised_contrastive(
+                features[rows], labels[rows], temperature=params.temperature, reduction=params.reduction
+            ),
+            summed=params.reduction == "sum",
         )
         self.measure("embedding_std", embedding_std, features)
-        return {"cross_entropy": self.classify(outputs.logits, own), "supervised_contrastive": contrast}
+        return terms

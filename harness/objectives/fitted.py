@@ -4,7 +4,6 @@ encoder's states."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from numpy.typing import NDArray
 
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, TextExamples, by_length
-from harness.kinds import Array, Arrays
-from harness.methods.reference import STRENGTHS
+from harness.kinds import Array, Arrays, Kind
 from harness.methods.reference import Fitted as FittedMethod
 from harness.objectives.base import TrainingObjective
 
@@ -28,6 +26,7 @@ class Fitted(TrainingObjective):
 
     predicts = True
     params: FittedMethod
+    kind: Kind
 
     def build(self) -> None:
         """It has no head of torch's."""
@@ -42,23 +41,18 @@ class Fitted(TrainingObjective):
 
         return FunctionTransformer()  # as they are
 
-    def candidates(self, labels: Array) -> Iterator[tuple[dict[str, float], Any]]:
-        """What is fitted on the transformed features, each with the measures that its entry in the history has."""
-        from sklearn.dummy import DummyClassifier
+    def candidate(self, strength: float, labels: Array) -> Any:
+        """What is fitted on the transformed features, at an inverse strength of regularisation."""
         from sklearn.linear_model import LogisticRegression, Ridge
 
-        assert self.kind is not None
-        for strength in STRENGTHS:
-            if self.kind.answer == "score":
-                yield {"C": strength}, Ridge(alpha=1 / strength)
-            elif len(np.unique(labels)) == 1:
-                yield {"C": strength}, DummyClassifier(strategy="prior")
-            else:
-                yield {"C": strength}, LogisticRegression(C=strength, max_iter=MOST_ITERATIONS)
+        if self.kind.answer == "score":
+            return Ridge(alpha=1 / strength)
+        if len(np.unique(labels)) == 1:
+            return prior(self.kind)
+        return LogisticRegression(C=strength, max_iter=MOST_ITERATIONS)
 
     def outputs(self, fitted: Any, features: Any) -> Arrays:
         """Predictions from transformed features: scores, or the logarithms of the classes' probabilities."""
-        assert self.kind is not None
         if self.kind.answer == "score":
             return {"logits": fitted.predict(features).astype(self.kind.output_type)[:, None]}
         shares = np.zeros((features.shape[0], self.kind.outputs))
@@ -66,17 +60,19 @@ class Fitted(TrainingObjective):
         return {"logits": np.log(np.maximum(shares, LEAST_SHARE)).astype(np.float32)}
 
 
-class Majority(Fitted):
+def prior(kind: Kind) -> Any:
     """The most frequent class, of several the one with the lowest code; of a regression the mean."""
+    from sklearn.dummy import DummyClassifier, DummyRegressor
 
+    return DummyRegressor() if kind.answer == "score" else DummyClassifier(strategy="prior")
+
+
+class Majority(Fitted):
     def features(self, examples: Examples) -> NDArray[Any]:
         return np.zeros((len(examples), 1))
 
-    def candidates(self, labels: Array) -> Iterator[tuple[dict[str, float], Any]]:
-        from sklearn.dummy import DummyClassifier, DummyRegressor
-
-        assert self.kind is not None
-        yield {}, DummyRegressor() if self.kind.answer == "score" else DummyClassifier(strategy="prior")
+    def candidate(self, strength: float, labels: Array) -> Any:
+        return prior(self.kind)
 
 
 class TfidfRegression(Fitted):
@@ -91,12 +87,12 @@ class TfidfRegression(Fitted):
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         # scikit-learn's own pattern has no words of one letter and no punctuation: a text may have nothing else.
-        words: dict[str, Any] = {"ngram_range": (1, 2), "sublinear_tf": True, "token_pattern": r"(?u)\w+|[^\w\s]+"}
-        word = re.compile(words["token_pattern"])
+        word = re.compile(r"(?u)\w+|[^\w\s]+")
+        vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=word.pattern)
         columns = [
             at for at in range(features.shape[1]) if any(map(word.search, features[:, at]))
-        ]  # a pair may lack its second text
-        return ColumnTransformer([(str(at), TfidfVectorizer(**words), at) for at in columns], sparse_threshold=1.0)
+        ]  # a text may be blank
+        return ColumnTransformer([(str(at), vectorizer, at) for at in columns], sparse_threshold=1.0)
 
 
 class StateRegression(Fitted):
@@ -104,10 +100,9 @@ class StateRegression(Fitted):
     fine-tuned the average tells sentences apart better than the first token (Reimers and Gurevych 2019, Table 1)."""
 
     def features(self, examples: Examples) -> NDArray[np.float64]:
-        tokens, encoder = examples.tokens, self.encoder
+        tokens, encoder = examples.tokens, self.encoder.eval()
         device = next(encoder.parameters()).device
         means = np.zeros((len(tokens), encoder.hidden_size))
-        encoder.eval()
         with torch.inference_mode():
             for rows in by_length(tokens.lengths):
                 some = tokens.take(rows)

@@ -168,7 +168,6 @@ class TokenAlignment(MaskedText):
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         tokens = examples.tokens
         selected, ids = self.mask(tokens, self.params.p_m, draw, 0)
-        masked = self.views(tokens, self.maskable(tokens) if self.params.token_prediction else selected, ids)
         shape = (len(tokens), int(tokens.lengths.max()))
         num_negatives, uniforms = self.params.num_negatives, draw("positives").random(shape)
         positives = sample_positives(tokens.lengths, self.params.window, uniforms)
@@ -186,7 +185,7 @@ class TokenAlignment(MaskedText):
         # Relative to a token's own sequence, so that a part of a batch has the same. A pair without a position is none.
         missing = negatives[..., 1] < 0
         negatives[..., 0] = np.where(missing, 0, negatives[..., 0] - np.arange(len(tokens))[:, None, None])
-        return replace(masked, placed=placed | {"anchors": anchors})
+        return replace(self.views(tokens, selected, ids), placed=placed | {"anchors": anchors})
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         hidden, embedded = self.encoder.forward_with_embeddings(batch)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -83,19 +82,6 @@ class AuxiliaryMaskedLM(TrainingObjective):
         return self.auxiliary.logits(self.auxiliary(batch, batch["where"]))
 
 
-@dataclass(frozen=True)
-class Corrupted:
-    """The corrupted view after the encoder: `states` [T, d]; `original` and corrupted `ids` [T]; `first`, the states of its first tokens [B, d], and
-    `first_cropped`, those of the cropped view ([0, d] without one); `batch`, the masked view."""
-
-    states: Tensor
-    original: Tensor
-    ids: Tensor
-    first: Tensor
-    first_cropped: Tensor
-    batch: Batch
-
-
 SAMPLED_AT_ONCE = 512
 """Rows of an [M, V] distribution in double precision that are in memory at once."""
 
@@ -107,20 +93,19 @@ class ReplacedTokens(AuxiliaryMaskedLM):
     """Or `Electra`, which has of it what is read here."""
 
     def build(self) -> None:
-        params = self.params
-        replacements = params.replacements
+        params, replacements = self.params, self.params.replacements
         self.auxiliary = None
         if replacements != "random":
             self.auxiliary = self.make_auxiliary(shared=replacements == "auxiliary")
-        if self.auxiliary is not None and replacements == "converged":
-            self.auxiliary.requires_grad_(False)
-        weights = {
-            "auxiliary_mlm": 1.0 if replacements == "auxiliary" else 0.0,
-            "rtd": params.lambda_copy if params.rtd else 0.0,
-            "lm": 1.0 if params.lm != "none" else 0.0,
-            "contrast": 1.0 if params.contrast else 0.0,
-        }
-        self.weights = {name: weight for name, weight in weights.items() if weight}
+            self.auxiliary.requires_grad_(replacements == "auxiliary")
+        if replacements == "auxiliary":
+            self.weights["auxiliary_mlm"] = 1.0
+        if params.rtd:
+            self.weights["rtd"] = params.lambda_copy
+        if params.lm != "none":
+            self.weights["lm"] = 1.0
+        if params.contrast:
+            self.weights["contrast"] = 1.0
         # Equation for p_copy: w . h without a bias, on the states themselves.
         self.detector = self.draw_linear(nn.Linear(self.encoder.hidden_size, 1, bias=False), "detector")
 
@@ -150,17 +135,23 @@ class ReplacedTokens(AuxiliaryMaskedLM):
         return Views(tokens, np.arange(len(tokens)), ids, flops, predicted=predicted, main=main)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        terms: dict[str, Tensor] = {}
-        logits = None
+        params, terms, logits = self.params, dict[str, Tensor](), None
         if "auxiliary_mlm" in self.weights:
             logits = self.auxiliary_logits(batch)
             terms["auxiliary_mlm"] = self.masked_term(logits, batch)
-        main, original = self.replace(batch, logits if self.params.sampling_dropout else None)
-        corrupted, size = main.ids[: len(original)], len(original)
-        hidden = self.encoder(main)
-        first, rows = hidden.index_select(0, main.packing.first), batch.shape[0]
+        main, original = self.replace(batch, logits if params.sampling_dropout else None)
+        hidden, ids, rows = self.encoder(main), main.ids[: len(original)], batch.shape[0]
+        first, states = hidden.index_select(0, main.packing.first), hidden[: len(original)]
         self.measure("embedding_std", embedding_std, first[:rows])
-        return terms | self.terms_of(Corrupted(hidden[:size], original, corrupted, first[:rows], first[rows:], batch))
+        copied = self.detector(states)[:, 0]
+        if params.rtd:
+            real = batch.packing.real_tokens[None]
+            terms["rtd"] = replaced_token_detection(copied[None], original[None], ids[None], real)
+        if params.lm != "none":
+            terms["lm"] = self.correct(states, copied, original, ids, batch)
+        if params.contrast:
+            terms["contrast"] = self.contrast(first[:rows], first[rows:], batch)
+        return terms
 
     def counts(self, views: Views) -> dict[str, float]:
         tokens, words = len(views.tokens.ids), len(views.predicted["where"])
@@ -198,36 +189,24 @@ class ReplacedTokens(AuxiliaryMaskedLM):
         self.auxiliary.train(training)
         return torch.cat(drawn)
 
-    def terms_of(self, seen: Corrupted) -> dict[str, Tensor]:
-        """The binary loss, the LM loss in the form that `lm` names, and the contrast."""
-        logits = self.detector(seen.states)[:, 0]
-        terms: dict[str, Tensor] = {}
-        if self.params.rtd:
-            real = seen.batch.packing.real_tokens[None]
-            terms["rtd"] = replaced_token_detection(logits[None], seen.original[None], seen.ids[None], real)
-        if self.params.lm != "none":
-            terms["lm"] = self.correct(logits, seen)
-        if self.params.contrast:
-            terms["contrast"] = self.contrast(seen)
-        return terms
-
-    def correct(self, logits: Tensor, seen: Corrupted) -> Tensor:
-        where, counted = seen.batch["where"], seen.batch.counted
+    def correct(self, states: Tensor, copied: Tensor, original: Tensor, ids: Tensor, batch: Batch) -> Tensor:
+        """The LM loss in the form that `lm` names, from states [T, d], copy logits, original and corrupted ids [T]."""
+        where, counted = batch["where"], batch.counted
         if self.params.lm == "all_token":
-            where = torch.arange(len(seen.ids), device=where.device)
-            counted = None if seen.batch.lengths is not None else seen.batch.packing.real_tokens
-        words = self.encoder.embedding_logits(seen.states.index_select(0, where))
-        targets = seen.original.index_select(0, where)
+            where = torch.arange(len(ids), device=where.device)
+            counted = None if batch.lengths is not None else batch.packing.real_tokens
+        words = self.encoder.embedding_logits(states.index_select(0, where))
+        targets = original.index_select(0, where)
         if self.params.lm == "softmax":
             return masked_lm(words, targets, counted)
-        same = seen.ids.index_select(0, where) == targets
-        copied, stop_gradient = logits.index_select(0, where), self.params.stop_gradient
-        return corrective_lm(copied, words, targets, same, counted, stop_gradient=stop_gradient)
+        same = ids.index_select(0, where) == targets
+        stop_gradient = self.params.stop_gradient
+        return corrective_lm(copied.index_select(0, where), words, targets, same, counted, stop_gradient=stop_gradient)
 
-    def contrast(self, seen: Corrupted) -> Tensor:
-        corrupted, cropped = seen.first, seen.first_cropped
-        if seen.batch.gather:
-            corrupted, cropped = seen.batch.gather(torch.stack([corrupted, cropped], dim=1)).unbind(dim=1)
+    def contrast(self, corrupted: Tensor, cropped: Tensor, batch: Batch) -> Tensor:
+        """Of first tokens [B, d]."""
+        if batch.gather:
+            corrupted, cropped = batch.gather(torch.stack([corrupted, cropped], dim=1)).unbind(dim=1)
         temperature = self.params.temperature
         return mean_over_groups(
             len(corrupted),

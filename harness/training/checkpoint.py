@@ -122,14 +122,15 @@ class Checkpoints:
         groups = updates.optimizer.state_dict()["param_groups"]
         updates.optimizer.load_state_dict({"state": kept.pop("optimizer"), "param_groups": groups})
         updates.scaler.load_state_dict(kept.pop("scaler"))
-        result, self.seconds_before = TrainingResult(**kept.pop("result")), kept.pop("seconds")
-        result.predictions = {
+        result, self.seconds_before = kept["result"], kept.pop("seconds")
+        result["predictions"] = {
             digest: Predictions({name: tensor.numpy(force=True) for name, tensor in arrays.items()}, gold[digest])
-            for digest, arrays in result.predictions.items()
+            for digest, arrays in result["predictions"].items()
         }
         own = losses[group.rank :: group.size].sum(dim=0)
         pending = [
-            (step, dict(zip(names, row, strict=True))) for (step, names), row in zip(kept.pop("pending"), own, strict=True)
+            (step, dict(zip(names, row, strict=True)))
+            for (step, names), row in zip(kept.pop("pending"), own, strict=True)
         ]
         self.resumed_at, self.count = kept["step"], 1
-        return TrainingProgress(result, pending=pending, **kept)
+        return TrainingProgress(TrainingResult(**kept.pop("result")), pending=pending, **kept)

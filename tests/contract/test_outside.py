@@ -25,7 +25,7 @@ from harness.commands.prepare import prepare
 from harness.commands.study import open_study, prepare_study
 from harness.errors import UserError
 from harness.methods import DEFINITIONS, METHODS, definition_of, read_method, read_methods
-from harness.methods.outside import PREFIX
+from harness.methods.definition import OUTSIDE
 from harness.planning.point import with_points
 from harness.planning.request import Request
 from harness.planning.resolve import resolve
@@ -116,7 +116,7 @@ def test_a_stage_brings_its_source_to_another_process(focal: Path, bert: Path, w
         "print(stage.key, type(definition_of(stage.objective)).__module__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [stage.key, PREFIX + digest_of(EXAMPLE)]
+    assert done.stdout.split() == [stage.key, OUTSIDE + digest_of(EXAMPLE)]
 
 
 def test_a_store_keeps_the_digest_and_runs_nothing(focal: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_classifier_on_the_mlm_head_starts_from_a_trained_one() -> None:
     """Of the stage before it, or of the stage that replaces the encoder's own."""
 
     class OnTheHead(METHODS["ft"]):  # type: ignore[misc]
-        def classify(self, context: Any) -> Any:
+        def objective(self, batch_size: int = 0) -> Any:
             return objective("mlm", p_m=0.15)
 
     after = chained([METHODS["tapt"](), OnTheHead()], CONTEXT)[-1]

@@ -26,7 +26,6 @@ SIMCLR: Values = {"contrast": "simclr", "temperature": 0.5, "contrast_group": 4}
         ("cmlm", {"alpha": 0.0, "p_m": 0.3}, "tapt", {"p_m": 0.3}),
         ("mlm", {}, "tapt", {}),
         ("taco", {"weight": 0}, "mlm", {}),
-        ("taco", {"weight": 0, "token_prediction": True}, "mlm", {"token_prediction": True}),
         ("scl", {"lam": 0}, "ft", {}),
         ("coco_lm", RTD_ONLY, "electra", {"auxiliary": "shallow"}),
         ("coco_lm", {**RTD_ONLY, "auxiliary": "narrow", "lambda_copy": 20}, "electra", {"lambda_rtd": 20}),

@@ -97,7 +97,8 @@ class TestGroups:
         views = module.prepare(Examples(tokens), labels, draw_of(1))
         batch = Batch.of(views.tokens, CPU, views.ids)
         terms = module(views.on(CPU))
-        first, pooled, _ = module.head(module.encoder, batch)
+        first = module.encoder(batch, batch.packing.first)
+        pooled = module.head.pooled(first)
         features, gold = pooled if representation == "pooled" else first, torch.as_tensor(labels)
         expected = 0.0
         for start in range(0, 10, group):
@@ -188,7 +189,7 @@ class TestSupervised:
         module.take_training_set(examples, gold)
         assert module._training[1].tolist() == [0, 0, 1, 1, 1, 0]
         batch = Batch.of(examples.tokens, CPU)
-        logits = module.head(module.encoder, batch).logits.double()
+        logits = module.logits(batch).double()
         expected = 1 + 4 / (1 + (logits[:, 0] - logits[:, 1]).exp())
         assert torch.allclose(module.predict(batch)[:, 0].double(), expected)
         views = module.prepare(examples, gold, draw_of(1))

@@ -17,7 +17,6 @@ from harness.encoders.models.weights import checked_weights
 from harness.encoders.tokens import Examples, Tokens
 from harness.methods import METHODS, UnlabelledPhase, hyperparameters
 from harness.objectives import replaced
-from harness.objectives.base import Views
 from harness.running import run_stage
 from harness.specs import Data, Encoder, Objective, Parent, RowSet, Stage
 from harness.training.loop import train
@@ -32,27 +31,6 @@ def changed(name: str, **params: Any) -> Objective:
 
 def batch(folder: Path, rows: int = 9) -> Tokens:
     return tiny.tokens(folder, tiny.texts(rows, seed=4)[0])
-
-
-def run(module: Any, views: Views) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(terms, what the encoder's terms_of got)."""
-    given: dict[str, Any] = {}
-    terms_of = module.terms_of
-
-    def spy(seen: Any) -> Any:
-        given.update(
-            hidden=seen.states,
-            original=seen.original,
-            corrupted=seen.ids,
-            masked=torch.zeros_like(seen.ids, dtype=torch.bool).index_fill(0, seen.batch["where"], True),
-            first=(seen.first, seen.first_cropped),
-        )
-        return terms_of(seen)
-
-    module.terms_of = spy
-    terms = module(views.on(CPU))
-    module.terms_of = terms_of
-    return terms, given
 
 
 class TestSampling:
@@ -112,14 +90,16 @@ class TestSampling:
         passes: list[Tensor] = []
         logits_of = module.auxiliary.logits
         module.auxiliary.logits = lambda hidden: passes.append(logits_of(hidden)) or passes[-1]
-        terms, given = run(module, views)
+        replace_of, filled = module.replace, []
+        module.replace = lambda *given: filled.append(replace_of(*given)) or filled[-1]
+        terms, ((main, _),) = module(views.on(CPU)), filled
         assert len(passes) == 1
         laws = passes[0].detach().double().softmax(dim=1).tolist()
         expected = []
         for law, u in zip(laws, views.predicted["uniforms"].tolist(), strict=True):
             below = np.cumsum(law)
             expected.append(next(word for word, total in enumerate(below) if total > u * below[-1]))
-        assert given["corrupted"][views.predicted["where"]].tolist() == expected
+        assert main.ids[views.predicted["where"]].tolist() == expected
         cross_entropy = nn.functional.cross_entropy(passes[0], torch.from_numpy(views.predicted["targets"]))
         assert terms["auxiliary_mlm"].item() == pytest.approx(cross_entropy.item(), rel=1e-6)
 
@@ -133,7 +113,7 @@ class TestGradients:
     @pytest.mark.parametrize("name", ["electra-narrow", "coco_lm"])
     def test_which_term_reaches_what(self, name: str, bert: Path) -> None:
         module = tiny.built(bert, changed(name, p_m=0.4))
-        terms, _ = run(module, module.prepare(Examples(batch(bert)), None, tiny.draw_of()))
+        terms = module(module.prepare(Examples(batch(bert)), None, tiny.draw_of()).on(CPU))
         names = {n for n, _ in module.named_parameters()}
         auxiliary = {n for n in names if n.startswith("auxiliary.")}
         shared = {n for n in names if n.startswith("encoder.model.bert.embeddings.")}
