@@ -5,6 +5,7 @@ pytest tests/test_learning.py -m slow -rP      # under six minutes on two cores,
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -89,9 +90,8 @@ class Learner:
     def masked_accuracy(self, tokens: Tokens, index: int) -> Any:
         """Of the MLM head at 15 % of the tokens, all replaced by the mask: none of them can be copied."""
         chosen = (stream(1, "probe", index).random(len(tokens.ids)) < 0.15) & ~tokens.special
-        states = self.encoder(
-            Batch.of(tokens, CPU, np.where(chosen, np.int32(self.vocabulary.mask_id or 0), tokens.ids))
-        )
+        masked = np.where(chosen, np.int32(self.vocabulary.mask_id or 0), tokens.ids)
+        states = self.encoder(Batch.of(replace(tokens, ids=masked), CPU))
         return (self.encoder.mlm_logits(states[chosen]).argmax(dim=1).numpy() == tokens.ids[chosen]).mean()
 
     def replaced(self, objective: Any, tokens: Tokens, index: int) -> dict[str, Any]:

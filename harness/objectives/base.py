@@ -21,9 +21,6 @@ from harness.methods.definition import Definition, StepSize
 from harness.objectives.losses import _single, _unit, masked_lm
 from harness.streams import seed_of
 
-Measures = dict[str, Tensor]
-"""Logged with the loss, never trained: `mlm_accuracy`, and `embedding_std` of first tokens, which is 0 at collapse."""
-
 Draw = Callable[..., np.random.Generator]
 """`draw(purpose, *more)`: the stream of this step for a purpose; equal for every objective at equal seed and step."""
 
@@ -35,15 +32,14 @@ Arrays = Mapping[str, NDArray[Any]]
 class Views:
     """One step's data on the host: the token ids that go through the encoder, and what else the loss needs, as arrays by name.
 
-    `tokens`: the sequences that the encoder reads, in its order, `owner` [S] the example of each, and `ids` [T] their (corrupted) ids; `flops` of
-    the training step. `sequences` [S, ...]: of each sequence. `predicted` [M, ...]: of each predicted token of the first sequences of the examples, which
+    `tokens`: the sequences that the encoder reads, in its order, with their (corrupted) ids, and `owner` [S] the example of each; `flops` of the
+    training step. `sequences` [S, ...]: of each sequence. `predicted` [M, ...]: of each predicted token of the first sequences of the examples, which
     stand before all others; `where` among them, its place in `tokens`, ascending. `placed` [B, L, ...]: of each token of those sequences, False or -1 at
     padding. `main`: what the encoder reads in place of `tokens`. `whole`, `gather`: as `Batch` has them.
     """
 
     tokens: Tokens
     owner: NDArray[np.int64]
-    ids: NDArray[Any]
     flops: float
     sequences: Arrays = field(default_factory=dict)
     predicted: Arrays = field(default_factory=dict)
@@ -59,7 +55,11 @@ class Views:
 
     def micro_batch(self, rows: slice, gather: Gather | None = None) -> Views:
         """The views of some of a batch's examples, which have all sequences of each: whole contrast groups, or else with what gathers the others."""
-        own = _of_rows(self.owner, rows)
+
+        def of_rows(owner: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.flatnonzero((owner >= rows.start) & (owner < rows.stop))
+
+        own = of_rows(self.owner)
         tokens = self.tokens.take(own)
         first, last = self.tokens.offsets[rows.start], self.tokens.offsets[rows.stop]
         where = self.predicted.get("where", np.zeros(0, np.int64))
@@ -69,11 +69,10 @@ class Views:
             self,
             tokens=tokens,
             owner=self.owner[own] - rows.start,
-            ids=replace(self.tokens, ids=self.ids).take(own).ids,
             sequences={name: array[own] for name, array in self.sequences.items()},
             predicted=predicted,
             placed={name: array[rows, : int(tokens.lengths.max())] for name, array in self.placed.items()},
-            main=self.main and self.main.take(_of_rows(np.resize(self.owner, len(self.main)), rows)),
+            main=self.main and self.main.take(of_rows(np.resize(self.owner, len(self.main)))),
             whole=self if gather else None,
             gather=gather,
         )
@@ -95,8 +94,8 @@ class Views:
             empty = np.zeros(block_count(count) - count, np.int64)
             predicted = {name: np.concatenate([array, empty.astype(array.dtype)]) for name, array in predicted.items()}
             predicted["counted"] = np.arange(block_count(count)) < count
-        found = Batch.on_host(self.tokens, self.ids, width)
-        main = Batch.on_host(self.main, width=width) if self.main else None
+        found = Batch.on_host(self.tokens, width)
+        main = Batch.on_host(self.main, width) if self.main else None
         arrays = {**found.arrays, **self.sequences, **predicted, **placed}
         return replace(found, arrays=arrays, main=main, whole=whole, gather=self.gather)
 
@@ -114,17 +113,14 @@ def _widened(array: NDArray[Any], width: int) -> NDArray[Any]:
     return found
 
 
-def _of_rows(owner: NDArray[np.int64], rows: slice) -> NDArray[np.int64]:
-    return np.flatnonzero((owner >= rows.start) & (owner < rows.stop))
-
-
 class TrainingObjective(nn.Module):
     """Base of the objectives. `weights` are the terms' coefficients: loss = sum of weight x term. `params`: its definition with the
     parameters of the stage, of the type that a subclass names.
 
     `predicts`: `predict` gives outputs for labels; `has_classifier`: by a head that is not the encoder's. `uses_mlm_head`: the encoder's own MLM head is
     trained; `embeddings_predict`: words are predicted by the word embeddings without it. `contrasted`: the term that is taken over contrast groups, where there is one. `measured`: it has
-    something to measure beside the loss; `measures` is filled where the loop asks for it (scalars, NaN where one is undefined).
+    something to measure beside the loss; `measures` is filled where the loop asks for it: scalars (NaN where one is undefined) that are logged and never
+    trained, `mlm_accuracy`, and `embedding_std` of first tokens, which is 0 at collapse.
     """
 
     predicts = False
@@ -133,7 +129,7 @@ class TrainingObjective(nn.Module):
     embeddings_predict = False
     contrasted = "contrast"
     measured = True
-    measures: Measures | None = None
+    measures: dict[str, Tensor] | None = None
     params: Any
 
     def __init__(

@@ -135,7 +135,7 @@ class CrossEntropy(TrainingObjective):
         """With what the loss reads of the labels of the examples, for each sequence."""
         tokens, owner = examples.tokens, examples.owner
         found = {} if labels is None else {"labels": self.targets(labels[owner], tokens)}
-        return Views(tokens, owner, tokens.ids, flops, found)
+        return Views(tokens, owner, flops, found)
 
     def targets(self, labels: NDArray[Any], tokens: Tokens) -> NDArray[Any]:
         """What the loss reads of the labels [S] of sequences."""

@@ -62,10 +62,9 @@ class MaskedText(TrainingObjective):
     def views(self, first: Tokens, predicted: NDArray[np.bool_], ids: NDArray[Any], num_views: int = 1) -> Views:
         """From view 0, its `predicted` positions [T0], and the corrupted ids of `num_views` views of it, one view after another."""
         copies = np.tile(np.arange(len(first)), num_views)
-        tokens = first if num_views == 1 else first.take(copies)
-        where = np.flatnonzero(predicted)
+        tokens, where = replace(first.take(copies), ids=ids), np.flatnonzero(predicted)
         flops = self.step_flops(first, predicted=len(where), encoded=tokens)
-        return Views(tokens, copies, ids, flops, predicted=predicted_at(first, where))
+        return Views(tokens, copies, flops, predicted=predicted_at(first, where))
 
     def counts(self, views: Views) -> dict[str, float]:
         return {"masked_lm": len(views.predicted["where"])}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,21 +55,21 @@ class AuxiliaryMaskedLM(TrainingObjective):
     def parts(self) -> dict[str, Tensor]:
         return {} if self.auxiliary is None else self.auxiliary.parts()
 
-    def mask(self, tokens: Tokens, draw: Draw) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """(masked positions [M], ids with the mask there [T])."""
+    def mask(self, tokens: Tokens, draw: Draw) -> tuple[NDArray[np.int64], Tokens]:
+        """(masked positions [M], the tokens with the mask there)."""
         assert self.vocabulary.mask_id is not None
         rounding, uniforms = draw("mask_count").random(len(tokens)), draw("mask", 0).random(len(tokens.ids))
         selected = select_fixed(all_but_first(tokens), tokens.lengths, self.params.p_m, uniforms, rounding)
         where = np.flatnonzero(selected)
         ids = tokens.ids.copy()
         ids[where] = self.vocabulary.mask_id
-        return where, ids
+        return where, replace(tokens, ids=ids)
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         tokens = examples.tokens
-        where, ids = self.mask(tokens, draw)
+        where, masked = self.mask(tokens, draw)
         flops = self.step_flops(tokens, predicted=len(where))
-        return Views(tokens, np.arange(len(tokens)), ids, flops, predicted=predicted_at(tokens, where))
+        return Views(masked, examples.owner, flops, predicted=predicted_at(tokens, where))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         return {"auxiliary_mlm": self.masked_term(self.auxiliary_logits(batch), batch)}
@@ -120,7 +121,7 @@ class ReplacedTokens(AuxiliaryMaskedLM):
         """The masked view, whose main sequences are the texts, followed by their crops where they are contrasted. The ids at the masked positions are
         `replacements`, or samples of the auxiliary network's distribution at `uniforms`."""
         tokens, crop_ratio = examples.tokens, self.params.crop
-        where, ids = self.mask(tokens, draw)
+        where, masked = self.mask(tokens, draw)
         predicted = predicted_at(tokens, where)
         if self.auxiliary is None:
             predicted["replacements"] = draw("random_replacement").integers(0, self.vocabulary.size, len(where))
@@ -132,7 +133,7 @@ class ReplacedTokens(AuxiliaryMaskedLM):
             offsets = np.concatenate([[0], np.cumsum(lengths)])
             main = joined(tokens, Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets))
         flops = self.step_flops(tokens, predicted=len(where), encoded=main)
-        return Views(tokens, np.arange(len(tokens)), ids, flops, predicted=predicted, main=main)
+        return Views(masked, examples.owner, flops, predicted=predicted, main=main)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         params, terms, logits = self.params, dict[str, Tensor](), None

@@ -61,7 +61,7 @@ class TranslatedContrast(TrainingObjective):
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         tokens, owner = examples.side_by_side()
-        return Views(tokens, owner, tokens.ids, self.step_flops(tokens))
+        return Views(tokens, owner, self.step_flops(tokens))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         seen = self.represent(batch)
@@ -91,7 +91,7 @@ class DropoutContrast(TranslatedContrast):
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         owner = np.tile(np.arange(len(examples)), self.params.num_views + 1)
         passes = examples.tokens.take(owner)
-        return Views(passes, owner, passes.ids, self.step_flops(examples.tokens, encoded=passes))
+        return Views(passes, owner, self.step_flops(examples.tokens, encoded=passes))
 
     def represent(self, batch: Batch) -> Tensor:
         first = super().represent(batch)

@@ -19,7 +19,7 @@ from harness.encoders.models.compact_embedding import compact
 from harness.encoders.tokens import CUDA_EVALUATION_TOKENS, EVALUATION_TOKENS, Examples, by_length
 from harness.errors import DivergedError, StoppedError
 from harness.kinds import Predictions
-from harness.objectives.base import Draw, TrainingObjective, at_least_single
+from harness.objectives.base import TrainingObjective, Views, at_least_single
 from harness.specs import Optim
 from harness.streams import stream
 from harness.tasks.metrics import score
@@ -82,8 +82,8 @@ def train(
     with run.updates.active():
         run.resume(checkpoints, saved)
         every = scoring.selection.every if scoring else log_every or LOG_EVERY
-        if not optim.steps:
-            run.evaluate_untrained()
+        if scoring and not optim.steps:
+            run.result.history.append({"step": 0, "dev": run.score(0, scoring)})
         last = until or optim.steps
         for step in range(run.progress.step + 1, last + 1):
             run.update(step)
@@ -146,8 +146,7 @@ class _TrainingRun:
             self.progress = checkpoints.found(self.updates, gold, self.process_group, usable) or self.progress
         if len(set(steps := self.process_group.all_gather_object(self.progress.step))) > 1:
             raise RuntimeError(f"the workers read checkpoints of different steps: {steps}")
-        size = self.optim.batch_size
-        self._order = batch_order(len(self.inputs.train), size, self.seed, skip=self.progress.step)
+        self._order = batch_order(len(self.inputs.train), self.optim.batch_size, self.seed, skip=self.progress.step)
 
     def keep(self, step: int, checkpoints: Checkpoints | None, stopping: Callable[[], bool]) -> None:
         """Write a checkpoint after this update, also between two evaluations, where one is due or training is to stop: on all ranks, or on
@@ -159,7 +158,9 @@ class _TrainingRun:
             flags = torch.tensor(asked, dtype=torch.float32, device=self.device)
             asked = [flag > 0 for flag in self.process_group.all_reduce(flags).tolist()]
         if any(asked):
-            self._keep(step, checkpoints)
+            losses = self.process_group.all_gather_object(stacked(self.progress.pending).cpu())
+            if checkpoints and self.process_group.rank == 0:
+                checkpoints.keep(replace(self.progress, step=step), self.updates, torch.stack(losses))
         if asked[0]:
             if checkpoints and checkpoints.failed:
                 follows = f"its checkpoint could not be written ({checkpoints.failed})"
@@ -167,24 +168,21 @@ class _TrainingRun:
                 follows = "it goes on from there" if checkpoints else "it begins again: it keeps no checkpoints"
             raise StoppedError(f"stopped after update {step} of {self.optim.steps}; {follows}")
 
-    def _keep(self, step: int, checkpoints: Checkpoints | None) -> None:
-        losses = self.process_group.all_gather_object(stacked(self.progress.pending).cpu())
-        if checkpoints and self.process_group.rank == 0:
-            checkpoints.keep(replace(self.progress, step=step), self.updates, torch.stack(losses))
-
-    def _draw(self, step: int) -> Draw:
-        return lambda purpose, *more: stream(self.seed, purpose, step, *more)
+    def _prepared(self, rows: NDArray[np.int64], step: int) -> tuple[Examples, Views]:
+        examples, every = self.inputs.train.take(rows), self.inputs.labels
+        labels = None if every is None else every[rows]
+        return examples, self.objective.prepare(
+            examples, labels, lambda *name: stream(self.seed, name[0], step, *name[1:])
+        )
 
     def update(self, step: int) -> None:
         """One optimizer step on the next batch."""
         self.stopwatch.start()
         self._rows = next(self._order)
-        labels = None if self.inputs.labels is None else self.inputs.labels[self._rows]
-        batch = self.inputs.train.take(self._rows)
-        views = self.objective.prepare(batch, labels, self._draw(step))
+        examples, views = self._prepared(self._rows, step)
         terms = self.updates(views, step, self.optim.lr * schedule(self.optim, step - 1))
         self.result.flops += views.flops
-        self.stopwatch.count(len(batch.tokens.ids), views.flops)
+        self.stopwatch.count(len(examples.tokens.ids), views.flops)
         self.progress.pending.append((step, terms))
 
     def evaluate(self, step: int) -> dict[str, Any]:
@@ -200,7 +198,7 @@ class _TrainingRun:
         entry |= {"curve": found} if (found := {name: points for name, points in curve.items() if points}) else {}
         progress.step, progress.pending, progress.curve = step, [], []
         if self.scoring:
-            entry["dev"] = self._score(step, self.scoring)
+            entry["dev"] = self.score(step, self.scoring)
         self.result.history.append(entry)
         return entry
 
@@ -208,9 +206,7 @@ class _TrainingRun:
         """What is logged beside the loss, of the first examples of this update's batch, without dropout. Not finite ones are left out."""
         if not self.objective.measured:
             return {}
-        rows = self._rows[:MEASURED]
-        labels = None if self.inputs.labels is None else self.inputs.labels[rows]
-        views = self.objective.prepare(self.inputs.train.take(rows), labels, self._draw(step))
+        _, views = self._prepared(self._rows[:MEASURED], step)
         found = self.objective.measures = {}
         self.objective.eval()
         with torch.no_grad(), autocast(self.device, self.optim.precision):
@@ -218,10 +214,6 @@ class _TrainingRun:
         self.objective.train().measures = None
         values = torch.stack([value.float() for value in found.values()]).tolist() if found else []
         return {name: value for name, value in zip(found, values, strict=True) if math.isfinite(value)}
-
-    def evaluate_untrained(self) -> None:
-        if self.scoring:
-            self.result.history.append({"step": 0, "dev": self._score(0, self.scoring)})
 
     def draw_curve(self, step: int, points: int) -> None:
         """Score dev between two evaluations, at each of `points` steps along the stage. Selects nothing, and changes nothing that is
@@ -233,7 +225,7 @@ class _TrainingRun:
         self.objective.train()
         self.progress.curve.append([step, score(self.scoring.selection.metric, found)])
 
-    def _score(self, step: int, scoring: Scoring) -> dict[str, float]:
+    def score(self, step: int, scoring: Scoring) -> dict[str, float]:
         """Scores on dev; a state that beats the best one so far is kept."""
         scores, selected = self.result.select(step, scoring, self._counted(scoring.dev, "dev", step))
         if selected:
@@ -318,7 +310,7 @@ def mean_terms(
         name = names[int(np.flatnonzero(~np.isfinite(values[bad[0]]))[-1])]
         raise DivergedError(f"the loss is not finite at step {pending[int(bad[0])][0]} (term {name})")
     means = {n: float(v) for n, v in zip(names, values.mean(axis=0), strict=True)}
-    if not width or "loss" not in names or len(pending) <= width:
+    if not width or len(pending) <= width:
         return means, []
     losses, starts = values[:, names.index("loss")], range(0, len(pending), width)
     return means, [[pending[min(i + width, len(pending)) - 1][0], float(losses[i : i + width].mean())] for i in starts]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +29,7 @@ CPU = torch.device("cpu")
 def hidden(encoder: TextEncoder, tokens: Tokens, ids: Any = None) -> torch.Tensor:
     encoder.eval()
     with torch.no_grad():
-        return encoder(Batch.of(tokens, CPU, ids))
+        return encoder(Batch.of(tokens if ids is None else replace(tokens, ids=ids), CPU))
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)

@@ -62,7 +62,7 @@ def _masked_lm(_: TrainingObjective, config: Mapping[str, Any]) -> Any:
 
 def _masked(views: Any, pad: int, _: int) -> Batch:
     """The masked view and the labels of its predicted positions."""
-    batch = padded(views.tokens, pad, views.ids)
+    batch = padded(views.tokens, pad)
     return {**batch, "labels": _labels(views.tokens, views, batch["attention_mask"])}
 
 
@@ -92,8 +92,8 @@ class _Cmlm(nn.Module):
 def _all_views(views: Any, pad: int, rows: int) -> Batch:
     """View 0, and views 1 to K as `others` [B, K, L]: each repeats the sequences of view 0 with other ids."""
     first = views.tokens.take(np.arange(rows))
-    size = len(first.ids)
-    batches = [padded(first, pad, views.ids[at : at + size]) for at in range(0, len(views.ids), size)]
+    ids = views.tokens.ids.reshape(-1, len(first.ids))
+    batches = [padded(first, pad, view) for view in ids]
     labels = _labels(first, views, batches[0]["attention_mask"])
     return {**batches[0], "labels": labels, "others": torch.stack([view["input_ids"] for view in batches[1:]], dim=1)}
 
@@ -135,12 +135,12 @@ class _CocoLm(nn.Module):
 
 def _corrected(views: Any, pad: int, _: int) -> Batch:
     first, whole = views.tokens, views.main
-    batch = padded(first, pad, views.ids)
+    batch = padded(first, pad)
     crops = padded(whole.take(np.arange(len(first), len(whole))), pad)
     return {
         **batch,
         "labels": _labels(first, views, batch["attention_mask"]),
-        "original": padded(first, pad)["input_ids"],
+        "original": padded(whole.take(np.arange(len(first))), pad)["input_ids"],
         "crop_ids": crops["input_ids"],
         "crop_mask": crops["attention_mask"],
     }

@@ -51,7 +51,7 @@ class TestViews:
         for masking in ("complementary", "independent"):
             module = made(bert, changed("cmlm-simsiam", p_m=0.5, p_c=1.0, num_views=1, masking=masking, mlm=False))
             views = module.prepare(Examples(tokens), None, draw_of(1))
-            first, further = views.ids.reshape(2, -1) != tokens.ids
+            first, further = views.tokens.ids.reshape(2, -1) != tokens.ids
             assert first.any()
             again[masking] = (first & further).any()
             assert not (first | further)[tokens.special].any()
@@ -95,7 +95,7 @@ class TestGroups:
         module, (rows, labels) = made(bert, spec), tiny.texts(10, seed=3)
         tokens = tiny.tokens(bert, rows)
         views = module.prepare(Examples(tokens), labels, draw_of(1))
-        batch = Batch.of(views.tokens, CPU, views.ids)
+        batch = Batch.of(views.tokens, CPU)
         terms = module(views.on(CPU))
         first = module.encoder(batch, batch.packing.first)
         pooled = module.head.pooled(first)
@@ -204,7 +204,7 @@ def passed(folder: Path, rows: int, *, dropout: float, **params: Any) -> tuple[A
     module = tiny.built(folder, replace(spec, params={**spec.params, **params}), dropout=dropout)
     tokens = tiny.tokens(folder, tiny.texts(rows, seed=4)[0])
     views = module.prepare(Examples(tokens), None, tiny.draw_of())
-    assert np.array_equal(views.ids, np.tile(tokens.ids, 2))
+    assert np.array_equal(views.tokens.ids, np.tile(tokens.ids, 2))
     first: list[Tensor] = []
     module.encoder.register_forward_hook(lambda *given: first.append(given[-1]))
     torch.manual_seed(3)

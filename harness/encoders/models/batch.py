@@ -39,16 +39,14 @@ class Batch:
     buffer: Tensor | None = None
 
     @classmethod
-    def of(cls, tokens: Tokens, device: torch.device, ids: Any = None, *, block: bool = False) -> Batch:
-        """From tokens, with `ids` [T] instead of their own where given (a corrupted view)."""
-        return cls.on_host(tokens, ids, width_of(tokens) if block else 0).to(device)
+    def of(cls, tokens: Tokens, device: torch.device, *, block: bool = False) -> Batch:
+        return cls.on_host(tokens, width_of(tokens) if block else 0).to(device)
 
     @classmethod
-    def on_host(cls, tokens: Tokens, ids: Any = None, width: int = 0) -> Batch:
+    def on_host(cls, tokens: Tokens, width: int = 0) -> Batch:
         """The same on the host; a block where `width` is above 0."""
         lengths = tokens.lengths
-        arrays = {"ids": tokens.ids if ids is None else ids, "types": tokens.types}
-        arrays = {name: array.astype(np.int64) for name, array in arrays.items()}
+        arrays: dict[str, Any] = {"ids": tokens.ids.astype(np.int64), "types": tokens.types.astype(np.int64)}
         if tokens.places is not None:
             allowed = tokens.places[:, 0] >= 0
             allowed[tokens.offsets[:-1]] = True

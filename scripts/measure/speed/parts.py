@@ -173,15 +173,15 @@ def masked(fine: Opened, post: Stage, width: int) -> tuple[Any, Callable[[Tokens
         views = objective.prepare(Examples(tokens), None, lambda purpose, *more: stream(0, purpose, step, *more))
         size = len(tokens.ids)
         labels = np.full(size, -100)
-        labels[views.where] = views.targets
-        batch = padded(tokens, width, views.ids[:size])
+        labels[views.predicted["where"]] = views.predicted["targets"]
+        batch = padded(tokens, width, views.tokens.ids[:size])
         wanted = padded(tokens, width, labels)["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
         out = model(**batch, labels=wanted, output_hidden_states=contrast is not None)
         if contrast is None:
             return out.loss  # type: ignore[no-any-return]
         firsts = [out.hidden_states[-1][:, 0]]
-        for view in range(1, len(views.ids) // size):
-            batch = padded(tokens, width, views.ids[view * size : (view + 1) * size])
+        for view in range(1, len(views.tokens.ids) // size):
+            batch = padded(tokens, width, views.tokens.ids[view * size : (view + 1) * size])
             firsts.append(model.base_model(**batch)[0][:, 0])
         return out.loss + objective.weights["contrast"] * contrast(torch.stack(firsts), views)  # type: ignore[no-any-return]
 
