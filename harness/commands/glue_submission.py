@@ -6,11 +6,10 @@ import re
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.commands.predict import ROWS, classifier_of, parts
+from harness.commands.predict import classifier_of, placed_rows
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import StageRecord
 from harness.commands.train import Show
@@ -146,7 +145,7 @@ def _file(prepared: Prepared, sheet: Sheet) -> Path | None:
 def _test_set(path: Path, sheet: Sheet) -> dict[int, tuple[str, ...]]:
     """Texts by the server's index of each row, in its order: column `idx` where there is one, else its place. Raises UserError."""
     found = list[tuple[int, tuple[str, ...]]]()
-    for place, row, texts in chain.from_iterable(parts(path, TASKS[sheet.task].columns, ROWS)):
+    for place, row, texts in placed_rows(path, TASKS[sheet.task].columns):
         try:
             found.append((int(row.get("idx", len(found))), texts))
         except (TypeError, ValueError):

@@ -200,8 +200,9 @@ def predict_file(
         )
     if target:
         check_new(target)
+    rows = placed_rows(source, wanted)
     with writer(target) as write:
-        for part in parts(source, wanted, size):
+        while part := list(islice(rows, size)):
             write(_scored(model, part))
             done += len(part)
             progress(done)
@@ -237,22 +238,20 @@ Placed = tuple[str, Row, tuple[str, ...]]
 """Where a row is, the row by column, and its texts."""
 
 
-def parts(path: Path, columns: Sequence[str], size: int) -> Iterator[list[Placed]]:
-    """The rows of a file, or of JSON lines on standard input, in their order, `size` at a time, with the texts of `columns`. Raises UserError for a file that
+def placed_rows(path: Path, columns: Sequence[str]) -> Iterator[Placed]:
+    """The rows of a file, or of JSON lines on standard input, in their order, with the texts of `columns`. Raises UserError for a file that
     cannot be read or is not whole, and for a row whose texts are missing, no text, or all blank."""
     if not (piped := path == STANDARD_INPUT):
         format_of(path, "--input")
         if not path.is_file():
             raise UserError(f"--input {path}: there is no such file.")
-    unit, rows = ("line", objects(path, (), once=True)) if piped else (unit_of(path), rows_of(path))
-    while some := list(islice(rows, size)):
-        part = list[Placed]()
-        for place, row in ((f"{path}, {unit} {number}", row) for number, row in some):
-            require(place, list(row), columns, "name another with --text")
-            if problem := problem_of(columns, row):
-                raise UserError(f"{place}: {problem}")
-            part.append((place, row, tuple(row[name] for name in columns)))
-        yield part
+    unit = "line" if piped else unit_of(path)
+    for number, row in objects(path, (), once=True) if piped else rows_of(path):
+        place = f"{path}, {unit} {number}"
+        require(place, list(row), columns, "name another with --text")
+        if problem := problem_of(columns, row):
+            raise UserError(f"{place}: {problem}")
+        yield place, row, tuple(row[name] for name in columns)
 
 
 def format_of(path: Path, flag: str) -> str:

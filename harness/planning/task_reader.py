@@ -89,7 +89,7 @@ class TaskReader:
             task,
             self.keep(found.dev, "dev"),
             {role: self.keep(rows, role) for role, rows in self.tests.items()},
-            "" if found.comparable else found.note,
+            found.note,
             found.origin,
             len(self.source.unlabelled(task)) if task.unlabelled else 0,
             task.kind.summary(self.source.load(task, whole).gold) if task.own else (),

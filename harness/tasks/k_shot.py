@@ -73,7 +73,7 @@ class KShotProtocol(OwnProtocol):
             f"training and dev examples drawn anew for each subset from {len(self._pool(task, source)):,} texts of them"
         )
         rare = rare_classes(task, parts.tests) if task.own else ""
-        return EvaluationSets(dev, parts.tests, False, "", "; ".join([*parts.cut, drawn, *parts.repeated]), rare)
+        return EvaluationSets(dev, parts.tests, "; ".join([*parts.cut, drawn, *parts.repeated]), rare=rare)
 
     def _pool(self, task: Task, source: TextSource) -> Rows:
         """The labelled rows beside test, of rows with one text that with the lowest id."""

@@ -92,7 +92,7 @@ class OwnProtocol(Protocol):
         training = self.training_set(task, source, 0, 0)
         lines = [*parts.cut, self._dev_words(task, parts, dev, training), *parts.repeated]
         rare = rare_classes(task, {"training": training, "dev": dev, **parts.tests}) if task.own else ""
-        return EvaluationSets(dev, parts.tests, False, "", "; ".join(lines), rare)
+        return EvaluationSets(dev, parts.tests, "; ".join(lines), rare=rare)
 
     def dev_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
         parts = self._parts(task, source)

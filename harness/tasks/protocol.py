@@ -25,16 +25,14 @@ class EvaluationSets:
     """`dev` for selection, `tests` by evaluation name (after selection only).
 
     `dev` of a protocol that draws it with each training set: that of the full training set of subset 0.
-    `comparable`: whether these are the published sets by size and origin; `note` says in a sentence or two what differs, or
-    is empty, as it is for a task that the paper does not use. `origin` says which of the source's rows they are, as 'dev 72 and
-    test 28 of the 100 rows of validation'. `rare`: which classes of a user's task have very few rows in a set, or empty.
+    `origin` says which of the source's rows they are, as 'dev 72 and test 28 of the 100 rows of validation'; `note` in a sentence or two
+    by what they differ from the published sets in size and origin. `rare`: which classes of a user's task have very few rows in a set.
     """
 
     dev: Rows
     tests: Mapping[str, Rows]
-    comparable: bool
-    note: str
-    origin: str = ""
+    origin: str
+    note: str = ""
     rare: str = ""
 
 

@@ -34,11 +34,9 @@ class PaperProtocol(Protocol):
 
     Training: subset k of size N is a draw of `sampler` under the scope (task, its version, protocol, its version, N, k).
 
-    Comparable: the paper's `tasks`, from sources with as many rows as the published files; `full`: the training file must be whole
-    too.
+    `full`: the training file, too, is compared with the published one.
     """
 
-    tasks: tuple[str, ...] = ()
     sampler: str = "uniform"
     full: bool = False
 
@@ -64,9 +62,7 @@ class PaperProtocol(Protocol):
             elif counts:
                 named = " and ".join(f"{role} {count:,}" for role, count in counts.items())
                 origin.append(f"{named} of the {total:,} rows of {split}")
-        note = "; ".join([*notes, *short])
-        comparable = not note and task.name in self.tasks
-        return EvaluationSets(sets.pop("dev"), sets, comparable, note, "; ".join(origin))
+        return EvaluationSets(sets.pop("dev"), sets, "; ".join(origin), "; ".join([*notes, *short]))
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
         rows = source.load(task, task.train)
@@ -96,7 +92,6 @@ class CmlmProtocol(PaperProtocol):
     Subset k of size N is redrawn until every class of the task is in it (C15: "check each class present").
     """
 
-    tasks: tuple[str, ...] = ("cola", "sst2", "mnli", "qnli", "rte", "mrpc", "qqp")
     decisions: tuple[str, ...] = ("C14", "C15", "C16", "C17", "C18")
 
     TEST_ROWS = {"qqp": 2000}  # noqa: RUF012 - a constant of the paper
@@ -187,7 +182,6 @@ class StratifiedProtocol(PaperProtocol):
     """
 
     sampler: str = "stratified"
-    tasks: tuple[str, ...] = ("sst2", "cola", "mrpc", "rte", "qnli", "mnli")
     decisions: tuple[str, ...] = ("S8", "S10", "S11", "S12")
 
     TEST_ROWS = {"mrpc": 204, "rte": 138}  # noqa: RUF012 - of the tasks whose half is not the paper's test set
@@ -241,7 +235,6 @@ class DevProtocol(PaperProtocol):
     """
 
     scores_dev = True
-    tasks: tuple[str, ...] = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte")
     full: bool = True
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:

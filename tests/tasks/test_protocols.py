@@ -35,7 +35,7 @@ def folder_of(place: Path, task: str = "sst2", ending: str = "jsonl", **splits: 
 
 def sizes(protocol: Protocol, task: str, source: TextSource) -> tuple[int, dict[str, int], bool]:
     sets = protocol.evaluation_sets(TASKS[task], source)
-    return len(sets.dev), {name: len(rows) for name, rows in sets.tests.items()}, sets.comparable
+    return len(sets.dev), {name: len(rows) for name, rows in sets.tests.items()}, not sets.note
 
 
 def keys(rows: Rows) -> set[tuple[str, ...]]:
@@ -55,16 +55,15 @@ def test_the_papers_sizes_on_the_official_files(task: str, dev: int, test: int, 
     full = FULL.evaluation_sets(TASKS[task], glue)
     assert full.dev.digest == FEW.evaluation_sets(TASKS[task], glue).dev.digest
     whole = len(FULL.training_set(TASKS[task], glue, 0, 0)) == dict(TASKS[task].official)["train"]
-    assert full.comparable is whole
+    assert bool(full.note) is not whole
 
 
-def test_what_is_no_published_set_is_not_comparable_and_says_why(glue: TextSource) -> None:
+def test_what_is_no_published_set_says_why(glue: TextSource) -> None:
     """Samples of the files, and MRPC, where the paper contradicts itself."""
     assert sizes(FEW, "qqp", glue) == (500, {"test": 2000}, False)
     assert sizes(FEW, "mnli", glue) == (500, {"matched": 9090, "mismatched": 499}, False)
     assert "validation has 7,598 of 40,430 rows" in FEW.evaluation_sets(TASKS["qqp"], glue).note
     assert "train has 12,096 of 104,743" in FULL.evaluation_sets(TASKS["qnli"], glue).note
-    assert not FEW.evaluation_sets(TASKS["stsb"], glue).comparable
     assert sizes(FULL, "mrpc", glue) == (500, {"test": 1225}, False)
     assert "says that it splits the development set" in FULL.evaluation_sets(TASKS["mrpc"], glue).note
 
@@ -205,7 +204,6 @@ def test_the_test_split_that_a_task_names_is_its_test_set(tmp_path: Path) -> Non
     assert sets.dev.digest == source.load(named, "validation").digest
     assert sets.tests["test"].digest == source.load(named, "judge").digest
     assert "5 test rows have a text of dev" in sets.note
-    assert not sets.comparable
     assert FEW.evaluation_sets(cut, source).origin == "dev 28 and test 12 of the 40 rows of test"
     origin = FEW.evaluation_sets(replace(named, dev="test"), source).origin
     assert origin == "dev all 40 rows of test; test all 12 rows of judge"
@@ -238,7 +236,7 @@ def test_glue_dev_scores_the_development_sets(tmp_path: Path) -> None:
     source = folder_of(tmp_path, train=single(60), validation=single(20, start=100))
     found = GLUE_DEV.evaluation_sets(SST2, source)
     assert found.dev.digest == found.tests["test"].digest == source.load(SST2, "validation").digest
-    assert (len(found.dev), found.comparable) == (20, False)
+    assert len(found.dev) == 20
     assert found.note == "validation has 20 of 872 rows; train has 60 of 67,349 rows"
     assert GLUE_DEV.training_set(SST2, source, 0, 0).digest == source.load(SST2, "train").digest
     assert keys(GLUE_DEV.training_set(SST2, source, 10, 1)) < keys(source.load(SST2, "train"))
