@@ -61,9 +61,9 @@ class Prompt:
         """Raises UserError for a template with an unknown field."""
         return tuple(_piece(text) for text in _FIELD.split(self.template) if text)
 
-    def check(self, columns: int, names: Sequence[str]) -> None:
-        """Raises UserError, without a place, for a template that does not fit a task of so many text columns, and for words that do not
-        fit what they should stand for (`Kind.word_names`)."""
+    def check(self, columns: int) -> None:
+        """Raises UserError, without a place, for a template that does not fit a task of so many text columns, and for a word that stands for
+        two classes."""
         pieces = self.pieces
         if (masks := sum(piece.mask for piece in pieces)) != 1:
             raise UserError(
@@ -73,8 +73,6 @@ class Prompt:
         if read != list(range(columns)):
             wanted = " and ".join(f"{{{name}}}" for name in COLUMNS[:columns])
             raise UserError(f"the template of a task with {columns} text columns should hold {wanted} once each.")
-        if len(self.words) != len(names):
-            raise UserError(f"there are {len(self.words)} label words for {', '.join(names)}; give one for each.")
         if len(set(self.words)) < len(self.words):
             raise UserError("the same label word stands twice; give each class its own.")
 

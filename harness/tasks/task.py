@@ -141,10 +141,9 @@ class PromptFile(Strict):
             if missing := [name for name in names if name not in words]:
                 raise ValueError(f"there is no word for class '{missing[0]}'; give one for each")
         with placed("prompt"):
-            made = Prompt(
-                self.template, tuple(words[name] for name in names), draws=self.draws, first_length=self.first_length
-            )
-            made.check(columns, names)
+            answers = tuple(words[name] for name in names)
+            made = Prompt(self.template, answers, draws=self.draws, first_length=self.first_length)
+            made.check(columns)
         return made
 
 

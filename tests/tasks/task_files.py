@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from harness.tasks.overlap import normalised
 from harness.tasks.protocol import Protocol
 from harness.tasks.rows import Rows
-from harness.tasks.sources import TextSource
+from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import Task
 
 
@@ -65,3 +66,20 @@ def cut(protocol: Protocol, task: Task, source: TextSource, size: int = 0, subse
     tests = protocol.evaluation_sets(task, source).tests
     train, dev = protocol.training_set(task, source, size, subset), protocol.dev_set(task, source, size, subset)
     return train, dev, next(iter(tests.values()))
+
+
+def skewed(folder: Path, order: int, train: int = 240) -> TextSource:
+    """SST-2 with three positive rows of four, every fifth training text three times in other letters, and five training texts that are in
+    validation too; in an order and a format of its own."""
+    rows: list[dict[str, Any]] = []
+    for i in range(train):
+        rows.append({"sentence": f"Train {i}.", "label": int(i % 4 > 0)})
+        rows += [{"sentence": f"train {i}", "label": int(i % 4 > 0)}, {"sentence": f"TRAIN {i}!", "label": 0}] * (
+            i % 5 == 0
+        )
+    rows += [{"sentence": f"Validation {i}", "label": i % 2} for i in range(5)]
+    test = [{"sentence": f"validation {i}", "label": i % 2} for i in range(90)]
+    for name, each in (("train", rows), ("validation", test)):
+        random.Random(order).shuffle(each)
+        write_file(folder / f"sst2/{name}.{('csv', 'jsonl')[order]}", each)
+    return open_source(folder)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tasks.task_files import cut, forms, write_file
+from tasks.task_files import cut, forms, skewed
 
 from harness.errors import UserError
 from harness.tasks.protocol import Protocol
 from harness.tasks.protocols import PROTOCOLS
-from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import TASKS
 
 SST2 = TASKS["sst2"]
@@ -20,21 +17,9 @@ SPLIT = [name for name, protocol in PROTOCOLS.items() if not protocol.scores_dev
 every_protocol = pytest.mark.parametrize("protocol", [PROTOCOLS[name] for name in SPLIT], ids=SPLIT)
 
 
-def source(folder: Path, order: int) -> TextSource:
-    """Every fifth text three times in other letters, positive rows in three of four, in an order of its own and a format of its own."""
-    for split, count in (("train", 240), ("validation", 90)):
-        rows: list[dict[str, Any]] = []
-        for i in range(count):
-            said = (f"{split} {i}.", f"{split.upper()} {i}", f"{split}, {i}!")[: 3 if i % 5 == 0 else 1]
-            rows += [{"sentence": text, "label": int(i % 4 > 0)} for text in said]
-        random.Random(order).shuffle(rows)
-        write_file(folder / f"sst2/{split}.{('csv', 'jsonl')[order]}", rows)
-    return open_source(folder)
-
-
 @every_protocol
 def test_sets_share_no_text_and_are_the_same_from_any_files(protocol: Protocol, tmp_path: Path) -> None:
-    one, other = (source(tmp_path / str(order), order) for order in (0, 1))
+    one, other = (skewed(tmp_path / str(order), order) for order in (0, 1))
     digests = set()
     for size, subset in ((8, 0), (20, 1), (20, 3)):
         sets = cut(protocol, SST2, one, size, subset)
@@ -54,7 +39,7 @@ def test_sets_share_no_text_and_are_the_same_from_any_files(protocol: Protocol, 
 @every_protocol
 def test_further_texts_hold_the_training_set_and_none_of_dev_and_test(protocol: Protocol, tmp_path: Path) -> None:
     """As many texts as training examples are the examples themselves: the same digest, so the same stage."""
-    one, other = (source(tmp_path / str(order), order) for order in (0, 1))
+    one, other = (skewed(tmp_path / str(order), order) for order in (0, 1))
     labelled, *held_out = cut(protocol, SST2, one, 20, 1)
     count, most = len(labelled), len(protocol.text_pool(SST2, one, 20, 1))
     sets = [protocol.texts(SST2, one, 20, 1, number) for number in (count, count + 20, most)]

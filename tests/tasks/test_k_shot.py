@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from tasks.task_files import cut, forms, pairs, write_file
+from tasks.task_files import cut, forms, pairs, skewed, write_file
 
 from harness.errors import UserError
 from harness.tasks.protocols import PROTOCOLS
@@ -20,24 +18,8 @@ K_SHOT = PROTOCOLS["k_shot"]
 SST2, MNLI, STSB = (TASKS[name] for name in ("sst2", "mnli", "stsb"))
 
 
-def sst2(place: Path, order: int, train: int = 200) -> TextSource:
-    """SST-2 with three positive rows of four, every fifth text three times, and five training texts that are in validation too."""
-    rows: list[dict[str, Any]] = []
-    for i in range(train):
-        rows.append({"sentence": f"Train {i}.", "label": int(i % 4 > 0)})
-        rows += [{"sentence": f"train {i}", "label": int(i % 4 > 0)}, {"sentence": f"TRAIN {i}!", "label": 0}] * (
-            i % 5 == 0
-        )
-    rows += [{"sentence": f"Validation {i}", "label": i % 2} for i in range(5)]
-    test = [{"sentence": f"validation {i}", "label": i % 2} for i in range(40)]
-    for name, each in (("train", rows), ("validation", test)):
-        random.Random(order).shuffle(each)
-        write_file(place / f"sst2/{name}.jsonl", each)
-    return open_source(place)
-
-
 def test_k_of_each_class_in_training_and_dev(tmp_path: Path) -> None:
-    source = sst2(tmp_path, 1)
+    source = skewed(tmp_path, 1)
     known = source.load(SST2, "train")
     for size, subset in product((1, 8, 16), (0, 3, 7)):
         train, dev, _ = cut(K_SHOT, SST2, source, size, subset)
@@ -78,7 +60,7 @@ def test_a_regression_has_as_many_scores_below_the_middle_as_from_it_on(tmp_path
 
 
 def test_sizes_that_cannot_be_say_so(tmp_path: Path) -> None:
-    source = sst2(tmp_path, 1, train=40)
+    source = skewed(tmp_path, 1, train=40)
     for wrong in (0, -1):
         with pytest.raises(UserError, match="no full training set; give --sizes from 1 on"):
             cut(K_SHOT, SST2, source, wrong, 0)
@@ -91,7 +73,7 @@ def test_sizes_that_cannot_be_say_so(tmp_path: Path) -> None:
     cut(K_SHOT, SST2, source, size, 0)
     with pytest.raises(UserError, match=f"give sizes up to {size}"):
         cut(K_SHOT, SST2, source, size + 1, 0)
-    assert K_SHOT.sizes(SST2, sst2(tmp_path / "more", 1)) == (16,)
+    assert K_SHOT.sizes(SST2, skewed(tmp_path / "more", 1)) == (16,)
 
 
 def test_a_run_has_the_seed_of_its_split() -> None:
