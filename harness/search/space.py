@@ -10,11 +10,11 @@ import itertools
 import math
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from harness.errors import UserError, hint, unknown
 from harness.methods import METHODS, methods_named
@@ -34,8 +34,7 @@ SAMPLERS = ("tpe", "gp", "random", "grid")
 RACINGS = ("none", "asha", "median", "paired")
 
 
-@dataclass(frozen=True)
-class Tunable:
+class Tunable(NamedTuple):
     """What a path names: a hyperparameter of `owner`, or a field of the recipe phase `owner`. `path`: 'name' where the space's method has one part,
     'part.name' where it has several, 'phase.field' of a recipe."""
 
@@ -43,51 +42,38 @@ class Tunable:
     owner: str
     name: str
 
-    @property
-    def model(self) -> type[BaseModel]:
-        return METHODS.get(self.owner, Phase)
-
     def value(self, value: Value) -> Value:
         """The value as the field reads it. Raises ValueError with a sentence for a wrong one."""
-        return typing.cast(Value, read_value(self.model, self.name, value))
+        return typing.cast(Value, read_value(METHODS.get(self.owner, Phase), self.name, value))
 
     def values(self, values: Iterable[Value]) -> tuple[Value, ...]:
         read: list[Value] = []
         for index, value in enumerate(values):
             with placed(index):
-                read.append(self.value(value))
-                if read.index(read[-1]) < index:
+                if (each := self.value(value)) in read:
                     raise ValueError(f"{value!r} is given twice; keep one")
+                read.append(each)
         return tuple(read)
 
 
 def tunable_at(path: str, parts: tuple[str, ...]) -> Tunable:
     """The hyperparameter or recipe field that `path` names, for a method with these parts. Raises ValueError."""
-    owner, dot, name = path.partition(".")
+    owner, _, name = path.rpartition(".")
     if owner in PHASES and name in Phase.model_fields:
         return Tunable(path, owner, name)
-    if not dot and len(parts) == 1:
-        owner, name = parts[0], path
-    own = {f"{part}.{field}": field for part in parts for field in METHODS[part].model_fields}
-    if f"{owner}.{name}" in own:
-        return Tunable(name if len(parts) == 1 else f"{owner}.{name}", owner, name)
-    takers = [key for key, field in own.items() if field == path]
+    own = [(part, field) for part in parts for field in METHODS[part].model_fields]
+    takers = [(part, field) for part, field in own if field == name and owner in ("", part)]
+    if len(parts) > 1 and takers and not owner:
+        fix = " or ".join(map(".".join, takers))
+        raise ValueError(f"the method has several parts; write {fix} instead of {path}")
     if takers:
-        raise ValueError(f"the method has several parts; write {' or '.join(takers)} instead of {path}")
-    known = sorted(own if len(parts) > 1 else own.values())
+        return Tunable(name if len(parts) == 1 else path, *takers[0])
+    known = sorted(".".join(each) if len(parts) > 1 else each[1] for each in own)
     meant = hint(path, [*known, *(f"{phase}.{field}" for phase in PHASES for field in Phase.model_fields)])
     raise ValueError(f"unknown parameter '{path}'.{meant} Known: {', '.join([*known, *(f'{p}.*' for p in PHASES)])}")
 
 
-def _listed(value: object) -> object:
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(f"should be a list of values, not {value!r}")
-    if not value:
-        raise ValueError("the list is empty; give it a value, or leave the parameter out")
-    return value
-
-
-Values = Annotated[tuple[Scalar, ...], BeforeValidator(_listed)]
+Values = Annotated[tuple[Scalar, ...], Field(min_length=1)]
 OneOrMore = Annotated[Values, BeforeValidator(lambda value: [value] if isinstance(value, Value) else value)]
 
 
@@ -103,14 +89,14 @@ class Choice(Strict):
         """How many values it can take; infinite for a continuous range."""
         return len(self.choice)
 
-    def active(self, point: Point) -> bool:
-        """Its parents, as far as the point goes, have values under which it has an effect."""
-        return all(parent in point and point[parent] in values for parent, values in self.when.items())
-
     @property
     def span(self) -> list[Any]:
         """What a range is made of, as JSON."""
         return []
+
+    def active(self, point: Point) -> bool:
+        """Its parents, as far as the point goes, have values under which it has an effect."""
+        return all(parent in point and point[parent] in values for parent, values in self.when.items())
 
     def holds(self, value: Value) -> bool:
         return value in self.choice
@@ -156,34 +142,33 @@ class Range(Choice):
         if step and self.log:
             raise MisplacedError(["step"], "log and step are both given; keep one")
         if step and not self.holds(high):
-            last = stepped(low, step, max(1, int((high - low) / step)))
+            last = self._stepped(max(low + step, high - step / 2))
             raise MisplacedError(["high"], f"high {high:.15g} is not on a step of {step:.15g}; set it to {last:.15g}")
         return self
 
     @property
-    def whole(self) -> bool:
-        return isinstance(self.low, int)
-
-    @property
     def span(self) -> list[Any]:
-        return [float(self.low), float(self.high), self.log, self.step and float(self.step), self.whole]
+        step = self.step and float(self.step)
+        return [float(self.low), float(self.high), self.log, step, isinstance(self.low, int)]
 
     @property
     def num_values(self) -> float:
-        step = self.step or (1 if self.whole else None)
-        return math.inf if step is None else round((self.high - self.low) / step) + 1
+        step = self.step or (1 if isinstance(self.low, int) else 0)
+        return round((self.high - self.low) / step) + 1 if step else math.inf
 
     def holds(self, value: Value) -> bool:
-        if isinstance(value, (bool, str)) or not self.low <= value <= self.high:
-            return False
-        return self.step is None or stepped(self.low, self.step, round((value - self.low) / self.step)) == value
+        return not isinstance(value, (bool, str)) and self.low <= value <= self.high and self._stepped(value) == value
+
+    def _stepped(self, value: float) -> float:
+        """The nearest step as one would write it: 0.3 and not 0.30000000000000004, which would be another run. Without steps the value itself."""
+        if not self.step:
+            return value
+        return float(f"{self.low + round((value - self.low) / self.step) * self.step:.12g}")
 
     def suggest(self, trial: Any, path: str) -> Value:
-        if self.whole:
-            step = {"step": self.step} if self.step else {}
-            return int(trial.suggest_int(path, self.low, self.high, log=self.log, **step))
-        value = float(trial.suggest_float(path, self.low, self.high, log=self.log, step=self.step))
-        return value if self.step is None else stepped(self.low, self.step, round((value - self.low) / self.step))
+        if isinstance(self.low, int):
+            return int(trial.suggest_int(path, self.low, self.high, log=self.log, step=self.step or 1))
+        return self._stepped(float(trial.suggest_float(path, self.low, self.high, log=self.log, step=self.step)))
 
     def _read(self, tunable: Tunable) -> dict[str, Any]:
         read: dict[str, Any] = {}
@@ -207,15 +192,7 @@ _KIND = Discriminator(lambda value: "Choice" if isinstance(value, dict) and "cho
 Distribution = Annotated[Annotated[Choice, Tag("Choice")] | Annotated[Range, Tag("Range")], _KIND]
 
 
-def stepped(low: float, step: float, count: int) -> float:
-    """low + count * step as one would write it: 0.3 and not 0.30000000000000004, which would be another run."""
-    return float(f"{low + count * step:.12g}")
-
-
 # ----------------------------------------------------------------------------------------------------------------------
-
-MERGED = ("set", "defaults")
-"""Of these a preset changes the entries that it names."""
 
 
 class Settings(Strict):
@@ -245,10 +222,10 @@ class Settings(Strict):
     def read(self, parts: tuple[str, ...]) -> None:
         """Put paths in the place of keys, and values as the models read them. Raises MisplacedError."""
 
-        def search(tunable: Tunable, drawn: Choice) -> Choice:
+        def drawn(tunable: Tunable, drawn: Choice) -> Choice:
             return drawn.read(tunable, parts)
 
-        readers: dict[str, Any] = {"grid": Tunable.values, "search": search, "defaults": Tunable.value}
+        readers: dict[str, Any] = {"grid": Tunable.values, "search": drawn, "defaults": Tunable.value}
         for name, read in readers.items():
             found: dict[str, Any] = {}
             for key, value in getattr(self, name).items():
@@ -298,10 +275,10 @@ class Space(Settings):
         return tuple(self.method.split("+"))
 
     def under(self, preset: str) -> Self:
-        """The space with the changes of a preset; without presets of its own, for any preset of its table."""
+        """The space with the changes of a preset, of `set` and `defaults` to single entries; without presets of its own, for any preset of its table."""
         changes = self.presets.get(preset, SpacePreset(description=""))
         changed = {name: getattr(changes, name) for name in changes.model_fields_set & Settings.model_fields.keys()}
-        merged = {name: {**getattr(self, name), **getattr(changes, name)} for name in MERGED}
+        merged = {name: {**getattr(self, name), **getattr(changes, name)} for name in ("set", "defaults")}
         return self.model_copy(update=changed | merged)
 
     def overrides(self, point: Point) -> tuple[Override, ...]:
@@ -310,25 +287,21 @@ class Space(Settings):
         return tuple(Override(f"{each.owner}.{each.name}", value, f"space {self.name},") for each, value in named)
 
     def explored(self, mode: Mode) -> tuple[dict[str, Choice], dict[str, Value]]:
-        """What a mode varies, parents before children, and the default point: a value for each parameter that is active in it. Raises
-        MisplacedError."""
+        """What a mode varies, and the default point: a value for each parameter that is active in it. Raises MisplacedError, also where a parent does
+        not stand before its children."""
         if not (self.grid or self.search):
             raise MisplacedError(["search"], "there is neither a grid nor a search; give one of them")
         grid = {path: Choice(choice=values) for path, values in self.grid.items()}
-        varied, ordered, point = grid if mode == "grid" else self.search, dict[str, Choice](), dict[str, Value]()
-        while waiting := {path: drawn for path, drawn in varied.items() if path not in ordered}:
-            path, drawn = next(iter(waiting.items()))
-            ready = next((path for path, drawn in waiting.items() if drawn.when.keys() <= ordered.keys()), None)
-            if ready is None:
-                wrong = f"{', '.join(drawn.when)} is not in search, or depends on {path} itself"
-                raise MisplacedError([mode, path, "when"], f"{wrong}; add it there, or leave the condition out")
-            path, drawn = ready, waiting[ready]
+        varied, before, point = grid if mode == "grid" else self.search, dict[str, Choice](), dict[str, Value]()
+        for path, drawn in varied.items():
             for parent, values in drawn.when.items():
-                if never := [value for value in values if not ordered[parent].holds(value)]:
-                    wrong = f"{parent} is never {never[0]!r}; it is {ordered[parent].described()}"
+                if parent not in before:
+                    wrong = f"{parent} is not in search before {path}; add it there, or leave the condition out"
+                    raise MisplacedError([mode, path, "when"], wrong)
+                if never := [value for value in values if not before[parent].holds(value)]:
+                    wrong = f"{parent} is never {never[0]!r}; it is {before[parent].described()}"
                     raise MisplacedError([mode, path, "when", parent], wrong)
-            ordered[path] = drawn
-        for path, drawn in ordered.items():
+            before[path] = drawn
             if not drawn.active(point):
                 continue
             if path not in self.defaults:
@@ -337,7 +310,7 @@ class Space(Settings):
             if mode == "search" and not drawn.holds(point[path]):
                 wrong = f"{point[path]!r} is outside of the search: {drawn.described()}"
                 raise MisplacedError(["defaults", path], wrong)
-        return ordered, point
+        return varied, point
 
 
 def space_names() -> tuple[str, ...]:
@@ -426,22 +399,15 @@ class ResolvedSpace(Space):
         parameters = [
             {
                 "path": path,
-                "choices": list(drawn.choice),
+                "choices": [*drawn.choice],
                 "range": drawn.span,
                 "when": {k: [*v] for k, v in drawn.when.items()},
             }
             for path, drawn in self.parameters.items()
         ]
-        return {
-            "method": self.method,
-            "mode": self.mode,
-            "parameters": parameters,
-            "defaults": dict(self.defaults),
-            "metrics": [self.metric] if self.metric else [],
-            "directions": ["maximize"],
-            "sampler": self.sampler,
-            "racing": self.racing,
-        }
+        judged = {"metrics": [self.metric] if self.metric else [], "directions": ["maximize"]}
+        own = {name: getattr(self, name) for name in ("method", "mode", "defaults", "sampler", "racing")}
+        return {**own, **judged, "parameters": parameters}
 
 
 def requested_space(request: TuneRequest) -> ResolvedSpace:
