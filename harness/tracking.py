@@ -6,18 +6,14 @@ A tracker imports its package when something is written to it.
 from __future__ import annotations
 
 import math
-import netrc
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from harness.errors import UserError, first_line, unknown
 from harness.planning.data import TaskData
@@ -64,16 +60,15 @@ def history(record: Record) -> Iterator[tuple[str, int, float]]:
     points: dict[tuple[int, str], float] = {}
     for entry in record.history:
         step, curve = int(entry["step"]), entry.get("curve", {})
-        terms = {f"train/{name}": value for name, value in entry.items() if isinstance(value, (int, float))}
-        terms.pop("train/step")
-        if "loss" in curve:
-            terms.pop("train/loss", None)  # the mean of the points that the curve has
+        own = {name: value for name, value in entry.items() if name != "step" and isinstance(value, (int, float))}
+        points |= {(step, f"train/{name}"): value for name, value in own.items()}
         for kind in ("measures", "dev"):
-            terms |= {f"{kind}/{name}": value for name, value in entry.get(kind, {}).items()}
-        points |= {(step, name): float(value) for name, value in terms.items()}
-        points |= {(int(at), "train/loss"): float(value) for at, value in curve.get("loss", [])}
-        points |= {(int(at), "dev/curve"): float(value) for at, value in curve.get("dev", [])}
-    return ((name, step, value) for (step, name), value in sorted(points.items()) if math.isfinite(value))
+            points |= {(step, f"{kind}/{name}"): value for name, value in entry.get(kind, {}).items()}
+        if "loss" in curve:
+            points.pop((step, "train/loss"), None)  # the mean of the points that the curve has
+        points |= {(int(at), "train/loss"): value for at, value in curve.get("loss", [])}
+        points |= {(int(at), "dev/curve"): value for at, value in curve.get("dev", [])}
+    return ((name, step, float(value)) for (step, name), value in sorted(points.items()) if math.isfinite(value))
 
 
 # ------------------------------------------------------------------------------------------------------- the trackers
@@ -136,7 +131,8 @@ def wandb(run: Tracked, experiment: str, folder: Path) -> str:
     import wandb as package
 
     project, root = os.environ.get("WANDB_PROJECT") or _slug(experiment)[:128], Path(os.environ.get("WANDB_DIR") or ".")
-    mode: Any = os.environ.get("WANDB_MODE") or ("online" if _has_key() else "offline")
+    mode: Any = os.environ.get("WANDB_MODE")
+    mode = mode or ("online" if package.login(prompt=False, verify=False) else "offline")
     how = "; wandb sync --sync-all uploads them" if mode == "offline" else ""
     place = f"{root.absolute() / 'wandb'}, project {project}, {mode}{how}"
     if any(root.glob(f"*wandb/*run-*-{run.key}/{project}.done")):
@@ -157,15 +153,6 @@ def wandb(run: Tracked, experiment: str, folder: Path) -> str:
     if run.status == "done" and written.is_dir():  # there is none where W&B is disabled
         (written / f"{project}.done").touch()
     return place
-
-
-def _has_key() -> bool:
-    """Whether W&B would find a key of its own: WANDB_API_KEY, or what `wandb login` leaves in ~/.netrc."""
-    host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
-    with suppress(OSError, netrc.NetrcParseError):
-        known = os.environ.get("WANDB_API_KEY") or netrc.netrc(os.environ.get("NETRC")).authenticators(host)
-        return bool(known)
-    return False
 
 
 Write = Callable[[Tracked, str, Path], str]
@@ -210,11 +197,6 @@ class Trackers:
     def __bool__(self) -> bool:
         return bool(self._written)
 
-    @cached_property
-    def _store(self) -> Store:
-        """Opened at the first stage, when there is one."""
-        return Store(self._url, create=False)
-
     def add(self, run: Run, group: str, labels: Mapping[str, Value], tests: TaskData | None = None) -> None:
         """`group`: of the runs that stand together; `tests`: of its task, where its test scores are shown."""
         own = {name: getattr(run, name) for name in ("row", "method", "task", "size", "subset", "seed")}
@@ -227,10 +209,10 @@ class Trackers:
 
     def add_plan(self, plan: Plan) -> Trackers:
         """The runs of a table."""
-        table, encoders = plan.resolved.table.name, {row.name: row.encoder for row in plan.resolved.rows}
+        encoders = {row.name: row.encoder for row in plan.resolved.rows}
+        labels = {"table": plan.resolved.table.name, "preset": plan.resolved.preset}
         for run in plan.runs:
-            labels = {"table": table, "preset": plan.resolved.preset, "encoder": encoders[run.row]}
-            self.add(run, run.row, labels, plan.tasks[run.task])
+            self.add(run, run.row, {**labels, "encoder": encoders[run.row]}, plan.tasks[run.task])
         return self
 
     def write(self, keys: Iterable[str], warn: Callable[[str], None] = lambda sentence: None) -> None:
@@ -239,9 +221,10 @@ class Trackers:
             if name in self.errors:
                 continue
             try:
-                for key, record in self._store.each([key for key in keys if key not in written], predictions=True):
-                    run = self.tracked(key, record)
-                    self._places[name] = TRACKERS[name][1](run, self._experiment, self._store.artifacts.parent)
+                store = Store(self._url, create=False)
+                for key, record in store.each([key for key in keys if key not in written], predictions=True):
+                    run, folder = self.tracked(key, record), store.artifacts.parent
+                    self._places[name] = TRACKERS[name][1](run, self._experiment, folder)
                     written.add(key)
             except Exception as error:  # a server, a disk, a package of others
                 self.errors[name] = f"{type(error).__name__}: {first_line(error)}"
@@ -254,17 +237,30 @@ class Trackers:
         """Write what is missing, also to a tracker that was away. What each one holds, for people."""
         self.errors.clear()
         self.write([*self._stages])
-        return [
-            f"Tracker {name}: {counted(len(self._written[name]), 'stage')}; {place}."
-            for name, place in self._places.items()
-            if name not in self.errors
-        ]
+        held = {name: counted(len(written), "stage") for name, written in self._written.items()}
+        return [f"Tracker {name}: {held[name]}; {at}." for name, at in self._places.items() if name not in self.errors]
 
     def tracked(self, key: str, record: Record) -> Tracked:
-        """A recorded stage as a tracker's run; with the settings that all its runs agree on. `record`: with predictions."""
+        """A recorded stage as a tracker's run: with the settings that all its runs agree on, and, by dotted names, with everything that its key hashes
+        apart from the content of its data. `record`: with predictions."""
         stage, served, data = self._stages[key], self._runs[key], self._tests.get(key)
         ((group, name), first), *others = served.items()
-        common = {n: value for n, value in first.items() if all(other.get(n) == value for _, other in others)}
+        settings = {n: value for n, value in first.items() if all(other.get(n) == value for _, other in others)}
+        settings |= {"phase": stage.phase, "stage_seed": stage.seed, "objective": stage.objective.name}
+        parts: dict[str, Mapping[str, Any]] = {
+            "objective": stage.objective.params,
+            "optim": asdict(stage.optim),
+            "selection": asdict(stage.selection) if stage.selection else {},
+            "data": {
+                "train": stage.data.train.name,
+                "rows": stage.data.train.rows,
+                "max_length": stage.data.max_length,
+            },
+            "encoder": {"digest": stage.encoder.digest},
+            "provenance": {name: str(value) for name, value in sorted(record.provenance.items()) if value != ""},
+        }
+        settings |= {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
+        settings |= {"parent": stage.parent.key} if stage.parent else {}
         scores: dict[str, float] = {"cost/seconds": record.seconds, "cost/flops": record.flops}
         if record.selected_step is not None:
             scores |= {f"{FINAL}step": record.selected_step, f"{FINAL}collapsed": record.collapsed}
@@ -272,7 +268,6 @@ class Trackers:
         for evaluation, rows in data.tests.items() if data else ():
             if data and (predicted := record.predictions.get(rows.digest)) is not None:
                 scores |= {f"{FINAL}{evaluation}/{metric}": score(metric, predicted) for metric in data.task.metrics}
-        origin = {f"provenance.{name}": str(value) for name, value in sorted(record.provenance.items()) if value != ""}
         started = float(record.provenance.get("started_at", 0.0))
         return Tracked(
             key=key,
@@ -280,20 +275,9 @@ class Trackers:
             group=group if len({group for group, _ in served}) == 1 else f"shared/{stage.phase}",
             status=record.status,
             reason=record.reason,
-            settings={**common, **_recipe(stage), **origin},
+            settings=settings,
             history=tuple(history(record)),
             scores={name: float(value) for name, value in scores.items() if math.isfinite(value)},
             started=started or None,
             ended=started + record.seconds if started else None,
         )
-
-
-def _recipe(stage: Stage) -> dict[str, Value]:
-    """Everything that a stage's key hashes apart from the content of its data, by dotted names."""
-    parts = {"objective": stage.objective.params, "optim": asdict(stage.optim)}
-    parts |= {"selection": asdict(stage.selection)} if stage.selection else {}
-    data = {"train": stage.data.train.name, "rows": stage.data.train.rows, "max_length": stage.data.max_length}
-    settings: dict[str, Value] = {"phase": stage.phase, "stage_seed": stage.seed, "objective": stage.objective.name}
-    settings |= {f"{part}.{name}": value for part, of in {**parts, "data": data}.items() for name, value in of.items()}
-    settings["encoder.digest"] = stage.encoder.digest
-    return settings | ({"parent": stage.parent.key} if stage.parent else {})

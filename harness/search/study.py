@@ -38,10 +38,10 @@ STARTUP = 5
 
 def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
     """Optuna's sampler of a space. A grid's points are enqueued one by one, so its sampler is never used."""
-    conditional = any(drawn.when for drawn in space.parameters.values())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate, group and GP
         if space.sampler == "tpe":
+            conditional = any(drawn.when for drawn in space.parameters.values())
             return optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP, multivariate=True, group=conditional)
         if space.sampler == "gp":
             return optuna.samplers.GPSampler(seed=seed, n_startup_trials=STARTUP)
@@ -71,14 +71,13 @@ def opened(store: Store, name: str, points: Points, retry: bool) -> optuna.Study
             study.set_metric_names([points.metric])
         for each in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             study.tell(each.number, state=TrialState.FAIL)  # its command was killed
-        waiting, space = [notes_of(each).get("point") for each in _waiting(study)], points.space
-        trials = trials_of(study, points, store)
-        known = [trial.point for trial in trials if not unfinished(trial, retry)]
+        space, trials = points.space, trials_of(study, points, store)
         first = space.grid_points() if space.sampler == "grid" else (space.defaults,)
-        wanted = {key_of(point): dict(point) for point in (*(trial.point for trial in trials), *first)}
-        for point in wanted.values():
-            if point not in known and point not in waiting:
-                study.enqueue_trial(point, user_attrs={NOTES: {"point": point}})
+        known = [*_waiting(study), *(trial.point for trial in trials if not unfinished(trial, retry))]
+        for point in (*(trial.point for trial in trials), *first):
+            if point not in known:
+                known.append(point)
+                study.enqueue_trial(dict(point), user_attrs={NOTES: {"point": dict(point)}})
     return study
 
 
@@ -93,8 +92,9 @@ def notes_of(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
     return dict(trial.user_attrs.get(NOTES, {}))
 
 
-def _waiting(study: optuna.Study) -> list[FrozenTrial]:
-    return list(study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
+def _waiting(study: optuna.Study) -> list[Point | None]:
+    """The points of the trials that wait."""
+    return [notes_of(each).get("point") for each in study.get_trials(deepcopy=False, states=(TrialState.WAITING,))]
 
 
 def asked(study: optuna.Study, space: ResolvedSpace) -> list[tuple[FrozenTrial, dict[str, Any], Point]]:
@@ -112,22 +112,16 @@ def trials_of(study: optuna.Study | None, points: Points, store: Store) -> tuple
     trials: dict[frozenset[Any], Trial] = {}
     for each, notes, point in asked(study, points.space) if study else ():
         trial = trials.get(key_of(point))
-        if trial and not notes.keys() & {"point", "again", "state"}:
-            continue  # it repeats one ('again' of an older harness)
+        if trial and not notes.keys() & {"point", "state"}:
+            continue  # it repeats one
         trial = trial or Trial(each.number, point, outcomes_of(points, store, point))
-        state, reason = state_of(notes), str(notes.get("reason", ""))
+        state, reason = notes.get("state", "running"), str(notes.get("reason", ""))
         if len(trial.outcomes) == len(points.replicates):
             state, reason = "complete", ""
         elif state == "complete":  # the records of its replicates are gone
             state = "running"
         trials[key_of(point)] = replace(trial, state=state, reason=reason)
     return tuple(trials.values())
-
-
-def state_of(notes: dict[str, Any]) -> State:
-    """How a trial ended, by its notes; an older harness excluded some points for their cost."""
-    state: State = {"excluded": "failed"}.get(notes.get("state", ""), notes.get("state", "running"))
-    return state
 
 
 def outcomes_of(points: Points, store: Store, point: Point) -> tuple[ReplicateOutcome, ...]:
@@ -157,10 +151,9 @@ def unfinished(trial: Trial, retry: bool = False) -> bool:
 
 def remaining(study: optuna.Study, space: ResolvedSpace) -> int:
     """How many trials run, wait, or may still be proposed."""
-    every, waiting = asked(study, space), [notes_of(each).get("point") for each in _waiting(study)]
-    running = len(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
+    every, running = asked(study, space), len(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
     known = {key_of(point) for *_, point in every}
-    again = sum(point is None or key_of(point) in known for point in waiting)
+    again = sum(point is None or key_of(point) in known for point in _waiting(study))
     tail = [notes for _, notes, _ in every[-REPEATS:]]
     exhausted = len(tail) == REPEATS and not any(tail)
     return running + again + (0 if exhausted else max(0, limit_of(space) - len(known)))
@@ -180,8 +173,9 @@ def summaries(store: Store) -> dict[str, tuple[Counter[State], float | None]]:
         for each in study.get_trials(deepcopy=False) if study else ():
             notes = notes_of(each)
             if "state" in notes or each.state == TrialState.RUNNING:
-                sound = each.values is not None and notes.get("state") == "complete" and "not done" not in notes
-                ends[key_of(each.params)] = state_of(notes), each.values[0] if sound else None
+                state = notes.get("state", "running")
+                sound = each.values is not None and state == "complete" and "not done" not in notes
+                ends[key_of(each.params)] = state, each.values[0] if sound else None
         if ends:
             best = max((mean for _, mean in ends.values() if mean is not None), default=None)
             found[name] = (Counter(state for state, _ in ends.values()), best)
