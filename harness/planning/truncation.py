@@ -34,7 +34,8 @@ def truncation(folder: Path | None, sets: Sequence[Rows], max_length: int) -> Tr
         return None
     cut, counted = 0.0, True
     for rows in sets:
-        long = np.flatnonzero(rows.sizes > max_length - tokenizer.num_special_tokens_to_add(rows.columns > 1))
+        sizes = rows.each(lambda text: len(text.encode())).sum(axis=1)
+        long = np.flatnonzero(sizes > max_length - tokenizer.num_special_tokens_to_add(rows.columns > 1))
         drawn = long[:: -(-len(long) // SAMPLE)] if len(long) else long
         counted &= len(drawn) == len(long)
         texts = [row[0] if len(row) == 1 else row for row in rows.take(drawn).texts]

@@ -9,7 +9,7 @@ from unicodedata import category, normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.tasks.rows import Ids, Rows, Scope, counted, hash_each, scoped
+from harness.tasks.rows import Ids, Rows, Scope, hashes, scoped
 
 VALIDATION_SHARE = 0.25
 
@@ -73,31 +73,23 @@ def among(ids: Ids, others: Ids) -> NDArray[np.bool_]:
 def normal_ids(rows: Rows, whole: bool = True) -> Ids:
     """Hashes of the normalised texts, by which rows are drawn: uint64 [n, 1] of whole rows, else [n, columns]."""
     each_text = not whole and rows.columns > 1
-    return rows.hashes(_normal_pieces, each_text).reshape(len(rows), rows.columns if each_text else 1)
+    return rows.hashes(normalised, each_text).reshape(len(rows), rows.columns if each_text else 1)
 
 
 def same_ids(rows: Rows, whole: bool = True) -> Ids:
     """`normal_ids` that also tell symbols beyond ASCII apart, emojis for example: equal for texts that count as one."""
     ids = normal_ids(rows, whole).copy()
-    if len(wide := np.flatnonzero(rows.sizes > rows.characters)):
-        symbols = rows.take(wide).hashes(_symbols, each_text=True) ^ hash_each([b""])  # 0 without any
+    if len(wide := np.flatnonzero(~rows.each(str.isascii, np.bool_).all(axis=1))):
+        symbols = rows.take(wide).hashes(_symbols, each_text=True) ^ hashes(["0:"])  # 0 without any
         symbols *= np.arange(1, 2 * rows.columns, 2, dtype=np.uint64)
         ids[wide] ^= np.bitwise_xor.reduce(symbols, axis=1, keepdims=True) if ids.shape[1] == 1 else symbols
     return ids
 
 
-def _symbols(texts: list[bytes]) -> list[bytes]:
-    """The symbols beyond ASCII of each text: currency, mathematics, arrows, emojis with the colour of their skin."""
-    decoded = (text.decode("utf-8", "surrogatepass") for text in texts)
-    found = (_BEYOND_ASCII.findall(text) and _BEYOND_ASCII.findall(normalize("NFKC", text)) for text in decoded)
-    return ["".join(c for c in each if category(c) in ("So", "Sm", "Sc") or ord(c) in _SKIN).encode() for each in found]
-
-
-def _normal_pieces(texts: list[bytes]) -> list[bytes]:
-    """`normalised` of each text after its number of characters."""
-    return counted(
-        [normalised(text.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass") for text in texts]
-    )
+def _symbols(text: str) -> str:
+    """The symbols beyond ASCII of a text: currency, mathematics, arrows, emojis with the colour of their skin."""
+    found = _BEYOND_ASCII.findall(text) and _BEYOND_ASCII.findall(normalize("NFKC", text))
+    return "".join(char for char in found if category(char) in ("So", "Sm", "Sc") or ord(char) in _SKIN)
 
 
 def parted(rows: Rows, scope: Scope, unit: int | None = None) -> tuple[Rows, Rows]:

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError, hint, quoted
 from harness.kinds import number_of
-from harness.tasks.rows import Rows, TextBuffer
+from harness.tasks.rows import Rows
 
 if TYPE_CHECKING:
     from harness.tasks.task import Task
@@ -411,7 +411,7 @@ def text_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, tuple[s
 def read_texts(path: Path, columns: Sequence[str], name: str) -> Rows:
     """The rows of text columns that are not blank, in the file's order. Raises UserError."""
     rows = (texts for _, texts in text_rows(path, columns) if any(map(str.strip, texts)))
-    return Rows(TextBuffer.of(rows, len(columns)), None, name)
+    return Rows(rows, None, name)
 
 
 @dataclass(frozen=True)
@@ -524,7 +524,8 @@ def read_labelled(
             places.append(number)
             yield [row[column] for column in columns]
 
-    texts, names = Rows(TextBuffer.of(good(), len(columns))), _code_names(path, label)
+    flat = np.fromiter(chain.from_iterable(good()), dtype=object)
+    texts, names = Rows(flat.reshape(-1, len(columns))), _code_names(path, label)
     values, lines = [value for _, value in known], np.array(places, dtype=np.int64)
     return LabelledFile(shown, texts, np.array(codes, dtype=np.int32), values, unit, lines, names, bad)
 

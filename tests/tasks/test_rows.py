@@ -1,11 +1,9 @@
-"""Identity of rows: by content, whatever their order; every change of content is another digest. Texts in one buffer: every hash is that of
-the plain formula, computed once; a file is read once and a part at a time."""
+"""Identity of rows: by content, whatever their order; every change of content is another digest. Every hash is that of the plain formula."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,6 @@ from tasks.task_files import write_file
 
 import harness
 from harness.tasks import reading
-from harness.tasks import rows as rows_module
 from harness.tasks.overlap import normal_ids, normalised
 from harness.tasks.rows import Rows, mix, scoped
 
@@ -86,8 +83,6 @@ def test_scopes_order_rows_independently() -> None:
     assert not np.array_equal(scoped(ids, ["a", "bc"]), scoped(ids, ["ab", "c"]))
 
 
-# ------------------------------------------------------------------------------------------------- the buffer of texts
-
 ALPHABET = [*"abcXYZ019 .,;:'\"|\n\t\0_-", "é", "ß", "\u0130", "ﬁ", "\u00a0", "漢", "🎈", "\u0301", "\udc80", "\ud83d", "\ude00"]  # fmt: skip
 
 
@@ -110,13 +105,6 @@ def content(texts: tuple[str, ...]) -> str:
     return "".join(f"{len(text)}:{text}" for text in texts)
 
 
-@pytest.fixture(params=[1, 7, 2048])
-def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks that end anywhere."""
-    monkeypatch.setattr(rows_module, "BLOCK", request.param)
-
-
-@pytest.mark.usefixtures("block")
 @pytest.mark.parametrize("columns", [1, 2])
 @pytest.mark.parametrize("seed", range(5))
 def test_texts_and_hashes_are_those_of_the_plain_formula(seed: int, columns: int) -> None:
@@ -143,28 +131,17 @@ def test_texts_and_hashes_are_those_of_the_plain_formula(seed: int, columns: int
         assert len(np.unique(ids)) == len(texts)
 
 
-def test_a_row_is_hashed_once_whichever_rows_are_taken() -> None:
-    texts, hashed = random_rows(0, 1, 200), 0
+def test_rows_that_are_taken_keep_the_hashes_of_their_texts() -> None:
+    hashed = list[str]()
 
-    def pieces(some: list[bytes]) -> list[bytes]:
-        nonlocal hashed
-        hashed += len(some)
-        return some
+    def form(text: str) -> str:
+        hashed.append(text)
+        return text
 
-    rows = Rows(texts)
-    half = rows.take(np.arange(len(rows)) % 2 == 0)
-    few = rows.take([4, 5])
-    for some in (half, rows, half.take(range(60)), rows.take(range(99))):
-        some.hashes(pieces)
-    assert hashed == len(rows)
-    few.hashes(pieces)  # has left the buffer before
-    assert hashed == len(rows) + 2
-
-
-def test_a_few_rows_do_not_keep_the_others() -> None:
-    rows = Rows(random_rows(1, 1, 400))
-    assert len(rows.take(range(3))._buffer) == 3
-    assert rows.take(range(300))._buffer is rows._buffer
+    rows, order = Rows(random_rows(0, 1, 200)), [5, 4, 9]
+    of_all = rows.hashes(form)
+    assert np.array_equal(rows.take(order).with_labels(np.arange(3), "").hashes(form), of_all[order])
+    assert len(hashed) == len(rows)
 
 
 @pytest.mark.usefixtures("packaged")
@@ -181,18 +158,3 @@ def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     made = harness.plan(tasks=str(path), store=f"sqlite:///{tmp_path}/store.sqlite")
     assert len(made.runs)
     assert len(read) == count
-
-
-def test_memory_is_that_of_the_text(tmp_path: Path) -> None:
-    path = write_file(
-        tmp_path / "many.csv", [{"text": f"{i} " + 40 * "word ", "label": "ab"[i % 2]} for i in range(20_000)]
-    )
-    tracemalloc.start()
-    try:
-        table = reading.read_labelled(path, ("text",), "label")
-        held, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(table.texts) == 20_000
-    assert held < 1.3 * path.stat().st_size
-    assert peak < 1.6 * path.stat().st_size
