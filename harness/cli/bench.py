@@ -78,7 +78,7 @@ def _rows(prepared: Prepared) -> str:
         runs = [run for run in prepared.plan.runs if resolved.titles[run.row] == title]
         stages = {stage.key for run in runs for stage in run.stage.chain}
         method = f"{rows[0].pre_train} (pre-trained) > {rows[0].method}" if rows[0].pre_train else rows[0].method
-        run_here = [row for row in rows if any(resolved.takes(row, task) for task in resolved.tasks)]
+        run_here = [row for row in rows if row.tasks]
         settings = _settings([resolved.hyperparameters(row) for row in run_here])
         lines.append((title, method or "-", len(runs), len(stages), len(stages & left), settings))
         left -= stages

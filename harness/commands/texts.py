@@ -29,10 +29,9 @@ def translations_of(
     resolved: ResolvedTable, store: Store, download: bool
 ) -> tuple[Translators, dict[Augment | None, Translation]]:
     """The translators that a table's rows want, those that are at hand, and what the planner needs of each; without it, the reason."""
-    wanted = ([None] if resolved.contrasts_views else []) + [*resolved.augmentations]
     translators: dict[Augment | None, Translator] = {}
     found: dict[Augment | None, Translation] = {None: NO_TRANSLATION}
-    for augment in wanted:
+    for augment in resolved.translations:
         if not resolved.translator:
             found[augment] = Translation(reason="no translator is named ('harness list translators' shows them)")
             continue

@@ -98,7 +98,7 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
     for name in resolved.tasks:
         contexts_of: dict[tuple[str, str, int | None, Augment | None], list[tuple[int, RunContext]]] = {}
         for row, steps, start in prepared:
-            if not resolved.takes(row, name):
+            if name not in row.tasks:
                 continue
             reason = start if isinstance(start, str) else table_data.unaugmented.get(row.augment)
             if isinstance(start, str) or reason:

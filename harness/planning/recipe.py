@@ -276,9 +276,3 @@ def fraction_of(updates: int, steps: int) -> float:
     """The share of `steps` that the loop reads as `updates`, at most all: it rounds up, so an error upwards would add one."""
     share = min(1.0, updates / steps)
     return share if math.ceil(share * steps) <= updates else math.nextafter(share, 0)
-
-
-def scaled(step: int, of: object, steps: int) -> int:
-    """`step` of `of` updates at the same share of `steps` updates."""
-    assert isinstance(of, int)  # the table checks it
-    return max(1, round(step * steps / of))

@@ -82,10 +82,17 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     shared = [each for each in every if not each.row]
     of_encoders = [under(*each, shared) for each in encoder_titles(encoders).items()]
     values, resolved_rows = of_encoders[0].values, list[ResolvedRow]()
+    last = {row.title: row.tasks for row in table.rows}
+
+    def takes(row: Row, task: str) -> bool:
+        """On a task that the table lacks all rows are run, those with a grid for each group of tasks at the points of the last one."""
+        return task in (row.tasks or (task,)) if task in table.tasks else row.tasks == last.get(row.title, row.tasks)
+
     for each, row in itertools.product(of_encoders, rows):
         overrides = [one for one in every if not one.row or row.name in reach[one.row]]
         own = each if overrides == shared else under(each.name, each.title, overrides)
-        resolved_rows.append(resolved_row(row, own, len(encoders) > 1, overrides=tuple(overrides), shared=each))
+        carried = {"tasks": tuple(task for task in chosen_tasks if takes(row, task)), "overrides": tuple(overrides)}
+        resolved_rows.append(resolved_row(row, own, len(encoders) > 1, shared=each, **carried))
     own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
     pre_trained = any(row.pre_train for row in rows)
     result = ResolvedTable(

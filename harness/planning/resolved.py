@@ -20,13 +20,13 @@ from harness.planning.recipe import (
     MlmHead,
     Phase,
     PreTrain,
+    Recipe,
     StartsFrom,
     Value,
     fraction_of,
     group_of,
     patched,
     replaced,
-    scaled,
     updates_between,
 )
 from harness.planning.row import Place, ResolvedRow, Row, UnderEncoder, on_encoder, phases_of
@@ -170,7 +170,7 @@ class ResolvedTable:
         values = {f"encoder.{name}": value for name, value in under.settings.items()}
         values |= {path: value for path, (value, _) in reached.items()}
         design = {"subsets": len(self.subsets), **({"draws": preset.draws} if preset.draws else {})}
-        translator = self.translator if self.translates else None
+        translator = self.translator if self.translations else None
         found = flat(self, under.name, self.data, values, translator, **design)
         # The table's own under the preset, where that is the paper's setting, else under its reference.
         theirs = self.table.stated(preset if preset.comparable else None, under.name)
@@ -188,7 +188,7 @@ class ResolvedTable:
         rows = [(row, replaced((*row.own.own_values, *row.alone)), row.groups) for row in self.rows_under(under)]
         specs = {task: spec for spec in self.table.task_recipes for task in spec.tasks}
         for phase, task in itertools.product(phases_of(self.rows), self.tasks):
-            of_rows = [own for row, own, groups in rows if phase in groups and self.takes(row, task)]
+            of_rows = [own for row, own, groups in rows if phase in groups and task in row.tasks]
             own, spec, recipe = set.intersection(*of_rows) if of_rows else (), specs.get(task), under.on(task)
             for name, value in group_of(recipe, phase, Phase.model_fields).items() if of_rows else ():
                 key = f"{phase}.{name}"
@@ -196,10 +196,6 @@ class ResolvedTable:
                     place = f"{TASK_RECIPES}.{'+'.join(spec.tasks)}" if spec and key in spec.values else "recipe"
                     found[f"{place}.{key}"] = value, (*found.get(f"{place}.{key}", (value, ()))[1], task)
         return found
-
-    def departures(self, encoder: str) -> tuple[Use, ...]:
-        """The values for which the paper names another, the table's own or one that is set over it."""
-        return tuple(use for use in self.uses.get(encoder, ()) if use.letter == "D")
 
     @property
     def deviations(self) -> tuple[str, ...]:
@@ -234,8 +230,9 @@ class ResolvedTable:
     def row_incomparable(self, row: ResolvedRow) -> tuple[str, ...]:
         """Why this row gets no verdict: its own reason or the hyperparameters that are set, and the departures from the paper that it
         depends on."""
-        own = row.incomparable or ", ".join(f"{key} set to {value}" for key, value in row.overridden.items())
-        departing = [use for use in self.departures(row.encoder) if use.concerns(row)]
+        set_here = {f"{part}.{name}": v for part in row.parts for name, v in group_of(row.under.values, part).items()}
+        own = row.incomparable or ", ".join(f"{key} set to {value}" for key, value in (set_here | row.alone).items())
+        departing = [use for use in self.uses.get(row.encoder, ()) if use.letter == "D" and use.concerns(row)]
         found = [f"{use.key} {value_text(use.value)} instead of the paper's {use.paper}" for use in departing]
         return (*([own] if own else []), *found)
 
@@ -279,7 +276,7 @@ class ResolvedTable:
             for size in self.sizes
             for row in self.rows
             for column, spec in self.columns.items()
-            if self.takes(row, spec.task)
+            if spec.task in row.tasks
             for replicate in self.replicates_at(size)
         ]
 
@@ -302,7 +299,7 @@ class ResolvedTable:
 
     def configurations(self, title: str, task: str) -> list[ResolvedRow]:
         """The configurations of a printed row that are run on a task."""
-        return [row for row in self.printed_rows[title] if self.takes(row, task)]
+        return [row for row in self.printed_rows[title] if task in row.tasks]
 
     @cached_property
     def reference_titles(self) -> frozenset[str]:
@@ -315,17 +312,6 @@ class ResolvedTable:
     def continued(self) -> tuple[ResolvedRow, ...]:
         """The rows that start from other runs: reference rows start from the encoder as it is."""
         return tuple(row for row in self.rows if self.starts_from and row.title not in self.reference_titles)
-
-    def takes(self, row: ResolvedRow, task: str) -> bool:
-        """Whether a row is run on a task: on one that the table lacks all rows are, those with a grid for each group of tasks at the
-        points of the last one."""
-        if task in self.table.tasks:
-            return not row.tasks or task in row.tasks
-        return row.tasks == self._last_tasks.get(row.own.title, row.tasks)
-
-    @cached_property
-    def _last_tasks(self) -> dict[str, tuple[str, ...]]:
-        return {row.title: row.tasks for row in self.table.rows}
 
     def origins_of(self, row: ResolvedRow, method: str) -> dict[str, str]:
         """Where a hyperparameter of a row's method is set, by its name: an override, or a key of a user's own table."""
@@ -370,17 +356,10 @@ class ResolvedTable:
         return {name: rows for name, rows in self.table.averages.items() if all(row in titles for row in rows)}
 
     @property
-    def translates(self) -> bool:
-        return self.contrasts_views or bool(self.augmentations)
-
-    @property
-    def contrasts_views(self) -> bool:
-        parts = {part for row in self.rows for part in row.parts}
-        return any(METHODS[part].translates for part in parts if part in METHODS)
-
-    @property
-    def augmentations(self) -> tuple[Augment, ...]:
-        return tuple(dict.fromkeys(row.augment for row in self.rows if row.augment))
+    def translations(self) -> tuple[Augment | None, ...]:
+        """What is translated: texts for the views of rows (None), and training sets by augmentation."""
+        views = any(METHODS[part].translates for row in self.rows for part in row.parts if part in METHODS)
+        return (*([None] if views else []), *dict.fromkeys(row.augment for row in self.rows if row.augment))
 
     def translator_of(self, augment: Augment | None) -> str:
         """The translator of an augmentation, or (None) of views."""
@@ -424,8 +403,15 @@ class ResolvedTable:
         one at the same share of them."""
         if row.pre_train_step is None:
             return "last"
-        table = patched(self.table.recipe.values, row.recipe.values)
-        return scaled(row.pre_train_step, table["pre_train.steps"], self.optim("pre_train", row=row).steps)
+        return self._scaled(row.pre_train_step, row.recipe, self.optim("pre_train", row=row).steps, f"row {row.name}")
+
+    def _scaled(self, step: int, recipe: Recipe, steps: int, place: str) -> int:
+        """`step` of the updates that a recipe over the table's has, at the same share of `steps`. Raises UserError."""
+        of = patched(self.table.recipe.values, recipe.values)["pre_train.steps"]
+        if not isinstance(of, int) or step > of:
+            wrong = f"update {step} is not among the {of} updates of recipe.pre_train.steps; take one of these"
+            raise UserError(f"table {self.table.name}, {place}: {wrong}.")
+        return max(1, round(step * steps / of))
 
     def fraction(self, row: Row) -> float:
         """The fraction of the corpus that a row is pre-trained on."""
@@ -443,5 +429,5 @@ class ResolvedTable:
         the same share as in the recipe that names them."""
         assert self.pre_train is not None
         base = self.table.presets[self.preset]
-        recipe = patched(self.table.recipe.values, base.recipe.values if base.pre_train else {})
-        return {scaled(step, recipe["pre_train.steps"], steps) for step in self.pre_train.save_at} - {steps}
+        recipe = base.recipe if base.pre_train else Recipe()
+        return {self._scaled(step, recipe, steps, "key pre_train.save_at") for step in self.pre_train.save_at} - {steps}

@@ -177,7 +177,7 @@ class UnderEncoder:
 class ResolvedRow(Row):
     """A row with all that it trains with, as a request asks for it; of several encoders one under each, with a name that says it.
 
-    `own`: the row as the table has it; `under`: what it changes for itself, as the `overrides` that reach it leave that; `shared`: as those leave
+    `tasks`: of those that are chosen; `own`: the row as the table has it; `under`: what it changes for itself, as the `overrides` that reach it leave that; `shared`: as those leave
     it that reach all rows.
     """
 
@@ -194,12 +194,6 @@ class ResolvedRow(Row):
     def groups(self) -> tuple[str, ...]:
         """Its methods, and the phases that it trains."""
         return (*self.parts, *phases_of((self,)))
-
-    @property
-    def overridden(self) -> dict[str, Value]:
-        """The hyperparameters of its methods that overrides set, by 'method.name', then what is set for it alone."""
-        set_here = {f"{part}.{name}": v for part in self.parts for name, v in group_of(self.under.values, part).items()}
-        return set_here | self.alone
 
     @property
     def alone(self) -> dict[str, Value]:

@@ -152,8 +152,8 @@ def make_plan(
             mlm_heads[under.name] = head
     prose = [*library.values()]
     if augmentations is None:
-        augmentations = dict.fromkeys(resolved.augmentations, Translation(reason=translation.reason))
-    translation = translation if resolved.contrasts_views else NO_TRANSLATION
+        augmentations = {each: Translation(reason=translation.reason) for each in resolved.translations if each}
+    translation = translation if None in resolved.translations else NO_TRANSLATION
     readers: dict[str, TaskReader] = {}
 
     def evaluations(name: str) -> TaskData:

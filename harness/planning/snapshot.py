@@ -104,7 +104,7 @@ def _read_under(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, objec
     settings: dict[str, object] = {"protocol": resolved.protocol, "encoder": under.name, "data": resolved.data}
     settings |= {"mlm_head.steps": head.steps, "mlm_head.frozen": head.frozen}
     settings |= {f"{ENCODER}{name}": under.settings.get(name) for name in EncoderSettings.model_fields}
-    settings |= {"translator": translator} if resolved.translates and translator else {}
+    settings |= {"translator": translator} if resolved.translations and translator else {}
     settings |= {"pre_train.corpus": text.corpus, "pre_train.fraction": text.fraction} if text else {}
     return {name: without_folders(value) if isinstance(value, str) else value for name, value in settings.items()}
 

@@ -6,8 +6,7 @@ flat object.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -74,7 +73,7 @@ class Column(Strict):
     def check(self, task: Task | None) -> None:
         """Raises MisplacedError for a metric or an evaluation that `task` (None: a user's, not read yet) does not have."""
         if task is None:
-            _check(self.metric, METRICS, "metric", "metric")
+            _check([self.metric], METRICS, "metric", "metric")
             return
         with placed("metric"):
             check_metric(self.metric, task.kind, f"task {task.name}")
@@ -83,10 +82,12 @@ class Column(Strict):
                 raise unknown("evaluation", self.evaluation, task.evaluations, f"task {task.name}")
 
 
-def _check(name: object, known: Iterable[object], kind: str, *loc: int | str) -> None:
-    names = [str(each) for each in known]
-    if str(name) not in names:
-        raise MisplacedError(loc, str(unknown(kind, str(name), names)))
+def _check(names: Iterable[object], known: Iterable[object], kind: str, *loc: int | str) -> None:
+    """Raises MisplacedError for the first of the names, a list or keys at `loc`, that is not known."""
+    texts = [str(each) for each in known]
+    for index, name in enumerate(map(str, names)):
+        if name not in texts:
+            raise MisplacedError((*loc, name if isinstance(names, Mapping) else index), str(unknown(kind, name, texts)))
 
 
 def _pair(value: object) -> object:
@@ -217,66 +218,63 @@ class Table(Strict):
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Table:
         """Each row with a grid becomes its configurations. Errors that name a row by its place come before."""
-        rows = tuple(each for row in self.rows for each in row.configurations)
-        object.__setattr__(self, "rows", rows)
-        titles, names = list(dict.fromkeys(row.title for row in rows)), [row.name for row in rows]
-        for index, row in enumerate(rows):
+        object.__setattr__(self, "rows", tuple(each for row in self.rows for each in row.configurations))
+        titles = list(dict.fromkeys(row.title for row in self.rows))
+        self._check_rows(titles)
+        self._check_names(titles)
+        self._check_recipe()
+        self._check_origins()
+        return self
+
+    def _check_rows(self, titles: list[str]) -> None:
+        """`titles`: of the rows that are printed."""
+        names = [row.name for row in self.rows]
+        for index, row in enumerate(self.rows):
             if row.name in names[:index]:
                 raise MisplacedError(["rows", index, "name"], f"the row '{row.name}' is given twice; keep one")
             if row.configuration_of in names:
                 wrong = f"the row '{row.configuration_of}' is run itself; give the printed row another name"
                 raise MisplacedError(["rows", index, "configuration_of"], wrong)
+            for size in self.sizes or (0,):
+                if self.figure:
+                    self.figure.x_of(row, size)
         if self.aggregate.select != "none" and titles == names:
             raise MisplacedError(["aggregate", "select"], "no row has configurations to select from; give rows a grid")
-        for name, known, kind, loc in self._names(titles):
-            _check(name, known, kind, *loc)
+        if self.averages and self.aggregate.average != "none":
+            raise MisplacedError(["averages"], "a table has means of rows or an Avg of columns, not both")
+        if both := self.averages.keys() & {*titles}:
+            raise MisplacedError(["averages", *both], "a row has this name")
+
+    def _check_names(self, titles: list[str]) -> None:
+        """Raises MisplacedError for a name of something that the table does not have. `titles`: the rows that are printed."""
+        columns = [*self.columns, *([AVERAGE] if self.aggregate.average != "none" else [])]
+        for index, row in enumerate(self.rows):
+            _check(row.tasks, self.tasks, "task", "rows", index, "tasks")
+        for index, group in enumerate(self.aggregate.average_over or ()):
+            group = (group,) if isinstance(group, str) else group
+            _check(group, self.columns, "column", "aggregate", "average_over", index)
         for column, spec in self.columns.items():
+            _check([spec.task], self.tasks, "task", "columns", column, "task")
             with placed("columns", column):
                 spec.check(TASKS.get(spec.task))
+        _check(self.tasks, {spec.task for spec in self.columns.values()}, "task with a column", "tasks")
         for name, members in self.averages.items():
-            wrong = "names one row; give several" if len(members) == 1 else ""
-            wrong = "a row has this name" if name in titles else wrong
-            if self.aggregate.average != "none":
-                wrong = "a table has means of rows or an Avg of columns, not both"
-            if wrong:
-                raise MisplacedError(["averages", name], wrong)
-        self._check_recipe()
-        self._check_origins()
-        return self
-
-    def _names(self, titles: list[str]) -> Iterator[tuple[object, Iterable[object], str, tuple[int | str, ...]]]:
-        """Every name of something that the table has: what there is, its kind, and the place. `titles`: the rows that are printed."""
-        columns = [*self.columns, *([AVERAGE] if self.aggregate.average != "none" else [])]
-        shown = {spec.task for spec in self.columns.values()}
-        for index, row in enumerate(self.rows):
-            yield from ((task, self.tasks, "task", ("rows", index, "tasks", k)) for k, task in enumerate(row.tasks))
-        for index, group in enumerate(self.aggregate.average_over or ()):
-            for column in (group,) if isinstance(group, str) else group:
-                yield column, self.columns, "column", ("aggregate", "average_over", index)
-        for column, spec in self.columns.items():
-            yield spec.task, self.tasks, "task", ("columns", column, "task")
-        for index, task in enumerate(self.tasks):
-            yield task, shown, "task with a column", ("tasks", index)
-        for name, members in self.averages.items():
-            yield from ((each, titles, "row", ("averages", name, index)) for index, each in enumerate(members))
+            _check(members, titles, "row", "averages", name)
+        _check(self.paper, self.sizes, "size", "paper")
         for size, rows in self.paper.items():
-            yield size, self.sizes, "size", ("paper", size)
+            _check(rows, [*titles, *self.averages], "row", "paper", size)
             for name, cells in rows.items():
-                yield name, [*titles, *self.averages], "row", ("paper", size, name)
-                yield from ((column, columns, "column", ("paper", size, name, column)) for column in cells)
-        for key in ("default_preset", *(["encoder_preset"] if self.encoder_preset else [])):
-            yield getattr(self, key), self.presets, "preset", (key,)
+                _check(cells, columns, "column", "paper", size, name)
+        _check([self.default_preset], self.presets, "preset", "default_preset")
+        _check([self.encoder_preset] if self.encoder_preset else [], self.presets, "preset", "encoder_preset")
         for preset, changes in self.presets.items():
-            for index, size in enumerate((changes.sizes if self.sizes else None) or ()):
-                yield size, self.sizes, "size", ("presets", preset, "sizes", index)
-            for index, name in enumerate(changes.methods or ()):
-                yield name, titles, "row", ("presets", preset, "methods", index)
-        for name in self.encoders:
-            yield name, SIZES, "size of a new encoder", ("encoders", name)
+            _check((changes.sizes if self.sizes else None) or (), self.sizes, "size", "presets", preset, "sizes")
+            _check(changes.methods or (), titles, "row", "presets", preset, "methods")
+        _check(self.encoders, SIZES, "size of a new encoder", "encoders")
+        left = [*self.tasks]
         for index, each in enumerate(self.task_recipes):
-            before = {task for other in self.task_recipes[:index] for task in other.tasks}
-            left = [task for task in self.tasks if task not in before]
-            yield from ((task, left, "task", ("task_recipes", index, "tasks", k)) for k, task in enumerate(each.tasks))
+            _check(each.tasks, left, "task", "task_recipes", index, "tasks")
+            left = [task for task in left if task not in each.tasks]
 
     def _check_recipe(self) -> None:
         pre_trained = any(row.pre_train for row in self.rows)
@@ -286,34 +284,16 @@ class Table(Strict):
                     raise MisplacedError(["recipe", phase, names[0]], f"the recipe needs {' or '.join(names)}")
         if pre_trained and self.pre_train is None:
             raise MisplacedError(["pre_train"], "rows with pre_train need a corpus: pre_train: {corpus: NAME}")
-        places: list[tuple[tuple[int | str, ...], int, Recipe]] = [
-            (("rows", index, "pre_train_step"), row.pre_train_step or 0, row.recipe)
-            for index, row in enumerate(self.rows)
-        ]
-        saved = max(self.pre_train.save_at, default=0) if self.pre_train else 0
-        places += [(("pre_train", "save_at"), saved, Recipe())]
-        for name, each in self.presets.items():
-            saved = max(each.pre_train.save_at, default=0) if each.pre_train else 0
-            places += [(("presets", name, "pre_train", "save_at"), saved, each.recipe)]
-        for place, step, recipe in places if pre_trained else ():
-            steps = patched(self.recipe.values, recipe.values).get("pre_train.steps")
-            if step and not (isinstance(steps, int) and step <= steps):
-                raise MisplacedError(place, f"{step} is not among the {steps} updates of recipe.pre_train.steps")
-        if self.figure:
-            for row, size in itertools.product(self.rows, self.sizes or (0,)):
-                self.figure.x_of(row, size)
 
     def _check_origins(self) -> None:
         values = self.stated() if self.origin else {}
         for pattern in self.origin:
             if not any(fnmatchcase(path, pattern) for path in values):
-                _check(pattern, values, "value", "origin", pattern)
+                _check({pattern: ""}, values, "value", "origin")
         for path in values:
             patterns = matching(self.origin, path)
+            wrong = f"matches {' and '.join(patterns)}; keep one" if patterns else "has no origin: give P, R, C or D"
             if len(patterns) != 1:
-                wrong = (
-                    f"matches {' and '.join(patterns)}; keep one" if patterns else "has no origin: give P, R, C or D"
-                )
                 raise MisplacedError(["origin", *patterns[1:2]], f"{path} {wrong}")
 
     @property

@@ -146,10 +146,9 @@ def grid_points(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, Point
     ('fine_tune.lr') and hyperparameters of its configurations."""
     found: dict[str, Points] = {}
     for row in resolved.rows_under(under):
-        tasks = tuple(task for task in resolved.tasks if resolved.takes(row, task))
-        if row.configuration_of and tasks:
+        if row.configuration_of and row.tasks:
             of_row = found.setdefault(row.own.title, {})
-            of_row.setdefault(tasks, []).append(row.recipe.values | row.set)
+            of_row.setdefault(row.tasks, []).append(row.recipe.values | row.set)
     return found
 
 

@@ -156,7 +156,7 @@ def title_lines(grid: Grid) -> list[str]:
 
 def _configurations(r: ResolvedTable, rows: Iterable[ResolvedRow]) -> set[int]:
     """Of how many configurations the cells of a printed row have runs."""
-    return {sum(r.takes(row, task) for row in rows) for task in r.tasks} - {0} or {1}
+    return {sum(task in row.tasks for row in rows) for task in r.tasks} - {0} or {1}
 
 
 def caption_lines(grid: Grid, caption: Caption) -> list[str]:

@@ -99,7 +99,9 @@ def configured(aggregate: Aggregation, subsets: int = 2, seeds: int = 2) -> Reso
     """FT once and TAPT as three configurations of the printed row 'TAPT'; SST-2 and both columns of MNLI."""
     chosen = {"tasks": ("sst2", "mnli"), "sizes": (20,), "methods": ("ft", "tapt"), "subsets": tuple(range(subsets))}
     found = resolve_table("few_shot", "paper", seeds=tuple(range(seeds)), **chosen)
-    points = tuple(resolved_row(Row(name=name, method="tapt", configuration_of="TAPT")) for name in POINTS)
+    points = tuple(
+        resolved_row(Row(name=name, method="tapt", configuration_of="TAPT", tasks=found.tasks)) for name in POINTS
+    )
     return aggregated(replace(found, rows=(found.rows[0], *points)), aggregate)
 
 

@@ -69,10 +69,8 @@ def test_a_task_that_grids_lack_is_run_at_the_points_of_the_last() -> None:
     for table in ("taco_base", "coco_lm_glue"):
         r = resolve_table(table, "paper", tasks=("movies",))
         for title, rows in r.printed_rows.items():
-            groups = {row.tasks: row for row in r.table.rows if row.title == title}
-            taken = [row for row in rows if r.takes(row, "movies")]
-            assert {row.tasks for row in taken} == {[*groups][-1]}
-            assert taken == [row for row in rows if r.takes(row, [*groups][-1][0])]
+            last = [row.tasks for row in r.table.rows if row.title == title][-1]
+            assert [row.own for row in rows if row.tasks] == [row.own for row in rows if row.own.tasks == last]
 
 
 def test_a_figure_over_sizes_has_a_line_for_each_row_and_bars_from_the_lowest_run_to_the_highest() -> None:

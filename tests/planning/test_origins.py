@@ -8,10 +8,14 @@ import pytest
 from requested import by_letter, resolve_table
 from views.runs import filled, rows_of
 
-from harness.planning.resolved import ResolvedTable
+from harness.planning.resolved import ResolvedTable, Use
 from harness.views.settings import settings_of, settings_view
 
 FP16 = "pre_train.precision=fp16"
+
+
+def departures(r: ResolvedTable) -> list[Use]:
+    return [use for use in r.uses[r.encoder] if use.letter == "D"]
 
 
 def reasons(r: ResolvedTable) -> set[str]:
@@ -23,7 +27,7 @@ def test_the_papers_value_brings_a_table_closer() -> None:
     ours, theirs = resolve_table("taco_base", "paper"), resolve_table("taco_base", "paper", set=(FP16,))
     assert ours.comparable
     assert theirs.comparable
-    assert [(each.path, each.value, each.paper, each.where, each.flag) for each in ours.departures(ours.encoder)] == [
+    assert [(each.path, each.value, each.paper, each.where, each.flag) for each in departures(ours)] == [
         ("recipe.pre_train.precision", "fp32", "fp16", "Table 5", f"--set {FP16}"),
         (
             "pre_train.corpus",
@@ -33,7 +37,7 @@ def test_the_papers_value_brings_a_table_closer() -> None:
             "--corpus FILES",
         ),
     ]
-    assert [each.path for each in theirs.departures(theirs.encoder)] == ["pre_train.corpus"]
+    assert [each.path for each in departures(theirs)] == ["pre_train.corpus"]
     lost = reasons(ours) - reasons(theirs)
     assert lost == {"pre_train.precision fp32 instead of the paper's fp16"}
     assert not reasons(theirs) - reasons(ours)
@@ -52,7 +56,7 @@ def test_another_value_than_ours_changes_the_reason_alone(table: str, changed: d
     before, after = resolve_table(table, "paper"), resolve_table(table, "paper", **changed)
     assert after.comparable, "the paper's rows stay"
     old, new = (
-        {each.path: f"{each.key} {each.value} instead of the paper's {each.paper}" for each in r.departures(r.encoder)}
+        {each.path: f"{each.key} {each.value} instead of the paper's {each.paper}" for each in departures(r)}
         for r in (before, after)
     )
     assert old.keys() == new.keys()
@@ -69,7 +73,7 @@ def test_a_caption_and_its_json_have_ours_the_papers_and_the_flag() -> None:
     r = resolve_table("coco_lm_glue", "paper")
     departing = [setting for setting in settings_of(r) if setting.origin == "D"]
     assert departing
-    expected = [(str(each.value), f"{each.where}: {each.paper}; {each.flag}") for each in r.departures(r.encoder)]
+    expected = [(str(each.value), f"{each.where}: {each.paper}; {each.flag}") for each in departures(r)]
     assert [(setting.value, setting.note) for setting in departing] == expected
     view = settings_view(r)
     printed = view.written("text")

@@ -13,6 +13,7 @@ from requested import BERT_TINY, resolve_table
 from views.runs import filled, result, rows_of
 
 from harness.encoders import Located
+from harness.errors import UserError
 from harness.planning.runs import Plan, make_plan
 from harness.planning.table import HOURS, Figure, Table, load_table
 from harness.planning.work import Item, work
@@ -133,8 +134,8 @@ def test_rows_on_fractions_of_the_corpus() -> None:
     ],
 )
 def test_wrong_updates_are_refused(row: dict[str, Any], save_at: tuple[int, ...], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        table_of(*save_at, steps=(None,), **row)
+    with pytest.raises((ValueError, UserError), match=said):
+        to_do(plan_of(table_of(*save_at, steps=(None,), **row)))
 
 
 def test_a_row_without_pre_training_is_a_line_of_reference() -> None:
