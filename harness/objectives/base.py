@@ -86,31 +86,24 @@ class Views:
         whole = self.whole.batch(block=block) if self.whole else None
         width = width_of(self.tokens) if block else 0
         width = whole.shape[1] if width and whole else width
-        predicted, placed = dict(self.predicted), self.placed
+        predicted, placed = dict(self.predicted), dict(self.placed)
         if width:
-            placed = {name: _widened(array, width) for name, array in placed.items()}
+            for name, array in placed.items():
+                missing = False if array.dtype == bool else -1
+                placed[name] = np.full((len(array), width, *array.shape[2:]), missing, array.dtype)
+                placed[name][:, : array.shape[1]] = array
         if width and predicted:
-            count, predicted["where"] = len(predicted["where"]), slots_of(self.tokens, width)[predicted["where"]]
-            empty = np.zeros(block_count(count) - count, np.int64)
-            predicted = {name: np.concatenate([array, empty.astype(array.dtype)]) for name, array in predicted.items()}
-            predicted["counted"] = np.arange(block_count(count)) < count
+            predicted["where"] = slots_of(self.tokens, width)[predicted["where"]]
+            count = len(predicted["where"])
+            step = max(16, 1 << max(0, count.bit_length() - 2))
+            filled = max(step, -(-count // step) * step)
+            for name, array in predicted.items():
+                predicted[name] = np.append(array, np.zeros(filled - count, array.dtype))
+            predicted["counted"] = np.arange(filled) < count
         found = Batch.on_host(self.tokens, width)
         main = Batch.on_host(self.main, width) if self.main else None
         arrays = {**found.arrays, **self.sequences, **predicted, **placed}
         return replace(found, arrays=arrays, main=main, whole=whole, gather=self.gather)
-
-
-def block_count(count: int) -> int:
-    """The number of predicted tokens in a block: few occur."""
-    step = max(16, 1 << max(0, count.bit_length() - 2))
-    return max(step, -(-count // step) * step)
-
-
-def _widened(array: NDArray[Any], width: int) -> NDArray[Any]:
-    """[B, L, ...] -> [B, width, ...]."""
-    found = np.full((array.shape[0], width, *array.shape[2:]), False if array.dtype == bool else -1, array.dtype)
-    found[:, : array.shape[1]] = array
-    return found
 
 
 class TrainingObjective(nn.Module):
@@ -142,13 +135,8 @@ class TrainingObjective(nn.Module):
         params: Definition,
     ) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.vocabulary = vocabulary
-        self.kind = kind
-        self.dropout = dropout
-        self.seed = seed
-        self.params = params
-        self.labelled = params.labelled
+        self.encoder, self.vocabulary, self.kind, self.params = encoder, vocabulary, kind, params
+        self.dropout, self.seed = dropout, seed
         self.weights: dict[str, float] = {}
         self.build()
 

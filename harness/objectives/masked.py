@@ -40,12 +40,7 @@ class MaskedText(TrainingObjective):
     uses_mlm_head = True
 
     def mask(
-        self,
-        tokens: Tokens,
-        probability: float,
-        draw: Draw,
-        view: int,
-        excluded: NDArray[np.bool_] | None = None,
+        self, tokens: Tokens, probability: float, draw: Draw, view: int, excluded: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.bool_], NDArray[Any]]:
         """(selected [T], corrupted ids [T]) of one view of T tokens."""
         size = len(tokens.ids)
@@ -130,16 +125,11 @@ class ContrastiveMaskedLM(MaskedText):
         self.contrast = ViewContrast(self.encoder, self.params, self.seed)
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
-        tokens = examples.tokens
-        num_views = self.params.num_views
-        selected, first = self.mask(tokens, self.params.p_m, draw, 0)
-        excluded = selected if self.params.masking == "complementary" else None
-        ids = [first]
-        for view in range(1, num_views + 1):
-            ids.append(self.mask(tokens, self.params.p_c, draw, view, excluded)[1])
-        if not self.params.mlm:
-            selected = np.zeros_like(selected)
-        return self.views(tokens, selected, np.concatenate(ids), num_views + 1)
+        tokens, params = examples.tokens, self.params
+        selected, first = self.mask(tokens, params.p_m, draw, 0)
+        excluded = selected if params.masking == "complementary" else None
+        further = [self.mask(tokens, params.p_c, draw, view, excluded)[1] for view in range(1, params.num_views + 1)]
+        return self.views(tokens, selected & params.mlm, np.concatenate([first, *further]), params.num_views + 1)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         first, terms = batch.packing.first, {}
@@ -177,14 +167,13 @@ class TokenAlignment(MaskedText):
             draw("negatives_column").random((*shape, num_negatives)),
             group=self.params.contrast_group,
         )
-        real = np.arange(shape[1]) < tokens.lengths[:, None]
-        anchors, placed = real.copy(), {"positives": positives, "negatives": negatives}
+        anchors = np.arange(shape[1]) < tokens.lengths[:, None]
         if self.params.concentrated:
-            anchors[real] = selected
+            anchors[anchors] = selected
         # Relative to a token's own sequence, so that a part of a batch has the same. A pair without a position is none.
-        missing = negatives[..., 1] < 0
-        negatives[..., 0] = np.where(missing, 0, negatives[..., 0] - np.arange(len(tokens))[:, None, None])
-        return replace(self.views(tokens, selected, ids), placed=placed | {"anchors": anchors})
+        negatives[..., 0] -= np.where(negatives[..., 1] < 0, -1, np.arange(len(tokens))[:, None, None])
+        placed = {"positives": positives, "negatives": negatives, "anchors": anchors}
+        return replace(self.views(tokens, selected, ids), placed=placed)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         hidden, embedded = self.encoder.forward_with_embeddings(batch)
@@ -196,8 +185,9 @@ class TokenAlignment(MaskedText):
         own = torch.arange(len(negatives), device=negatives.device)[:, None, None, None]
         negatives = torch.cat([negatives[..., :1] + own, negatives[..., 1:]], dim=3)
         h, e, real = packed.padded(states), packed.padded(embedded), packed.real
-        temperature = self.params.temperature
-        contrast = token_alignment(h, e, positives, negatives, real, temperature=temperature, anchors=anchors)
+        contrast = token_alignment(
+            h, e, positives, negatives, real, temperature=self.params.temperature, anchors=anchors
+        )
         self.measure("embedding_std", lambda: embedding_std(states.index_select(0, packed.first)))
         predicted = hidden.index_select(0, batch["where"])
         return {"masked_lm": self.token_term(predicted, batch), "contrast": contrast}

@@ -30,10 +30,6 @@ class ViewContrast(nn.Module):
             self.inner = draw_linear(nn.Linear(size, size, bias=False), spread, seed, "predictor_inner")
             self.outer = draw_linear(nn.Linear(size, size, bias=False), spread, seed, "predictor_outer")
 
-    def predict_view(self, first: Tensor) -> Tensor:
-        """z = W2 gelu(W1 h), equation 10."""
-        return self.outer(nn.functional.gelu(self.inner(first)))  # type: ignore[no-any-return]
-
     def forward(self, first: Tensor, batch: Batch) -> Tensor:
         """First tokens [(K + 1) B, d], view after view -> the contrast, a scalar."""
         by_view = first.view(self.params.num_views + 1, -1, first.shape[-1])
@@ -41,12 +37,10 @@ class ViewContrast(nn.Module):
             by_view = batch.gather(by_view.transpose(0, 1)).transpose(0, 1)
         h0, hk = by_view[0], by_view[1:]
         if self.params.contrast == "simsiam":
-            z = self.predict_view(by_view)
+            z = self.outer(nn.functional.gelu(self.inner(by_view)))  # W2 gelu(W1 h), equation 10
             return simsiam(h0, hk, z[0], z[1:])
-        temperature = self.params.temperature
-        return mean_over_groups(
-            len(h0), self.params.contrast_group, lambda rows: simclr(h0[rows], hk[:, rows], temperature=temperature)
-        )
+        group, temperature = self.params.contrast_group, self.params.temperature
+        return mean_over_groups(len(h0), group, lambda rows: simclr(h0[rows], hk[:, rows], temperature=temperature))
 
 
 class TranslatedContrast(TrainingObjective):
@@ -95,5 +89,4 @@ class DropoutContrast(TranslatedContrast):
 
     def represent(self, batch: Batch) -> Tensor:
         first = super().represent(batch)
-        projected: Tensor = self.projection(first) if self.params.projection else first
-        return projected
+        return self.projection(first) if self.params.projection else first

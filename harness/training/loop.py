@@ -122,7 +122,7 @@ class _TrainingRun:
         # Rows that no training sequence holds have no gradient; decay would still move them, and so would predicted words, whose
         # logits are products with them. Then the table stays whole, and where it is not trained at all.
         self._restore: Callable[[], None] = lambda: None
-        reads_words_only = objective.labelled and not (objective.uses_mlm_head or objective.embeddings_predict)
+        reads_words_only = objective.params.labelled and not (objective.uses_mlm_head or objective.embeddings_predict)
         reads_words_only &= objective.encoder.base.get_input_embeddings().weight.requires_grad
         if reads_words_only and optim.weight_decay == 0 and objective.encoder.family.packed:
             ids = torch.from_numpy(inputs.train.tokens.ids.astype(np.int64)).to(self.device)
