@@ -201,33 +201,11 @@ def of_method(name: str, *, stage: int = -1, **values: Any) -> Objective:
 _TOKENS: dict[str, Any] = {"contrast_group": 4, "num_negatives": 3, "window": 5, "weight": 0.7}
 OBJECTIVES: dict[str, Objective] = {
     "cross_entropy": objective("cross_entropy"),
-    "scl": objective(
-        "scl", lam=0.5, temperature=0.3, reduction="mean", representation="first_token", contrast_group=16
-    ),
+    "scl": objective("scl", lam=0.5, contrast_group=16),
     "mlm": objective("mlm", p_m=0.15),
     "mlm_head": objective("mlm_head", p_m=0.15),
-    "cmlm-simsiam": objective(
-        "cmlm",
-        alpha=0.5,
-        p_m=0.15,
-        p_c=0.7,
-        num_views=2,
-        contrast="simsiam",
-        masking="complementary",
-        mlm=True,
-    ),
-    "cmlm-simclr": objective(
-        "cmlm",
-        alpha=0.5,
-        p_m=0.15,
-        p_c=0.7,
-        num_views=2,
-        contrast="simclr",
-        temperature=0.2,
-        contrast_group=4,
-        masking="complementary",
-        mlm=True,
-    ),
+    "cmlm-simsiam": of_method("cmlm", num_views=2),
+    "cmlm-simclr": of_method("cmlm", num_views=2, contrast="simclr", temperature=0.2, contrast_group=4),
     "mlm-tp": of_method("mlm", token_prediction=True),
     "mlm-special": of_method("mlm", mask_special_tokens=True),
     "cssl-simclr": of_method("cssl", temperature=0.2, contrast_group=4),
@@ -270,6 +248,11 @@ SPREAD = []
 for _number, _name in enumerate(OBJECTIVES):
     _kinds = [kind for kind, name in ALLOWED if name == _name]
     SPREAD.append((_kinds[_number % len(_kinds)], _name))
+
+
+def changed(name: str, **params: Any) -> Objective:
+    """One of OBJECTIVES with other values of some parameters."""
+    return replace(OBJECTIVES[name], params={**OBJECTIVES[name].params, **params})
 
 
 def views_in(spec: Objective) -> int:
@@ -316,10 +299,9 @@ def read(folder: Path, rows: Sequence[tuple[str, ...]], spec: Objective) -> Exam
 
 def subject(folder: Path, name: str, lengths: Sequence[int] = (), dropout: float = 0.0, **params: Any) -> Subject:
     """An objective on nine texts, or on texts of so many tokens. `p_m`: where it has one."""
-    spec = OBJECTIVES[name]
-    if "p_m" not in spec.params:
+    if "p_m" not in OBJECTIVES[name].params:
         params.pop("p_m", None)
-    spec = replace(spec, params={**spec.params, **params})
+    spec = changed(name, **params)
     rows = [(" ".join(["w1"] * (length - 2)),) for length in lengths] or texts(9, seed=4)[0]
     labels = np.arange(len(rows)) % 2 if DEFINITIONS[spec.name].labelled else None
     whole = [*rows, *(("w7 " + row[0],) for _ in range(1, views_in(spec)) for row in rows)]

@@ -2,7 +2,7 @@
 bf16 and fp16, repetition, one-rank NCCL. docs/gpu.md explains the figures.
 
 Every test trains what `harness.training.loop.train` trains, on random weights and tokens, without dropout except where it is named. On a CPU, where
-the device would be compared with itself, two objectives show that each test runs.
+the device would be compared with itself, one objective shows that each test runs.
 """
 
 from __future__ import annotations
@@ -68,11 +68,9 @@ DROPOUT = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 1e-2}
 
 
 def on_a_gpu(*names: str) -> Any:
-    """All objectives on a GPU, the first two of them on a CPU."""
-    rest = [pytest.param("cuda", name, marks=pytest.mark.gpu) for name in names]
-    return pytest.mark.parametrize(
-        ("setting", "name"), [*(("cpu", name) for name in names[:2]), *rest], indirect=["setting"]
-    )
+    """All objectives on a GPU, the first of them on a CPU."""
+    cases = [("cpu", names[0]), *(pytest.param("cuda", name, marks=pytest.mark.gpu) for name in names)]
+    return pytest.mark.parametrize(("setting", "name"), cases, indirect=["setting"])
 
 
 def losses_of(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from harness.objectives import build
 from harness.objectives.classification import CRITERIA
 from harness.objectives.losses import simclr, supervised_contrastive
 from harness.specs import Objective
-from harness.streams import stream
 
 CPU = torch.device("cpu")
 
@@ -33,15 +30,6 @@ def made(folder: Path, spec: Objective, *, seed: int = 1, num_labels: int = 2, d
     return build(spec, encoder, tiny.vocabulary(folder), kind_of_outputs(num_labels), dropout, seed)
 
 
-def changed(name: str, **params: Any) -> Objective:
-    spec = tiny.OBJECTIVES[name]
-    return Objective(spec.name, spec.version, {**spec.params, **params})
-
-
-def draw_of(seed: int, step: int = 1) -> Callable[..., np.random.Generator]:
-    return lambda purpose, *more: stream(seed, purpose, step, *more)
-
-
 class TestViews:
     """Settings of CMLM and CSSL that no plain loop of tests/training/test_plain_loop.py has."""
 
@@ -49,8 +37,8 @@ class TestViews:
         """'w/o CRM' selects tokens of view 0 again; without MLM nothing is predicted."""
         tokens, again = tiny.tokens(bert, tiny.texts(12)[0]), {}
         for masking in ("complementary", "independent"):
-            module = made(bert, changed("cmlm-simsiam", p_m=0.5, p_c=1.0, num_views=1, masking=masking, mlm=False))
-            views = module.prepare(Examples(tokens), None, draw_of(1))
+            module = made(bert, tiny.changed("cmlm-simsiam", p_m=0.5, p_c=1.0, num_views=1, masking=masking, mlm=False))
+            views = module.prepare(Examples(tokens), None, tiny.draw_of())
             first, further = views.tokens.ids.reshape(2, -1) != tokens.ids
             assert first.any()
             again[masking] = (first & further).any()
@@ -62,10 +50,10 @@ class TestViews:
         assert again == {"complementary": False, "independent": True}
 
     def test_three_views_in_the_data_are_contrasted_as_if_each_were_encoded_by_itself(self, bert: Path) -> None:
-        module = made(bert, changed("cssl-simclr", num_views=2))
+        module = made(bert, tiny.changed("cssl-simclr", num_views=2))
         rows = [(f"w{30 + view} {text}",) for view in range(3) for (text,) in tiny.texts(10, seed=4)[0]]
         examples = tiny.examples(tiny.tokens(bert, rows), 3)
-        found = module(module.prepare(examples, None, draw_of(1)).on(CPU))["contrast"].item()
+        found = module(module.prepare(examples, None, tiny.draw_of()).on(CPU))["contrast"].item()
         views = [examples.tokens.take(np.arange(10) * 3 + view) for view in range(3)]
         h0, *hk = (module.encoder(Batch.of(view, CPU))[view.offsets[:-1]] for view in views)
         groups = [slice(0, 4), slice(4, 8), slice(8, 10)]
@@ -91,10 +79,10 @@ class TestGroups:
         [("first_token", "mean", 4), ("pooled", "mean_valid", 7), ("first_token", "sum", 10), ("pooled", "mean", 16)],
     )
     def test_scl(self, representation: str, reduction: str, group: int, bert: Path) -> None:
-        spec = changed("scl", contrast_group=group, reduction=reduction, representation=representation)
+        spec = tiny.changed("scl", contrast_group=group, reduction=reduction, representation=representation)
         module, (rows, labels) = made(bert, spec), tiny.texts(10, seed=3)
         tokens = tiny.tokens(bert, rows)
-        views = module.prepare(Examples(tokens), labels, draw_of(1))
+        views = module.prepare(Examples(tokens), labels, tiny.draw_of())
         batch = Batch.of(views.tokens, CPU)
         terms = module(views.on(CPU))
         first = module.encoder(batch, batch.packing.first)
@@ -136,7 +124,7 @@ class TestSupervised:
     def test_regression_is_squared_error(self, bert: Path) -> None:
         module, tokens = made(bert, tiny.OBJECTIVES["cross_entropy"], num_labels=1), tiny.tokens(bert, tiny.texts(6)[0])
         gold = np.linspace(0, 5, 6)
-        views = module.prepare(Examples(tokens), gold, draw_of(1))
+        views = module.prepare(Examples(tokens), gold, tiny.draw_of())
         batch = Batch.of(tokens, CPU)
         scores = module.predict(batch)
         assert scores.shape == (6, 1)
@@ -152,7 +140,7 @@ class TestSupervised:
         for unit in ((0.0, 1.0), (mean, spread)):
             vocabulary = Tokeniser(bert).vocabulary
             module = build(spec, tiny.encoder(bert), vocabulary, Scores(target_scale=unit), 0.0, 1).eval()
-            views = module.prepare(Examples(tokens), unit[0] + unit[1] * gold, draw_of(1))
+            views = module.prepare(Examples(tokens), unit[0] + unit[1] * gold, tiny.draw_of())
             loss = module(views.on(CPU))["cross_entropy"]
             loss.backward()
             found[unit] = loss.item(), module.head.dense.weight.grad, (module.predict(batch)[:, 0] - unit[0]) / unit[1]
@@ -192,7 +180,7 @@ class TestSupervised:
         logits = module.logits(batch).double()
         expected = 1 + 4 / (1 + (logits[:, 0] - logits[:, 1]).exp())
         assert torch.allclose(module.predict(batch)[:, 0].double(), expected)
-        views = module.prepare(examples, gold, draw_of(1))
+        views = module.prepare(examples, gold, tiny.draw_of())
         loss = module.loss(module(views.on(CPU)))
         loss.backward()
         assert 0 < loss.item() < 5
@@ -200,8 +188,7 @@ class TestSupervised:
 
 def passed(folder: Path, rows: int, *, dropout: float, **params: Any) -> tuple[Any, Tensor, Tensor]:
     """(module, what the encoder gave the loss [2B, d], the loss)."""
-    spec = tiny.OBJECTIVES["simcse"]
-    module = tiny.built(folder, replace(spec, params={**spec.params, **params}), dropout=dropout)
+    module = tiny.built(folder, tiny.changed("simcse", **params), dropout=dropout)
     tokens = tiny.tokens(folder, tiny.texts(rows, seed=4)[0])
     views = module.prepare(Examples(tokens), None, tiny.draw_of())
     assert np.array_equal(views.tokens.ids, np.tile(tokens.ids, 2))

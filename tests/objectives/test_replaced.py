@@ -18,15 +18,10 @@ from harness.encoders.tokens import Examples, Tokens
 from harness.methods import METHODS, UnlabelledPhase, hyperparameters
 from harness.objectives import replaced
 from harness.running import run_stage
-from harness.specs import Data, Encoder, Objective, Parent, RowSet, Stage
+from harness.specs import Data, Encoder, Parent, RowSet, Stage
 from harness.training.loop import train
 
 CPU = torch.device("cpu")
-
-
-def changed(name: str, **params: Any) -> Objective:
-    spec = tiny.OBJECTIVES[name]
-    return replace(spec, params={**spec.params, **params})
 
 
 def batch(folder: Path, rows: int = 9) -> Tokens:
@@ -112,7 +107,7 @@ class TestGradients:
 
     @pytest.mark.parametrize("name", ["electra-narrow", "coco_lm"])
     def test_which_term_reaches_what(self, name: str, bert: Path) -> None:
-        module = tiny.built(bert, changed(name, p_m=0.4))
+        module = tiny.built(bert, tiny.changed(name, p_m=0.4))
         terms = module(module.prepare(Examples(batch(bert)), None, tiny.draw_of()).on(CPU))
         names = {n for n, _ in module.named_parameters()}
         auxiliary = {n for n in names if n.startswith("auxiliary.")}
