@@ -149,10 +149,7 @@ def _of_files(stamps: Mapping[Path, Stamp], column: str) -> Iterator[str]:
 
 
 def _stamp(path: Path) -> Stamp:
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    state = path.stat()
     return os.path.abspath(path), state.st_size, state.st_mtime_ns
 
 
