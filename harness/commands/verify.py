@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
@@ -22,11 +22,8 @@ from harness.errors import UserError, first_line
 from harness.planning.request import from_json
 from harness.scores import PLACE, RESULT_DTYPES, results_of
 from harness.specs import Record, Stage
-from harness.statistics.crossed import half_width, mean_squares
-from harness.statistics.design import full_grid
 from harness.store import DEFAULT_URL, Store
 from harness.store.published import is_published
-from harness.tasks.metrics import score
 from harness.views.seal import SHOWN, name_of
 from harness.wording import counted, examples
 
@@ -39,8 +36,6 @@ RUN = ["size", "row", "task", "subset", "seed"]
 SCORE = [*PLACE, "metric"]
 HARDWARE = ("device", "kernels", "torch", "threads", "workers", "micro_batch")
 """What a record's provenance says of the kind of hardware: where all are equal, numbers are bit-identical."""
-LEVEL = 0.05
-"""Of all tolerances together: the probability that one is exceeded where nothing is wrong."""
 START = {"fp32": 1e-3, "bf16": 2e-2, "fp16": 2e-2}
 """Relative tolerance of the first losses of a stage on other hardware, by precision: rounding has not grown yet. fp16 rounds more finely than bf16,
 but another device may skip another of its first updates."""
@@ -114,11 +109,9 @@ def verify(path: Path, url: str | None, seal: str = "") -> Verified:
 
 def _plan(verified: Verified) -> str:
     """Plan the benches again that have the runs of the file: the one with most of them first, of these the smallest. Why some cannot be planned; '' where all can."""
-    store, names = verified.store, ["key", "task", "size", "subset", "seed"]
-    runs, tables = {*verified.results[names].itertuples(index=False, name=None)}, defaultdict[str, set[str]](set)
+    store, tables = verified.store, defaultdict[str, set[str]](set)
     for label in store.labels_of(verified.keys):
-        if tuple(label[name] for name in names) in runs:
-            tables[label["table"]].add(label["key"])
+        tables[label["table"]].add(label["key"])
     found = [
         (needed & tables[bench.table], total, bench)
         for bench, needed, total in store.requests_for({*verified.keys})
@@ -242,20 +235,11 @@ def _check_seals(verified: Verified, wanted: str) -> None:
 # ------------------------------------------------------------------------------------------------------ training again
 
 
-class Tolerance(NamedTuple):
-    """How far the test score of a run may lie from its record on other hardware, on the metric's own scale; `runs`: of its cell."""
-
-    metric: str
-    evaluation: str
-    value: float
-    runs: int
-
-
 def rerun(
     verified: Verified, count: int, seed: int, show: Show, *, storage: str | None = None
 ) -> list[tuple[bool, str]]:
     """Train `count` stages again, drawn by `seed` from the chains of the file's finished runs, and compare them with their records: whether
-    each agrees, bit for bit on the same kind of hardware, else within the tolerance, and a sentence.
+    each agrees, and a sentence (`judged`).
 
     `storage`: where weights are kept: those of a parent that are there as they were recorded are used, others are trained again. Raises UserError
     where no finished run of the file can be planned here.
@@ -285,8 +269,7 @@ def rerun(
         for key in group:
             stage, (name, *others) = prepared.plan.stages[key], names[key]
             several = f" and {len(others)} more" if others else ""
-            tolerance = tolerance_of(verified.results, key, len(drawn))
-            agrees, sentence = judged(stage, records[key], ended.get(key), tolerance)
+            agrees, sentence = judged(stage, records[key], ended.get(key))
             found.append((agrees, f"{key[:12]}, {stage.phase} of {name}{several}: {sentence}"))
     return found
 
@@ -294,8 +277,9 @@ def rerun(
 # ------------------------------------------------------------------------------------------------------ comparing
 
 
-def judged(stage: Stage, record: Record, ended: Record | None, tolerance: Tolerance | None) -> tuple[bool, str]:
-    """Whether a stage that was trained again agrees with its record, and the sentence about it."""
+def judged(stage: Stage, record: Record, ended: Record | None) -> tuple[bool, str]:
+    """Whether a stage that was trained again agrees with its record, and the sentence about it: bit for bit on the same kind of hardware, up to
+    rounding in its first losses on another one, whose scores are told."""
     if ended is None or ended.status != "done":
         return False, f"could not be trained again: {ended.reason if ended else 'no worker returned it'}"
     there, here = ({part: one.provenance.get(part) for part in HARDWARE} for one in (record, ended))
@@ -307,40 +291,12 @@ def judged(stage: Stage, record: Record, ended: Record | None, tolerance: Tolera
         weights = " and weights" if record.weights_digest else ""
         losses = sum("loss" in entry for entry in record.history)
         return True, f"bit-identical: {losses:,} mean losses, {rows:,} predictions{weights}{of}"
-    moved = ", ".join(f"{part} {here[part]} instead of {there[part]}" for part in HARDWARE if there[part] != here[part])
-    agrees, sentence = within_tolerance(stage, record, ended, tolerance)
-    return agrees, f"{sentence} (other hardware: {moved})"
-
-
-def within_tolerance(stage: Stage, record: Record, ended: Record, tolerance: Tolerance | None) -> tuple[bool, str]:
-    """Whether the first losses agree up to rounding and the test score lies within the tolerance, and the sentence about it."""
-    limit = START[stage.optim.precision]
     start, again = (next((loss for _, loss in learning_curve(each, stage)[0]), 0.0) for each in (record, ended))
-    apart = abs(start - again) / abs(start) if start else 0.0
-    first = f"first losses differ by {apart:.1e} of their value, tolerance {limit:.0e}"
-    if tolerance is None:
-        few = "its cell has too few runs for a tolerance of scores" if stage.selection else "no score is compared"
-        return apart <= limit, f"{first}; {few}"
-    digest = next(rows.digest for rows in stage.data.tests if rows.name.endswith(f"/{tolerance.evaluation}"))
-    then, now = (score(tolerance.metric, one.predictions[digest]) for one in (record, ended))
-    return apart <= limit and abs(now - then) <= tolerance.value, (
-        f"{first}; test {tolerance.metric} {100 * now:.2f} instead of {100 * then:.2f}, tolerance {100 * tolerance.value:.2f} points by "
-        f"the runs of its cell ({tolerance.runs})"
-    )
-
-
-def tolerance_of(results: pd.DataFrame, key: str, judged: int) -> Tolerance | None:
-    """Two runs of one subset and seed on different hardware differ by the run's own noise. Its variance is at most the mean square of interaction
-    and run in the cell, so that the difference lies within t * sqrt(2 * mean square) with 95 %, over all `judged` stages together."""
-    scored = results[results["test"].notna()]
-    one = scored[scored["key"] == key].head(1)
-    scores = scored.merge(one[["row", "column", "size", "metric"]]).set_index(["subset", "seed"])["test"]
-    subsets, seeds = full_grid(list(scores.index))
-    if len(subsets) * len(seeds) < 2:
-        return None
-    squares = mean_squares(scores.unstack().loc[[*subsets], [*seeds]].to_numpy())
-    a, b, ab = squares.degrees
-    square, degrees = (squares.residual, ab) if ab else (squares.subset + squares.seed, max(a, b))
-    value = float(half_width([2 * square], [degrees], 1 - LEVEL / judged))
-    metric, evaluation = one[["metric", "evaluation"]].iloc[0]
-    return Tolerance(metric, evaluation, value, len(subsets) * len(seeds))
+    apart, limit = abs(start - again) / abs(start) if start else 0.0, START[stage.optim.precision]
+    scores = [
+        f"dev {name} {100 * ended.dev_scores[name]:.2f} instead of {100 * value:.2f}"
+        for name, value in record.dev_scores.items()
+    ]
+    moved = ", ".join(f"{part} {here[part]} instead of {there[part]}" for part in HARDWARE if there[part] != here[part])
+    said = "; ".join([f"first losses differ by {apart:.1e} of their value, tolerance {limit:.0e}", *scores])
+    return apart <= limit, f"{said} (other hardware: {moved})"
