@@ -26,7 +26,6 @@ __all__ = [
     "results",
     "runs",
     "studies",
-    "study",
     "tune",
     "tune_plan",
 ]

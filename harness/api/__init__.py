@@ -26,7 +26,7 @@ from harness.commands.publish import Published, open_other
 from harness.commands.publish import publish as write_published
 from harness.commands.recorded import StageRecord, best_key, recorded, recorded_runs
 from harness.commands.recorded import misclassified as misclassified
-from harness.commands.study import Opened, StudyPlan, prepare_study, recalled_study, recorded_studies, searched
+from harness.commands.study import Opened, StudyPlan, prepare_study, recorded_studies, searched
 from harness.commands.train import Show, unshown
 from harness.commands.trained import Embeddings, embeddings_of
 from harness.commands.views import VIEWS, WITH_TEXTS, caption_of, differences_of, grid_of
@@ -184,13 +184,6 @@ def _with_times(rows: list[dict[str, Any]], column: str) -> pd.DataFrame:
 
     frame = pd.DataFrame(rows)
     return frame.assign(**{column: pd.to_datetime(frame[column], unit="s", utc=True)}) if rows else frame
-
-
-@undisturbed("optuna")
-def study(name: str, *, store: str = DEFAULT_URL) -> TuneResult:
-    """A study of a store by its name, or the beginning of one, with the trials that it has; no trial is run."""
-    with recalled_study(None if store == DEFAULT_URL else store, name, "study") as opened:
-        return _result_of(opened)
 
 
 def _result_of(opened: Opened) -> TuneResult:

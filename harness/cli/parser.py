@@ -228,7 +228,6 @@ def build_parser() -> argparse.ArgumentParser:
     report = command("report", "report:report", "print a table from the store; without flags that of the last bench")
     _recalled_flags(report)
     report.add_argument("--view", choices=TABLE_VIEWS, help="what to print of the table (default: results)")
-    _flag(report, "--study", "a study ('harness list studies'): prints its points, writes its page again", "NAME")
     _add(report, "track")
     _output_flags(report, REPORT_FORMATS)
 

@@ -31,10 +31,6 @@ LONG = ("html", *BINARY)
 
 def report(args: argparse.Namespace) -> int:
     """Print a view of the table from the store."""
-    if args.study:
-        from harness.cli.tune import report_study  # imports optuna
-
-        return report_study(args)
     settle_output(args, REPORT_FORMATS)
     request = recalled(args)
     check_trackers(request.track, request.origin("track"))

@@ -4,31 +4,27 @@ page in the study's folder."""
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from harness.cli import EXIT_INCOMPLETE
-from harness.cli.parser import FORMATS
 from harness.cli.progress import confirm, show
 from harness.cli.request import preset_line, read_tune
 from harness.cli.terminal import duration, print_lines, print_view, printable, say
 from harness.commands.recorded import tune_command
-from harness.commands.study import Opened, PreparedStudy, prepare_study, recalled_study, searched
-from harness.errors import UserError, masked
-from harness.paths import PYTHON, replace_file
-from harness.planning.request import FIELDS, flag_of
+from harness.commands.study import Opened, PreparedStudy, prepare_study, searched
+from harness.errors import masked
+from harness.paths import replace_file
 from harness.scores import hardware
 from harness.views.notes import overlap_sentences, weight_sentences
 from harness.views.study import best_yaml, pictures, screen, study_page, study_view, test_lines
-from harness.wording import counted, listed
+from harness.wording import counted
 
 FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
 """Formats of the tables, each with the suffix of its files."""
-BEST, FINAL_TEST, PAGE = "best.yaml", "final_test.json", "report.html"
+BEST, PAGE = "best.yaml", "report.html"
 
 
 def tune(args: argparse.Namespace) -> int:
@@ -42,8 +38,6 @@ def tune(args: argparse.Namespace) -> int:
     def agree(study: PreparedStudy) -> None:
         lines, hours = _plan_lines(study)
         say(*lines)
-        if args.final_test:
-            _scored_points(study.home)  # a damaged file is named before anything is trained
         confirm(args.yes, hours, "--trials, --tasks, --sizes, --subsets or --seeds")
 
     with searched(request, show, say, agree) as (opened, trackers):
@@ -56,20 +50,6 @@ def tune(args: argparse.Namespace) -> int:
             say(f"Replicates of {counted(opened.failed, 'point')} failed; the same command tries them again.")
         say(*trackers.finish())
         return status
-
-
-def report_study(args: argparse.Namespace) -> int:
-    """Print the points of a study that a store holds, and write its tables, plots and page again; nothing is trained."""
-    code = all(PYTHON in name for name in args.methods or ())  # which a record needs, and which selects nothing
-    names = ("with", "table", *FIELDS, "set", "last", "view", "other_system", "out")
-    if given := [flag_of(n) for n in names if getattr(args, n) and not (code and n == "methods")]:
-        raise UserError(f"--study prints a study as it was run, which {listed(given)} cannot change; leave that out.")
-    if (format := args.format or "text") not in FORMATS:
-        raise UserError(f"--study: points are printed as {', '.join(FORMATS)}; its page is written beside them.")
-    with recalled_study(args.store, args.study, "--study") as opened:
-        if opened.running:
-            say(f"The study {opened.name} is running: these are the trials that it has so far.")
-        return _report(opened, format, False)
 
 
 # ---------------------------------------------------------------------------------------------------------- the plan
@@ -123,8 +103,8 @@ def _report(opened: Opened, format: str, test: bool) -> int:
     view = study_view(study)
     for kind, suffix in FILES.items():
         replace_file(folder / f"points.{suffix}", view.written(kind))
-    tested = _final_test(opened) if study.best and test else []
-    notes = _write_page(opened)
+    tested = [*test_lines(study, *opened.final_test())] if study.best and test else []
+    notes = _write_page(opened, tested)
     if format == "text":
         print_view(screen(study))
     else:
@@ -137,8 +117,11 @@ def _report(opened: Opened, format: str, test: bool) -> int:
     tuned = row if row in {each.name for each in study.points.base.table.rows} else method
     methods = "" if method == "ft" else f" --methods {shlex.quote(f'ft,{files[0] if files else tuned}')}"
     print(printable(f"Next: {_bench_command(opened, methods)}"), file=sys.stderr)
-    if test:  # formats other than text and Markdown are read by programs
-        print_lines(["", *tested], sys.stdout if format in ("text", "md") else sys.stderr)
+    if tested:  # formats other than text and Markdown are read by programs
+        print_lines(
+            ["", *tested, f"Budget: {study.spent()['replicates']} replicates on dev."],
+            sys.stdout if format in ("text", "md") else sys.stderr,
+        )
     return 0
 
 
@@ -149,7 +132,7 @@ def _bench_command(opened: Opened, methods: str = "") -> str:
     return f"harness bench --with {shlex.quote(str(opened.folder / BEST))}{methods}{kept}"
 
 
-def _write_page(opened: Opened) -> list[str]:
+def _write_page(opened: Opened, tested: Sequence[str]) -> list[str]:
     """Write best.yaml, the pictures and the page. Returns why pictures are missing."""
     study, best, commands = opened.found, "", [tune_command(opened.request)]
     if study.best:
@@ -159,35 +142,7 @@ def _write_page(opened: Opened) -> list[str]:
     drawn, notes = pictures(study)
     for view in drawn:
         replace_file(opened.folder / f"{view.name}.png", view.written("png"))
-    scored = [point for point in _scored_points(opened.home) if study.best and point["trial"] == study.best.number]
-    tested = [line for point in scored for line in point.get("lines", [])]
     keys = {key for keys in study.trials["keys"] for key in keys.split(",")}
     machines = hardware(opened.store.records(keys).values())
     replace_file(opened.folder / PAGE, study_page(study, best, tested, drawn, notes, machines, commands))
     return notes
-
-
-def _scored_points(folder: Path) -> list[dict[str, Any]]:
-    """The points of a study whose test score was computed, from its folder. Raises UserError where the file is damaged."""
-    path = folder / FINAL_TEST
-    try:
-        points: list[dict[str, Any]] = json.loads(path.read_bytes())
-        return [point for point in points if point["trial"] is not None]
-    except FileNotFoundError:
-        return []
-    except (ValueError, TypeError, KeyError):
-        raise UserError(
-            f"{path}: is damaged; it lists the trials whose test score was computed, so restore a copy, or delete it to begin a new list."
-        ) from None
-
-
-def _final_test(opened: Opened) -> list[str]:
-    """The test scores of the best point in words, which its study keeps beside the store: a later test counts this one."""
-    study, result = opened.found, opened.final_test()
-    assert study.best is not None
-    others = [point for point in _scored_points(opened.home) if point["trial"] != study.best.number]
-    lines = [*test_lines(study, result, [point["trial"] for point in others])]
-    scored = {"trial": study.best.number, "set": dict(study.best.point), **result, "lines": lines}
-    opened.home.mkdir(parents=True, exist_ok=True)
-    replace_file(opened.home / FINAL_TEST, json.dumps([*others, scored], indent=1))
-    return [*lines, f"Budget: {study.spent()['replicates']} replicates on dev."]

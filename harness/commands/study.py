@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from harness.commands.bench import translated
 from harness.commands.execution import check_machine, deadline_of, execution_of, storage_of, worker_setup_of
 from harness.commands.prepare import Prepared, check_work, prepare
-from harness.commands.recorded import check_exists
 from harness.commands.texts import reader
 from harness.commands.train import Show, unshown
-from harness.errors import UserError, unknown
-from harness.paths import PYTHON, without_folders
+from harness.errors import UserError
+from harness.paths import without_folders
 from harness.planning.point import PointFile
-from harness.planning.request import LABELLED, YAML, Texts, from_json, read, rooted_path, value_of
+from harness.planning.request import LABELLED, from_json
 from harness.planning.resolve import resolve
 from harness.scores import results_of
 from harness.search.points import Points, State, Trial, Watch
@@ -31,7 +31,7 @@ from harness.search.study import limit_of, remaining, study_name, summaries, tri
 from harness.search.study import opened as opened_study
 from harness.specs import SHARED_PHASES, Stage, trained_again
 from harness.storage import Storage, weights_of
-from harness.store import DEFAULT_URL, Owner, Store, StoredRequest
+from harness.store import Owner, Store, StoredRequest
 from harness.store.studies import begun_study
 from harness.tracking import Trackers, check_trackers
 from harness.views.cells import own_scores
@@ -70,14 +70,9 @@ class PreparedStudy:
         return study_name(space, self.request.seed, runs, (*space.shared, *self.request.base.overrides))
 
     @property
-    def home(self) -> Path:
-        """The folder of the study beside its store."""
-        return self.prepared.store.artifacts.parent.absolute() / "studies" / self.name
-
-    @property
     def folder(self) -> Path:
-        """Where its tables, plots and best.yaml are written."""
-        return Path(self.request.out or self.home)
+        """Where its tables, plots and best.yaml are written: beside its store, unless another is named."""
+        return Path(self.request.out or self.prepared.store.artifacts.parent.absolute() / "studies" / self.name)
 
     def plan(self) -> StudyPlan:
         """What is left, as `StudyPlan` says it; nothing is trained or written. Exact for a grid; for a search the default point is counted for those that
@@ -111,15 +106,13 @@ class PreparedStudy:
 
 @dataclass
 class Opened(PreparedStudy):
-    """A study that this process holds, or reads while another command runs it (`running`). `stopped`: why it ended with trials left; `found`: what
-    it has found."""
+    """A study that this process holds. `stopped`: why it ended with trials left; `found`: what it has found."""
 
     owner: Owner
     store: Store
     optuna: optuna.Study
     watchers: list[Watch] = field(default_factory=list)
     stopped: str = ""
-    running: bool = False
 
     def __post_init__(self) -> None:
         self.read()
@@ -146,42 +139,35 @@ class Opened(PreparedStudy):
         """Points that have ended with replicates that failed, which the same command tries again."""
         return sum(trial.state != "running" and unfinished(trial) for trial in self.found.found)
 
-    def final_test(self) -> dict[str, Any]:
-        """The best point's test scores, from the predictions that its runs kept."""
+    def final_test(self) -> tuple[dict[str, list[float]], bool]:
+        """The best point's test scores by column, in the order of the replicates, from the predictions that its runs kept; whether they compare with dev: both are
+        means of one metric over the same tasks."""
         points, best = self.points, self.found.best
         assert best is not None
         prepared = prepare(points.space.bench(self.request.base, best.point), train=False)
         scores = own_scores(prepared.resolved, results_of(prepared.plan, self.store))
         found = scores[scores["done"]].set_index(["size", "column", "subset", "seed"])["test"].to_dict()
         base, test = prepared.resolved, {}
-        for size in base.sizes:
-            for name, column in base.columns.items():
-                title = f"{column.title} ({column.metric})" + (f" N={size}" if len(base.sizes) > 1 else "")
-                places = [(size, name, points.subset_of(size, s), seed) for s, seed in points.replicates]
-                test[title] = [found[place] for place in places if place in found]
+        for size, (name, column) in product(base.sizes, base.columns.items()):
+            title = f"{column.title} ({column.metric})" + (f" N={size}" if len(base.sizes) > 1 else "")
+            test[title] = [found[size, name, points.subset_of(size, s), seed] for s, seed in points.replicates]
         columns = base.columns.values()
         one_each = len({column.task for column in columns}) == len(columns)
-        same = all(column.metric == points.metric_of(column.task) for column in columns)
-        return self.found.final_test(test, one_each and same)
+        return test, one_each and all(column.metric == points.metric_of(column.task) for column in columns)
 
     def best_point(self) -> dict[str, Any]:
-        """The best point as `best.yaml` has it. Raises ValueError where there is none."""
-        base, request, given = self.points.base, self.points.request, self.request.base
-        chosen, best = self.found.chosen(), self.found.best
+        """The best point, which there is, as `best.yaml` has it."""
+        base, request, given, best = self.points.base, self.points.request, self.request.base, self.found.best
         assert best is not None
         target: dict[str, Any] = {"table": self.points.space.table, "preset": base.preset, "row": base.rows[0].name}
-        target |= {
-            "tasks": given.tasks or base.tasks,
-            "sizes": base.sizes,
-            "subsets": base.subsets,
-            "seeds": base.seeds,
-        }
+        target |= {"tasks": given.tasks or base.tasks}
+        target |= {name: getattr(base, name) for name in ("sizes", "subsets", "seeds")}
         target |= {name: getattr(given, name) for name in LABELLED}
         target |= {name: getattr(request, name) for name in ("protocol", "data", "corpus", "translator")}
         target |= {"encoder": base.encoder, "set": [override.text for override in request.overrides]}
         kept = {name: [*value] if isinstance(value, tuple) else value for name, value in target.items() if value}
         method = given.methods[0] if given.methods else self.points.space.method
-        point = {"method": method, "set": dict(best.point), "target": kept, "chosen": chosen}
+        point = {"method": method, "set": dict(best.point), "target": kept, "chosen": self.found.chosen()}
         PointFile.model_validate(point)
         return point
 
@@ -221,19 +207,16 @@ def _check_folder(out: str) -> None:
 
 
 @contextmanager
-def open_study(study: PreparedStudy, *, read: bool = False) -> Iterator[Opened]:
-    """The study of a request, which no other process may hold at the same time but to `read` it."""
+def open_study(study: PreparedStudy) -> Iterator[Opened]:
+    """The study of a request, which no other process may hold at the same time."""
     points, request, name = study.points, study.request, study.name
     store, owner = Store(study.prepared.store.url), Owner.current()
     lock = f"study {name}"[-64:]
-    held = store.lease(lock, owner) == "held"
-    if held and not read:
-        fix = "wait for it, or take another --seed"
-        raise UserError(f"The study {name} is run by another command now; {fix}.")
+    if store.lease(lock, owner) == "held":
+        raise UserError(f"The study {name} is run by another command now; wait for it, or take another --seed.")
     try:
-        found = begun_study(store, name) if read else opened_study(store, name, points, request.base.retry)
-        assert found is not None
-        yield Opened(request, study.prepared, points, owner, store, found, running=held)
+        found = opened_study(store, name, points, request.base.retry)
+        yield Opened(request, study.prepared, points, owner, store, found)
     finally:
         store.release(owner)
 
@@ -337,36 +320,8 @@ def _remember(opened: Opened, kind: str, trial: Trial) -> None:
         runs = [run for runs in points.runs(trial.point) for run in runs]
         opened.store.label(points.base.table.name, runs)
         settings = [override.text for override in points.space.bench(opened.request.base, trial.point).overrides]
-        search = search_values(opened)
-        request = StoredRequest(kept.table, {**kept.values, "set": settings, SEARCH: search}, opened.name)
+        request = StoredRequest(kept.table, {**kept.values, "set": settings}, opened.name)
         opened.store.keep_request(request, [stage.key for run in runs for stage in run.stage.chain])
-
-
-# ----------------------------------------------------------------------------------------------- studies of a store
-
-
-SEARCH = "search"
-"""Under which a store keeps of a study's request what a bench has not."""
-_FLAGS = ("method", "space", "preset", "mode", "sampler", "racing", "seed")
-"""What a command says of a search, besides the number of trials and the folder, which are no part of what the study is."""
-
-
-def search_values(study: PreparedStudy) -> dict[str, Any]:
-    """`metric`: by which its trials are judged; `metrics`: as the request names them."""
-    flags = {name: getattr(study.request, name) for name in _FLAGS}
-    judged = {"metric": study.points.metric, "metrics": study.request.metric and [study.request.metric]}
-    return {**flags, **judged, "set": [override.text for override in study.request.base.overrides]}
-
-
-def _search(stored: StoredRequest) -> tuple[TuneRequest, dict[str, Any]]:
-    """The search of a study's request, and its values; empty where an earlier version kept it. Raises UserError for values of another kind."""
-    try:
-        found = dict(stored.values.get(SEARCH, {}))
-        given = {"method": "", **{name: found[name] for name in _FLAGS if found.get(name) is not None}}
-        metrics = value_of(Texts, found.get("metrics"), "metrics") or (None,)
-        return read(TuneRequest, {**given, "metric": metrics[0]}), found
-    except (UserError, TypeError, ValueError) as error:
-        raise UserError(f"recorded study {stored.study}, {SEARCH}: {error} Restore a copy of the store.") from None
 
 
 def recorded_studies(store: Store) -> list[dict[str, Any]]:
@@ -376,7 +331,7 @@ def recorded_studies(store: Store) -> list[dict[str, Any]]:
     for stored in store.requests():
         asked.setdefault(stored.study, stored)
     found = []
-    for name, (states, best) in summaries(store).items():
+    for name, (states, best, metric) in summaries(store).items():
         stored = asked.get(name, StoredRequest("", {}))
         found.append(
             {
@@ -384,45 +339,12 @@ def recorded_studies(store: Store) -> list[dict[str, Any]]:
                 "table": stored.table,
                 "row": without_folders(", ".join((stored.values and from_json(stored.values).methods) or ())),
                 **{state: states[state] for state in get_args(State)},
-                "metric": str(_search(stored)[1].get("metric") or ""),
+                "metric": metric,
                 "best": best,
                 "started_at": stored.asked_at,
             }
         )
     return sorted(found, key=lambda study: -study["started_at"])
-
-
-@contextmanager
-def recalled_study(url: str | None, beginning: str, where: str) -> Iterator[Opened]:
-    """A study of the store at `url` (None: the default one) by its name, or the beginning of one, with the trials that it has; no trial is run. Raises UserError."""
-    store = Store(url or DEFAULT_URL, create=False)
-    check_exists(store)
-    names = store.studies()
-    matching = [name for name in names if name.startswith(beginning)]
-    if not matching:
-        raise unknown("study", beginning, names, where)
-    if len(matching) > 1:
-        raise UserError(
-            f"{where} {beginning}: several studies begin so ({', '.join(matching)}); give more of the name."
-        )
-    (name,) = matching
-    stored = next((each for each in store.requests() if each.study == name and SEARCH in each.values), None)
-    if stored is None:
-        raise UserError(
-            f"{where} {name}: an earlier version made it; its 'harness tune' command, run again, prints it."
-        )
-    search, values = _search(stored)
-    bench = from_json({**stored.values, "set": values.get("set")})
-    files = tuple(method for method in bench.methods or () if PYTHON in method)
-    base = replace(bench, table="", preset=None, methods=files or None, store=url)
-    request = replace(search, base=base)
-    if request.space.endswith(YAML):
-        request = replace(request, space=rooted_path(request.space, Path(stored.values["folder"])))
-    study = prepare_study(request, train=False)
-    if study.name != name:
-        raise UserError(f"{where} {name}: its space, its table, its data or its encoder changed since then.")
-    with open_study(study, read=True) as opened:
-        yield opened
 
 
 # ----------------------------------------------------------------------------------------------------------- trackers

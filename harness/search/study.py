@@ -165,8 +165,8 @@ def limit_of(space: ResolvedSpace) -> int:
     return int(limit)
 
 
-def summaries(store: Store) -> dict[str, tuple[Counter[State], float | None]]:
-    """The studies of a store that have trials: how many are in each state, and the mean of the best one, as the study itself says it; nothing is planned."""
+def summaries(store: Store) -> dict[str, tuple[Counter[State], float | None, str]]:
+    """The studies of a store that have trials: how many are in each state, the mean of the best one, and the metric, as the study itself says it; nothing is planned."""
     found = {}
     for name in store.studies():
         study, ends = begun_study(store, name), dict[frozenset[Any], tuple[State, float | None]]()
@@ -176,7 +176,7 @@ def summaries(store: Store) -> dict[str, tuple[Counter[State], float | None]]:
                 state = notes.get("state", "running")
                 sound = each.values is not None and state == "complete" and "not done" not in notes
                 ends[key_of(each.params)] = state, each.values[0] if sound else None
-        if ends:
+        if study and ends:
             best = max((mean for _, mean in ends.values() if mean is not None), default=None)
-            found[name] = (Counter(state for state, _ in ends.values()), best)
+            found[name] = (Counter(state for state, _ in ends.values()), best, (study.metric_names or [""])[0])
     return found

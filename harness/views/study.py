@@ -110,14 +110,14 @@ class Study:
     def spent(self) -> dict[str, Any]:
         """Numbers of trials in all, complete, dropped and failed; replicates that ended, of `full` (all of every trial); their stages, and
         FLOPs and seconds recorded with these, whoever trained them."""
-        outcomes = [outcome for trial in self.found for outcome in trial.outcomes]
-        states = Counter(trial.state for trial in self.found)
+        states, ended = Counter(trial.state for trial in self.found), self.trials
         counts: dict[str, Any] = {"trials": len(self.found), **{state: states[state] for state in STATES[:3]}}
-        counts |= {"replicates": len(outcomes), "full": len(self.found) * len(self.replicates)}
-        counts |= {"stages": sum(outcome.stages for outcome in outcomes)}
-        return counts | {
-            name: math.fsum(getattr(outcome, name) for outcome in outcomes) for name in ("flops", "seconds")
-        }
+        counts |= {"replicates": len(ended), "full": len(self.found) * len(self.replicates)}
+        return (
+            counts
+            | {"stages": int(ended["stages"].sum())}
+            | {name: math.fsum(ended[name]) for name in ("flops", "seconds")}
+        )
 
     def measured(self, values: Sequence[float], less: Iterable[float] | None = None) -> Measured:
         """Of the `values` of the first replicates, each `less` another one on the same replicate."""
@@ -131,31 +131,14 @@ class Study:
         return self.measured(self.best.values, self.default.values)
 
     def chosen(self) -> dict[str, Any]:
-        """The mapping `chosen` of best.yaml: the dev score of the best point and of the default one, and what the study cost. Raises ValueError while
-        no trial can be the best."""
+        """The mapping `chosen` of best.yaml: the dev score of the best point, which there is, and of the default one, and what the study cost."""
         first, difference, space = self.default, self.above_default(), self.points.space
-        if self.best is None:
-            raise ValueError(f"no trial of the study {self.name} has all its replicates done")
+        assert self.best is not None
         found: dict[str, Any] = {"study": self.name, "trial": self.best.number, "metric": self.points.metric}
         found |= {"dev": self.measured(self.best.values)}
         if first and difference:
             found["default"] = self.measured(first.values) | {"difference": difference}
         return found | self.spent() | {"sampler": space.sampler, "racing": space.racing, "seed": self.seed}
-
-    def final_test(self, test: Mapping[str, Sequence[float]], compares: bool) -> dict[str, Any]:
-        """The best point's test scores by column, in the order of the replicates. `difference`: dev minus test, None unless it `compares`: both are
-        means of one metric over the same tasks."""
-        dev, full = self.best.values if self.best else (), len(self.replicates)
-        if not test or {len(values) for values in (dev, *test.values())} != {full}:
-            raise ValueError("a final test takes one dev score and one test score a column for each replicate")
-        average = [mean(values) for values in zip(*test.values(), strict=True)]
-        return {
-            "replicates": full,
-            "dev": self.measured(dev),
-            "columns": {title: self.measured(values) for title, values in test.items()},
-            "test": self.measured(average),
-            "difference": self.measured(dev, average) if compares else None,
-        }
 
 
 def best_yaml(point: Mapping[str, Any]) -> str:
@@ -308,20 +291,20 @@ def _design(study: Study) -> str:
     return f"mean ± standard deviation of the subsets' means (ddof 1) over {over}"
 
 
-def test_lines(study: Study, test: Mapping[str, Any], before: Sequence[int]) -> Iterator[str]:
-    """The final test in words. `before`: the other trials of the study whose test scores were seen."""
-    scores = [f"{title} {_shown(cell)}" for title, cell in test["columns"].items()]
-    scores += [f"mean of the columns {_shown(test['test'])}"] if len(scores) > 1 else []
+def test_lines(study: Study, test: Mapping[str, Sequence[float]], compares: bool) -> Iterator[str]:
+    """The final test of the best point in words. `test`: its scores by column, in the order of the replicates; `compares`: dev and test are means of one
+    metric over the same tasks."""
+    assert study.best is not None
+    dev, average = study.best.values, [mean(values) for values in zip(*test.values(), strict=True)]
+    scores = [f"{title} {_shown(study.measured(values))}" for title, values in test.items()]
+    scores += [f"mean of the columns {_shown(study.measured(average))}"] if len(scores) > 1 else []
     yield f"Test: {', '.join(scores)}."
-    if test["difference"]:
-        yield f"Dev: {_shown(test['dev'])}, {_distance(test['difference'])} test."
+    if compares:
+        yield f"Dev: {_shown(study.measured(dev))}, {_distance(study.measured(dev, average))} test."
     else:
-        yield f"Dev {study.points.metric}: {_shown(test['dev'])}, not a mean of the same scores as that of test."
+        yield f"Dev {study.points.metric}: {_shown(study.measured(dev))}, not a mean of the same scores as that of test."
     yield f"Values are in points (x100): {_design(study)}."
-    looks = ", once"
-    if before:
-        looks = f", and before for trial {', '.join(map(str, before))} of this study: this score is one of {len(before) + 1}"
-    yield f"The test set was scored for this point after the choice on dev{looks}."
+    yield "The test set was scored for this point after the choice on dev."
 
 
 def _distance(difference: Measured) -> str:

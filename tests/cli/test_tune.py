@@ -61,9 +61,6 @@ def own_space() -> None:
         ("tune ft --set fine_tune.steps=40", "varies fine_tune.epochs itself; leave one of them out"),
         ("tune cmlm --out file/below", "file is a file, not a folder; name another folder"),
         ("tune ft --format parquet", "--format: unknown format 'parquet'"),
-        ("report --study other", "There is no store at sqlite:///.harness/harness.db"),
-        ("report --study x --tasks movies --last", "which --tasks and --last cannot change"),
-        ("report --study x --format html", "its page is written beside them"),
     ],
 )
 def test_what_a_user_wrote_wrong(refused: Refused, workdir: Path, line: str, said: str) -> None:
@@ -122,20 +119,6 @@ def test_the_plan_of_a_grid_is_exact(harness: Harness, workdir: Path) -> None:
     assert [path.name for path in workdir.iterdir()] == ["mine.yaml"]
 
 
-@pytest.mark.usefixtures("packaged")
-def test_a_damaged_list_of_final_tests_is_named_before_anything_is_trained(harness: Harness) -> None:
-    own_space()
-    request = TuneRequest("cmlm", Request(tasks=("movies",)), space="mine.yaml", mode="grid")
-    file = prepare_study(request, train=False).home / "final_test.json"
-    file.parent.mkdir(parents=True)
-    for text in (b'{"trial": 1}', b'[{"set": {}}]', b"\xff"):
-        file.write_bytes(text)
-        said = harness("tune cmlm --space mine.yaml --grid --tasks movies --final-test")
-        assert said.status == 2
-        assert said.err.strip().splitlines()[-1].startswith(f"harness: {file}: is damaged; ")
-        assert file.read_bytes() == text
-
-
 STUDY = "tune ft --tasks movies --sizes 20 --subsets 0 --seeds 31 --racing none --trials 2 --yes"
 
 
@@ -148,47 +131,21 @@ def study(workdir: Path, packaged: object) -> str:
     return opened.name
 
 
-def test_the_studies_of_a_store_are_listed_and_reported(study: str, harness: Harness) -> None:
-    """One that another command runs, too."""
+def test_the_studies_of_a_store_are_listed(study: str, harness: Harness) -> None:
     listed = harness("list studies")
     assert listed.status == 0, listed.err
     (line,) = [line for line in listed.out.splitlines() if line.startswith(study)]
     assert line.split()[1:9] == ["few_shot", "FT", "1", "0", "0", "0", "75.00", "accuracy"]
-    said = harness(f"report --study {study[:4]}")
-    assert said.status == 0, said.err
-    assert f"Study {study}: FT (ft)" in said.out
-    assert "75.00*" in said.out
-    assert said.err.endswith(f"Next: harness bench --with {Path('.harness/studies').absolute() / study}/best.yaml\n")
-    assert harness(f"report --study {study} --format csv").out.count("\n") == 2, "a line of names, and the replicate"
     frame = api.studies()
     assert frame.loc[0, ["study", "complete", "failed", "best"]].tolist() == [study, 1, 0, 0.75]
-    assert "unknown study 'other'. Known: " in harness("report --study other").err
+
+
+def test_a_study_is_run_by_one_command_at_a_time(study: str, harness: Harness) -> None:
     parent, store = psutil.Process(os.getppid()), Store("sqlite:///.harness/harness.db")
     other = Owner("another", Owner.current().host, parent.pid, started_at(parent))
     assert store.lease(f"study {study}", other) == "granted"
-    before = harness(f"report --study {study} --format csv")
-    assert f"The study {study} is running: these are the trials that it has so far." in before.err
-    assert api.study(study).best is not None
-    assert store.lease(f"study {study}", Owner.current()) == "held", "the other command has it still"
     last = harness(STUDY).err.strip().splitlines()[-1]
     assert last == f"harness: The study {study} is run by another command now; wait for it, or take another --seed."
-    store.release(other)
-    after = harness(f"report --study {study} --format csv")
-    assert (after.out, "is running" in after.err) == (before.out, False)
-
-
-def test_a_study_of_a_space_in_a_file_is_reported_from_any_folder(
-    workdir: Path, packaged: object, harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own_space()
-    with open_study(prepare_study(TuneRequest("cmlm", Request(tasks=("movies",)), space="mine.yaml"))) as opened:
-        for point in (opened.points.space.defaults, {**opened.points.space.defaults, "alpha": 1.25}):
-            ran(opened, point, 0.5, 0.5)
-    (workdir / "other").mkdir()
-    monkeypatch.chdir(workdir / "other")
-    said = harness(f"report --study mine --store sqlite:///{workdir}/.harness/harness.db")
-    assert said.status == 0, said.err
-    assert "1.25" in said.out
 
 
 def test_a_trial_that_will_be_run_again_has_not_ended(study: str) -> None:
@@ -224,5 +181,9 @@ def test_points_left_are_said_in_the_exit_status(study: str, harness: Harness, m
     monkeypatch.setattr(study_commands, "run_trials", lambda opened, *_: setattr(opened, "stopped", "time is over"))
     said = harness(STUDY)
     assert f"Study {study}:" in said.err
+    assert f"Study {study}: FT (ft)" in said.out
+    assert "75.00*" in said.out
+    best = Path(".harness/studies").absolute() / study / "best.yaml"
+    assert f"Next: harness bench --with {best}\n" in said.err
     assert "Ended because time is over: 1 point left at most; the same command goes on." in said.err
     assert said.status == 1

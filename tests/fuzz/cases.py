@@ -52,7 +52,7 @@ KINDS = {
     "store": (
         ".harness/harness.db",
         "report; compare; report --view examples; errors KEY; show KEY; export KEY --out o; "
-        "predict KEY --row a; list runs; list benches; list studies; report --study s; "
+        "predict KEY --row a; list runs; list benches; list studies; "
         "merge p --store sqlite:///new.db; verify p; plan TABLE; report --store p",
     ),
     "arguments": (
