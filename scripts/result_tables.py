@@ -20,8 +20,7 @@ from pathlib import Path
 import pandas as pd
 
 from harness.statistics.design import full_grid
-from harness.statistics.difference import Difference, difference
-from harness.statistics.sign_flip import holm
+from harness.statistics.difference import Difference, difference, holm
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/**/*.md", "results/**/*.md")

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from harness.statistics.crossed import (
     MeanSquares,
@@ -27,7 +26,7 @@ from harness.statistics.crossed import (
     t_inference,
     variance_interval,
 )
-from harness.statistics.difference import difference, improvement_interval, published_half_width
+from harness.statistics.difference import difference, published_half_width
 from harness.statistics.power import (
     MOST_SEEDS,
     MOST_SUBSETS,
@@ -38,7 +37,6 @@ from harness.statistics.power import (
     precision,
     upper_components,
 )
-from harness.statistics.sign_flip import MOST_EXACT, sign_flip
 
 Floats = NDArray[np.float64]
 
@@ -110,15 +108,6 @@ SHIFTS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """True differences, and regions of equivalence, in standard deviations of one difference."""
 
 
-def improved(d: Floats, world: World) -> float:
-    """Share of the intervals of the probability of improvement that hold it: the smallest over the true differences; normal effects only."""
-    shares = []
-    for shift in (0.0, *SHIFTS[:-1]):
-        low, high = improvement_interval(d + shift * world.sd, LEVEL)
-        shares.append(np.mean((low <= ndtr(shift)) & (ndtr(shift) <= high)))
-    return float(min(shares))
-
-
 def equivalent(squares: MeanSquares, sd: float) -> float:
     """Share called equivalent by two one-sided tests at 5 % where the true difference is the edge of the region: the largest over the regions."""
     half = crossed(squares, 2 * LEVEL - 1)
@@ -141,9 +130,8 @@ def components(squares: MeanSquares, world: World) -> list[float]:
     return [*found, float(np.mean((low <= world.run**2) & (world.run**2 <= high)))]
 
 
-def measured(designs: int, seed: int, sampled_flips: int) -> pd.DataFrame:
-    """Of each world and design: how often intervals hold the truth and tests err. `sampled_flips`: designs whose sign-flip test is measured
-    where its flips are sampled, which is dear."""
+def measured(designs: int, seed: int) -> pd.DataFrame:
+    """Of each world and design: how often intervals hold the truth and tests err."""
     rows = []
     for world in WORLDS:
         for subsets, seeds in DESIGNS:
@@ -151,17 +139,13 @@ def measured(designs: int, seed: int, sampled_flips: int) -> pd.DataFrame:
                 continue
             d = world.draw(np.random.default_rng(seed), designs, subsets, seeds)
             squares = mean_squares(d)
-            flipped = d[: designs if subsets <= MOST_EXACT else sampled_flips].mean(axis=2)
             row = {
                 "world": world.name,
                 "design": f"{subsets}x{seeds}",
                 "crossed t": 100 * held(squares),
-                "sign flip": 100 * float(np.mean(sign_flip(flipped) < 1 - LEVEL + 1e-12)),
-                "flipped": len(flipped),
                 "equivalence": 100 * equivalent(squares, world.sd),
             }
             if world.normal:
-                row["P(better)"] = 100 * improved(d, world)
                 shares = zip(("subset", "seed", "interaction"), components(squares, world), strict=False)
                 row |= {name: 100 * share for name, share in shares}
             rows.append(row)

@@ -1,8 +1,7 @@
 """Statistics of crossed designs: subsets x seeds, the same for all rows of a table. Pure: numpy, and scipy where it is used.
 
 crossed     variance components, standard errors, intervals; test items as a third factor
-sign_flip   the exact test over subsets; Holm
-difference  one row minus another: all figures of a comparison
+difference  one row minus another: all figures of a comparison; Holm
 design      the replicates of which a full grid can be made
 power       what a planned design can detect
 

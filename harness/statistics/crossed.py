@@ -115,15 +115,6 @@ def p_value(distance: ArrayLike, variances: ArrayLike, degrees: Sequence[float])
     return np.where(np.isinf(t), 0.0, np.exp(high))
 
 
-def effective_degrees(variances: ArrayLike, degrees: Sequence[float]) -> Floats:
-    """(..., parts) -> (...): degrees of freedom of the sum of these parts (Satterthwaite, Biometrics 2, 1946, 110-114), all of them where there is no
-    variance."""
-    parts, each = np.asarray(variances, dtype=np.float64), np.asarray(degrees, dtype=np.float64)
-    weights = (parts**2 / each).sum(axis=-1)
-    found: Floats = np.where(weights > 0, parts.sum(axis=-1) ** 2 / np.where(weights > 0, weights, 1.0), each.sum())
-    return found
-
-
 def component_interval(
     upper: Floats, lower: Floats, degrees: tuple[int, int], count: int, level: float = 0.95
 ) -> tuple[Floats, Floats, Floats]:

@@ -11,14 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from harness.statistics.crossed import (
     ROUNDING,
-    effective_degrees,
     half_width,
     item_variance,
     mean_squares,
     p_value,
     t_inference,
 )
-from harness.statistics.sign_flip import sign_flip, smallest_p
 
 Floats = NDArray[np.float64]
 
@@ -52,15 +50,11 @@ class Difference:
     num_subsets: int
     num_seeds: int
     improvement: float  # share of pairs in which the row is better, ties counted half
-    improvement_low: float | None = None
-    improvement_high: float | None = None
-    error: float | None = None  # this and the next four: of the crossed t test
+    error: float | None = None  # this and the next three: of the crossed t test
     low: float | None = None
     high: float | None = None
     p: float | None = None
     equivalence_p: float | None = None  # of two one-sided t tests
-    sign_flip_p: float | None = None  # None with test items, which the test does not see
-    sign_flip_floor: float | None = None  # the smallest p that so few subsets can have
     item_share: float | None = None  # of the squared standard error, where test items are in it
     why: str = ""
 
@@ -80,14 +74,9 @@ def difference(
         drawn = item_variance(items)
         variances, degrees = np.append(variances, max(0.0, drawn.variance)), (*degrees, drawn.count - 1)
         found = replace(found, item_share=float(variances[-1] / variances.sum()))
-    else:
-        each = d.mean(axis=0) if len(d) == 1 else d.mean(axis=1)
-        found = replace(found, sign_flip_p=float(sign_flip(each)), sign_flip_floor=smallest_p(each.size))
-    half, (low, high) = float(half_width(variances, degrees, level)), improvement_interval(d, level)
+    half = float(half_width(variances, degrees, level))
     return replace(
         found,
-        improvement_low=float(low),
-        improvement_high=float(high),
         error=math.sqrt(variances.sum()),
         low=mean - half,
         high=mean + half,
@@ -102,25 +91,23 @@ def better(differences: Floats) -> Floats:
     return found
 
 
-def improvement_interval(differences: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
-    """(..., subsets, seeds) -> the ends of the probability that the row is better in a further pair, by Clopper and Pearson. Pairs of
-    one subset or one seed are not independent: the trials are one more than the effective degrees of freedom of the mean difference."""
-    from scipy.special import betaincinv
-
-    count = effective_degrees(*t_inference(mean_squares(differences))) + 1
-    won = count * better(differences).mean(axis=(-1, -2))
-    tail = (1 - level) / 2
-    low = betaincinv(np.maximum(won, ROUNDING), count - won + 1, tail)
-    high = betaincinv(won + 1, np.maximum(count - won, ROUNDING), 1 - tail)
-    return np.where(won > 0, low, 0.0), np.where(won < count, high, 1.0)
-
-
 def equivalence(mean: float, variances: ArrayLike, degrees: Sequence[float], region: float) -> float:
     """p of two one-sided t tests (Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15, 1987, 657-680): below 0.05 exactly where
     the 90 % interval lies within -region to region."""
     inside = region - abs(mean)
     beyond = float(p_value(inside, variances, degrees)) / 2
     return beyond if inside > 0 else 1 - beyond
+
+
+def holm(p_values: Sequence[float], family: int = 0) -> list[float]:
+    """Adjusted p values in the order given (Holm, Scandinavian Journal of Statistics 6, 1979, 65-70): rejecting those below a level keeps the probability of any
+    wrong rejection in the family at most at this level, whatever their dependence. `family`: how many comparisons it has, at least those that are
+    given; of those that are not, p counts as the largest."""
+    family, found, largest = max(family, len(p_values)), [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        largest = max(largest, min(1.0, (family - rank) * p_values[place]))
+        found[place] = largest
+    return found
 
 
 def _without_interval(differences: Floats) -> str:

@@ -13,8 +13,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.planning.aggregation import AVERAGE
-from harness.statistics.difference import difference
-from harness.statistics.sign_flip import holm
+from harness.statistics.difference import difference, holm
 from harness.tasks.protocols import protocol_named
 from harness.views.cells import (
     Answers,
@@ -44,8 +43,7 @@ MOST = 40
 """Differences of one panel."""
 COLUMNS = (
     *("size", "column", "metric", "row", "against", "num_subsets", "num_seeds"),
-    *("difference", "low", "high", "error", "p", "p_holm"),
-    *("sign_flip_p", "sign_flip_p_holm", "sign_flip_floor", "improvement", "improvement_low", "improvement_high"),
+    *("difference", "low", "high", "error", "p", "p_holm", "improvement"),
     *("equivalence_p", "equivalence_p_holm", "item_share", "across_hardware", "collapsed", "collapsed_against"),
     *("paper", "verdict", "verdict_without_collapsed", "plan", "sentence"),
 )
@@ -94,7 +92,7 @@ def differences(
     return View(
         "comparisons",
         pd.DataFrame(found, columns=[*COLUMNS]),
-        [_table(grid, named, size, found, items, bool(seal)) for size in r.sizes],
+        [_table(grid, named, size, found, bool(seal)) for size in r.sizes],
         [*lines, *_notes(grid, named, found, families, region, unit if items else "")],
         partial(_drawn, grid, named, found, region) if any(each["low"] is not None for each in found) else None,
         about,
@@ -116,7 +114,7 @@ def judged(
     families = family_sizes(places | grid.elsewhere, reference, grid.resolved.reference_titles)
     for of_reference, size in enumerate(families):
         family = [each for each in found if each["of_reference"] == bool(of_reference)]
-        for name in ("p", "sign_flip_p", "equivalence_p"):
+        for name in ("p", "equivalence_p"):
             known = [each for each in family if each[name] is not None]
             for each, adjusted in zip(known, holm([each[name] for each in known], size), strict=True):
                 each[f"{name}_holm"] = adjusted
@@ -247,11 +245,11 @@ def _notes(
     grid: Grid, named: str, found: Sequence[Difference], families: tuple[int, int], region: float, unit: str
 ) -> Iterator[str]:
     """What the figures are. `unit`: what a test item is, where they are a factor."""
-    r, exact = grid.resolved, "" if unit else "Exact p: sign flips. "
+    r = grid.resolved
     over = f"{counted(max(len(r.subsets_at(size)) for size in r.sizes), 'subset')} and {counted(len(r.seeds), 'seed')}"
     yield (
         f"Points (x100): the row minus {named}, pair by pair. Interval and p: crossed t over {over}{', and test items' if unit else ''}, unadjusted. "
-        f"Holm: p adjusted for {_family(named, found, families)}. {exact}Better: share of pairs in which the row is better ({IMPROVED:g}: meaningful)."
+        f"Holm: p adjusted for {_family(named, found, families)}. Better: share of pairs in which the row is better ({IMPROVED:g}: meaningful)."
     )
     yield (
         f"Verdict: by Holm at {LEVEL:g} higher or lower, or equivalent (within ±{in_points(region)} points); else not separable."
@@ -291,14 +289,13 @@ def _family(named: str, found: Sequence[Difference], families: tuple[int, int]) 
 # ------------------------------------------------------------------------------------------------------- table, picture
 
 
-def _table(grid: Grid, named: str, size: int, found: Sequence[Difference], items: bool, sealed: bool) -> Table:
-    tests = {"p": "p", "p_holm": "Holm", **({} if items else {"sign_flip_p": "Exact p"})}
-    head = ["Column", f"Minus {named}", "Points", "Unadjusted 95 %", *tests.values(), "Better", "Verdict", "Plan"]
+def _table(grid: Grid, named: str, size: int, found: Sequence[Difference], sealed: bool) -> Table:
+    head = ["Column", f"Minus {named}", "Points", "Unadjusted 95 %", "p", "Holm", "Better", "Verdict", "Plan"]
     rows = []
     for each in (each for each in found if each["size"] == size):
         points = DASH if each["difference"] is None else in_points(each["difference"], sign=True)
         better = "" if each["improvement"] is None else f"{each['improvement']:.2f}"
-        shown = [points, _interval(each), *(_p(each[name]) for name in tests), better, each["verdict"], each["plan"]]
+        shown = [points, _interval(each), _p(each["p"]), _p(each["p_holm"]), better, each["verdict"], each["plan"]]
         rows.append([grid.column_name(each["column"]), each["row"], *shown])
     width = len(head) if sealed else len(head) - 1
     left = {0, 1, *range(len(head) - 2, width)}

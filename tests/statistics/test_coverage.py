@@ -38,7 +38,7 @@ def designs(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module")
 def measured(designs: int) -> pd.DataFrame:
-    return simulated_designs.measured(designs, 0, designs // 10)
+    return simulated_designs.measured(designs, 0)
 
 
 def test_intervals_hold_the_truth_in_every_world(measured: pd.DataFrame, designs: int) -> None:
@@ -47,16 +47,8 @@ def test_intervals_hold_the_truth_in_every_world(measured: pd.DataFrame, designs
     assert measured[["subset", "seed", "interaction"]].min().min() > 95 - error(designs)
 
 
-def test_the_interval_of_the_probability_of_improvement_holds_it(measured: pd.DataFrame, designs: int) -> None:
-    assert measured["P(better)"].min() > 95 - 1.5 * error(designs)
-    assert measured.loc[("seeds", "20x3"), "P(better)"] > 95
-
-
-def test_exact_and_equivalence_tests_err_rarely(measured: pd.DataFrame, designs: int) -> None:
-    """The sign-flip test is about the seeds at hand: held where they have no effect of their own."""
+def test_equivalence_tests_err_rarely(measured: pd.DataFrame, designs: int) -> None:
     assert measured["equivalence"].max() < 5 + error(designs)
-    without_seeds = measured.loc[["runs alone", "subsets", "large subsets"]]
-    assert (without_seeds["sign flip"] < 5 + without_seeds["flipped"].map(error)).all()
 
 
 def test_a_family_errs_rarely(designs: int) -> None:

@@ -13,7 +13,6 @@ from scipy import stats
 
 from harness.statistics.crossed import (
     component_interval,
-    effective_degrees,
     half_width,
     item_variance,
     mean_squares,
@@ -113,11 +112,6 @@ class TestSeveralParts:
     def test_without_variance(self) -> None:
         assert p_value([0.0, 1.0], np.zeros((2, 2)), (4, 2)).tolist() == [1.0, 0.0]
         assert half_width(np.zeros((3, 0)), ()).tolist() == [0.0] * 3
-
-    def test_effective_degrees_are_satterthwaites(self) -> None:
-        assert float(effective_degrees([2.0, 3.0], [4, 2])) == pytest.approx(25 / (4 / 4 + 9 / 2))
-        assert float(effective_degrees([2.0, 0.0], [4, 2])) == 4
-        assert float(effective_degrees([0.0, 0.0], [4, 2])) == 6
 
 
 def test_components_are_those_of_a_mixed_model() -> None:

@@ -10,33 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy import stats
 
 from harness.statistics.design import full_grid
-from harness.statistics.difference import difference, improvement_interval
-from harness.statistics.sign_flip import MOST_EXACT, SAMPLED, holm, sign_flip, smallest_p
+from harness.statistics.difference import difference, holm
 
 answers = st.integers(-20, 20).map(lambda count: count / 256)
-
-
-class TestSignFlip:
-    @given(st.lists(answers, min_size=2, max_size=8))
-    def test_is_scipys_permutation_test(self, values: list[float]) -> None:
-        found = stats.permutation_test((values,), np.mean, permutation_type="samples", n_resamples=np.inf)
-        ours = float(sign_flip(values))
-        assert ours == pytest.approx(found.pvalue)
-        assert ours >= smallest_p(len(values))
-
-    def test_five_subsets_have_a_floor(self) -> None:
-        assert float(sign_flip([1, 2, 3, 4, 5])) == smallest_p(5) == 0.0625
-        assert float(sign_flip([0.0] * 5)) == 1.0
-
-    def test_many_differences_are_sampled(self) -> None:
-        k = MOST_EXACT + 1
-        values = np.random.default_rng(0).normal(0.2, 1, k)
-        normal = 2 * stats.norm.sf(abs(values.sum()) / math.sqrt((values**2).sum()))
-        assert float(sign_flip(values)) == pytest.approx(normal, abs=0.02)
-        assert float(sign_flip(np.ones(k))) >= smallest_p(k) == 1 / (1 + SAMPLED)
 
 
 class TestHolm:
@@ -94,7 +72,6 @@ class TestDifference:
         assert found.low is not None
         assert found.high is not None
         assert found.low < found.difference < found.high
-        assert (found.sign_flip_p, found.sign_flip_floor) == (float(sign_flip(d.mean(axis=1))), 0.0625)
         assert not found.why
         assert all(value is not None for name, value in vars(found).items() if name != "item_share")
 
@@ -120,7 +97,7 @@ class TestDifference:
     def test_degenerate_input_has_a_sentence_and_no_nan(self, values: object, why: str) -> None:
         found = difference(np.asarray(values), 0.01)
         assert why in found.why
-        assert found.low is found.p is found.sign_flip_p is None
+        assert found.low is found.p is None
         assert math.isfinite(found.difference)
 
     @given(
@@ -138,16 +115,3 @@ class TestDifference:
         assert turned.difference == pytest.approx(-found.difference)
         assert turned.p == (None if found.p is None else pytest.approx(found.p))
         assert (turned.improvement or 0) + (found.improvement or 0) == pytest.approx(1)
-
-    def test_improvement_is_clopper_and_pearsons_over_subsets(self) -> None:
-        d = np.array([[1.0], [1.0], [1.0], [-1.0], [1.0]])
-        low, high = improvement_interval(d)
-        expected = stats.binomtest(4, 5).proportion_ci(0.95, "exact")
-        assert (float(low), float(high)) == pytest.approx((expected.low, expected.high))
-
-    def test_improvement_counts_the_seeds_where_they_decide(self) -> None:
-        """Twenty subsets of which each seed makes the same: three trials, not twenty."""
-        by_seed = np.tile([1.0, 2.0, 3.0], (20, 1))
-        low, high = improvement_interval(by_seed)
-        expected = stats.binomtest(3, 3).proportion_ci(0.95, "exact")
-        assert (float(low), float(high)) == pytest.approx((expected.low, expected.high))

@@ -17,8 +17,7 @@ from harness.planning.aggregation import Select
 from harness.planning.resolved import ResolvedTable
 from harness.scores import Result
 from harness.statistics.crossed import mean_squares
-from harness.statistics.difference import difference
-from harness.statistics.sign_flip import holm
+from harness.statistics.difference import difference, holm
 from harness.views.cells import Answers, Grid, on_grid
 from harness.views.differences import differences
 from harness.views.power import resolutions
@@ -282,11 +281,6 @@ def test_items_are_a_factor_where_their_answers_are_known() -> None:
     assert (items.frame["error"] >= plain.frame["error"]).all()
     assert items.frame["item_share"].notna().all()
     assert items.frame["sentence"].str.contains("and the test items").all()
-    exact = ["sign_flip_p", "sign_flip_p_holm", "sign_flip_floor"]
-    assert plain.frame[exact].notna().all(axis=None)
-    assert items.frame[exact].isna().all(axis=None), "it does not see the items"
-    assert "Exact p" in text(plain)
-    assert "Exact p" not in text(items)
     unknown = differences(grid, answers={k: v for k, v in answers.items() if k[1] != "SCL"})
     assert "test items are a factor for accuracy" in only(unknown, "SCL").sentence
 
