@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 import importlib.util
 import re
-from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from types import ModuleType
 
@@ -14,10 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.cli.request import read_words
-from harness.methods import METHODS
-from harness.planning.resolve import resolve
-from harness.planning.table import load_table
 from harness.statistics.difference import difference
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -116,50 +110,6 @@ def test_a_missing_run_of_a_file_leaves_out_its_subset_and_its_mean_and_no_avera
     average = module.averaged(frame, "Avg").query("column == 'Avg'").set_index(["subset", "seed"])["test"]
     means = {at: (one[at] + other[at]) / 2 for at in np.ndindex(3, 2) if at != (0, 0)}
     assert average.to_dict() == pytest.approx(means)
-
-
-def shown_rows(text: str) -> list[str]:
-    """The names of the rows in the first table of results."""
-    table = text.partition("<!-- /results -->")[0].splitlines()
-    return [line.split("|")[1].strip() for line in table if line.startswith("|")][2:]
-
-
-def test_the_command_under_the_first_finding_makes_the_table_beside_it() -> None:
-    """Its rows, subsets, seeds and size are those of the file, and those that the text counts."""
-    text = (
-        (REPOSITORY / "docs/findings.md")
-        .read_text(encoding="utf-8")
-        .partition("<!-- result -->")[2]
-        .partition("<!-- /result -->")[0]
-    )
-    request = read_words(next(line for line in text.splitlines() if line.startswith("    harness bench")).split()[1:])
-    (file,) = set(re.findall(r"<!-- results (\S+)", text))
-    runs = pd.read_csv(REPOSITORY / file)
-    assert list(dict.fromkeys(runs["row"])) == shown_rows(text)
-    assert list(dict.fromkeys(runs["method"])) == list(request.methods or ())
-    assert {f"{task}.yaml" for task in runs["task"]} == set(request.tasks or ())
-    asked = set(product(request.sizes or (), request.subsets or (), request.seeds or ()))
-    assert set(zip(runs["size"], runs["subset"], runs["seed"], strict=True)) == asked
-    numbers = {"Eight": 8, "five": 5}
-    told = re.search(r"(\w+) training subsets, (\w+) seeds each;\s+test accuracy of (\d+)\s+runs", text)
-    assert told
-    assert (runs["subset"].nunique(), runs["seed"].nunique()) == (numbers[told[1]], numbers[told[2]])
-    assert len(asked) == int(told[3])
-
-
-def test_the_command_under_a_finding_makes_its_table() -> None:
-    """Its rows, subsets, seeds and size, and as many stages as the text counts, besides the MLM stage that rows share."""
-    text = (REPOSITORY / "docs/findings.md").read_text(encoding="utf-8").rpartition("\n## ")[2]
-    words = next(line for line in text.splitlines() if line.startswith("    harness bench")).split()[1:]
-    request = replace(read_words(words), data=None)
-    resolved = resolve(load_table(request.table), request)
-    (file,) = re.findall(r"<!-- results (\S+)", text)
-    runs = pd.read_csv(REPOSITORY / file)
-    assert [row.name for row in resolved.rows] == list(dict.fromkeys(runs["row"]))
-    assert (set(resolved.subsets), set(resolved.seeds)) == (set(runs["subset"]), set(runs["seed"]))
-    assert resolved.sizes == (100,)
-    stages = sum(len(resolved.replicates) * (1 if METHODS[row.method].labelled else 2) for row in resolved.rows)
-    assert f"The {stages} stages of FT, TAPT and CMLM" in text
 
 
 def test_the_terminal_of_the_readme_shows_the_table_of_the_session() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from importlib import import_module
 from traceback import walk_tb
 
 from harness.cli.parser import build_parser
-from harness.cli.terminal import BROKEN_PIPE, OutputError, Received, interruptible, printable, standard_streams
+from harness.cli.terminal import BROKEN_PIPE, OutputError, interruptible, printable, standard_streams
 from harness.errors import KEPT, UserError
 from harness.paths import PYTHON
 
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"harness: standard output cannot be written ({error.strerror}); {KEPT}.", file=sys.stderr)
             return EXIT_INCOMPLETE
         except (UserError, KeyboardInterrupt) as error:
-            return _ended(error, received)
+            return _ended(error, received.number)
         except OSError as error:
             if error.filename is None:
                 raise
@@ -70,10 +71,11 @@ def _run(arguments: list[str]) -> int:
         ) from None
 
 
-def _ended(error: UserError | KeyboardInterrupt, received: Received) -> int:
-    """Print why the command ends. Returns its exit status."""
-    wrong = isinstance(error, UserError) and not received.number  # a signal may have ended what we need first
+def _ended(error: UserError | KeyboardInterrupt, number: int) -> int:
+    """Print why the command ends. Returns its exit status, of a signal by the shell's convention."""
+    wrong = isinstance(error, UserError) and not number  # a signal may have ended what we need first
+    by = f" by {signal.Signals(number).name}" if number else ""
     reason = str(error) if wrong or isinstance(error, KeyboardInterrupt) else ""
     with suppress(OSError):
-        print(printable(f"harness: {reason or received.sentence}"), file=sys.stderr, flush=True)
-    return EXIT_USER if wrong else received.status
+        print(printable(f"harness: {reason or f'interrupted{by}; {KEPT}.'}"), file=sys.stderr, flush=True)
+    return EXIT_USER if wrong else 128 + (number or signal.SIGINT)

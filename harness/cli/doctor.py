@@ -139,13 +139,10 @@ def data_check(data: str | None) -> Check | str:
     if data == "hub":
         return f"{source.describe(TASKS['sst2'])}, fetched when it is needed"
     complete, gaps, folders = [], [], {path.name for path in Path(data).expanduser().iterdir()}
-    for name, task in TASKS.items():
-        splits = dict.fromkeys((task.train, task.dev, *(split for _, split in task.tests))) if name in folders else {}
+    for name, task in ((name, task) for name, task in TASKS.items() if name in folders):
+        splits = dict.fromkeys((task.train, task.dev, *(split for _, split in task.tests)))
         missing = [split for split in splits if not source.has(task, split)]
-        if missing:
-            gaps.append(f"{name} ({', '.join(missing)})")
-        elif splits:
-            complete.append(name)
+        (gaps if missing else complete).append(f"{name} ({', '.join(missing)})" if missing else name)
     found = f"{data}: {', '.join(complete) or 'no built-in task'}"
     if gaps:
         return Check(None, f"{found}; missing: {', '.join(gaps)}", "add those files to run these tasks")

@@ -24,13 +24,10 @@ from harness.wording import in_points
 if TYPE_CHECKING:
     from harness.training.result import Speed
 
-ASK_ABOVE_HOURS = 1.0
-LINE_EVERY_SECONDS = 10.0
-
 
 def confirm(yes: bool, expected: float, narrow: str) -> None:
     """Ask before a plan of more than an hour; without a terminal it wants --yes. `expected` in hours."""
-    if yes or expected <= ASK_ABOVE_HOURS:
+    if yes or expected <= 1:
         return
     if not sys.stdin.isatty():
         raise UserError(
@@ -84,7 +81,7 @@ class _Progress:
     def update(self) -> None:
         said = "; ".join(filter(None, (self.state(), self.running())))
         self._bar.update(self._count, completed=self.ended, description=escape(printable(said)))
-        if self._bar.disable and time.monotonic() - self._printed > LINE_EVERY_SECONDS:
+        if self._bar.disable and time.monotonic() - self._printed > 10:
             self._printed = time.monotonic()
             say("; ".join(filter(None, (self._summary(), self.running()))))
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from harness.errors import KEPT, masked
+from harness.errors import masked
 from harness.wording import escaped, wrapped
 
 if TYPE_CHECKING:
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 
 BROKEN_PIPE = 141
 """128 + SIGPIPE: a shell's exit status for a program whose reader closed the pipe."""
-ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""A scheduler, `timeout` and `ray job stop` send the one, a closed terminal the other: both end the command as Ctrl-C does."""
-AGAIN_SECONDS = 0.05
-"""After which a signal is sent again whose KeyboardInterrupt was lost: by then the callback that it interrupted has returned."""
-YEAR = 365.25 * 24
-"""Hours."""
 
 
 # ------------------------------------------------------------------------------------------------------------- streams
@@ -108,21 +102,11 @@ class Received:
 
     number = 0
 
-    @property
-    def status(self) -> int:
-        """Exit status by the shell's convention."""
-        return 128 + (self.number or signal.SIGINT)
-
-    @property
-    def sentence(self) -> str:
-        by = f" by {signal.Signals(self.number).name}" if self.number else ""
-        return f"interrupted{by}; {KEPT}."
-
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Received]:
-    """Inside, the first SIGTERM or SIGHUP raises KeyboardInterrupt in the main thread; later ones are ignored, so that the
-    cleanup can end. A signal that was ignored before stays ignored, as under `nohup`. Python drops an exception that is raised in a
+    """Inside, the first SIGTERM (of a scheduler, `timeout`, `ray job stop`) or SIGHUP (of a closed terminal) raises KeyboardInterrupt in the main
+    thread, as Ctrl-C does; later ones are ignored, so that the cleanup can end. A signal that was ignored before stays ignored, as under `nohup`. Python drops an exception that is raised in a
     destructor or in a weak reference's callback: of these and of SIGINT one that is lost so is sent again."""
     received, awaited = Received(), True
     main, here, report_lost = threading.main_thread(), threading.current_thread(), sys.unraisablehook
@@ -145,13 +129,13 @@ def interruptible() -> Iterator[Received]:
             report_lost(lost)
             return
         awaited = True
-        arguments = main.ident, received.number or signal.SIGINT
-        sender = threading.Timer(AGAIN_SECONDS, signal.pthread_kill, arguments)
+        # by then the callback that it interrupted has returned
+        sender = threading.Timer(0.05, signal.pthread_kill, (main.ident, received.number or signal.SIGINT))
         sender.daemon = True
         sender.start()
 
-    handlers = {number: signal.getsignal(number) for number in ENDING} if here is main else {}
-    before: dict[signal.Signals, Any] = {n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN}
+    handlers: dict[signal.Signals, Any] = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+    before = {n: old for n, old in handlers.items() if here is main and old is not signal.SIG_IGN}
     for number in before:
         signal.signal(number, interrupt)
     sys.unraisablehook = send_again
@@ -202,9 +186,8 @@ def duration(hours: float) -> str:
         return f"{max(1, round(hours * 3600))} s"
     if round(hours * 60) < 60:
         return f"{round(hours * 60)} min"
-    if hours < 48:
-        return f"{hours:.1f} h"
-    return f"{hours / 24:.1f} days" if hours < 2 * YEAR else f"{hours / YEAR:.1f} years"
+    days = hours / 24
+    return f"{hours:.1f} h" if days < 2 else f"{days:.1f} days" if days < 730.5 else f"{days / 365.25:.1f} years"
 
 
 def timestamp(seconds: float) -> str:

@@ -79,26 +79,19 @@ class PreparedStudy:
         are not proposed yet, and no point is dropped."""
         store, space, retry = self.prepared.store, self.points.space, self.request.base.retry
         trials = trials_of(begun_study(store, self.name), self.points, store)
-        asked, rest = [trial.point for trial in trials], [trial.point for trial in trials if unfinished(trial, retry)]
-        rest += [p for p in (space.grid_points() if space.sampler == "grid" else [space.defaults]) if p not in asked]
-        ended = len(trials) - sum(unfinished(trial, retry) for trial in trials)
+        again, asked = [trial for trial in trials if unfinished(trial, retry)], [trial.point for trial in trials]
+        first = space.grid_points() if space.sampler == "grid" else [space.defaults]
+        rest = [trial.point for trial in again] + [point for point in first if point not in asked]
         every, left, untrained = self._stages([*asked, *rest]), self._stages(rest), trained_again(retry)
         statuses = store.statuses(left)
         to_train = [stage for key, stage in left.items() if statuses.get(key, ("failed", 0))[0] in untrained]
         own = [stage for stage in self._stages([space.defaults]).values() if stage.phase not in SHARED_PHASES]
         new = 0 if space.sampler == "grid" else max(0, limit_of(space) - max(1, len(trials)))
         cost = self.prepared.plan.stage_flops
-        flops = sum(map(cost, to_train)) + new * sum(map(cost, own))
-        train = len(to_train) + len(own) * new
-        return StudyPlan(
-            name=self.name,
-            points=space.trials,
-            ended=ended,
-            stages=len(every) + len(own) * new,
-            to_train=train,
-            flops=flops,
-            hours=self.prepared.hours_of(flops, train or 1),
-        )
+        flops, train = sum(map(cost, to_train)) + new * sum(map(cost, own)), len(to_train) + len(own) * new
+        ended, stages = len(trials) - len(again), len(every) + len(own) * new
+        hours = self.prepared.hours_of(flops, train or 1)
+        return StudyPlan(self.name, space.trials, ended, stages, train, flops, hours)
 
     def _stages(self, points: Iterable[Mapping[str, Any]]) -> dict[str, Stage]:
         return {stage.key: stage for run in self.points.runs_of(points) for stage in run.stage.chain}

@@ -36,9 +36,6 @@ RUN = ["size", "row", "task", "subset", "seed"]
 SCORE = [*PLACE, "metric"]
 HARDWARE = ("device", "kernels", "torch", "threads", "workers", "micro_batch")
 """What a record's provenance says of the kind of hardware: where all are equal, numbers are bit-identical."""
-START = {"fp32": 1e-3, "bf16": 2e-2, "fp16": 2e-2}
-"""Relative tolerance of the first losses of a stage on other hardware, by precision: rounding has not grown yet. fp16 rounds more finely than bf16,
-but another device may skip another of its first updates."""
 
 
 @dataclass
@@ -292,7 +289,9 @@ def judged(stage: Stage, record: Record, ended: Record | None) -> tuple[bool, st
         losses = sum("loss" in entry for entry in record.history)
         return True, f"bit-identical: {losses:,} mean losses, {rows:,} predictions{weights}{of}"
     start, again = (next((loss for _, loss in learning_curve(each, stage)[0]), 0.0) for each in (record, ended))
-    apart, limit = abs(start - again) / abs(start) if start else 0.0, START[stage.optim.precision]
+    apart = abs(start - again) / abs(start) if start else 0.0
+    # rounding has not grown yet; fp16 rounds more finely than bf16, but another device may skip another of its first updates
+    limit = 1e-3 if stage.optim.precision == "fp32" else 2e-2
     scores = [
         f"dev {name} {100 * ended.dev_scores[name]:.2f} instead of {100 * value:.2f}"
         for name, value in record.dev_scores.items()

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,15 +20,14 @@ from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE
 from harness.planning.request import encoder_names
 from harness.planning.row import on_encoder
-from harness.planning.runs import Plan
 from harness.planning.table import HOURS, Column
 from harness.scores import answers, hardware, joined_frames, results_of
 from harness.scores import examples as example_counts
-from harness.specs import Run, Stage
+from harness.specs import Run
 from harness.store import DEFAULT_URL, Store, StoredSeal
 from harness.tasks.metrics import METRICS
 from harness.views.cells import Grid, Place, aggregate
-from harness.views.cost import OWN, Cost, cost_before, costs
+from harness.views.cost import OWN, cost_before, costs
 from harness.views.differences import REGION, Difference, differences
 from harness.views.examples import classes_view, examples
 from harness.views.figures import curves_view, figure_view
@@ -43,6 +41,9 @@ from harness.views.table import Caption, notes_view, results_page, results_view
 from harness.views.variance import variance
 from harness.views.view import View
 from harness.wording import counted, listed, some_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def grid_of(prepared: Prepared) -> Grid:
@@ -59,7 +60,9 @@ def grid_of(prepared: Prepared) -> Grid:
         results = joined_frames(results, others.results)
     grid = aggregate(resolved, results, test_rows, not_comparable, skipped)
     if resolved.table.figure and resolved.table.figure.x == HOURS:
-        grid = replace(grid, hours=hours_before(plan, store))
+        spent = spent_of(prepared)
+        earlier = spent[spent["earlier_seconds"] > 0].groupby("row")["earlier_seconds"].mean() / 3600
+        grid = replace(grid, hours=earlier.to_dict())
     seals = [each.plan for each in store.seals(prepared.resolved.table.name) if each.intact]
     elsewhere = _benched_places(prepared).union(*(_sealed_here(prepared, each) for each in seals))
     return replace(grid, elsewhere=frozenset(elsewhere))
@@ -122,22 +125,19 @@ def with_other_system(prepared: Prepared, path: Path) -> Prepared:
     return replace(prepared, others=read_other_system(path, prepared.resolved, digests))
 
 
-def known_costs(stages: Iterable[Stage], store: Store) -> dict[str, Cost]:
-    """What those of the stages cost that are finished, by key."""
-    records = store.records({stage.key for stage in stages})
-    return {key: np.array([record.flops, record.seconds]) for key, record in records.items() if record.status == "done"}
+def spent_of(prepared: Prepared) -> pd.DataFrame:
+    """What each finished run cost: its size, row as printed, task and key, and the costs `OWN`, each as if it had been trained alone."""
+    import pandas as pd
 
-
-def hours_before(plan: Plan, store: Store) -> dict[str, float]:
-    """Hours of training before fine-tuning, by row as printed: the mean over its runs, of those whose earlier stages are all done."""
-    known = known_costs((stage for run in plan.runs for stage in run.stage.chain[:-1]), store)
-    titles = plan.resolved.titles
-    hours: dict[str, list[float]] = {}
-    for run in plan.runs:
-        earlier = run.stage.chain[:-1]
-        if earlier and all(stage.key in known for stage in earlier):
-            hours.setdefault(titles[run.row], []).append(cost_before(run.stage, known)[1] / 3600)
-    return {title: fmean(each) for title, each in hours.items()}
+    plan, titles = prepared.plan, prepared.resolved.titles
+    records = prepared.store.records({stage.key for run in plan.runs for stage in run.stage.chain})
+    known = {key: np.array([each.flops, each.seconds]) for key, each in records.items() if each.status == "done"}
+    runs = [run for run in plan.runs if all(stage.key in known for stage in run.stage.chain)]
+    costs = [(*known[run.stage.key], *cost_before(run.stage, known)) for run in runs]
+    places = [(run.size, titles[run.row], run.task, run.stage.key) for run in runs]
+    return pd.DataFrame(places, columns=["size", "row", "task", "key"]).join(
+        pd.DataFrame(costs, columns=OWN, dtype=float)
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- views
@@ -165,23 +165,21 @@ def differences_of(
     return differences(grid, against, region, known, unit=_test_item(prepared), follow=follow)
 
 
-def _test_item(prepared: Prepared) -> str:
-    """What a test item is in each column, for people."""
-    units: dict[str, list[str]] = {}
-    for column in prepared.resolved.columns.values():
-        if METRICS[column.metric].per_item is None:
-            continue
-        text = _unit(prepared, column)
-        units.setdefault(f"all examples of one {text}" if text else "one example", []).append(column.title)
-    return (
-        f"A test item is {', '.join(f'{unit} ({listed(titles)})' for unit, titles in units.items()) or 'one example'}."
-    )
-
-
 def _unit(prepared: Prepared, column: Column) -> str:
     """The text column that a test item of a column has; empty where an item is one example."""
     task = prepared.plan.tasks[column.task].task
     return "" if task.unit is None else task.columns[task.unit]
+
+
+def _test_item(prepared: Prepared) -> str:
+    """What a test item is in each column, for people."""
+    units: dict[str, list[str]] = {}
+    for column in prepared.resolved.columns.values():
+        if METRICS[column.metric].per_item is not None:
+            text = _unit(prepared, column)
+            units.setdefault(f"all examples of one {text}" if text else "one example", []).append(column.title)
+    said = ", ".join(f"{unit} ({listed(titles)})" for unit, titles in units.items())
+    return f"A test item is {said or 'one example'}."
 
 
 def detections_of(prepared: Prepared, wanted: float, duration: Callable[[float], str] = "{:.1f} h".format) -> View:
@@ -201,21 +199,11 @@ def variance_of(prepared: Prepared, grid: Grid) -> View:
 
 def costs_of(prepared: Prepared, grid: Grid) -> View:
     """Scores beside the cost of a run, with the stages before fine-tuning."""
-    import pandas as pd
-
-    plan = prepared.plan
-    known = known_costs((stage for run in plan.runs for stage in run.stage.chain), prepared.store)
-    titles, spent, chosen = prepared.resolved.titles, [], {*grid.counted["key"]}
-    several = {title for title, rows in prepared.resolved.printed_rows.items() if len(rows) > 1}
-    for run in plan.runs:
-        if all(stage.key in known for stage in run.stage.chain):
-            title = titles[run.row]
-            counts = title not in several or run.stage.key in chosen
-            own = [*known[run.stage.key], *cost_before(run.stage, known)]
-            spent.append((run.size, title, run.task, counts, *own))
-    frame = pd.DataFrame(spent, columns=["size", "row", "task", "counts", *OWN]).astype({"counts": bool})
+    plan, titles, spent = prepared.plan, prepared.resolved.titles, spent_of(prepared)
+    several = [title for title, rows in prepared.resolved.printed_rows.items() if len(rows) > 1]
+    spent = spent.assign(counts=~spent["row"].isin(several) | spent["key"].isin(grid.counted["key"]))
     sizes = {titles[run.row]: parameters(plan.encoder_of(run.stage).config) for run in plan.runs}
-    return costs(grid, frame, sizes if len(plan.encoders) > 1 else {})
+    return costs(grid, spent, sizes if len(plan.encoders) > 1 else {})
 
 
 def curves_of(prepared: Prepared, grid: Grid) -> View:

@@ -41,7 +41,6 @@ Place = tuple[int, str, str]
 """(size, row as printed, column)."""
 CONFIDENCE = 0.95
 REPLICATE = ["subset", "seed"]
-OTHER_TASKS = "the row is not run on this task"
 
 
 @dataclass(frozen=True, order=True)
@@ -125,7 +124,7 @@ class Grid:
         whole = here[here.groupby(replicate)["column"].transform("size") == len(over)]
         if AVERAGE in self.compared and len(whole):
             averages = replicate_averages(whole, replicate, r.average_over).set_index(replicate)
-            averages["hardware"] = whole.groupby(replicate)["hardware"].agg(_together)
+            averages["hardware"] = whole.groupby(replicate)["hardware"].agg(lambda each: frozenset().union(*each))
             parts.append(averages.reset_index().assign(column=AVERAGE, configuration=""))
         by_place: Any = pd.concat(parts).set_index(REPLICATE).groupby(["size", "row", "column"], sort=False)
         return dict(iter(by_place))
@@ -192,7 +191,11 @@ def aggregate(
             for column, spec in resolved.columns.items():
                 place, rows = (size, title, column), resolved.configurations(title, spec.task)
                 methods = [(row.name, spec.task) for row in rows]
-                skip = next(filter(None, map((skipped or {}).get, methods)), "") if rows else OTHER_TASKS
+                skip = (
+                    next(filter(None, map((skipped or {}).get, methods)), "")
+                    if rows
+                    else "the row is not run on this task"
+                )
                 if skip:
                     here[column] = Cell(notes=(Note("skipped", skip),), skip=skip)
                     continue
@@ -229,8 +232,8 @@ def own_scores(resolved: ResolvedTable, results: pd.DataFrame) -> pd.DataFrame:
         own = own.assign(test=own["dev"])
     done = (own["status"] == "done") & own["test"].notna()
     own = own.assign(configuration=own["row"], row=own["row"].map(resolved.titles), done=done)
-    noted = zip(own["status"], own["reason"], done, own["collapsed"], strict=True)
-    own = own.assign(note=pd.Series([_note(*run) for run in noted], own.index, dtype=object))
+    runs = zip(own["status"], own["reason"], done, own["collapsed"], strict=True)
+    own = own.assign(note=pd.Series([_note(*run) for run in runs], own.index, dtype=object))
     return own[[*PLACE, "configuration", "task", "dev", "test", "done", "collapsed", "note", "hardware", "key"]]
 
 
@@ -464,10 +467,6 @@ def family_sizes(places: Collection[Place], reference: Reference, apart: Collect
     pairs = [(row, reference(row)) for size, row, column in places if (size, reference(row), column) in places]
     further = [not {*pair}.isdisjoint(apart) for pair in pairs if pair[0] != pair[1]]
     return len(further) - sum(further), sum(further)
-
-
-def _together(devices: pd.Series[Any]) -> frozenset[str]:
-    return frozenset(itertools.chain(*devices))
 
 
 def _known(devices: pd.Series[Any]) -> frozenset[str]:

@@ -35,7 +35,6 @@ ABOUT = (
     "counted in every run that starts from it, as the run alone would cost; time as recorded, on the hardware of each record. Times: FLOPs as a multiple of the "
     "first row's. What others spent on a given encoder is in no figure."
 )
-SEARCH = "Search: the configurations of a row that were not selected, shared by the runs of its cell."
 
 
 def cost_before(stage: Stage, known: Mapping[str, Cost]) -> Cost:
@@ -93,4 +92,5 @@ def costs(grid: Grid, spent: pd.DataFrame, parameters: Mapping[str, float] = Map
             body.append([*names, score, *flops, times, two_digits(cell["total_seconds"] / 3600)])
         tables.append(Table(grid.size_name(size), head, body, {0, 1}))
     frame = pd.DataFrame(cells, columns=[*COLUMNS, *(["parameters"] if sized else [])])
-    return View("costs", frame, tables, [ABOUT, *([SEARCH] if searched else [])], about={"table": r.table.name})
+    search = "Search: the configurations of a row that were not selected, shared by the runs of its cell."
+    return View("costs", frame, tables, [ABOUT, *([search] if searched else [])], about={"table": r.table.name})

@@ -35,12 +35,6 @@ LEVEL = 0.05
 REGION = 0.01
 """Default half width of the region of practical equivalence: one point."""
 DECIDED = ("higher", "lower", "equivalent")
-IMPROVED = 0.75
-"""Probability of improvement that Bouthillier et al. (2021) call meaningful."""
-MANY = 12
-"""Remarks that are all printed."""
-MOST = 40
-"""Differences of one panel."""
 COLUMNS = (
     *("size", "column", "metric", "row", "against", "num_subsets", "num_seeds"),
     *("difference", "low", "high", "error", "p", "p_holm", "improvement"),
@@ -238,7 +232,7 @@ def _remarks(found: Sequence[Difference]) -> list[str]:
     """The comparisons of which the table does not say all: runs are left out, collapsed or on other hardware, or there is no verdict. Of many, those that are decided."""
     about = ("left_out", "across_hardware", "collapsed", "collapsed_against")
     some = [each for each in found if any(each[name] for name in about) or each["verdict"] == "no verdict"]
-    return [each["sentence"] for each in some if len(some) <= MANY or each["verdict"] in DECIDED]
+    return [each["sentence"] for each in some if len(some) <= 12 or each["verdict"] in DECIDED]
 
 
 def _notes(
@@ -249,7 +243,7 @@ def _notes(
     over = f"{counted(max(len(r.subsets_at(size)) for size in r.sizes), 'subset')} and {counted(len(r.seeds), 'seed')}"
     yield (
         f"Points (x100): the row minus {named}, pair by pair. Interval and p: crossed t over {over}{', and test items' if unit else ''}, unadjusted. "
-        f"Holm: p adjusted for {_family(named, found, families)}. Better: share of pairs in which the row is better ({IMPROVED:g}: meaningful)."
+        f"Holm: p adjusted for {_family(named, found, families)}. Better: share of pairs in which the row is better (0.75: meaningful)."
     )
     yield (
         f"Verdict: by Holm at {LEVEL:g} higher or lower, or equivalent (within ±{in_points(region)} points); else not separable."
@@ -316,7 +310,7 @@ def _drawn(grid: Grid, named: str, found: Sequence[Difference], region: float) -
     """A panel for each size: each difference with its interval beside 0, filled where the verdict is higher or lower, and the paper's; of too
     many the last."""
     known = [each for each in found if each["low"] is not None]
-    of_size = {size: [each for each in known if each["size"] == size][-MOST:] for size in grid.resolved.sizes}
+    of_size = {size: [each for each in known if each["size"] == size][-40:] for size in grid.resolved.sizes}
     panels = {size: shown for size, shown in of_size.items() if shown}
     rows, margin = [*grid.resolved.printed_rows], 100 * region
     canvas, every = panels_of(len(panels), (4.2, 0.19 * max(map(len, panels.values())) + 0.9), sharex=True)

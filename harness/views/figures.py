@@ -25,8 +25,6 @@ from harness.wording import examples
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_POINTS = 15
-"""Of a longer curve so many points are shown, at equal distances."""
 ABOUT = "Dev score over the updates of fine-tuning: the mean of the runs of which each cell is made, at the updates at which all were scored."
 PLACE = ["size", "task", "row"]
 
@@ -56,8 +54,8 @@ def curves_view(grid: Grid, curves: Curves) -> View:
 
 
 def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
-    count = min(len(curve), MOST_POINTS)
-    return curve.iloc[np.linspace(0, len(curve) - 1, count).round().astype(int)]
+    """15 points of a longer curve, at equal distances."""
+    return curve.iloc[np.linspace(0, len(curve) - 1, min(len(curve), 15)).round().astype(int)]
 
 
 def _figure(grid: Grid, frame: pd.DataFrame) -> Any:
@@ -76,10 +74,6 @@ def _figure(grid: Grid, frame: pd.DataFrame) -> Any:
         axes.xaxis.set_major_formatter("{x:,.0f}")
     legend_below(canvas)
     return canvas
-
-
-CLOSE = 0.1
-"""Points closer than this share of the axis have no ticks of their own."""
 
 
 POINT = [
@@ -188,12 +182,12 @@ def _panel(axes: Any, points: pd.DataFrame, shown: Figure) -> None:
 
 
 def _ticks(axes: Any, places: list[float], log: bool) -> None:
-    """A tick at each place that is not close to the tick before."""
+    """A tick at each place that is not within a tenth of the axis of the tick before."""
     from matplotlib.ticker import NullLocator
 
     scale, ticks = (math.log if log else float), list[float]()
     for place in places:
-        if not ticks or scale(place) - scale(ticks[-1]) > CLOSE * (scale(places[-1]) - scale(places[0])):
+        if not ticks or scale(place) - scale(ticks[-1]) > 0.1 * (scale(places[-1]) - scale(places[0])):
             ticks.append(place)
     if log:
         axes.set_xscale("log")

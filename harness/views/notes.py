@@ -17,9 +17,6 @@ from harness.views.table import shares
 from harness.wording import counted, listed, some_of, two_digits
 from harness.yaml_files import format_value
 
-BUDGET = ("batch_size", "epochs", "steps", "min_steps", "schedule", "warmup", "warmup_steps")
-"""What rows that are compared should have in common."""
-
 
 def plan_notes(plan: Plan, overrides: Sequence[Override]) -> Iterator[str]:
     """What is to be known of a plan's runs, a sentence each."""
@@ -50,9 +47,10 @@ def seedless_sentences(plan: Plan) -> Iterator[str]:
 def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> Iterator[str]:
     """Which rows keep a value of their own where the request sets another, and in what budget rows differ where it sets one for some alone."""
     resolved, found = plan.resolved, dict.fromkeys(unreached(plan.resolved, overrides))
+    budget = ("batch_size", "epochs", "steps", "min_steps", "schedule", "warmup", "warmup_steps")
     for encoder in resolved.encoders:
         rows = [row for row in resolved.rows_under(encoder) if row.title not in resolved.reference_titles]
-        for phase, name in itertools.product(phases_of(resolved.rows), BUDGET):
+        for phase, name in itertools.product(phases_of(resolved.rows), budget):
             values: dict[str, list[str]] = {}
             for row in (row for row in rows if phase in phases_of((row,))):
                 value = row.under.values.get(f"{phase}.{name}")

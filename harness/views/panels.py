@@ -11,8 +11,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-PANEL = (3.4, 2.6)
-"""Inches of one panel."""
 INK, MUTED, FAINT = "#000000", "#57606a", "#d0d7de"
 """Colours of text and axes, of lines of reference, and of the grid."""
 SERIES = ("#0b6bb5", "#660000", "#ff5500", "#994433", "#401070", "#1a8cff", "#8c8c8c", "#0000cc")
@@ -48,7 +46,7 @@ def look(place: int) -> dict[str, Any]:
 
 
 def panels_of(
-    count: int, panel: tuple[float, float] = PANEL, legend: float = 0, sharex: bool = False
+    count: int, panel: tuple[float, float] = (3.4, 2.6), legend: float = 0, sharex: bool = False
 ) -> tuple[Any, list[Any]]:
     """(figure of matplotlib, its `count` axes in rows of up to two). `panel`: width and height in inches of each; `legend`: the height below them."""
     from matplotlib.figure import Figure  # no pyplot: no backend and no global state

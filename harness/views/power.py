@@ -43,7 +43,6 @@ DEFAULTS = (
     "Defaults: by subset and run as of five recorded differences (SST-2, 100 examples, MiniLM and bert-tiny), by seed 1 point. They are a guess "
     "for other tasks, sizes and metrics: run 5 subsets x 3 seeds of two rows first, and the plan takes their variances."
 )
-ENOUGH = ("enough_subsets", "enough_seeds", "enough_hours")
 
 
 def resolutions(grid: Grid, against: str = "") -> tuple[str, int, list[dict[str, Any]]]:
@@ -87,8 +86,9 @@ def detections(
         if each["size"] > 0 or len(r.subsets_at(each["size"])) > 1:
             redrawn[components], enough = None, cheapest_for(components)
         design = (enough.num_subsets, enough.num_seeds, enough.cost) if enough else (None, None, None)
+        proposed = dict(zip(("enough_subsets", "enough_seeds", "enough_hours"), design, strict=True))
         variances = {f"{name}_variance": value for name, value in vars(components).items()}
-        found.append({**each, **variances, **dict(zip(ENOUGH, design, strict=True))})
+        found.append({**each, **variances, **proposed})
         sds = [in_points(value**0.5) for value in variances.values()]
         source = counted(each["recorded"], "recorded difference") if each["recorded"] else "defaults"
         detects = DASH if each["detects"] is None else in_points(each["detects"])

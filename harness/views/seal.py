@@ -22,8 +22,6 @@ from harness.wording import counted, in_points, listed
 
 SHOWN = 12
 """Characters of a digest that are shown; any number that no other digest begins with will do."""
-DIGITS = 4
-"""Of what a design detects, on the metric's own scale: the same on every machine."""
 ALONE = (
     "A seal in a store of your own shows others nothing: who has the store can make it again. Publish the digest before the first run, in a commit, a mail or a "
     "registry; 'harness verify FILE --seal DIGEST' checks it. Even then runs may have been tried elsewhere before."
@@ -42,7 +40,8 @@ def plan_of(
         raise UserError(
             f"plan --seal: table {r.table.name} has one row here, and a comparison has two; name more with --methods."
         )
-    detects = [[e["size"], e["column"], None if e["detects"] is None else round(e["detects"], DIGITS)] for e in shown]
+    # four digits, which are the same on every machine
+    detects = [[e["size"], e["column"], None if e["detects"] is None else round(e["detects"], 4)] for e in shown]
     return {
         "table": r.table.name,
         "rows": list(r.printed_rows),

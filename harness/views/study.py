@@ -27,14 +27,11 @@ if TYPE_CHECKING:
     import optuna
     import pandas as pd
 
-WORST = "A failed or diverged replicate counts with the metric's worst value, and its point cannot be the best."
 NO_BEST = "There is no best point: no point has all its replicates done."
 FEW = 20
 """With fewer points an importance is mostly chance."""
 SCREEN = 8
 """Points that a screen shows."""
-STYLE: Any = {"text.parse_math": True, "axes.grid": False}
-"""Of matplotlib: Optuna's ticks of a logarithm are formulas, and its axes overlap."""
 STATES: tuple[State, ...] = ("complete", "dropped", "failed", "running")
 Measured = dict[str, Any]
 """A `mean` over replicates and its `spread`: sd of the subsets' means, of the replicates where there is one subset."""
@@ -254,7 +251,7 @@ def _lines(study: Study) -> Iterator[str]:
     if any(trial.outcomes and trial.state != "complete" for trial in study.found):
         yield "In parentheses: the mean so far of a point whose replicates are not all done."
     if any(outcome.status != "done" for trial in study.found for outcome in trial.outcomes):
-        yield WORST
+        yield "A failed or diverged replicate counts with the metric's worst value, and its point cannot be the best."
     spent = study.spent()
     states: dict[str, int] = {state: spent[state] for state in STATES[:3]}
     states["not finished"] = spent["trials"] - sum(states.values())
@@ -355,7 +352,8 @@ def _figure(study: optuna.Study, paths: list[str], title: str, function: str) ->
     from matplotlib import pyplot
     from optuna.visualization import matplotlib as drawing
 
-    with matplotlib.rc_context(STYLE):
+    style: Any = {"text.parse_math": True, "axes.grid": False}  # ticks of a logarithm are formulas, and axes overlap
+    with matplotlib.rc_context(style):
         figure = getattr(drawing, function)(study, params=paths, target_name=title).figure
         pyplot.close(figure)
         figure.set_layout_engine("tight")

@@ -22,10 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("table", "more", "runs"),
     [
-        ("scl_few_shot", "--sizes 100 --subsets 0,1,2", 6),
-        ("scl_full_size", "--seeds 31,42", 4),
-        ("scl_batch_size", "--seeds 31,42", 6),
-        ("scl_noisy", "--subsets 0,1,2 --translator file:views.jsonl", 12),
+        ("scl_noisy", "--subsets 0 --translator file:views.jsonl", 4),
         ("unlabelled", "--methods 100,500 --subsets 0,1 --set post_train.steps=3", 4),
         ("views", "--subsets 0 --set post_train.steps=3", 5),
         (
@@ -33,7 +30,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "--sizes 100 --subsets 0 --methods CSSL,ELECTRA --set post_train.steps=3 --translator file:views.jsonl",
             2,
         ),
-        ("taco_small", f"--seeds 31,42 {PRE_TRAINED}", 6),
         ("taco_variants", f"--methods MLM+TP-50k,MLM+TP-250k {PRE_TRAINED}", 2),
         ("taco_embeddings", PRE_TRAINED, 3),
         ("coco_lm_glue", PRE_TRAINED, 3),

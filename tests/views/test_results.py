@@ -137,11 +137,10 @@ def test_nothing_of_the_test_sets_is_committed_but_predictions(plan: Plan, store
 
 def test_where_scores_are_computed() -> None:
     """`score` is called in `training` (of dev, to select) and in `scores` (of the tests, after selection); of recorded
-    predictions also where records are verified, and for trackers."""
+    predictions also for trackers."""
     package, called = Path(harness.__file__).parent, re.compile(r"(?<!\w)(?<!def )score\(")
     users = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if called.search(path.read_text())}
-    recorded = {"commands/verify.py", "tracking.py"}
-    assert users == {"scores.py", "training/loop.py", "training/result.py", *recorded}
+    assert users == {"scores.py", "training/loop.py", "training/result.py", "tracking.py"}
 
 
 # ------------------------------------------------------------------------------------------------------ hardware

@@ -10,7 +10,6 @@ from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from views.runs import filled, result, results, rows_of
 
@@ -21,27 +20,9 @@ from harness.planning.table import load_table
 from harness.scores import Result
 from harness.views.differences import differences
 from harness.views.figures import curves_view, figure_view
-from harness.views.panels import SERIES
 from harness.views.table import Caption, results_page
 from harness.views.variance import variance
 
-CONES = {
-    "all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
-    "no red": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
-    "no green": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
-    "no blue": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
-}
-"""Linear RGB as seen without a cone (Machado, Oliveira and Fernandes, 2009)."""
-TO_LMS = (
-    (0.4122214708, 0.5363325363, 0.0514459929),
-    (0.2119034982, 0.6806995451, 0.1073969566),
-    (0.0883024619, 0.2817188376, 0.6299787005),
-)
-TO_LAB = (
-    (0.2104542553, 0.793617785, -0.0040720468),
-    (1.9779984951, -2.428592205, 0.4505937099),
-    (0.0259040371, 0.7827717662, -0.808675766),
-)
 HOSTILE = "<script>alert(1)</script> & \"x\" $\\frac$ 'y'"
 
 
@@ -171,18 +152,6 @@ def test_a_figure_of_the_tables_own_is_there_too() -> None:
     found = [result(r, row, size, *rest, 0.1, dev=0.1 * rest[1] + 0.01 * len(row)) for size, row, *rest in r.places]
     assert "over K, complementary views: 10 of 10 points have all their runs done." in made(r, found)
     assert "over K, complementary views: 9 of 10 points have all their runs done." in made(r, found[:-1])
-
-
-def test_colours_can_be_told_apart_without_red_green_or_blue() -> None:
-    """Distances in OKLab, where 0.02 is just seen."""
-    codes = [colour.removeprefix("#") for colour in SERIES]
-    values = np.array([[int(code[i : i + 2], 16) / 255 for i in (0, 2, 4)] for code in codes])
-    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-    for seen in CONES.values():
-        cones = np.clip(linear @ np.array(seen).T, 0, 1) @ np.array(TO_LMS).T
-        colours = np.cbrt(cones) @ np.array(TO_LAB).T
-        distances = np.linalg.norm(colours[:, None] - colours[None], axis=-1)
-        assert distances[~np.eye(len(codes), dtype=bool)].min() > 0.11
 
 
 @pytest.mark.slow
