@@ -148,7 +148,6 @@ def _output_flags(parser: argparse.ArgumentParser, formats: Sequence[str]) -> No
     _format_flag(parser, formats, None)
     folder = f"; for --format {SUBMISSION} a new folder" if SUBMISSION in formats else ""
     _flag(parser, "--out", f"file to write or replace (default: standard output){folder}", "FILE")
-    _switch(parser, "--standalone", "with --format latex: a whole document, which pdflatex compiles")
 
 
 def _yes_flag(parser: argparse.ArgumentParser) -> None:
@@ -194,7 +193,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add(bench, "keep", "track")
     _format_flag(bench, TABLE_FORMATS)
     _yes_flag(bench)
-    bench.set_defaults(out=None, standalone=False)
+    bench.set_defaults(out=None)
 
     tune = command("tune", "tune:tune", "search a method's hyperparameters over subsets and seeds")
     tune.add_argument("method", help="method: 'cmlm', several as 'cmlm+scl', or its own Python file")

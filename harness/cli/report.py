@@ -20,7 +20,7 @@ from harness.errors import UserError
 from harness.paths import named_path, replace_file
 from harness.planning.request import Request
 from harness.tracking import check_trackers
-from harness.views.view import View, latex_document, page
+from harness.views.view import View, page
 
 ENDINGS = {".txt": "text", ".md": "md", ".tex": "latex", ".htm": "html"}
 """Formats by the ending of a file, where they do not have its name."""
@@ -88,7 +88,7 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def settle_output(args: argparse.Namespace, formats: tuple[str, ...]) -> None:
-    """Checks --out and --standalone before anything is read, and sets the format where none is given. Raises UserError."""
+    """Checks --out before anything is read, and sets the format where none is given. Raises UserError."""
     path = named_path(args.out, "--out") if args.out else None
     if args.format is None:
         ending = path.suffix.lower() if path else ""
@@ -97,8 +97,6 @@ def settle_output(args: argparse.Namespace, formats: tuple[str, ...]) -> None:
             raise UserError(
                 f"--out {args.out}: no format has the ending '{ending}'; add --format, one of {', '.join(formats)}."
             )
-    if args.standalone and args.format != "latex":
-        raise UserError("--standalone makes a whole document of a LaTeX table; add --format latex.")
     check_printed(args.format, args.out, args.command)
     if args.format == SUBMISSION:
         if path is None:
@@ -133,8 +131,6 @@ def deliver(view_or_page: View | str, complete: bool, args: argparse.Namespace) 
 
 
 def _written(view: View, args: argparse.Namespace) -> str | bytes:
-    if args.standalone:
-        return latex_document(str(view.written("latex")))
     if args.format != "html":
         return view.written(args.format)
     title = f"{view.about.get('table', view.name)}: {view.name}"

@@ -274,25 +274,8 @@ def _tabular(tables: Sequence[Table]) -> list[str]:
     return [*out, "\\bottomrule", "\\end{tabular}"]
 
 
-def latex_document(tables: str) -> str:
-    """Tables in LaTeX as a whole document, which pdflatex compiles, and LuaLaTeX and XeLaTeX with letters that it has not."""
-    return f"""\\documentclass{{article}}
-\\usepackage{{iftex}}
-\\ifPDFTeX\\usepackage[T1]{{fontenc}}\\usepackage[utf8]{{inputenc}}\\else\\usepackage{{fontspec}}\\fi
-\\usepackage[a4paper,landscape,margin=15mm]{{geometry}}
-\\usepackage{{booktabs}}
-\\begin{{document}}
-{tables.rstrip()}
-\\end{{document}}
-"""
-
-
-Section = tuple[str, str, str]
-"""Its anchor, its title, and what is in it as HTML."""
-
-
-def page(title: str, subtitle: str, sections: Sequence[Section], lead: str) -> str:
-    """The whole file. `lead`: the conclusion, in a sentence above everything."""
+def page(title: str, subtitle: str, sections: Sequence[tuple[str, str, str]], lead: str) -> str:
+    """The whole file. `sections`: anchor, title, and what is in each as HTML; `lead`: the conclusion, in a sentence above everything."""
     style, script = _asset("page.css"), _asset("page.js")
     policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; base-uri 'none'; form-action 'none'"
     text: str = _template().render(

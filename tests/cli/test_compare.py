@@ -55,9 +55,7 @@ def test_formats_agree(at_bench: Harness) -> None:
     assert found.frame["p"].tolist() == pytest.approx(frame["p"].tolist(), nan_ok=True)
     assert found.frame["sentence"].tolist() == [each["sentence"] for each in read["comparisons"]]
     assert found.written("md") == at_bench("compare --items --format md").out
-    latex = str(found.written("latex"))
-    assert latex == at_bench("compare --items --format latex").out
-    assert latex in at_bench("compare --items --format latex --standalone").out
+    assert found.written("latex") == at_bench("compare --items --format latex").out
     assert repr(python.compare()) == repr(python.report(view="differences"))
     for view in TABLE_VIEWS:
         if view not in ("figure", "results"):
@@ -75,7 +73,6 @@ def test_formats_agree(at_bench: Harness) -> None:
         ("report --out x.doc", "--out x.doc: no format has the ending '.doc'; add --format"),
         ("report --out nowhere/x.html", "--out nowhere/x.html: there is no folder nowhere; name a file"),
         ("report --out .", "--out .: is a folder; name a file"),
-        ("report --standalone", "--standalone makes a whole document of a LaTeX table; add --format latex"),
     ],
 )
 def test_wrong_words_say_what_to_do(words: str, says: str, at_bench: Harness) -> None:

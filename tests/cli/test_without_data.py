@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -137,17 +136,11 @@ def test_errors_and_records_have_names_and_row_numbers(lab: Path, harness: Harne
     assert "Texts are missing (recorded bench, tasks: there is no file mood.csv" in said.out
 
 
-@pytest.mark.parametrize(
-    "change",
-    [lambda body: body.replace(",good", " indeed,good").replace(",bad", " indeed,bad"), "{}w21,bad\n".format],
-)
-def test_texts_of_another_file_are_not_those_of_the_bench(
-    change: Callable[[str], str], lab: Path, harness: Harness
-) -> None:
-    """Where it gives other runs, and where one more row leaves some of them as they are."""
-    before = printed(harness)
-    (lab / "mood.csv").write_text(change((lab / "mood.csv").read_text()))
-    assert printed(harness) == before
+def test_texts_of_another_file_are_not_those_of_the_bench(lab: Path, harness: Harness) -> None:
+    """One more row leaves some of the runs as they are."""
+    before = harness("report").out
+    (lab / "mood.csv").write_text(f"{(lab / 'mood.csv').read_text()}w21,bad\n")
+    assert harness("report").out == before
     said = harness("report --view examples --last").err
     assert "Texts are missing (its data or its encoder changed since then)" in said
 

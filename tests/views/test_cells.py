@@ -82,7 +82,7 @@ def test_a_table_may_show_the_median_of_its_runs() -> None:
     ],
 )
 def test_an_incomplete_cell_has_no_mean(broken: dict[str, Any] | None) -> None:
-    r = resolved()
+    r = resolved(tasks=("sst2",), sizes=(20,), methods=("ft", "scl"))
     first, *others = results(r)
     runs = [replace(first, **broken), *others] if broken else others
     grid = filled(r, runs, rows_of(r))
@@ -172,17 +172,15 @@ def messy(r: ResolvedTable) -> list[Result]:
     return runs
 
 
-@pytest.mark.parametrize("format", ["text", "md", "latex", "csv", "json"])
-@pytest.mark.parametrize("preset", ["paper", "laptop"])
-def test_the_order_of_replicates_changes_no_byte(format: str, preset: str) -> None:
-    r = resolved(preset, average=True)
-    runs = messy(r)
-    first = render(filled(r, runs, rows_of(r)), CAPTION, format)
-    for seed in range(3):
-        random.Random(seed).shuffle(runs)
-        other = replace(CAPTION, hardware=CAPTION.hardware[::-1])
-        assert render(filled(r, runs, rows_of(r)), other, format) == first
-    assert first.endswith("\n")
+def test_the_order_of_replicates_changes_no_byte() -> None:
+    r = resolved(average=True)
+    runs, other = messy(r), replace(CAPTION, hardware=CAPTION.hardware[::-1])
+    first, formats = filled(r, runs, rows_of(r)), ("text", "md", "latex", "csv", "json")
+    random.Random(0).shuffle(runs)
+    second = filled(r, runs, rows_of(r))
+    for format in formats:
+        assert render(second, other, format) == render(first, CAPTION, format)
+        assert render(first, CAPTION, format).endswith("\n")
 
 
 def test_two_scores_at_one_place_are_refused_and_strangers_left_out() -> None:

@@ -394,9 +394,7 @@ def replace_row(r: ResolvedTable, name: str, title: str) -> Any:
     return row.model_copy(update={"name": name, "configuration_of": title if name != title else ""})
 
 
-@pytest.mark.parametrize(
-    ("table", "preset"), [("coco_lm_glue", "paper"), ("taco_base", "paper"), ("scl_full_size", "grid")]
-)
+@pytest.mark.parametrize(("table", "preset"), [("taco_base", "paper"), ("scl_full_size", "grid")])
 def test_an_average_over_tasks_that_have_configurations_of_their_own(table: str, preset: str) -> None:
     """A grid that differs by task, and a configuration that is selected for each task: the cell of Avg is filled, and compared as the mean over
     columns of the runs that count."""

@@ -37,7 +37,7 @@ def grid(
     return filled(r, runs)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_marks_and_verdicts_never_contradict_each_other(seed: int) -> None:
     """In tables of rows that differ by something and by how much they vary, reference rows among them, one of them sometimes unfinished or part of a larger bench."""
     rng, rows = np.random.default_rng(seed), (*ROWS, "TF-IDF", "Majority")

@@ -57,7 +57,7 @@ RESULTS = st.builds(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(st.lists(RESULTS, max_size=5))
 def test_csv_json_and_parquet_give_the_frame_back(rows: list[Result]) -> None:
     frame = frame_of(rows)

@@ -22,7 +22,6 @@ from harness.views.view import (
     View,
     best,
     escape_latex,
-    latex_document,
     noted,
     shown,
     with_spread,
@@ -106,7 +105,9 @@ def test_what_cannot_be_written_is_said() -> None:
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_pdflatex_compiles_it(tmp_path: Path) -> None:
-    (tmp_path / "x.tex").write_text(latex_document(str(view(NASTY * 3).written("latex"))))
+    start = "\\documentclass{article}\\usepackage[T1]{fontenc}\\usepackage[landscape,margin=15mm]{geometry}\\usepackage{booktabs}"
+    table = str(view(NASTY * 3).written("latex"))
+    (tmp_path / "x.tex").write_text(f"{start}\n\\begin{{document}}\n{table}\\end{{document}}\n")
     words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "x.tex"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False)
     assert done.returncode == 0, done.stdout[-2000:]
