@@ -10,7 +10,6 @@ from harness.api.arguments import share
 from harness.commands.prepare import Prepared
 from harness.commands.views import detections_of, seal
 from harness.errors import UserError, naming_arguments
-from harness.planning.data import TableData
 from harness.planning.recipe import Value
 from harness.views.view import View
 
@@ -61,11 +60,16 @@ class PlanSummary:
         import pandas as pd
 
         plan, frames = self._prepared.plan, []
-        for (name, split, digest), drawn in _row_sets(plan.table_data).items():
+        sets: dict[tuple[str, str, str], set[tuple[int, int]]] = {}
+        for (name, size, subset, _, augment), training in plan.table_data.training.items():
+            splits = {"train": training.labelled, "dev": training.dev, **plan.tasks[name].tests}
+            for split, row_set in splits.items() if augment is None else ():
+                sets.setdefault((name, split, row_set.digest), set()).add((size, subset))
+        for (name, split, digest), drawn in sets.items():
             task, rows = plan.tasks[name].task, plan.library.get(digest)
             if rows is None:
                 raise UserError(f"rows: the data of {name} are not at hand; name them with data=.")
-            size, subset = drawn or (pd.NA, pd.NA)
+            size, subset = next(iter(drawn)) if len(drawn) == 1 else (pd.NA, pd.NA)
             place = {"task": name, "split": split, "size": size, "subset": subset, "digest": digest}
             texts = pd.DataFrame(rows.texts, columns=list(task.columns)).assign(label=task.kind.named(rows.gold))
             places = pd.DataFrame({**place, "example": range(len(texts))}).astype({"size": "Int64", "subset": "Int64"})
@@ -101,17 +105,6 @@ class PlanSummary:
     def __repr__(self) -> str:
         plan, left = self._prepared.plan, len(self._prepared.items)
         return f"<PlanSummary of {plan.resolved.table.name}: {len(plan.runs)} runs, {len(plan.stages)} stages, {left} to train>"
-
-
-def _row_sets(data: TableData) -> dict[tuple[str, str, str], tuple[int, int] | None]:
-    """The row sets of a table by (task, split, digest), each with the (size, subset) that it belongs to, None where it belongs to several."""
-    sets: dict[tuple[str, str, str], tuple[int, int] | None] = {}
-    for (task, size, subset, _, augment), training in data.training.items():
-        splits = {"train": training.labelled, "dev": training.dev, **data.tasks[task].tests}
-        for split, row_set in splits.items() if augment is None else ():
-            place = task, split, row_set.digest
-            sets[place] = (size, subset) if sets.get(place, (size, subset)) == (size, subset) else None
-    return sets
 
 
 @dataclass(frozen=True, repr=False)

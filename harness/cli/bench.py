@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
 from tabulate import tabulate
@@ -21,6 +21,7 @@ from harness.errors import UserError
 from harness.views.differences import REGION
 from harness.views.notes import own_tasks, plan_notes
 from harness.views.seal import ALONE, seal_lines
+from harness.views.settings import varied
 from harness.wording import counted, listed, sizes_text, some_of
 from harness.yaml_files import format_value
 
@@ -78,21 +79,11 @@ def _rows(prepared: Prepared) -> str:
         runs = [run for run in prepared.plan.runs if resolved.titles[run.row] == title]
         stages = {stage.key for run in runs for stage in run.stage.chain}
         method = f"{rows[0].pre_train} (pre-trained) > {rows[0].method}" if rows[0].pre_train else rows[0].method
-        run_here = [row for row in rows if row.tasks]
-        settings = _settings([resolved.hyperparameters(row) for row in run_here])
+        settings = varied((resolved.hyperparameters(row) for row in rows if row.tasks), format_value)
         lines.append((title, method or "-", len(runs), len(stages), len(stages & left), settings))
         left -= stages
     headers = ("Row", "Method", "Runs", "Stages", "To train", "Set")
     return tabulate(lines, headers=headers, intfmt=",", disable_numparse=[0, 1, 5])
-
-
-def _settings(configurations: Sequence[Mapping[str, Any]]) -> str:
-    """'alpha=0.3, fine_tune.lr=1e-5|2e-5': each value once, in the order of the configurations."""
-    values: dict[str, dict[str, None]] = {}
-    for settings in configurations:
-        for name, value in settings.items():
-            values.setdefault(name, {})[format_value(value)] = None
-    return ", ".join(f"{name}={'|'.join(texts)}" for name, texts in values.items())
 
 
 def describe(prepared: Prepared) -> list[str]:

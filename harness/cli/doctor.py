@@ -138,7 +138,8 @@ def data_check(data: str | None) -> Check | str:
     source = open_source(data)
     if data == "hub":
         return f"{source.describe(TASKS['sst2'])}, fetched when it is needed"
-    complete, gaps, folders = [], [], {path.name for path in Path(data).expanduser().iterdir()}
+    complete, gaps = list[str](), list[str]()
+    folders = {path.name for path in Path(data).expanduser().iterdir()}
     for name, task in ((name, task) for name, task in TASKS.items() if name in folders):
         splits = dict.fromkeys((task.train, task.dev, *(split for _, split in task.tests)))
         missing = [split for split in splits if not source.has(task, split)]

@@ -66,12 +66,9 @@ def recalled(args: argparse.Namespace) -> Request:
             )
         return read(args)
     stored, bench = last
-    request, finished = like_last(given, bench), last_bench(store, given.table, finished=True)
+    request = like_last(given, bench)
     of = f" of {args.table}" if args.table else ""
     say(f"As in the last bench{of} ({timestamp(stored.asked_at)}): {command(request, args.command, args.store)}")
-    if finished and finished != last:
-        other = command(finished[1], args.command, args.store)
-        say(f"Not all of its stages have ended. The last bench that did: {other}")
     return request
 
 

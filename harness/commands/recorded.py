@@ -300,16 +300,10 @@ def check_exists(store: Store) -> None:
         raise UserError(f"There is no store at {store.shown}; run a bench first, or name another one with --store.")
 
 
-def last_bench(store: Store, table: str = "", finished: bool = False) -> tuple[StoredRequest, Request] | None:
-    """The last bench that was run, of `table` where one is named; the last one whose stages have all ended, where it has to be `finished`."""
-    for stored in store.requests():
-        if not stored.study:
-            request = from_json(stored.values)
-            if not table or same_table(request.table, table):
-                keys = store.stages_of(stored) if finished else []
-                if len(store.statuses(keys)) == len(keys):
-                    return stored, request
-    return None
+def last_bench(store: Store, table: str = "") -> tuple[StoredRequest, Request] | None:
+    """The last bench that was run, of `table` where one is named."""
+    benches = ((stored, from_json(stored.values)) for stored in store.requests() if not stored.study)
+    return next((each for each in benches if not table or same_table(each[1].table, table)), None)
 
 
 def like_last(request: Request, last: Request) -> Request:

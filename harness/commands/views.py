@@ -61,8 +61,8 @@ def grid_of(prepared: Prepared) -> Grid:
     grid = aggregate(resolved, results, test_rows, not_comparable, skipped)
     if resolved.table.figure and resolved.table.figure.x == HOURS:
         spent = spent_of(prepared)
-        earlier = spent[spent["earlier_seconds"] > 0].groupby("row")["earlier_seconds"].mean() / 3600
-        grid = replace(grid, hours=earlier.to_dict())
+        hours = spent[spent["earlier_seconds"] > 0].groupby("row")["earlier_seconds"].mean() / 3600
+        grid = replace(grid, hours={str(row): each for row, each in hours.items()})
     seals = [each.plan for each in store.seals(prepared.resolved.table.name) if each.intact]
     elsewhere = _benched_places(prepared).union(*(_sealed_here(prepared, each) for each in seals))
     return replace(grid, elsewhere=frozenset(elsewhere))

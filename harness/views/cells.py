@@ -124,7 +124,7 @@ class Grid:
         whole = here[here.groupby(replicate)["column"].transform("size") == len(over)]
         if AVERAGE in self.compared and len(whole):
             averages = replicate_averages(whole, replicate, r.average_over).set_index(replicate)
-            averages["hardware"] = whole.groupby(replicate)["hardware"].agg(lambda each: frozenset().union(*each))
+            averages["hardware"] = whole.groupby(replicate)["hardware"].agg(_together)
             parts.append(averages.reset_index().assign(column=AVERAGE, configuration=""))
         by_place: Any = pd.concat(parts).set_index(REPLICATE).groupby(["size", "row", "column"], sort=False)
         return dict(iter(by_place))
@@ -467,6 +467,10 @@ def family_sizes(places: Collection[Place], reference: Reference, apart: Collect
     pairs = [(row, reference(row)) for size, row, column in places if (size, reference(row), column) in places]
     further = [not {*pair}.isdisjoint(apart) for pair in pairs if pair[0] != pair[1]]
     return len(further) - sum(further), sum(further)
+
+
+def _together(devices: pd.Series[Any]) -> frozenset[str]:
+    return frozenset(itertools.chain(*devices))
 
 
 def _known(devices: pd.Series[Any]) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from harness.methods import METHODS
@@ -80,7 +80,9 @@ def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[Setti
         letter = (use.letter or "S" * bool(use.changed)) if letters else ""
         note = _note(use, letter)
         if use.path == "grids":
-            yield from (Setting(key, text, letter, note) for key, text in _grids(resolved, under))
+            for (title, tasks), points in grid_points(resolved, under).items():
+                text = f"{len(points)} points of {varied(points)} on {titles_of(resolved, tasks)}"
+                yield Setting(f"grid of {title}", text, letter, note)
         else:
             key = use.path.rpartition("recipe.")[2]
             if use.path.startswith(TASK_RECIPES):
@@ -127,28 +129,24 @@ def _note(use: Use, letter: str) -> str:
     return "" if not letter else use.origin[2:] if use.origin[:1] == letter else use.where
 
 
-def _grids(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[tuple[str, str]]:
-    """Each grid in short: the number of its points and their values."""
-    for title, by_tasks in grid_points(resolved, under).items():
-        for tasks, points in by_tasks.items():
-            values: dict[str, dict[str, None]] = {}
-            for key, value in (pair for point in points for pair in point.items()):
-                values.setdefault(key, {})[value_text(value)] = None
-            each = ", ".join(f"{key}={'|'.join(texts)}" for key, texts in values.items())
-            yield f"grid of {title}", f"{len(points)} points of {each} on {titles_of(resolved, tasks)}"
+def varied(points: Iterable[Mapping[str, Any]], text: Callable[[Any], str] = value_text) -> str:
+    """'alpha=0.3, fine_tune.lr=1e-5|2e-5': each value once, in the order of the points."""
+    values: dict[str, dict[str, None]] = {}
+    for key, value in (pair for point in points for pair in point.items()):
+        values.setdefault(key, {})[text(value)] = None
+    return ", ".join(f"{key}={'|'.join(texts)}" for key, texts in values.items())
 
 
-Points = dict[tuple[str, ...], list[dict[str, Any]]]
+Points = dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]]
 
 
-def grid_points(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, Points]:
-    """The points of each printed row that has a grid under an encoder, by the chosen tasks that it is run on: the values of the recipe
+def grid_points(resolved: ResolvedTable, under: UnderEncoder) -> Points:
+    """The points of each printed row that has a grid under an encoder, with the chosen tasks that it is run on: the values of the recipe
     ('fine_tune.lr') and hyperparameters of its configurations."""
-    found: dict[str, Points] = {}
+    found: Points = {}
     for row in resolved.rows_under(under):
         if row.configuration_of and row.tasks:
-            of_row = found.setdefault(row.own.title, {})
-            of_row.setdefault(row.tasks, []).append(row.recipe.values | row.set)
+            found.setdefault((row.own.title, row.tasks), []).append(row.recipe.values | row.set)
     return found
 
 

@@ -58,18 +58,6 @@ def test_a_finished_table_comes_back_without_its_flags(harness: Harness) -> None
     assert harness("report").out == first.out
 
 
-def test_beside_an_interrupted_bench_the_last_finished_one_is_named(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = harness(f"bench {FIRST}")
-    monkeypatch.setattr("harness.commands.bench.train", lambda prepared, *_, **__: prepared)
-    assert harness(f"bench {SECOND}").status == 1
-    said = harness("report")
-    assert (said.status, "0/2" in said.out) == (1, True)
-    (named,) = (line for line in said.err.splitlines() if "The last bench that did: " in line)
-    assert harness(*shlex.split(named.partition(": harness ")[2])).out == first.out
-
-
 def test_flags_that_are_given_win_and_the_last_bench_gives_the_others(harness: Harness) -> None:
     first, second = harness(f"bench {FIRST}"), harness(f"bench {SECOND}")
     said = harness(f"report {FIRST}")
