@@ -77,17 +77,6 @@ def test_differences_are_those_of_the_pairs_and_holm_is_over_what_is_shown() -> 
     assert found.frame["p_holm"].tolist() == pytest.approx(holm(found.frame["p"].tolist()))
 
 
-def test_clearly_different_rows_and_equal_ones() -> None:
-    r, one = resolved(), resolved(subsets=(0,), seeds=(31,))
-    for shifts, best in (
-        ({"FT": 0.0, "SCL": 0.05, "TAPT": -0.05}, {"SCL"}),
-        ({"FT": -0.05, "SCL": 0.0, "TAPT": 0.0}, {"SCL", "TAPT"}),
-        ({"FT": 0.0, "SCL": 0.0, "TAPT": 0.0}, set()),
-    ):
-        assert sets_of_the_best(filled(r, shifted(r, shifts))) == {(20, row, "sst2") for row in best}
-        assert not sets_of_the_best(filled(one, shifted(one, shifts))), "a single run has no p"
-
-
 def test_the_papers_difference_is_that_of_its_printed_numbers() -> None:
     r = resolved()
     found = differences(filled(r, shifted(r, dict.fromkeys(ROWS, 0.0))), "SCL")
@@ -420,21 +409,3 @@ def test_an_average_over_tasks_that_have_configurations_of_their_own(table: str,
     one_less = filled(r, [replace(run, dev=1 - (run.test or 0)) for run in runs[:-1]])
     cell = one_less.cells[0, r.titles[runs[-1].row], "avg"]
     assert (cell.value, cell.done) == (None, cell.expected - 1)
-
-
-@pytest.mark.parametrize(
-    ("protocol", "sizes", "says"),
-    [
-        ("own_cross_validated", (20,), "Subsets share half"),
-        ("own_redrawn", (20, 0), "Subsets of the full training set share half"),
-        ("own_redrawn", (20,), ""),
-        ("own", (20, 0), ""),
-    ],
-)
-def test_subsets_that_share_rows_are_no_independent_draws(protocol: str, sizes: tuple[int, ...], says: str) -> None:
-    r = resolve_table(
-        "own", methods=("ft", "scl"), tasks=("movies",), sizes=sizes, subsets=(0, 1, 2), protocol=protocol
-    )
-    lines = differences(filled(r, shifted(r, {"FT": 0.0, "SCL": 0.02}))).lines
-    found = [line for line in lines if "share half of their training rows or more" in line]
-    assert [line.startswith(says) for line in found] == ([True] if says else [])
