@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from cli.command import record_all, write_csv
@@ -21,23 +21,8 @@ from harness.api.caller import in_notebook
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-class Shell:
-    """As IPython's kernel, of which a call asks whether it runs and to which it displays."""
-
-    config: ClassVar[dict[str, Any]] = {"IPKernelApp": {}}
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def display(self, data: dict[str, str], *, raw: bool, display_id: bool) -> Any:
-        self.lines.append(data["text/plain"])
-        return SimpleNamespace(update=lambda data, raw: self.lines.append(data["text/plain"]))
-
-    @property
-    def module(self) -> Any:
-        return SimpleNamespace(
-            get_ipython=lambda: self, display=SimpleNamespace(display=self.display), version_info=(9, 0)
-        )
+IPYTHON = SimpleNamespace(get_ipython=lambda: SimpleNamespace(config={"IPKernelApp": {}}), version_info=(9, 0))
+"""As in a notebook's kernel."""
 
 
 def cells() -> list[str]:
@@ -55,14 +40,17 @@ def shown(source: str, names: dict[str, Any]) -> Any:
 
 
 @pytest.mark.usefixtures("packaged", "workdir")
-def test_the_notebook_runs_from_its_first_cell_to_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_runs_from_its_first_cell_to_its_last(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("harness.commands.bench.train", record_all)
-    shell, names = Shell(), dict[str, Any]()
-    monkeypatch.setitem(sys.modules, "IPython", shell.module)
+    names = dict[str, Any]()
+    monkeypatch.setitem(sys.modules, "IPython", IPYTHON)
     values = [shown(source, names) for source in cells()]
     assert names["done"].complete
-    assert shell.lines[0] == "0 of 4 stages: FT/movies/n20/subset0/seed31 started"
-    assert shell.lines[-1].startswith("4 of 4 stages: ")
+    _, first, *_, last = capsys.readouterr().out.split("\r")
+    assert first.rstrip() == "0 of 4 stages: FT/movies/n20/subset0/seed31 started"
+    assert last.startswith("4 of 4 stages: ")
     assert sum(hasattr(value, "_repr_html_") for value in values) == len(values) - 1
     html = [value._repr_html_() for value in values if type(value).__name__ in ("BenchResult", "View")]
     assert len(html) == 2
@@ -70,9 +58,8 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(monkeypatch: pytest.M
     assert ">FT<" in html[0]
     record = next(value for value in values if isinstance(value, StageRecord))
     assert record.key[:12] in record._repr_html_()
-    before = len(shell.lines)
     shown(cells()[2], names)
-    assert len(shell.lines) == before, "the same cell again trains nothing"
+    assert " stages: " not in capsys.readouterr().out, "the same cell again trains nothing"
 
 
 def test_no_notebook_no_line(monkeypatch: pytest.MonkeyPatch) -> None:

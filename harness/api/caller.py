@@ -47,20 +47,16 @@ def undisturbed(*libraries: str) -> Iterator[None]:
 
 
 def in_notebook(stages: int) -> Callable[[Event], None] | None:
-    """What shows the events of so many stages in the notebook that this process runs; None where it runs none."""
+    """What shows the events of so many stages, in one line below the cell of a notebook; None where this process runs none."""
     ipython: Any = sys.modules.get("IPython")
     shell = ipython and ipython.get_ipython()
     if not shell or "IPKernelApp" not in shell.config:
         return None
-    handles, ended = list[Any](), 0
+    ended = 0
 
     def show(event: Event) -> None:
         nonlocal ended
         ended += event.ended
-        line = {"text/plain": f"{ended} of {stages} stages: {event.item.name} {event.kind}"}
-        if handles:
-            handles[0].update(line, raw=True)
-        else:
-            handles.append(ipython.display.display(line, raw=True, display_id=True))
+        print(f"\r{ended} of {stages} stages: {event.item.name} {event.kind}".ljust(100), end="", flush=True)
 
     return show

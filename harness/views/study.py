@@ -149,16 +149,10 @@ def best_yaml(point: Mapping[str, Any]) -> str:
 def study_view(study: Study) -> View:
     """All points, best first, with the margins of a grid; its frame has every replicate."""
     space = study.points.space
-    points = [
-        {"trial": trial.number, "point": dict(trial.point), "state": trial.state, "reason": trial.reason}
-        | {"eligible": trial.eligible}
-        | (study.measured(trial.values) if trial.outcomes else {"mean": None, "spread": None})
-        for trial in study.ranked
-    ]
     about: dict[str, Any] = {"study": study.name, "method": space.method, "row": study.row, "mode": space.mode}
     about |= {"metric": study.points.metric, "sampler": space.sampler, "racing": space.racing, "seed": study.seed}
     about |= {name: getattr(getattr(study, name), "number", None) for name in ("best", "default")}
-    about |= {"spent": study.spent(), "points": points}
+    about |= {"spent": study.spent()}
     tables, lines = [_points_table(study), *margins(study)], [*_lines(study), *study.notes]
     return View("trials", study.trials, tables, lines, about=about, notes=_footnotes(study))
 
