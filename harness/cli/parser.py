@@ -19,7 +19,6 @@ TABLE_FORMATS = (*FORMATS, "parquet")
 COMPARE_FORMATS = (*TABLE_FORMATS, "html", "png", "svg", "pdf")
 SUBMISSION = "glue-submission"
 REPORT_FORMATS = (*COMPARE_FORMATS, SUBMISSION)
-PRESETS = "quick, laptop, paper, base, grid, seeds, large, roberta_base, roberta_large"
 TABLE_VIEWS = (
     *("results", "notes", "settings", "classes", "figure"),
     *("differences", "variance", "ranks", "cost", "examples"),
@@ -98,7 +97,8 @@ def _add(parser: Any, *named: str, **other: str) -> None:
 def _table_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("table")
     _flag(what, "--table", "table: a name ('harness list tables') or your own YAML file")
-    _add(what, preset=said_of("preset")["help"].format(presets=PRESETS))
+    presets = "quick, laptop, paper, base, grid, seeds, large, roberta_base, roberta_large"
+    _add(what, preset=said_of("preset")["help"].format(presets=presets))
     _add(what, "methods", "reference")
     _data_flags(what)
     _labelled_flags(parser)

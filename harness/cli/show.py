@@ -24,8 +24,6 @@ from harness.wording import counted, in_points, value_text
 
 Rows = Iterator[tuple[str, str]]
 """(name, description) of what `list` prints."""
-KEY = 12
-"""Characters of a key that are shown; any number that no other key begins with will do."""
 LABEL = 16
 """Width of the first column of `show`."""
 
@@ -79,8 +77,8 @@ def _tables() -> Rows:
 
     for name in table_names():
         table = load_table(name)
-        yield name, table.title + (f" ({table.source.paper}, {table.source.table})" if table.source else "")
-        yield from ((f"  --preset {preset}", text.description) for preset, text in table.presets.items())
+        source = f" ({table.source.paper}, {table.source.table})" if table.source else ""
+        yield name, f"{table.title}{source}; --preset {', '.join(table.presets)}"
 
 
 def _spaces() -> Rows:
@@ -88,8 +86,7 @@ def _spaces() -> Rows:
 
     for name in space_names():
         space = load_space(name)
-        yield name, f"{space.title} (method {space.method})"
-        yield from ((f"  --preset {preset}", text.description) for preset, text in space.presets.items())
+        yield name, f"{space.title} (method {space.method}); --preset {', '.join(space.presets)}"
 
 
 def _encoders() -> Rows:
@@ -157,7 +154,7 @@ def _benches(store: Store, args: argparse.Namespace) -> Listed:
 def _runs(store: Store, args: argparse.Namespace) -> Listed:
     rows = [
         (
-            *(run["key"][:KEY], run["table"], run["row"], run["task"], run["size"] or "full"),
+            *(run["key"][:12], run["table"], run["row"], run["task"], run["size"] or "full"),
             *(run[name] for name in ("subset", "seed", "status")),
             f"{in_points(run['dev'])} {run['metric']}" if run["dev"] is not None else "",
             *(duration(run["seconds"] / 3600), _ago(run["recorded_at"])),

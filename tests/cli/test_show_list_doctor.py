@@ -65,8 +65,8 @@ def test_lists(harness: Harness) -> None:
     for what, names in {
         "methods": [*METHODS, "cmlm.alpha", "scl.temperature"],
         "tasks": TASKS,
-        "tables": ["few_shot", "full_size", "ablation", "--preset laptop"],
-        "spaces": ["cmlm", "taco_fine_tune", "--preset paper"],
+        "tables": ["few_shot", "full_size", "ablation"],
+        "spaces": ["cmlm", "taco_fine_tune"],
         "encoders": ["bert-tiny", "minilm", "FOLDER", "ORG/NAME", *FAMILIES],
     }.items():
         said = harness(f"list {what}")
@@ -79,6 +79,7 @@ def test_lists(harness: Harness) -> None:
         if not task.packaged:
             place = source.describe(task).removeprefix("hub ").removeprefix("hub:").partition("@")[0]
             assert lines["tasks"][name].endswith(place), name
+    assert lines["tables"]["few_shot"].endswith("; --preset paper, laptop, quick")
     for family, text in {
         "bert": "packed; all methods; pre-trained on Wikipedia",
         "modernbert": "packed; all methods but ELECTRA",
