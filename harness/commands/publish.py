@@ -83,16 +83,11 @@ def _check_folder(folder: Path, store: Store, recorded: Mapping[str, Record]) ->
             f"{folder}: holds {listed(others[:3])}, which belongs to no published table; name a folder of its own."
         )
     for name in (name for name in (RECORDS_FILE, UNLABELLED_FILE) if is_published(str(folder), name)):
-        lost = Store(str(folder / name), create=False).keys() - recorded.keys()
-        if lacking := lost - store.statuses(lost).keys():
+        # with other flags, without texts that runs depend on, or of a store that never had them
+        if lost := Store(str(folder / name), create=False).keys() - recorded.keys():
             raise UserError(
-                f"{folder}: holds {counted(len(lacking), 'record')} that {store.shown} lacks and that would be lost; take them over first with "
-                f"'harness merge {shlex.quote(str(folder))}'."
-            )
-        if lost:  # with other flags, or where texts that runs depend on, such as back-translations, are not there yet
-            raise UserError(
-                f"{folder}: holds {counted(len(lost), 'record')} that this plan does not make and that would be lost; publish with the flags in its "
-                f"{TABLE_FILE}, or into another folder."
+                f"{folder}: holds {counted(len(lost), 'record')} that would be lost, since {store.shown} lacks them or this plan does not make them; publish "
+                f"with the flags in its {TABLE_FILE} after 'harness merge {shlex.quote(str(folder))}', or into another folder."
             )
 
 

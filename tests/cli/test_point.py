@@ -13,9 +13,7 @@ from cli.conftest import Harness
 from harness.cli.request import read_words
 from harness.commands.prepare import prepare
 from harness.planning.estimate import Calibration
-from harness.planning.point import load_point, settings
-from harness.planning.request import Override
-from harness.yaml_files import Places, packaged_files
+from harness.yaml_files import packaged_files
 
 Refused = Callable[..., str]
 
@@ -123,16 +121,6 @@ def test_a_point_reaches_the_row_that_it_was_tuned_for_alone(harness: Harness) -
 
 
 @pytest.mark.usefixtures("packaged", "workdir")
-def test_a_budget_that_a_study_set_for_all_its_points_is_named_beside_a_row_without_it(harness: Harness) -> None:
-    best(set="[max_length=64, post_train.steps=60, fine_tune.steps=40]")
-    words, said = "--with best.yaml --methods ft,cmlm", "The rows differ in fine_tune.steps: 200 for FT; 40 for CMLM."
-    assert said in plan_of(harness, words)
-    assert said in harness(f"report --view notes {words}").out
-    for fair in ("--with best.yaml", f"{words} --set fine_tune.steps=40"):
-        assert "The rows differ in" not in plan_of(harness, fair)
-
-
-@pytest.mark.usefixtures("packaged", "workdir")
 def test_two_points_each_reach_their_own_row(refused: Refused) -> None:
     best(set=None)
     alone = keys("--with best.yaml")
@@ -223,17 +211,3 @@ def test_a_task_and_a_table_of_the_users() -> None:
 def test_what_is_wrong_names_its_key(refused: Refused, point: dict[str, str], said: str) -> None:
     best(**point)
     assert said in (found := refused("plan --with best.yaml")), found
-
-
-# ---------------------------------------------------------------- the file itself
-
-
-@pytest.mark.usefixtures("workdir")
-def test_a_points_file_is_read_back_as_it_was_written() -> None:
-    best()
-    point = load_point(Path("best.yaml"))
-    expected = {"cmlm.alpha": 0.3, "cmlm.p_c": 0.5, "fine_tune.lr": 7e-4}
-    assert settings(point, Places(Path("best.yaml")), "CMLM") == tuple(
-        Override(key, value, row="CMLM") for key, value in expected.items()
-    )
-    assert point.chosen["dev"] == {"mean": 0.61, "spread": 0.02}

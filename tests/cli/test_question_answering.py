@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import trained
 from cli.command import Said
 from cluster import in_process
 from questions import write_questions
@@ -124,15 +123,6 @@ def test_a_question_without_room_is_refused_before_anything_trains(
     assert said.status == 2
     assert "max_length 8: leaves no room for a context beside the 4 tokens of the question" in said.err
     assert not Store("sqlite:///.harness/harness.db").recorded_runs()
-
-
-def test_what_is_published_verifies_and_trains_again(
-    benched: dict[str, Any], harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert harness("report --format csv --out results.csv").status == 0
-    monkeypatch.setattr("harness.commands.trained.train", trained.train_here)
-    said = harness("verify results.csv --rerun 1")
-    assert said.status == 0, said.err + said.out
 
 
 def test_items_are_contexts(benched: dict[str, Any], harness: Harness, bert: Path) -> None:
