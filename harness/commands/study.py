@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -104,7 +104,6 @@ class Opened(PreparedStudy):
     owner: Owner
     store: Store
     optuna: optuna.Study
-    watchers: list[Watch] = field(default_factory=list)
     stopped: str = ""
 
     def __post_init__(self) -> None:
@@ -233,18 +232,15 @@ def searched(
         study = prepare_study(request)  # what was translated has its identity now
     with open_study(study) as opened:
         trackers = Trackers(request.base.track, f"harness-{opened.name}", opened.store.url)
-        if trackers:
-            opened.watchers.append(partial(track_trial, opened, trackers, warn))
         if opened.remaining:
-            run_trials(opened, show, deadline)
+            run_trials(opened, show, deadline, partial(track_trial, opened, trackers, warn))
             opened.read()
-        if trackers:
-            for trial in opened.found.found:
-                add_trial(opened, trackers, trial)
+        for trial in opened.found.found:
+            track_trial(opened, trackers, warn, "ended", trial)
         yield opened, trackers
 
 
-def run_trials(opened: Opened, show: Show, deadline: float = math.inf) -> None:
+def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Watch = lambda kind, trial: None) -> None:
     """Run the trials that are left, until `deadline` (by `time.monotonic()`). Everything that needs ray and torch is imported in here."""
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
@@ -280,10 +276,9 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf) -> None:
             "retry": request.retry,
         }
         with show(opened, dashboard) as shown:
-            opened.watchers[:0] = [shown, partial(_remember, opened), weights]
 
             def watch(kind: str, trial: Trial) -> None:
-                for watcher in opened.watchers:
+                for watcher in (shown, partial(_remember, opened), weights, track):
                     watcher(kind, trial)
 
             explore(
@@ -343,17 +338,11 @@ def recorded_studies(store: Store) -> list[dict[str, Any]]:
 # ----------------------------------------------------------------------------------------------------------- trackers
 
 
-def add_trial(opened: Opened, trackers: Trackers, trial: Trial) -> list[str]:
-    """Show a trial as a group, without test scores, which the study does not look at. The keys of its stages."""
-    labels = {"study": opened.name, "trial": trial.number, **trial.point}
-    runs = opened.points.runs_of([trial.point])
-    for run in runs:
-        trackers.add(run, f"trial {trial.number}", labels)
-    return [stage.key for run in runs for stage in run.stage.chain]
-
-
 def track_trial(opened: Opened, trackers: Trackers, warn: Callable[[str], None], kind: str, trial: Trial) -> None:
-    """Write the stages of a trial whose replicate has ended."""
-    keys = add_trial(opened, trackers, trial)
-    if kind == "replicate":
-        trackers.write(keys, warn)
+    """Show a trial as a group, without test scores, which the study does not look at, and write the stages of its last replicate."""
+    if trackers:
+        runs = opened.points.runs_of([trial.point])
+        for run in runs:
+            trackers.add(run, f"trial {trial.number}", {"study": opened.name, "trial": trial.number, **trial.point})
+        if kind == "replicate":
+            trackers.write([stage.key for run in runs for stage in run.stage.chain], warn)

@@ -13,7 +13,7 @@ import pytest
 from requested import resolve_table
 from views.runs import OWNER, commit
 
-from harness.commands.study import add_trial, track_trial
+from harness.commands.study import track_trial
 from harness.encoders import HeadTraining, Located
 from harness.errors import UserError
 from harness.planning.runs import Plan, make_plan
@@ -177,7 +177,7 @@ def test_trials_are_groups_and_written_as_their_replicates_end(store: Store, mon
         filled(store, SimpleNamespace(stages={k: s for k, s in plan.stages.items() if k not in known}))  # type: ignore[arg-type]
         track_trial(opened, made, print, "replicate", trial)
         assert plan.stages.keys() <= kept.keys(), "before the study ends"
-        add_trial(opened, made, trial)  # a trial is its own group, however often it is added
+        track_trial(opened, made, print, "ended", trial)  # a trial is its own group, however often it is added
     assert made.finish() == [f"Tracker recording: {len(kept)} stages; memory."]
     ends = [run for run in kept.values() if run.settings["phase"] == "fine-tune"]
     assert [(run.group, run.settings["trial"]) for run in ends] == [("trial 0/cola/n20", 0), ("trial 1/cola/n20", 1)]
