@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.api.arguments import share
 from harness.commands.prepare import Prepared
@@ -69,8 +69,8 @@ class PlanSummary:
             task, rows = plan.tasks[name].task, plan.library.get(digest)
             if rows is None:
                 raise UserError(f"rows: the data of {name} are not at hand; name them with data=.")
-            size, subset = next(iter(drawn)) if len(drawn) == 1 else (pd.NA, pd.NA)
-            place = {"task": name, "split": split, "size": size, "subset": subset, "digest": digest}
+            at: tuple[Any, Any] = next(iter(drawn)) if len(drawn) == 1 else (pd.NA, pd.NA)
+            place = {"task": name, "split": split, "size": at[0], "subset": at[1], "digest": digest}
             texts = pd.DataFrame(rows.texts, columns=list(task.columns)).assign(label=task.kind.named(rows.gold))
             places = pd.DataFrame({**place, "example": range(len(texts))}).astype({"size": "Int64", "subset": "Int64"})
             frames.append(pd.concat([places, texts], axis=1))
