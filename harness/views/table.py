@@ -84,17 +84,17 @@ def _score(value: float | None, spread: float | None) -> str:
 def cell_records(grid: Grid) -> list[dict[str, Any]]:
     """Cells as flat records, in the order of the grid."""
     cells, ranked = [], ranks(grid)
-    for (size, row, column), cell in grid.cells.items():
-        spec = grid.resolved.columns.get(column)
-        place: dict[str, Any] = {"size": size, "row": row, "column": column}
-        place |= {name: getattr(spec, name) if spec else "" for name in ("task", "metric", "evaluation")}
-        rank = ranked.get((size, row, column))
-        of_rank = {
+    for place, cell in grid.cells.items():
+        spec, rank = grid.resolved.columns.get(place[2]), ranked.get(place)
+        found: dict[str, Any] = dict(zip(("size", "row", "column"), place, strict=True))
+        found |= {name: getattr(spec, name, "") for name in ("task", "metric", "evaluation")}
+        found |= {**asdict(cell), "notes": [f"{note.kind}: {note.reason}" for note in cell.notes]}
+        found |= {
             "in_best_set": bool(rank and rank.best),
             "rank_low": rank and rank.low,
             "rank_high": rank and rank.high,
         }
-        cells.append({**place, **asdict(cell), "notes": [f"{n.kind}: {n.reason}" for n in cell.notes], **of_rank})
+        cells.append(found)
     return cells
 
 
