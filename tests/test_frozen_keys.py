@@ -45,7 +45,7 @@ def digests(table: str, preset: str, source: TextSource | None) -> Digests:
     resolved = resolve(loaded, request)
     encoder = locate(resolved.encoder) if source else located(resolved.encoder)
     starts = first_starts(resolved, request, source, encoder)
-    plan = make_plan(resolved, source, encoder, translation=Translation(), starts=starts)
+    plan = make_plan(resolved, source, encoder, translations=lambda augment: Translation(), starts=starts)
     keys: dict[str, list[str]] = {}
     for run in plan.runs:
         keys.setdefault(run.row.partition(", ")[0].partition(" on ")[0], []).append(f"{run.name} {run.stage.key}")

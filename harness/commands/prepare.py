@@ -125,7 +125,7 @@ class Prepared:
         """What the plan read, as JSON, for a store; None where some of it is not at hand."""
         texts = zip(self.request.tasks or (), self.named.tasks or (), strict=True)
         files = {Path(text).name: name for text, name in texts if is_own(text)}
-        return None if self.plan.unresolved else snapshot(self.plan, files).to_json()
+        return None if self.plan.unresolved else snapshot(self.plan, files).model_dump(mode="json")
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -160,15 +160,14 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
         source,
         *located,
         user_tasks=tasks,
-        translation=translations.pop(None),
-        augmentations={augment: found for augment, found in translations.items() if augment},
+        translations=translations.__getitem__,
         corpora=corpora_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus"),
         starts=starts,
     )
     prepared = _with_work(request, named, plan, store)
     selected = {start.stage.key for start in starts.values() if isinstance(start, Parent)}
     if train and (lacking(plan, UNTRANSLATED) or any(item.stage.key in selected for item in prepared.items)):
-        raise UserError(_not_at_hand(plan, source, tasks))
+        raise UserError(_not_at_hand(plan))
     prepared.translators = translators
     if train and prepared.items:
         _check_cores(request, resolved)
@@ -223,10 +222,6 @@ def _description(request: Request, files: int) -> Description:
             f"{request.origin(beside[0])} goes with one file of labelled rows, and {request.origin('tasks')} names {files}; write a "
             "YAML file for each with 'harness init'."
         )
-    if said.get("remove_overlap") and "unlabelled" not in said:
-        raise UserError(
-            f"{request.origin('remove_overlap')}: there are no unlabelled texts; name them with --unlabelled."
-        )
     return Description(**said)
 
 
@@ -267,18 +262,13 @@ def name_of_task(text: str) -> str:
 
 
 def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[Located]:
-    """The encoders of a table. Raises UserError with a sentence for each that cannot be had, and where sequences do not fit one."""
+    """The encoders of a table. Raises UserError for one that cannot be had, and where sequences do not fit it."""
     place = f"table {resolved.table.name}, preset {resolved.preset}, encoder"
-    found, wrong = [], []
+    found = []
     for each in resolved.encoders:
-        try:
-            at = locate(each.name, download=download, where=request.origin("encoder") if request.encoder else place)
-            check_lengths(resolved, at)
-            found.append(with_weights(at))
-        except UserError as error:
-            wrong.append(error)
-    if wrong:
-        raise wrong[0] if len(wrong) == 1 else UserError(" ".join(map(str, wrong)))
+        at = locate(each.name, download=download, where=request.origin("encoder") if request.encoder else place)
+        _check_lengths(resolved, at)
+        found.append(with_weights(at))
     return found
 
 
@@ -305,14 +295,10 @@ def lacking(plan: Plan, later: str | tuple[str, ...] = (UNTRANSLATED, SELECTED_L
     return [name for name in plan.unresolved if not name.startswith(later)]
 
 
-def _not_at_hand(plan: Plan, source: TextSource, tasks: Mapping[str, Task]) -> str:
+def _not_at_hand(plan: Plan) -> str:
     """The reason why the first missing thing is missing, as its own reader gives it."""
-    for name, found in plan.tasks.items():
-        if not found.dev.resolved:
-            try:
-                protocol_named(plan.resolved.protocol).evaluation_sets(tasks[name], source)
-            except UserError as error:
-                return str(error)
+    if plan.unread:
+        return plan.unread[0]
     if missing := lacking(plan):
         return f"Not at hand: {', '.join(missing)}."
     r, start = plan.resolved, plan.resolved.starts_from
@@ -336,24 +322,19 @@ def prepare_recorded(request: Request, *, texts: bool = False) -> Prepared:
     found = next((each for each in snapshots if each and each.recorded), None)
     if found is None:
         return prepare(request, train=False)
-    if texts or found.textless:
+    if texts:
         try:
             read = prepare(request, train=False)
             if read.plan.stages.keys() == found.plan.stages.keys():
                 return read
-            skipped = next((reason for _, _, reason in read.plan.skipped), "its data or its encoder changed since then")
-            found.textless = _why_missing(read.plan) or skipped
+            if names := lacking(read.plan) or lacking(read.plan, SELECTED_LATER):
+                found.textless = f"{some_of(names)} is not at hand"
+            else:
+                skipped = (reason for _, _, reason in read.plan.skipped)
+                found.textless = next(skipped, "its data or its encoder changed since then")
         except UserError as error:
             found.textless = str(error).rstrip(".")
     return found
-
-
-def _why_missing(plan: Plan) -> str:
-    """What a plan could not read; '' where it read all."""
-    if names := lacking(plan):
-        return f"{some_of(names)} is not at hand"
-    texts = lacking(plan, SELECTED_LATER)
-    return f"the back-translations of {counted(len(texts), 'row set')} are not at hand" if texts else ""
 
 
 def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepared | None:
@@ -361,7 +342,7 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
     benched = from_json(stored.values)
     if stored.study or not same_table(request.table, benched.table):
         return None
-    read, own = Snapshot.from_json(store.snapshot_of(stored)), [text for text in request.tasks or () if is_own(text)]
+    read, own = Snapshot.of(store.snapshot_of(stored)), [text for text in request.tasks or () if is_own(text)]
     if read is None or any(Path(text).name not in read.files for text in own):
         return None
     if any(map(has_rows, own)) and any(getattr(request, name) != getattr(benched, name) for name in LABELLED):
@@ -374,10 +355,7 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
     plan = remade(resolve(table, named, {**TASKS, **known}), read)
     if plan is None:
         return None
-    prepared = _with_work(request, named, plan, store)
-    if any(part.truncations is None for part in read.parts):
-        prepared.textless = "an earlier version kept less of them"
-    return prepared
+    return _with_work(request, named, plan, store)
 
 
 # ---------------------------------------------------------------------------------------------------------------- checks
@@ -391,7 +369,7 @@ def _check_cores(request: Request, resolved: ResolvedTable) -> None:
         )
 
 
-def check_lengths(resolved: ResolvedTable, located: Located) -> None:
+def _check_lengths(resolved: ResolvedTable, located: Located) -> None:
     """Raises UserError for sequences that do not fit the encoder's positions."""
     usable = family_of(located.config).positions(located.config)
     lengths = {"max_length": resolved.max_length}

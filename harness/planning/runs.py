@@ -36,7 +36,8 @@ CHARS_PER_TOKEN = 4.3
 @dataclass
 class Plan:
     """What a table needs. `skipped`: row, task and why; `library`: the rows of every row set; `corpora`: the texts of pre-training, the largest part
-    first; `untranslated`: rows to be back-translated before anything is trained, for views (None) and by augmentation."""
+    first; `untranslated`: rows to be back-translated before anything is trained, for views (None) and by augmentation; `unread`: why tasks could not
+    be read."""
 
     resolved: ResolvedTable
     source: str
@@ -47,6 +48,7 @@ class Plan:
     library: dict[str, Rows] = field(default_factory=dict)
     corpora: tuple[Corpus, ...] = ()
     untranslated: Mapping[Augment | None, tuple[Rows, ...]] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
     @cached_property
     def stages(self) -> dict[str, Stage]:
@@ -133,16 +135,15 @@ def make_plan(
     source: TextSource | None,
     *located: Located,
     user_tasks: Mapping[str, Task] | None = None,
-    translation: Translation = NO_TRANSLATION,
-    augmentations: Mapping[Augment, Translation] | None = None,
+    translations: Callable[[Augment | None], Translation] = lambda augment: NO_TRANSLATION,
     corpora: Mapping[Part, Corpus] = MappingProxyType({}),
     starts: Mapping[str, Parent | str] = MappingProxyType({}),
 ) -> Plan:
     """All runs of a table, with its encoders `located` in their order. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
 
-    `corpora`: what rows are pre-trained on, by part, where it was opened; `augmentations`: left out, they can be made where
-    `translation` can; `starts`: see `TableData`. Raises UserError for unknown tasks, methods and
-    hyperparameters, for objectives that the encoder cannot be trained with, and for data that are wrong.
+    `translations`: of views (None), and of an augmentation; `corpora`: what rows are pre-trained on, by part, where it was opened; `starts`: see
+    `TableData`. Raises UserError for unknown tasks, methods and hyperparameters, for objectives that the encoder cannot be trained with, and for data
+    that are wrong.
     """
     library: dict[str, Rows] = {}
     encoders, mlm_heads = dict[str, Located](), dict[str, Parent]()
@@ -151,14 +152,13 @@ def make_plan(
         if head := _mlm_head(resolved, encoders[under.name], library, bool(source)):
             mlm_heads[under.name] = head
     prose = [*library.values()]
-    if augmentations is None:
-        augmentations = {each: Translation(reason=translation.reason) for each in resolved.translations if each}
-    translation = translation if None in resolved.translations else NO_TRANSLATION
+    found: dict[Augment | None, Translation] = {None: NO_TRANSLATION}
+    found |= {augment: translations(augment) for augment in resolved.translations}
     readers: dict[str, TaskReader] = {}
 
     def evaluations(name: str) -> TaskData:
         task = (user_tasks or {}).get(name) or task_named(name)
-        readers[name] = TaskReader(resolved, task, source, library, translation, augmentations)
+        readers[name] = TaskReader(resolved, task, source, library, found)
         return readers[name].evaluations()
 
     # Read when `runs_of` needs them, so that a wrong row is refused before any data are read.
@@ -172,9 +172,9 @@ def make_plan(
         located=encoders,
         mlm_heads=mlm_heads,
         corpora={part: _corpus_rows(resolved, part, corpora) for part in resolved.corpus_parts},
-        views=translation.views,
-        untranslated=translation.reason,
-        unaugmented={augment: found.reason for augment, found in augmentations.items() if found.reason},
+        views=found[None].views,
+        untranslated=found[None].reason,
+        unaugmented={augment: each.reason for augment, each in found.items() if augment and each.reason},
         starts=dict(starts),
     )
     runs, skipped = runs_of(resolved, table_data)
@@ -193,6 +193,7 @@ def make_plan(
         library=library,
         corpora=tuple(corpora.values()),
         untranslated={augment: tuple(rows.values()) for augment, rows in untranslated.items()},
+        unread=tuple(reader.missing for reader in readers.values() if reader.missing),
     )
 
 

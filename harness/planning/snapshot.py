@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from harness.encoders import Located
 from harness.paths import without_folders
@@ -27,11 +26,13 @@ OF_ENCODER = ("encoder", "config", "contaminated", "lacks", "unread")
 @dataclass(frozen=True)
 class PlanSnapshot:
     """Under one encoder. The mappings of `TableData` whose keys are no text are pairs here. `read_under`: what the table said that this depends
-    on, by the name under which a user sets it; of paths the last part alone. `truncations`: None in what an earlier version wrote."""
+    on, by the name under which a user sets it; of paths the last part alone."""
 
     encoder: Encoder
     config: Mapping[str, Any]
     contaminated: tuple[str, ...]
+    lacks: tuple[str, ...]
+    unread: tuple[str, ...]
     source: str
     tasks: Mapping[str, TaskData]
     training: tuple[tuple[tuple[str, int, int, int, Augment | None], TrainingSet], ...]
@@ -40,50 +41,43 @@ class PlanSnapshot:
     views: int
     untranslated: str
     unaugmented: tuple[tuple[Augment | None, str], ...]
+    starts: Mapping[str, Parent | str]
     read_under: Mapping[str, Any]
     overlaps: tuple[Overlap, ...]
-    lacks: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-    truncations: Mapping[str, Truncation] | None = None
-    starts: Mapping[str, Parent | str] | None = None
+    truncations: Mapping[str, Truncation]
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(BaseModel, defer_build=True):
     """Of a whole plan, by encoder. `files`: the names of the user's own tasks by those of their files."""
 
     sizes: tuple[int, ...]
     files: Mapping[str, str]
     parts: tuple[PlanSnapshot, ...]
 
-    def to_json(self) -> Any:
-        return _adapter().dump_python(self, mode="json")
-
     @classmethod
-    def from_json(cls, body: Any) -> Snapshot | None:
+    def of(cls, body: Any) -> Snapshot | None:
         """None for what another version wrote."""
         try:
-            return _adapter().validate_python(body)
+            return cls.model_validate(body)
         except ValidationError:
             return None
-
-
-@cache
-def _adapter() -> TypeAdapter[Snapshot]:
-    return TypeAdapter(Snapshot)
 
 
 def snapshot(plan: Plan, files: Mapping[str, str]) -> Snapshot:
     """What a plan read, all of which is at hand. `files`: see `Snapshot`."""
     data, resolved = plan.table_data, plan.resolved
-    shared: dict[str, Any] = {name: getattr(data, name) for name in ("views", "starts")}
-    shared |= {name: tuple(getattr(data, name).items()) for name in ("training", "corpora")}
-    shared["tasks"] = {
-        name: replace(each, task=replace(each.task, data="", files=(), unlabelled=""))
-        for name, each in data.tasks.items()
+    tasks = {name: replace(each.task, data="", files=(), unlabelled="") for name, each in data.tasks.items()}
+    shared: dict[str, Any] = {
+        "source": plan.source,
+        "overlaps": plan.overlaps,
+        "tasks": {name: replace(each, task=tasks[name]) for name, each in data.tasks.items()},
+        "training": tuple(data.training.items()),
+        "corpora": tuple(data.corpora.items()),
+        "views": data.views,
+        "untranslated": without_folders(data.untranslated),
+        "unaugmented": tuple((augment, without_folders(why)) for augment, why in data.unaugmented.items()),
+        "starts": data.starts,
     }
-    shared |= {"source": plan.source, "overlaps": plan.overlaps, "untranslated": without_folders(data.untranslated)}
-    shared["unaugmented"] = tuple((augment, without_folders(why)) for augment, why in data.unaugmented.items())
     parts = [
         PlanSnapshot(
             **{name: getattr(data.located[under.name], name) for name in OF_ENCODER},
@@ -94,7 +88,7 @@ def snapshot(plan: Plan, files: Mapping[str, str]) -> Snapshot:
         )
         for under in resolved.encoders
     ]
-    return Snapshot(resolved.sizes, files, tuple(parts))
+    return Snapshot(sizes=resolved.sizes, files=files, parts=tuple(parts))
 
 
 def _read_under(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, object]:
@@ -112,15 +106,15 @@ def _read_under(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, objec
 def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
     """The plan of a table from what another one read, without texts; None where that one read other data. Raises UserError as `make_plan`
     does for what is wrong in the table."""
-    by_encoder, parts = {part.read_under.get("encoder"): part for part in read.parts}, dict[str, PlanSnapshot]()
-    for under in resolved.encoders:
-        part, asked = by_encoder.get(without_folders(under.name)), _read_under(resolved, under)
-        if part is None or any(part.read_under.get(name) != value for name, value in asked.items()):
-            return None
-        parts[under.name] = part
-    first = parts[resolved.encoders[0].name]
-    if resolved.starts_from and first.starts is None:
+    parts = {
+        under.name: part
+        for under in resolved.encoders
+        for part in read.parts
+        if _read_under(resolved, under).items() <= part.read_under.items()
+    }
+    if len(parts) < len(resolved.encoders):
         return None
+    first = next(iter(parts.values()))
     table_data = TableData(
         tasks={name: first.tasks[name] for name in resolved.tasks if name in first.tasks},
         training=dict(first.training),
@@ -128,27 +122,24 @@ def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
             name: Located(folder=None, head_training=None, **{each: getattr(part, each) for each in OF_ENCODER})
             for name, part in parts.items()
         },
-        mlm_heads={name: _checked(p.mlm_head) for name, p in parts.items() if p.mlm_head},
+        mlm_heads={name: _checked(part.mlm_head) for name, part in parts.items() if part.mlm_head},
         corpora=dict(first.corpora),
         views=first.views,
         untranslated=first.untranslated,
         unaugmented=dict(first.unaugmented),
-        starts={
-            row: start if isinstance(start, str) else _checked(start) for row, start in (first.starts or {}).items()
-        },
+        starts={row: start if isinstance(start, str) else _checked(start) for row, start in first.starts.items()},
     )
     try:
         runs, skipped = runs_of(resolved, table_data)
     except KeyError:  # a task, a size, a subset or a part of a corpus that was not read
         return None
-    overlaps = dict.fromkeys(
-        each for p in parts.values() for each in p.overlaps if each.evaluation.partition("/")[0] in resolved.tasks
-    )
-    plan = Plan(resolved, first.source, runs, skipped, table_data, tuple(overlaps))
+    overlaps = dict.fromkeys(each for part in parts.values() for each in part.overlaps)
+    of_tasks = tuple(each for each in overlaps if each.evaluation.partition("/")[0] in resolved.tasks)
+    plan = Plan(resolved, first.source, runs, skipped, table_data, of_tasks)
     plan.truncations = {
         (encoder, name): found
-        for encoder, p in parts.items()
-        for name, found in (p.truncations or {}).items()
+        for encoder, part in parts.items()
+        for name, found in part.truncations.items()
         if name in resolved.tasks
     }
     return plan

@@ -21,8 +21,8 @@ UNLABELLED = "unlabelled texts"
 """What an `Overlap` calls the texts that a task names besides its labelled rows."""
 UNKNOWN_ROWS = 10_000
 """Assumed of a full training set whose size is not published."""
-GLUE_CHARS = {"cola": 41, "sst2": 60, "mrpc": 238, "qqp": 120, "stsb": 115, "mnli": 180, "qnli": 220, "rte": 310}
-TYPICAL_CHARS = GLUE_CHARS | {"amazon_polarity": 410, "yelp_polarity": 728}
+TYPICAL_CHARS = {"cola": 41, "sst2": 60, "mrpc": 238, "qqp": 120, "stsb": 115, "mnli": 180, "qnli": 220, "rte": 310}
+TYPICAL_CHARS |= {"amazon_polarity": 410, "yelp_polarity": 728}
 """Typical text lengths of tasks: what a plan assumes for data that are not at hand."""
 
 
@@ -55,18 +55,18 @@ class TaskReader:
     """One task's rows: read when a source is given and has them, unresolved otherwise. What is read is added to `library`.
 
     `untranslated`: rows without back-translations yet, by augmentation (None: views) and digest; `read`: of each training set its rows,
-    its dev set and its unlabelled texts.
+    its dev set and its unlabelled texts; `missing`: why the source has not got them.
     """
 
     resolved: ResolvedTable
     task: Task
     source: TextSource | None
     library: dict[str, Rows]
-    translation: Translation
-    augmentations: Mapping[Augment, Translation]
+    translations: Mapping[Augment | None, Translation]
     tests: dict[str, Rows] = field(default_factory=dict)
     read: list[tuple[Rows, Rows, Rows | None]] = field(default_factory=list)
     untranslated: dict[tuple[Augment | None, str], None] = field(default_factory=dict)
+    missing: str = ""
 
     def __post_init__(self) -> None:
         self.protocol = protocol_named(self.resolved.protocol)
@@ -76,8 +76,8 @@ class TaskReader:
         if self.source is not None:
             try:
                 found = self.protocol.evaluation_sets(task, self.source)
-            except NotAtHand:
-                self.source = None
+            except NotAtHand as error:
+                self.source, self.missing = None, str(error)
         if found is None or self.source is None:
             # All evaluations, as every protocol has: a run is the same whether or not its table prints them all.
             roles = {c.evaluation for c in self.resolved.columns.values() if c.task == task.name} | {*task.evaluations}
@@ -115,26 +115,25 @@ class TaskReader:
                 "others; leave those out, or take another table."
             )
         if self.source is None:
-            whole_set = self.task.official_rows(self.task.train) or UNKNOWN_ROWS
-            drawn = self.protocol.num_rows(self.task, size) if size else whole_set
+            drawn = self.task.official_rows(self.task.train) or UNKNOWN_ROWS
+            drawn = self.protocol.num_rows(self.task, size) if size else drawn
             further = str(num_texts) if num_texts not in (0, drawn) else ""
             labelled, texts = self.unread(role, drawn), self.unread(f"{role}-texts{further}", num_texts or drawn)
-            whole = self.back_translated(labelled, augment) if augment else None
-            dev = self.unread("dev", 500)
-            return TrainingSet(whole or labelled, texts, self.back_translated(texts, None), dev, drawn)
-        rows = self.protocol.training_set(self.task, self.source, size, subset)
-        dev_rows = self.protocol.dev_set(self.task, self.source, size, subset)
-        labelled, more, name = self.keep(rows, role), None, f"{role}-texts"
-        if num_texts:
-            more, name = self.protocol.texts(self.task, self.source, size, subset, num_texts), f"{name}{num_texts}"
-        elif self.task.unlabelled:
-            more, name = self.unlabelled(self.source, dev_rows), "unlabelled"
-        whole = (self.back_translated(labelled, augment) if augment else None) or labelled
-        self.read.append((self.library.get(whole.digest, rows), dev_rows, more))
-        texts = self.keep(rows.unlabelled() if more is None else more, name)
-        translated = self.back_translated(texts, None)
-        moments = self.task.kind.moments(rows.gold) if self.task.own else ()
-        return TrainingSet(whole, texts, translated, self.keep(dev_rows, "dev"), len(rows), moments)
+            dev, moments = self.unread("dev", 500), tuple[float, ...]()
+            whole = (self.back_translated(labelled, augment) if augment else None) or labelled
+        else:
+            rows = self.protocol.training_set(self.task, self.source, size, subset)
+            dev_rows = self.protocol.dev_set(self.task, self.source, size, subset)
+            labelled, more, name = self.keep(rows, role), None, f"{role}-texts"
+            if num_texts:
+                more, name = self.protocol.texts(self.task, self.source, size, subset, num_texts), f"{name}{num_texts}"
+            elif self.task.unlabelled:
+                more, name = self.unlabelled(self.source, dev_rows), "unlabelled"
+            whole = (self.back_translated(labelled, augment) if augment else None) or labelled
+            self.read.append((self.library.get(whole.digest, rows), dev_rows, more))
+            texts, dev = self.keep(rows.unlabelled() if more is None else more, name), self.keep(dev_rows, "dev")
+            drawn, moments = len(rows), self.task.kind.moments(rows.gold) if self.task.own else ()
+        return TrainingSet(whole, texts, self.back_translated(texts, None), dev, drawn, moments)
 
     def unlabelled(self, source: TextSource, dev: Rows) -> Rows:
         """The task's unlabelled texts, without those of dev and test where it says so."""
@@ -149,7 +148,7 @@ class TaskReader:
     def back_translated(self, rows: RowSet, augment: Augment | None) -> RowSet | None:
         """The views of unlabelled rows, or labelled rows with the copies that augment them: unresolved until they are made, None where
         they cannot be made."""
-        translation = self.augmentations[augment] if augment else self.translation
+        translation = self.translations[augment]
         if translation.reason:
             return None
         if augment:

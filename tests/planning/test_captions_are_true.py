@@ -65,7 +65,7 @@ def planned(table: str, preset: str, more: Mapping[str, Any]) -> Plan:
     r = narrowed(table, preset, more)
     encoder = located(r.encoder)
     starts = first_starts(r, request(preset), None, encoder)
-    return make_plan(r, None, encoder, translation=Translation(), starts=starts)
+    return make_plan(r, None, encoder, translations=lambda augment: Translation(), starts=starts)
 
 
 def holds(optim: Optim, name: str, value: Any, size: int, rows: int) -> bool:

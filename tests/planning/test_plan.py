@@ -40,7 +40,7 @@ def plan(
     """A plan without a source: every row set is unresolved, and keys are those of names. CSSL is skipped without a
     translation."""
     resolved = resolve_table(table, preset, **overrides)
-    return make_plan(resolved, None, located, translation=translation)
+    return make_plan(resolved, None, located, translations=lambda augment: translation)
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ TRANSLATION = Translation(lambda rows: doubled(rows), views=2)
 
 @pytest.fixture(scope="module")
 def quick(source: TextSource) -> Plan:
-    return make_plan(resolved(), source, locate("bert-tiny"), translation=TRANSLATION)
+    return make_plan(resolved(), source, locate("bert-tiny"), translations=lambda augment: TRANSLATION)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def quick(source: TextSource) -> Plan:
 def test_readings_of_one_point_make_the_runs_of_another(
     quick: Plan, source: TextSource, texts: tuple[str, ...]
 ) -> None:
-    whole = make_plan(resolved(*texts), source, locate("bert-tiny"), translation=TRANSLATION)
+    whole = make_plan(resolved(*texts), source, locate("bert-tiny"), translations=lambda augment: TRANSLATION)
     runs, skipped = runs_of(resolved(*texts), pickle.loads(pickle.dumps(quick.table_data)))
     assert runs == whole.runs
     assert [run.stage.to_json() for run in runs] == [run.stage.to_json() for run in whole.runs], "labels count too"
@@ -90,7 +90,7 @@ def plan_of(resolved: ResolvedTable) -> Plan:
 
 
 def kept(plan: Plan) -> Snapshot:
-    read = Snapshot.from_json(json.loads(json.dumps(snapshot(plan, {}).to_json())))
+    read = Snapshot.of(json.loads(json.dumps(snapshot(plan, {}).model_dump(mode="json"))))
     assert read is not None
     return read
 
@@ -118,7 +118,7 @@ def test_a_part_of_what_was_read_is_enough_and_another_recipe_gives_other_keys()
 def test_where_no_translator_is_named_what_was_translated_is_read() -> None:
     """A table named one when its bench was recorded, and names none now."""
     named = resolve_table("few_shot", "quick", translator="apertium:spa,cat")
-    plan = make_plan(named, None, Located(Encoder("7" * 32), None, BERT_TINY, None), translation=Translation())
+    plan = make_plan(named, None, Located(Encoder("7" * 32), None, BERT_TINY, None), translations=lambda augment: Translation())
     assert any(stage.data.views > 1 for stage in plan.stages.values())
     for translator, same in (("apertium:spa,cat", True), (None, True), ("file:views.csv", False)):
         again = remade(resolve_table("few_shot", "quick", translator=translator), kept(plan))
@@ -137,4 +137,4 @@ def test_what_was_not_read_is_no_plan(fields: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("body", [None, [], {"sizes": [0]}, {"sizes": [0], "files": {}, "parts": [{"encoder": 3}]}])
 def test_what_another_version_wrote_is_none(body: object) -> None:
-    assert Snapshot.from_json(body) is None
+    assert Snapshot.of(body) is None

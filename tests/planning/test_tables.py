@@ -226,7 +226,7 @@ def resolved(table: str, preset: str, *texts: str, **fields: Any) -> ResolvedTab
 
 
 def plan_of(table: ResolvedTable, data: Path | None = None, read: bool = False) -> Plan:
-    return make_plan(table, open_source(data) if read else None, UNREAD, translation=Translation())
+    return make_plan(table, open_source(data) if read else None, UNREAD, translations=lambda augment: Translation())
 
 
 def updates(runs: tuple[Run, ...], row: str, phase: str) -> set[int]:
