@@ -73,14 +73,6 @@ def frame_of(results: Iterable[Result]) -> pd.DataFrame:
     return frame.assign(dev=frame["dev"].mask(infinite["dev"]), test=frame["test"].mask(infinite["test"]))
 
 
-def joined_frames(frame: pd.DataFrame, more: Iterable[Result]) -> pd.DataFrame:
-    """A frame of the schema with further results."""
-    import pandas as pd
-
-    frames = [each for each in (frame, frame_of(more)) if len(each)]
-    return pd.concat(frames, ignore_index=True) if frames else frame
-
-
 def with_records(frame: pd.DataFrame) -> pd.DataFrame:
     """The results of runs that a store has records of; another system has none."""
     return frame[frame["key"] != ""]
@@ -98,18 +90,10 @@ def placed(frame: pd.DataFrame, places: Sequence[Place]) -> pd.DataFrame:
     return frame.loc[kept].reset_index(drop=True)
 
 
-def csv_text(frame: pd.DataFrame) -> str:
-    return frame.to_csv(index=False, lineterminator="\n")
-
-
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows as JSON values, None where one is missing."""
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return [{str(name): value for name, value in row.items()} for row in rows]
-
-
-def parquet_bytes(frame: pd.DataFrame) -> bytes:
-    return frame.to_parquet(index=False)
 
 
 @dataclass(frozen=True)
@@ -208,25 +192,16 @@ def dev_score(stage: Stage, record: Record, metric: str) -> float | None:
     return score(metric, predicted)
 
 
-def dev_scores(store: Store, record: Record, metrics: Iterable[str]) -> dict[str, float]:
-    """A record's dev scores, and those of `metrics` that are newer than the record. A stage that selects no checkpoint has
-    none."""
-    missing = [metric for metric in metrics if metric not in record.dev_scores] if record.dev_scores else []
-    if not missing:
-        return record.dev_scores
-    stage, full = store.stage(record.key), store.records([record.key], predictions=True)[record.key]
-    assert stage is not None
-    found = {metric: dev_score(stage, full, metric) for metric in missing}
-    return record.dev_scores | {metric: value for metric, value in found.items() if value is not None}
-
-
 def counted_records(store: Store, metrics: Mapping[str, str]) -> dict[str, Record]:
-    """The records of these keys without their history, each with its dev score in the metric ('': in none)."""
-    found = store.records(metrics)
-    return {
-        key: replace(record, history=[], dev_scores=dev_scores(store, record, [metrics[key]] if metrics[key] else []))
-        for key, record in found.items()
-    }
+    """The records of these keys without their history, each with its dev score in the metric ('': in none). A stage that selects no checkpoint has
+    none."""
+    found = {key: replace(record, history=[]) for key, record in store.records(metrics).items()}
+    newer = [key for key, each in found.items() if each.dev_scores and metrics[key] not in ("", *each.dev_scores)]
+    stages = store.stages(newer)
+    for key, record in store.records(newer, predictions=True).items():
+        if (value := dev_score(stages[key], record, metrics[key])) is not None:
+            found[key].dev_scores[metrics[key]] = value
+    return found
 
 
 def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Iterator[Record]:

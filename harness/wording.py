@@ -72,11 +72,6 @@ def training_examples(size: int, unit: str) -> str:
     return f"{size:,} {unit}" if size else "full training set"
 
 
-def class_suffix(unit: str) -> str:
-    """' per class' where that is what a protocol's sizes count."""
-    return unit.removeprefix("training examples")
-
-
 def sizes_text(sizes: Iterable[int], unit: str) -> str:
     """'20, 100 and 1000 training examples and the full training set'."""
     counts = [str(size) for size in sizes if size]

@@ -21,7 +21,7 @@ from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
 from harness.tasks.task import Task
 from harness.views.cells import Grid
 from harness.views.view import shown
-from harness.wording import class_suffix, counted, escaped, in_points, value_text
+from harness.wording import counted, escaped, in_points, value_text
 from harness.yaml_files import format_value
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _title(plan: Plan, stage: Stage, run: Run, task: Task | None) -> str:
     name = plan.resolved.encoder.rpartition("/")[2]
     if task is None:
         return f"{name} after {stage.objective.name} ({stage.phase}) on {stage.data.train.name}"
-    examples = f"{counted(run.size, 'labelled example')}{class_suffix(plan.resolved.size_unit)}"
+    examples = f"{counted(run.size, 'labelled example')}{plan.resolved.size_unit.removeprefix('training examples')}"
     return f"{name}, {run.row} on {task.title} ({examples if run.size else 'the full training set'})"
 
 

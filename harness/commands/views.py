@@ -21,7 +21,7 @@ from harness.planning.aggregation import AVERAGE
 from harness.planning.request import encoder_names
 from harness.planning.row import on_encoder
 from harness.planning.table import HOURS, Column
-from harness.scores import answers, hardware, joined_frames, results_of
+from harness.scores import answers, frame_of, hardware, results_of
 from harness.scores import examples as example_counts
 from harness.specs import Run
 from harness.store import DEFAULT_URL, Store, StoredSeal
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 def grid_of(prepared: Prepared) -> Grid:
     """The table's cells from what the store holds now."""
+    import pandas as pd
+
     plan, store, resolved = prepared.plan, prepared.store, prepared.resolved
     test_rows = {name: of_column.test for name, of_column in example_counts(plan).items()}
     not_comparable = {
@@ -57,7 +59,7 @@ def grid_of(prepared: Prepared) -> Grid:
     results = results_of(plan, store)
     if others := prepared.others:
         resolved = others.joined(resolved)
-        results = joined_frames(results, others.results)
+        results = pd.concat([results, frame_of(others.results)], ignore_index=True)
     grid = aggregate(resolved, results, test_rows, not_comparable, skipped)
     if resolved.table.figure and resolved.table.figure.x == HOURS:
         spent = spent_of(prepared)

@@ -22,7 +22,7 @@ from markupsafe import Markup
 from rich.cells import cell_len
 
 from harness.errors import UserError, unknown
-from harness.scores import csv_text, parquet_bytes, records
+from harness.scores import records
 from harness.wording import escaped, wrapped
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class View:
     def written(self, format: str) -> str | bytes:
         """In one of `FORMATS`. Raises UserError for another format, and where there is nothing to draw."""
         if format == "csv":
-            return csv_text(self.frame)
+            return self.frame.to_csv(index=False, lineterminator="\n")
         if format == "parquet":
-            return parquet_bytes(self.frame)
+            return self.frame.to_parquet(index=False)
         if format == "json":
             lines = [shown(line, "text") for line in self.lines]
             body = {"lines": lines, **self.about, self.name: records(self.frame)}

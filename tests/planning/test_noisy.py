@@ -38,8 +38,7 @@ def marking(augment: Augment) -> Translation:
 
 
 def planned(resolved: ResolvedTable, source: TextSource | None = None, made: bool = True) -> Plan:
-    found = {augment: marking(augment) if made else Translation() for augment in resolved.translations if augment}
-    return make_plan(resolved, source, UNREAD, augmentations=found)
+    return make_plan(resolved, source, UNREAD, translations=lambda it: marking(it) if it and made else Translation())
 
 
 def keys(runs: Sequence[Run]) -> set[str]:

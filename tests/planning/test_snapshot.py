@@ -118,7 +118,9 @@ def test_a_part_of_what_was_read_is_enough_and_another_recipe_gives_other_keys()
 def test_where_no_translator_is_named_what_was_translated_is_read() -> None:
     """A table named one when its bench was recorded, and names none now."""
     named = resolve_table("few_shot", "quick", translator="apertium:spa,cat")
-    plan = make_plan(named, None, Located(Encoder("7" * 32), None, BERT_TINY, None), translations=lambda augment: Translation())
+    plan = make_plan(
+        named, None, Located(Encoder("7" * 32), None, BERT_TINY, None), translations=lambda augment: Translation()
+    )
     assert any(stage.data.views > 1 for stage in plan.stages.values())
     for translator, same in (("apertium:spa,cat", True), (None, True), ("file:views.csv", False)):
         again = remade(resolve_table("few_shot", "quick", translator=translator), kept(plan))

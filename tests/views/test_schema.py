@@ -18,7 +18,7 @@ from requested import resolve_table
 from views.runs import filled, render, results
 
 import harness
-from harness.scores import PLACE, RESULT_DTYPES, Result, csv_text, frame_of, parquet_bytes, placed, records
+from harness.scores import PLACE, RESULT_DTYPES, Result, frame_of, placed, records
 from harness.views.table import Caption
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "results.md"
@@ -62,9 +62,9 @@ RESULTS = st.builds(
 def test_csv_json_and_parquet_give_the_frame_back(rows: list[Result]) -> None:
     frame = frame_of(rows)
     assert frame.dtypes.astype(str).to_dict() == RESULT_DTYPES
-    assert_same(from_csv(csv_text(frame)), frame)
+    assert_same(from_csv(frame.to_csv(index=False, lineterminator="\n")), frame)
     assert_same(from_json(json.loads(json.dumps(records(frame), allow_nan=False))), frame)
-    assert_same(pd.read_parquet(io.BytesIO(parquet_bytes(frame))), frame)
+    assert_same(pd.read_parquet(io.BytesIO(frame.to_parquet(index=False))), frame)
 
 
 def test_a_score_that_is_not_finite_is_missing() -> None:
