@@ -38,27 +38,29 @@ def _label(default: Any = "") -> Any:
 
 
 @cache
-def _fields_of(kind: type[Any]) -> tuple[tuple[str, Any, str], ...]:
-    hashed = [f for f in fields(kind) if not f.metadata.get("label")]
-    return tuple(sorted((f.name, f.metadata.get("neutral", MISSING), str(f.type)) for f in hashed))
+def _fields_of(kind: type[Any]) -> tuple[tuple[str, str, Any, str], ...]:
+    """Of each hashed field, by name: the name as JSON begins its value, the value that is left out, and the type."""
+    hashed = sorted((each.name, each) for each in fields(kind) if not each.metadata.get("label"))
+    return tuple((name, f'"{name}":', each.metadata.get("neutral", MISSING), str(each.type)) for name, each in hashed)
 
 
 _encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 _quoted = lru_cache(4096)(_encoded)
 
 
-def _hashed(value: Any) -> dict[str, Any]:
-    """A dataclass's hashed fields, without labels and neutral values; `1` in a float field is 1.0, and so on."""
-    found: dict[str, Any] = {}
-    for name, left_out, declared in _fields_of(value.__class__):
+def _members(value: Any, *left_out: str) -> list[str]:
+    """The hashed fields of a dataclass as members of an object of JSON, in order, without labels and neutral values; `1` in a float field is 1.0,
+    and so on."""
+    found = []
+    for name, begun, neutral_value, declared in _fields_of(value.__class__):
         each = getattr(value, name)
-        if left_out is not MISSING and each == left_out:
+        if name in left_out or (neutral_value is not MISSING and each == neutral_value):
             continue
         if declared == "float" and isinstance(each, (int, np.integer)):
             each = float(each)
         elif declared == "int" and isinstance(each, (float, np.floating)) and float(each).is_integer():
             each = int(each)
-        found[name] = each
+        found.append(begun + _text(each))
     return found
 
 
@@ -67,11 +69,11 @@ def _text(value: Any) -> str:
     since thousands of stages share it. Raises ValueError for a value that has no canonical form (NaN, an unknown type)."""
     if isinstance(value, str):
         return _quoted(value)
-    if isinstance(value, Stage):
-        return f'"{value.key}"'
     kept = getattr(value, "__dict__", {})
     if "_text" in kept:
         return str(kept["_text"])
+    if isinstance(value, Stage):
+        return f'"{value.key}"'
     if value is None or isinstance(value, bool):
         return _encoded(value)
     if isinstance(value, (int, np.integer)):
@@ -84,14 +86,18 @@ def _text(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"[{','.join(map(_text, value))}]"
     if is_dataclass(value) and not isinstance(value, type):
-        kept["_text"] = text = _text(_hashed(value))
+        kept["_text"] = text = "{" + ",".join(_members(value)) + "}"
         return text
     raise ValueError(f"{value!r:.60} has no canonical form")
 
 
 def digest_of(value: Any) -> str:
     """Hex digest of a canonical value."""
-    return hashlib.sha256(_text(value).encode()).hexdigest()[:KEY_LENGTH]
+    return _hash(_text(value))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
 @dataclass(frozen=True)
@@ -250,7 +256,11 @@ class Stage:
 
     @cached_property
     def key(self) -> str:
-        return digest_of({"loop": LOOP_VERSION, **_hashed(self)})
+        return self._key_without()
+
+    def _key_without(self, *names: str) -> str:
+        members = sorted([f'"loop":{LOOP_VERSION}', *_members(self, *names)])
+        return _hash("{" + ",".join(members) + "}")
 
     @property
     def parent(self) -> Stage | None:
@@ -273,8 +283,7 @@ class Stage:
     @property
     def settings(self) -> tuple[str, ...]:
         """Digests of the stages of the chain without data and starts, this one's first: a seal has them of runs whose keys were not known."""
-        told = ({k: v for k, v in _hashed(stage).items() if k not in ("data", "init")} for stage in self.chain[::-1])
-        return tuple(digest_of({"loop": LOOP_VERSION, **values}) for values in told)
+        return tuple(stage._key_without("data", "init") for stage in self.chain[::-1])
 
     @property
     def evaluations(self) -> int:

@@ -115,9 +115,10 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
             if reason:
                 skipped.append((row.name, name, reason))
                 continue
+            settings = group_of(row.own.own_values, "encoder")
             for seed, context in contexts_of[like]:
                 leaf = chain(steps, context, start)[-1]
-                if settings := group_of(row.own.own_values, "encoder"):
+                if settings:
                     leaf = leaf.with_encoder(adapted(leaf.encoder, settings, located.config))
                 runs.append(Run(leaf, row.name, row.method, name, context.size, context.subset, seed))
     return tuple(runs), tuple(skipped)

@@ -98,8 +98,8 @@ def test_masks_need_a_mask_token(few_shot: Plan) -> None:
 
 def test_a_plan_takes_bounded_work(monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[Any] = []
-    digest = specs.digest_of
-    monkeypatch.setattr(specs, "digest_of", lambda value: computed.append(value) or digest(value))
+    hashed = specs._hash
+    monkeypatch.setattr(specs, "_hash", lambda text: computed.append(text) or hashed(text))
     made = plan("few_shot")
     assert len(made.stages) == len(computed) == 1890  # one a stage
     assert made.names()
