@@ -44,7 +44,7 @@ from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import TASKS, Task, load_user_task
 from harness.views.other_system import OtherSystem
-from harness.wording import counted, some_of
+from harness.wording import some_of
 
 UNTRANSLATED = "data back-translation of "
 """How the plan names rows that are not back-translated yet, which the command that trains does."""
@@ -169,8 +169,6 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
     if train and (lacking(plan, UNTRANSLATED) or any(item.stage.key in selected for item in prepared.items)):
         raise UserError(_not_at_hand(plan))
     prepared.translators = translators
-    if train and prepared.items:
-        _check_cores(request, resolved)
     return prepared
 
 
@@ -359,14 +357,6 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
 
 
 # ---------------------------------------------------------------------------------------------------------------- checks
-
-
-def _check_cores(request: Request, resolved: ResolvedTable) -> None:
-    if request.address == "local" and resolved.num_workers > cores():
-        raise UserError(
-            f"{request.origin('num_workers')} {resolved.num_workers}: {counted(cores(), 'CPU core')} may be used here; take {cores()} workers or fewer, or "
-            "name a cluster with --address."
-        )
 
 
 def _check_lengths(resolved: ResolvedTable, located: Located) -> None:

@@ -160,7 +160,7 @@ def test_a_report_names_the_file_and_its_rows_but_no_folder(harness: Harness, re
         ),
         (
             "bench --tasks reviews.csv --label stars --remove-overlap",
-            "there are no unlabelled texts; name them with --unlabelled",
+            "there are no unlabelled texts; add unlabelled",
         ),
         ("bench --table own", "table own has no task of its own"),
         ("init reviews.csv --label stars --out more.txt", "should end in .yaml"),
