@@ -48,7 +48,7 @@ class Learner:
         located, corpus = locate("bert-tiny"), open_corpus("boolq_prose")
         assert located.folder is not None
         tokeniser = Tokeniser(located.folder)
-        blocks = tokenise_corpus(corpus.texts(), tokeniser, Packed(LENGTH), folder / "blocks", identity=corpus.digest)
+        blocks = tokenise_corpus(corpus.texts(), tokeniser, Packed(LENGTH), folder / "blocks", corpus.digest)
         rows = np.arange(len(blocks))
         self.text, held_out = blocks.take(rows[:-HELD_OUT]), blocks.take(rows[-HELD_OUT:])
         self.parts = [held_out.take(np.arange(start, start + BATCH)) for start in range(0, HELD_OUT, BATCH)]

@@ -77,7 +77,7 @@ def reader(
         if corpus and (rows is None or data.blocks == "packed"):  # tokenised once, to disk, and read from there
             identity = digest_of([corpus.digest, located.encoder.digest, data.max_length, data.blocks])
             folder = store.artifacts.parent / "blocks" / identity
-            return Examples(tokenise_corpus(corpus.texts(), tokeniser, reading, folder, identity=identity)), None
+            return Examples(tokenise_corpus(corpus.texts(), tokeniser, reading, folder, identity)), None
         rows = plan.library[row_set.digest]
         return reading.examples(rows.texts, tokeniser), rows.labels
 

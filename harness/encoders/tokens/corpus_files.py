@@ -10,9 +10,9 @@ import mmap
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from filelock import FileLock
@@ -37,15 +37,14 @@ class MappedTokens(Tokens):
     which a worker has to see."""
 
     folder: Path
-    maps: tuple[mmap.mmap, ...] = field(repr=False, compare=False)
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Tokens:
         """The sequences of `rows`, in that order, copied into memory."""
         taken = super().take(rows)
-        for each in self.maps:
+        for array in (self.ids, self.types, self.special, self.offsets):
             # The file's pages stay with the system's cache and no longer count as this process's memory, which would seem
             # to grow to the size of the corpus: Ray stops workers by that figure.
-            each.madvise(mmap.MADV_DONTNEED)
+            cast("mmap.mmap", array.base).madvise(mmap.MADV_DONTNEED)
         return taken
 
     def __reduce__(self) -> tuple[Callable[[str], MappedTokens], tuple[str]]:
@@ -53,66 +52,48 @@ class MappedTokens(Tokens):
 
 
 def _reopened(folder: str) -> MappedTokens:
-    found = open_blocks(Path(folder))
-    if found is None:
+    if (found := open_blocks(Path(folder))) is None:
         raise UserError(
             f"{folder}: the tokenised corpus is not there or not whole on this machine; run the command again."
         )
     return found
 
 
-def open_blocks(folder: Path, **expected: Any) -> MappedTokens | None:
-    """The sequences in a finished folder, or None when there is none, or it is damaged, of another version, or its manifest
-    differs from `expected` (`max_length`, `blocks`, `identity`)."""
+def open_blocks(folder: Path, identity: str | None = None) -> MappedTokens | None:
+    """The sequences in a finished folder, or None when there is none, or it is damaged, of another version or `identity`."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        expected = {"version": VERSION, **expected}
-        if any(manifest[name] != value for name, value in expected.items()):
-            return None
-        counts = {**dict.fromkeys(_ARRAYS, manifest["tokens"]), "offsets": manifest["sequences"] + 1}
-        maps = {name: _mapped(folder, name, count) for name, count in counts.items()}
-        arrays = {name: np.frombuffer(maps[name], dtype=_ARRAYS[name]) for name in maps}
+        arrays = {name: np.memmap(folder / f"{name}.bin", dtype, "r") for name, dtype in _ARRAYS.items()}
+        ends, tokens = arrays["offsets"][[0, -1]].tolist(), manifest["tokens"]
+        whole = {len(arrays[name]) for name in _ARRAYS if name != "offsets"} == {tokens} and ends == [0, tokens]
+        whole &= len(arrays["offsets"]) == manifest["sequences"] + 1 and manifest["version"] == VERSION
+        whole &= identity in (None, manifest["identity"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if arrays["offsets"][0] != 0 or arrays["offsets"][-1] != manifest["tokens"]:
-        return None
-    return MappedTokens(**arrays, folder=folder.absolute(), maps=tuple(maps.values()))
-
-
-def _mapped(folder: Path, name: str, count: int) -> mmap.mmap:
-    path = folder / f"{name}.bin"
-    with path.open("rb") as file:
-        found = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if len(found) != count * np.dtype(_ARRAYS[name]).itemsize:
-        raise ValueError(f"{path} is not whole")
-    return found
+    return MappedTokens(**arrays, folder=folder.absolute()) if whole else None
 
 
 def tokenise_corpus(
-    texts: Iterable[str], tokeniser: Tokeniser, reading: Reading, folder: Path, *, identity: str = ""
+    texts: Iterable[str], tokeniser: Tokeniser, reading: Reading, folder: Path, identity: str
 ) -> MappedTokens:
     """Tokenise `texts` into `folder` and open it; holds one batch of about 1,000 texts at a time. A finished folder of
-    the same `identity` (digests of texts and tokenizer) and reading is opened and `texts` not read; anything else under
-    that name is replaced, and everything without identity. Raises UserError when no text has a token."""
-    settings = {"max_length": reading.max_length, "blocks": reading.name, "identity": identity}
+    the same `identity` (a digest of texts, tokenizer and reading) is opened and `texts` not read; anything else under
+    that name is replaced. Raises UserError when no text has a token."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = folder.with_name(f".{folder.name}.part")
     with FileLock(folder.with_name(f".{folder.name}.lock")):
-        found = open_blocks(folder, **settings) if identity else None
-        if found is None:
-            for old in (part, folder):
-                shutil.rmtree(old, ignore_errors=True)
-                old.unlink(missing_ok=True)
-            part.mkdir()
-            try:
-                _write(reading.sequences(_batches(texts), tokeniser), part, settings)
-                part.rename(folder)
-            finally:
-                shutil.rmtree(part, ignore_errors=True)
-            found = open_blocks(folder, **settings)
-    if found is None:
-        raise UserError(f"{folder}: the tokenised corpus cannot be read back; free the disk or remove it.")
-    return found
+        if found := open_blocks(folder, identity):
+            return found
+        for old in (part, folder):
+            shutil.rmtree(old, ignore_errors=True)
+            old.unlink(missing_ok=True)
+        part.mkdir()
+        try:
+            _write(reading.sequences(_batches(texts), tokeniser), part, identity)
+            part.rename(folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return _reopened(str(folder))
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[tuple[str]]]:
@@ -128,7 +109,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[tuple[str]]]:
         yield batch
 
 
-def _write(sequences: Iterable[Tokens], part: Path, settings: dict[str, Any]) -> None:
+def _write(sequences: Iterable[Tokens], part: Path, identity: str) -> None:
     count = tokens = content = 0
     with ExitStack() as stack:
         files = {name: stack.enter_context((part / f"{name}.bin").open("wb")) for name in _ARRAYS}
@@ -142,5 +123,5 @@ def _write(sequences: Iterable[Tokens], part: Path, settings: dict[str, Any]) ->
             content += len(some.ids) - int(some.special.sum())
     if not content:
         raise UserError("The corpus has no text that this encoder's tokenizer makes a token of; give it other texts.")
-    manifest = {"version": VERSION, "sequences": count, "tokens": tokens, "content": content, **settings}
+    manifest = {"version": VERSION, "sequences": count, "tokens": tokens, "identity": identity}
     (part / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
