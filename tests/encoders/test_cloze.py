@@ -62,7 +62,7 @@ def read(tokeniser: Tokeniser, prompt: Prompt, rows: list[tuple[str, ...]], max_
 
 def shown(tokeniser: Tokeniser, examples: ClozeExamples) -> list[list[str]]:
     """The tokens of each sequence."""
-    tokenizer: Any = tokeniser._tokenizer
+    tokenizer: Any = tokeniser.tokenizer
     tokens = examples.tokens
     return [tokenizer.convert_ids_to_tokens(tokens.take([row]).ids.tolist()) for row in range(len(tokens))]
 
@@ -93,7 +93,7 @@ def test_a_label_word_stands_as_it_would_in_the_text(kind: str, tokenisers: Call
     """In the middle of a sentence: with the space before it, where the tokenizer keeps that."""
     begun = {"word pieces": "", "byte pairs": "Ġ", "unigrams": "▁"}[kind]
     words = read(tokenisers(kind), SINGLE, [("a",)]).words.tolist()
-    tokenizer: Any = tokenisers(kind)._tokenizer
+    tokenizer: Any = tokenisers(kind).tokenizer
     assert tokenizer.convert_ids_to_tokens(words) == [f"{begun}terrible", f"{begun}great"]
 
 

@@ -90,7 +90,7 @@ from transformers import AutoTokenizer
 text = ("A film, unlike others: \\u00fcber-good [MASK] don't", "\\u7535\\u5f71 ok")
 for folder, tokeniser in zip(sys.argv[1:], tokenisers, strict=True):
     library = AutoTokenizer.from_pretrained(folder)
-    ours = tokeniser._tokenizer
+    ours = tokeniser.tokenizer
     print(json.dumps([torch, ours(*text)["input_ids"] == library(*text)["input_ids"]]))
 """
 

@@ -45,7 +45,7 @@ def test_windows_are_those_of_transformers(tokeniser: Tokeniser, length: int, st
     """As its tokenizer cuts with `return_overflowing_tokens`: its `stride` is what two windows share. (Ours is at most half a window.)"""
     context = f"{TEXT} {WORDS[2]} " * 3
     found = Windows(length, spans=SpanReading(stride=stride)).examples([(WORDS[1], context)], tokeniser).tokens
-    theirs = tokeniser._tokenizer(
+    theirs = tokeniser.tokenizer(
         WORDS[1],
         context,
         truncation="only_second",

@@ -133,7 +133,7 @@ def label_words(prompt: Prompt, tokeniser: Tokeniser) -> NDArray[np.int64]:
     for word in prompt.words:
         [(tokens, parts)] = _parts(prompt, [("a", "a")], tokeniser, word)
         there = tokens[parts == _MASKED]
-        if len(there) != 1 or there[0] == tokeniser.unknown_id:
+        if len(there) != 1 or there[0] == tokeniser.tokenizer.unk_token_id:
             raise UserError(
                 f"label word {quoted(word)}: is not one token of this encoder's vocabulary as it stands in {quoted(prompt.template)}; choose "
                 "another word."

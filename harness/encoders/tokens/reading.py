@@ -94,8 +94,6 @@ class Packed(Reading):
 class Cloze(Reading):
     """A sequence of each row: the cloze that the prompt makes of it, without demonstrations."""
 
-    name = "cloze"
-
     prompt: Prompt = field(kw_only=True)
 
     def check(self, rows: Rows, tokeniser: Tokeniser) -> None:
@@ -131,8 +129,6 @@ READINGS: dict[str, type[Reading]] = {reading.name: reading for reading in (Plai
 class Windows(Reading):
     """A question with its context, (question, context) a row: a sequence of the question's first tokens and each window of the context's;
     the windows of a row are one example. A window that is not the last is full."""
-
-    name = "windows"
 
     spans: SpanReading = SQUAD
 

@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError, first_line
 
-_PROBE = "a"
-"""A text that is one token, at least the unknown one."""
-
 EVALUATION_TOKENS = 2048
 """Tokens of a batch without training, padding included."""
 CUDA_EVALUATION_TOKENS = 32_768
@@ -55,13 +52,9 @@ def joined(*parts: Tokens) -> Tokens:
     """The sequences of several, one after another."""
     lengths = np.concatenate([part.lengths for part in parts])
     places = [part.places for part in parts if part.places is not None]
-    return Tokens(
-        np.concatenate([part.ids for part in parts]),
-        np.concatenate([part.types for part in parts]),
-        np.concatenate([part.special for part in parts]),
-        np.concatenate([[0], np.cumsum(lengths)]),
-        places=np.concatenate(places) if places else None,
-    )
+    flat = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "types", "special"))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return Tokens(*flat, offsets, places=np.concatenate(places) if places else None)
 
 
 def by_length(lengths: NDArray[np.int64], at_once: int = EVALUATION_TOKENS) -> Iterator[NDArray[np.int64]]:
@@ -163,28 +156,21 @@ class Frame:
 
 
 class Tokeniser:
-    """The tokenizer of an encoder folder (`pretrained_tokenizer`)."""
+    """The tokenizer of an encoder folder; `tokenizer` is transformers' own."""
 
     def __init__(self, folder: Path) -> None:
-        self._tokenizer = pretrained_tokenizer(folder)
+        self.tokenizer = pretrained_tokenizer(folder)
 
     @property
     def vocabulary(self) -> Vocabulary:
-        tokenizer = self._tokenizer
-        return Vocabulary(len(tokenizer), tokenizer.mask_token_id)
-
-    @property
-    def unknown_id(self) -> int | None:
-        """The token of what is in no vocabulary."""
-        unknown: int | None = self._tokenizer.unk_token_id
-        return unknown
+        return Vocabulary(len(self.tokenizer), self.tokenizer.mask_token_id)
 
     def __call__(self, texts: Sequence[tuple[str, ...]], max_length: int) -> Tokens:
         """Tokenise rows of one or two texts, truncated to `max_length` tokens, the longer text first."""
         if not texts:
             raise UserError("There are no texts to tokenise.")
         columns = [list(column) for column in zip(*texts, strict=True)]
-        encoded = self._tokenizer(
+        encoded = self.tokenizer(
             *columns,
             truncation=True,
             max_length=max_length,
@@ -192,41 +178,34 @@ class Tokeniser:
             return_special_tokens_mask=True,
             return_attention_mask=False,
         )
-        lengths = [len(ids) for ids in encoded["input_ids"]]
-        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return Tokens(
-            np.concatenate([np.asarray(x, dtype=np.int32) for x in encoded["input_ids"]]),
-            np.concatenate([np.asarray(x, dtype=np.int8) for x in encoded["token_type_ids"]]),
-            np.concatenate([np.asarray(x, dtype=np.bool_) for x in encoded["special_tokens_mask"]]),
-            offsets,
-        )
+        flat = {
+            name: np.concatenate([np.asarray(row, dtype) for row in encoded[name]])
+            for name, dtype in (("input_ids", np.int32), ("token_type_ids", np.int8), ("special_tokens_mask", np.bool_))
+        }
+        return Tokens(*flat.values(), np.cumsum([0, *map(len, encoded["input_ids"])], dtype=np.int64))
+
+    def whole(self, texts: Sequence[str], **settings: Any) -> Any:
+        """What transformers' tokenizer says of whole texts, without special tokens and truncation."""
+        settings |= {"return_token_type_ids": False, "return_attention_mask": False}
+        # No warning that a text is longer than the encoder's sequences.
+        return self.tokenizer(list(texts), add_special_tokens=False, truncation=False, verbose=False, **settings)
 
     def content(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Tokens of whole texts, without special tokens and truncation: ids of all texts end to end [T], and lengths [n]."""
-        encoded = self._tokenizer(
-            list(texts),
-            add_special_tokens=False,
-            truncation=False,
-            return_token_type_ids=False,
-            return_attention_mask=False,
-            verbose=False,  # no warning that a text is longer than the encoder's sequences
-        )["input_ids"]
+        """Tokens of whole texts: ids of all texts end to end [T], and lengths [n]."""
+        encoded = self.whole(texts)["input_ids"]
         lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
         ids = np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=int(lengths.sum()))
         return ids, lengths
 
     def placed(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-        """Of each whole text, without special tokens: (ids [L], first character of each token and the one after its last [L, 2]).
+        """Of each whole text: (ids [L], first character of each token and the one after its last [L, 2]).
         Raises UserError for a tokenizer that does not say where its tokens are."""
-        if not self._tokenizer.is_fast:
+        if not self.tokenizer.is_fast:
             raise UserError(
-                f"The tokenizer ({type(self._tokenizer).__name__}) does not say where in a text its tokens are, which answers are found by; "
+                f"The tokenizer ({type(self.tokenizer).__name__}) does not say where in a text its tokens are, which answers are found by; "
                 "name an encoder with a tokenizer.json."
             )
-        encoded = self._tokenizer(
-            list(texts), add_special_tokens=False, truncation=False, return_offsets_mapping=True, verbose=False
-        )
+        encoded = self.whole(texts, return_offsets_mapping=True)
         return [
             (np.array(ids, dtype=np.int32), np.array(places, dtype=np.int32).reshape(-1, 2))
             for ids, places in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
@@ -234,17 +213,17 @@ class Tokeniser:
 
     def frame(self, texts: int = 1) -> Frame:
         """That of a sequence of so many texts, derived from one. Raises UserError where the tokenizer puts no token after each text."""
-        probe = self([(_PROBE,) * texts], 512)
+        probe = self([("a",) * texts], 512)  # which is one token, at least the unknown one
         placed, inside = np.stack([probe.ids, probe.types], axis=1).astype(np.int64), np.flatnonzero(~probe.special)
         own = inside.reshape(texts, -1)  # the places of each text's tokens
         edges = zip([0, *(own[:, -1:].ravel() + 1)], [*own[:, :1].ravel(), len(placed)], strict=True)
         around = tuple(placed[start:stop] for start, stop in edges)
         if not own.size or not all(map(len, around[1:])):
-            kind = type(self._tokenizer).__name__
+            kind = type(self.tokenizer).__name__
             raise UserError(
                 f"The tokenizer ({kind}) puts no special token after each text; name an encoder of a BERT-like kind."
             )
-        separator = self._tokenizer.sep_token_id
+        separator = self.tokenizer.sep_token_id
         separator = int(around[-1][0, 0] if separator is None else separator)
         return Frame(around, tuple(int(kind) for kind in placed[own[:, 0], 1]), separator)
 

@@ -146,7 +146,7 @@ def measured(case: Case, folder: Path) -> dict[str, dict[str, Part]]:
     texts = fine.plan.library[stage.data.dev.digest].texts
 
     def encode(padding: Any) -> Part:
-        tokenizer = fine.tokeniser._tokenizer
+        tokenizer = fine.tokeniser.tokenizer
         columns = [list(column) for column in zip(*texts, strict=True)]
         return lambda: tokenizer(*columns, padding=padding, truncation=True, max_length=MAX_LENGTH)
 
