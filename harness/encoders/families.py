@@ -78,10 +78,6 @@ class Family:
         """The module that holds and runs the layers."""
         return self.layers.rpartition(".")[0]
 
-    @property
-    def takes_relative_positions(self) -> bool:
-        return self.packed and not self.own_positions
-
     def shape(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration, with its numbers also under BERT's names."""
         config = {**self.defaults, **config}

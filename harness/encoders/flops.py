@@ -38,17 +38,12 @@ def parameters(config: Mapping[str, Any]) -> float:
     few per cent for families with other positions, norms or biases. 0 where the shape is unknown."""
     if "hidden_size" not in config:
         return 0.0
-    d, words = config["hidden_size"], config.get("vocab_size", 0)
+    d, ff, words = config["hidden_size"], config["intermediate_size"], config.get("vocab_size", 0)
     family, width = family_of(config), config.get("embedding_size") or d
     positions = 0 if family.own_positions else config.get("max_position_embeddings", 512)
     embeddings = width * (words + positions + config.get("type_vocab_size", 0) + 2) + (width != d) * (width + 1) * d
-    return float(embeddings + config["num_hidden_layers"] * layer_parameters(config) + (d + 3) * width + words)
-
-
-def layer_parameters(config: Mapping[str, Any]) -> float:
-    """Parameters of one layer: matrices, biases and two norms."""
-    d, ff = config["hidden_size"], config["intermediate_size"]
-    return float(4 * d * d + (3 if family_of(config).gated else 2) * d * ff + 9 * d + ff)
+    layer = 4 * d * d + (3 if family.gated else 2) * d * ff + 9 * d + ff  # matrices, biases and two norms
+    return float(embeddings + config["num_hidden_layers"] * layer + (d + 3) * width + words)
 
 
 def weights_bytes(config: Mapping[str, Any]) -> float:

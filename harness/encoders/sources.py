@@ -104,7 +104,7 @@ def adapted(encoder: Encoder, settings: Mapping[str, int], config: Mapping[str, 
     if not buckets:
         return replace(encoder, relative_buckets=0, relative_distance=0)
     family = family_of(config)
-    if not family.takes_relative_positions:
+    if family.own_positions or not family.packed:
         why = f"has {family.own_positions} of its own" if family.own_positions else "is not run packed"
         raise UserError(
             f"{encoder.name}: {family.title} {why}; set encoder.relative_buckets to 0, or take a BERT, RoBERTa or ELECTRA "
@@ -298,8 +298,6 @@ def _config(folder: Path) -> dict[str, Any]:
     if family.packed and config.get("position_embedding_type", "absolute") != "absolute":
         named = repr(config["position_embedding_type"])[:60]
         raise UserError(f"{path}: position_embedding_type is {named}, which transformers no longer computes.")
-    if config["hidden_size"] % (heads := config.get("num_attention_heads", 1)):
-        raise UserError(f"{path}: hidden_size {config['hidden_size']} is no multiple of num_attention_heads {heads}.")
     return config
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -33,33 +32,28 @@ def drawn(tokens: int, count: int = 4, dtype: torch.dtype = torch.float32) -> li
     return [torch.randn(1, tokens, HEADS, DEPTH, generator=generator, dtype=dtype) for _ in range(count)]
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, packed: Packing, dropout: float = 0.0) -> Tensor:
+def attended(q: Tensor, k: Tensor, v: Tensor, packed: Packing, window: int | None = None) -> Tensor:
     """[1, T', H, D] of each, as a model gives them: transposed views."""
     views = [each.transpose(1, 2) for each in (q, k, v)]
-    return packed_attention(MODULE, *views, None, SCALE, dropout, packing=packed)[0]
+    return packed_attention(MODULE, *views, None, SCALE, packing=packed, sliding_window=window)[0]
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, lengths: list[int], window: int | None = None) -> Tensor:
-    """[1, T, H, D], a sequence and a head at a time; with a window, keys less than so many tokens away."""
-    sequences, start = [], 0
-    for length in lengths:
-        own, heads = slice(start, start + length), []
-        for head in range(HEADS):
-            scores = SCALE * q[0, own, head] @ k[0, own, head].T
-            for i, j in product(range(length), repeat=2) if window else ():
-                if abs(i - j) >= window:
-                    scores[i, j] = float("-inf")
-            heads.append(scores.softmax(dim=-1) @ v[0, own, head])
-        sequences.append(torch.stack(heads, dim=1))
-        start += length
-    return torch.cat(sequences)[None]
-
-
-def expected(given_: list[Tensor], lengths: list[int]) -> tuple[Tensor, list[Tensor]]:
-    """Values and gradients in double precision; `given_` are q, k, v and the gradient of what comes out."""
+def expected(given_: list[Tensor], lengths: list[int], window: int | None = None) -> tuple[Tensor, list[Tensor]]:
+    """Values [1, T, H, D] and gradients in double precision, a sequence and a head at a time; `given_` are q, k, v and the gradient of what
+    comes out. With a window, of keys less than so many tokens away."""
     q, k, v, gradient = (each[:, : sum(lengths)].detach().double() for each in given_)
     leaves = [each.clone().requires_grad_() for each in (q, k, v)]
-    out = plain(*leaves, lengths)
+    sequences, start = [], 0
+    for length in lengths:
+        q, k, v = (each[0, start : start + length] for each in leaves)
+        place, heads = torch.arange(length), []
+        far = (place[:, None] - place).abs() >= (window or length)
+        for head in range(HEADS):
+            scores = (SCALE * q[:, head] @ k[:, head].T).masked_fill(far, float("-inf"))
+            heads.append(scores.softmax(dim=-1) @ v[:, head])
+        sequences.append(torch.stack(heads, dim=1))
+        start += length
+    out = torch.cat(sequences)[None]
     out.backward(gradient)
     return out.detach(), [each.grad for each in leaves if each.grad is not None]
 
@@ -68,48 +62,33 @@ def close(found: Tensor, exact: Tensor) -> None:
     torch.testing.assert_close(found.double(), exact, atol=1e-6, rtol=1e-5)
 
 
-def learned(packed: Packing, more: int) -> tuple[list[Tensor], Tensor, Tensor, int]:
-    """Leaves q, k, v with the gradients of attention over T tokens and `more` behind them: (leaves, the gradient that was
-    given, what was found, T)."""
-    total = int(packed.lengths.sum())
+@settings(max_examples=80, deadline=None)
+@given(
+    lengths=st.sampled_from(list(LENGTHS.values())) | st.lists(st.integers(1, 40), min_size=1, max_size=20),
+    more=st.sampled_from([0, 16]),
+    first=st.booleans(),
+    window=st.sampled_from([None, 1, 3, 12, 100]),
+)
+def test_is_the_plain_one(lengths: list[int], more: int, first: bool, window: int | None) -> None:
+    """What fills up behind the tokens is never read, whatever its gradient, and gets none. Of first tokens alone a gradient to any other state
+    is a gradient to nothing. A query at padding may have nothing but padding in its window."""
+    packed, total = tiny.packing(lengths), sum(lengths)
+    rows = packed.first if first else torch.arange(total)
     q, k, v, gradient = drawn(total + more)
     leaves = [each.requires_grad_() for each in (q, k, v)]
-    found = attended(q, k, v, packed)
+    found = attended(*leaves, packed.only_first() if first else packed, window)
     found.backward(gradient)
     assert found.shape == q.shape
-    return leaves, gradient, found.detach(), total
-
-
-def same_gradients(leaves: list[Tensor], gradients: list[Tensor], total: int) -> None:
+    gradient = torch.zeros_like(gradient).index_copy(1, rows, gradient.index_select(1, rows))
+    out, gradients = expected([*leaves, gradient], lengths, window)
+    close(found.detach()[:, rows], out[:, rows])
     for leaf, exact in zip(leaves, gradients, strict=True):
         assert leaf.grad is not None
         close(leaf.grad[:, :total], exact)
         assert not leaf.grad[:, total:].any()
-
-
-some_lengths = st.sampled_from(list(LENGTHS.values())) | st.lists(st.integers(1, 40), min_size=1, max_size=20)
-
-
-@settings(max_examples=25, deadline=None)
-@given(lengths=some_lengths, more=st.sampled_from([0, 16]))
-def test_is_the_plain_one(lengths: list[int], more: int) -> None:
-    """What fills up behind the tokens is never read, whatever its gradient, and gets none."""
-    leaves, gradient, found, total = learned(tiny.packing(lengths), more)
-    out, gradients = expected([*leaves, gradient], lengths)
-    close(found[:, :total], out)
-    same_gradients(leaves, gradients, total)
-
-
-@settings(max_examples=25, deadline=None)
-@given(lengths=some_lengths, more=st.sampled_from([0, 16]))
-def test_first_tokens_alone(lengths: list[int], more: int) -> None:
-    """Their states as before; a gradient to any other state is a gradient to nothing."""
-    packed = tiny.packing(lengths)
-    leaves, gradient, found, total = learned(packed.only_first(), more)
-    alone = torch.zeros_like(gradient).index_copy(1, packed.first, gradient.index_select(1, packed.first))
-    out, gradients = expected([*leaves, alone], lengths)
-    close(found[:, packed.first], out[:, packed.first])
-    same_gradients(leaves, gradients, total)
+    with torch.inference_mode(), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(MODULE, "training", False)
+        close(attended(*(each.detach() for each in leaves), packed, window)[:, :total], out)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
@@ -157,40 +136,6 @@ def test_scores_beyond_fp16(trained: bool, monkeypatch: pytest.MonkeyPatch) -> N
     with torch.autocast("cpu", dtype=torch.float16):
         found = attended(q, k, v, tiny.packing(lengths))
     torch.testing.assert_close(found.double(), out, atol=2e-2, rtol=2e-2)
-
-
-class TestWindow:
-    """Local attention, also where a query at padding has nothing but padding in its window."""
-
-    @staticmethod
-    def local(q: Tensor, k: Tensor, v: Tensor, packed: Packing, window: int, training: bool = True) -> Tensor:
-        views = [each.transpose(1, 2) for each in (q, k, v)]
-        module = nn.Module().train(training)
-        return packed_attention(module, *views, None, SCALE, packing=packed, sliding_window=window)[0]
-
-    @pytest.mark.parametrize("window", [1, 3, 12, 100])
-    @pytest.mark.parametrize("shape", LENGTHS)
-    def test_is_attention_within_the_window(self, shape: str, window: int) -> None:
-        lengths = LENGTHS[shape]
-        q, k, v, weights = drawn(sum(lengths), dtype=torch.float64)
-        for each in (q, k, v):
-            each.requires_grad_()
-        expected = plain(q, k, v, lengths, window)
-        found = self.local(q, k, v, tiny.packing(lengths), window)
-        torch.testing.assert_close(found, expected)
-        wanted = torch.autograd.grad((expected * weights).sum(), (q, k, v))
-        for got, one in zip(torch.autograd.grad((found * weights).sum(), (q, k, v)), wanted, strict=True):
-            torch.testing.assert_close(got, one)
-        with torch.inference_mode():
-            again = self.local(*(each.detach() for each in (q, k, v)), tiny.packing(lengths), window, training=False)
-        torch.testing.assert_close(again, expected.detach())
-
-    def test_first_tokens_alone(self) -> None:
-        lengths = LENGTHS["mixed"]
-        q, k, v = drawn(sum(lengths), 3)
-        packed = tiny.packing(lengths)
-        found = self.local(q, k, v, packed.only_first(), 3)
-        torch.testing.assert_close(found[:, packed.first], plain(q, k, v, lengths, 3)[:, packed.first])
 
 
 @pytest.mark.parametrize(

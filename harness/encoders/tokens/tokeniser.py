@@ -52,9 +52,11 @@ def joined(*parts: Tokens) -> Tokens:
     """The sequences of several, one after another."""
     lengths = np.concatenate([part.lengths for part in parts])
     places = [part.places for part in parts if part.places is not None]
-    flat = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "types", "special"))
+    ids, types, special = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "types", "special")
+    )
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return Tokens(*flat, offsets, places=np.concatenate(places) if places else None)
+    return Tokens(ids, types, special, offsets, places=np.concatenate(places) if places else None)
 
 
 def by_length(lengths: NDArray[np.int64], at_once: int = EVALUATION_TOKENS) -> Iterator[NDArray[np.int64]]:
@@ -178,11 +180,11 @@ class Tokeniser:
             return_special_tokens_mask=True,
             return_attention_mask=False,
         )
-        flat = {
-            name: np.concatenate([np.asarray(row, dtype) for row in encoded[name]])
+        ids, types, special = (
+            np.concatenate([np.asarray(row, dtype) for row in encoded[name]])
             for name, dtype in (("input_ids", np.int32), ("token_type_ids", np.int8), ("special_tokens_mask", np.bool_))
-        }
-        return Tokens(*flat.values(), np.cumsum([0, *map(len, encoded["input_ids"])], dtype=np.int64))
+        )
+        return Tokens(ids, types, special, np.cumsum([0, *map(len, encoded["input_ids"])], dtype=np.int64))
 
     def whole(self, texts: Sequence[str], **settings: Any) -> Any:
         """What transformers' tokenizer says of whole texts, without special tokens and truncation."""
