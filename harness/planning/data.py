@@ -12,11 +12,11 @@ from harness.encoders.families import family_of
 from harness.errors import UserError
 from harness.methods import Method, RunContext, UnlabelledPhase, chain, definition_of, hyperparameters, methods_named
 from harness.methods.definition import HEAD
-from harness.planning.recipe import Augment, group_of
+from harness.planning.recipe import Augment, group_of, updates_between
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow, Row
 from harness.planning.starts import SELECTED
-from harness.specs import UNRESOLVED, Data, Encoder, Parent, RowSet, Run, Stage
+from harness.specs import UNRESOLVED, Data, Encoder, Parent, RowSet, Run, Selection, Stage
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import Task
 
@@ -194,7 +194,8 @@ def _contexts(
     prompt = task.prompt and replace(task.prompt, bounds=task.label_range or ())
     # Made once for all subsets of a size, and so is their canonical form.
     optim = cache(lambda phase, size, rows: resolved.optim(phase, size, rows, row, name))
-    selection = cache(lambda per_epoch: resolved.selection(name, per_epoch))
+    metric = resolved.selection_metric(name)
+    selection = cache(lambda per_epoch: Selection(metric, updates_between(resolved.selection_every, per_epoch)))
     for size, subset in ((each, subset) for each in resolved.sizes for subset in resolved.subsets_at(each)):
         training = table_data.training[name, size, subset, row.unlabelled or 0, row.augment]
         data = Data(

@@ -138,7 +138,8 @@ class Recipe(Strict):
         return {f"{phase}.{name}": value for phase, fields in dumped.items() for name, value in fields.items()}
 
 
-_ORDER = {f"{phase}.{name}": place for place, (phase, name) in enumerate(itertools.product(PHASES, Phase.model_fields))}
+RECIPE_KEYS = [f"{phase}.{name}" for phase, name in itertools.product(PHASES, Phase.model_fields)]
+_ORDER = {key: place for place, key in enumerate(RECIPE_KEYS)}
 
 
 def patched(values: Values, *patches: Values) -> dict[str, Any]:

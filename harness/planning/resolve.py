@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from harness.encoders.sources import NEW
 from harness.errors import UserError, hint, unknown, unknown_names
 from harness.methods import METHODS, REFERENCE, known_methods, methods_named
 from harness.planning.recipe import (
@@ -25,7 +26,7 @@ from harness.planning.recipe import (
     replaced,
 )
 from harness.planning.request import OWN_DATA, YAML, Override, Request, encoder_names, value_of
-from harness.planning.resolved import ResolvedTable, encoder_titles
+from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow, Row, UnderEncoder, drawn, resolved_row, rows_named
 from harness.planning.table import Column, Preset, Table
 from harness.tasks.protocols import protocol_named
@@ -80,7 +81,9 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         return UnderEncoder(encoder, title, patched(own, *layers), of_tasks)
 
     shared = [each for each in every if not each.row]
-    of_encoders = [under(*each, shared) for each in encoder_titles(encoders).items()]
+    short = [name if name.startswith(NEW) else name.rstrip("/").rpartition("/")[2] for name in encoders]
+    titles = short if len(set(short)) == len(short) else encoders
+    of_encoders = [under(*each, shared) for each in zip(encoders, titles, strict=True)]
     values, resolved_rows = of_encoders[0].values, list[ResolvedRow]()
     last = {row.title: row.tasks for row in table.rows}
 

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 from harness import specs
-from harness.encoders.sources import NEW
 from harness.errors import UserError
 from harness.methods import METHODS, REFERENCE
 from harness.planning.aggregation import Aggregation
@@ -27,7 +26,6 @@ from harness.planning.recipe import (
     group_of,
     patched,
     replaced,
-    updates_between,
 )
 from harness.planning.row import Place, ResolvedRow, Row, UnderEncoder, on_encoder, phases_of
 from harness.planning.table import TASK_RECIPES, TOKENIZER, Column, Table, flat, matching
@@ -37,11 +35,6 @@ from harness.yaml_files import parse_value
 
 Part = tuple[float, float]
 """Where a part of a corpus begins and ends in [0, 1); see `harness.tasks.corpora.Corpus.part`."""
-
-
-def encoder_titles(names: Sequence[str]) -> dict[str, str]:
-    short = [name if name.startswith(NEW) else name.rstrip("/").rpartition("/")[2] for name in names]
-    return dict(zip(names, short if len(set(short)) == len(short) else names, strict=True))
 
 
 @dataclass(frozen=True)
@@ -174,7 +167,7 @@ class ResolvedTable:
         found = flat(self, under.name, self.data, values, translator, **design)
         # The table's own under the preset, where that is the paper's setting, else under its reference.
         theirs = self.table.stated(preset if preset.comparable else None, under.name)
-        origins = self.table.origin_for(under.name)
+        origins = self.table.origin | self.table.of_encoder(under.name).origin
         made = []
         for path, value in found.items():
             tasks = reached[path][1] if path in reached else self.tasks
@@ -238,8 +231,10 @@ class ResolvedTable:
 
     def paper_value(self, size: int, row: str, column: str) -> tuple[float, float | None] | None:
         """The paper's (value, spread), both with 1 for 100 %, whatever its units; None where it prints none."""
-        pair = self.table.paper.get(size, {}).get(row, {}).get(column)
-        return None if pair is None else self.table.paper_unit.converted(pair)
+        if (pair := self.table.paper.get(size, {}).get(row, {}).get(column)) is None:
+            return None
+        (value, spread), unit = pair, self.table.paper_unit
+        return round(value * unit.value, 10), None if spread is None else round(spread * unit.spread, 10)
 
     @property
     def size_unit(self) -> str:
@@ -368,10 +363,6 @@ class ResolvedTable:
     def selection_metric(self, task: str) -> str:
         """The metric of a task that selects checkpoints: its first column's."""
         return next(column.metric for column in self.columns.values() if column.task == task)
-
-    def selection(self, task: str, per_epoch: int) -> specs.Selection:
-        """The checkpoint rule of a task on dev, as often as `selection_every` says, where an epoch has `per_epoch` updates."""
-        return specs.Selection(self.selection_metric(task), updates_between(self.selection_every, per_epoch))
 
     def optim(
         self, phase: str, size: int = 0, num_rows: int = 0, row: ResolvedRow | None = None, task: str = ""

@@ -50,15 +50,11 @@ class Grid(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Grid:
-        names = [key.rpartition(".")[2] for key in self.grid]
-        for (key, values), name in zip(self.grid.items(), names, strict=True):
+        for key, values in self.grid.items():
             phase, _, changed = key.partition(".")
-            with placed("grid", key):
-                if names.count(name) > 1:
-                    raise ValueError(f"two values of a grid are named {name}; write two rows")
-                for index, value in enumerate(values if phase in PHASES else ()):
-                    with placed(index):
-                        read_value(Phase, changed, value)
+            for index, value in enumerate(values if phase in PHASES else ()):
+                with placed("grid", key, index):
+                    read_value(Phase, changed, value)
         return self
 
 
@@ -177,8 +173,8 @@ class UnderEncoder:
 class ResolvedRow(Row):
     """A row with all that it trains with, as a request asks for it; of several encoders one under each, with a name that says it.
 
-    `tasks`: of those that are chosen; `own`: the row as the table has it; `under`: what it changes for itself, as the `overrides` that reach it leave that; `shared`: as those leave
-    it that reach all rows.
+    `tasks`: of those that are chosen; `own`: the row as the table has it; `under`: what the table has for it, as the `overrides` that reach it leave
+    that; `shared`: as those leave it that reach all rows.
     """
 
     own: Row = Field(exclude=True)
@@ -217,11 +213,10 @@ class ResolvedRow(Row):
 
 def resolved_row(own: Row, under: UnderEncoder | None = None, named: bool = False, **carried: Any) -> ResolvedRow:
     """A row of a table with what it carries; `named`: under the name of its encoder."""
-    under, values = under or UnderEncoder(), {"shared": under or UnderEncoder(), **dict(own), **carried}
-    if named:
-        values["name"] = on_encoder(own.name, under.title)
-        values["configuration_of"] = own.configuration_of and on_encoder(own.configuration_of, under.title)
-    return ResolvedRow.model_construct(**values, own=own, under=under)
+    under, carried = under or UnderEncoder(), {"shared": under or UnderEncoder(), **dict(own), **carried}
+    for name in ("name", "configuration_of") if named else ():
+        carried[name] = carried[name] and on_encoder(carried[name], under.title)
+    return ResolvedRow.model_construct(**carried, own=own, under=under)
 
 
 def on_encoder(row: str, encoder: str) -> str:
@@ -239,8 +234,9 @@ def rows_named(rows: Iterable[Row], name: str) -> list[Row]:
 
 def phases_of(rows: Iterable[Row]) -> tuple[str, ...]:
     """The training phases of rows, fine-tuning first."""
-    rows = list(rows)
-    parts = {part for row in rows for part in row.method.split("+")}
-    found = {"fine_tune": True, "post_train": any(not METHODS[part].labelled for part in parts if part in METHODS)}
-    found["pre_train"] = any(row.pre_train for row in rows)
-    return tuple(phase for phase in PHASES if found[phase])
+    found = {"fine_tune"}
+    for row in rows:
+        found |= {"pre_train"} if row.pre_train else set()
+        methods = [METHODS[part] for part in row.method.split("+") if part in METHODS]
+        found |= {"post_train" for method in methods if not method.labelled}
+    return tuple(phase for phase in PHASES if phase in found)

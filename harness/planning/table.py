@@ -19,6 +19,7 @@ from harness.errors import unknown
 from harness.planning.aggregation import AVERAGE, Aggregation
 from harness.planning.recipe import (
     PHASES,
+    RECIPE_KEYS,
     Count,
     EncoderSettings,
     Every,
@@ -35,7 +36,6 @@ from harness.planning.recipe import (
     Size,
     StartsFrom,
     TaskRecipe,
-    group_of,
     patched,
 )
 from harness.planning.row import Row
@@ -180,11 +180,6 @@ class Table(Strict):
         value: Positive = 1.0
         spread: Positive = 1.0
 
-        def converted(self, pair: PaperValue) -> tuple[float, float | None]:
-            """(value, spread) with 1 for 100 %."""
-            value, spread = pair
-            return round(value * self.value, 10), None if spread is None else round(spread * self.spread, 10)
-
     name: str
     title: str
     source: Source | None = None
@@ -312,14 +307,6 @@ class Table(Strict):
         """What the table has for an encoder by its name ('new:coco-lm-large++@bert-tiny')."""
         return self.encoders.get(encoder.partition("@")[0].removeprefix(NEW), OfEncoder())
 
-    def origin_for(self, encoder: str) -> dict[str, str]:
-        """The origin of each value by its path or a pattern, for an encoder."""
-        return self.origin | self.of_encoder(encoder).origin
-
-    def recipe_for(self, encoder: str) -> dict[str, Any]:
-        """The table's recipe for an encoder, by key."""
-        return patched(self.recipe.values, self.of_encoder(encoder).recipe.values)
-
     def under(self, preset: Preset, names: Iterable[str] = (*DATA, *DESIGN)) -> Table:
         """The table with what a preset changes of the named keys."""
         changes = {name: getattr(preset, name) for name in names}
@@ -328,7 +315,7 @@ class Table(Strict):
     def values_under(self, preset: Preset, encoder: str) -> dict[str, Any]:
         """What it has under a preset for an encoder, by key, before the preset's recipe."""
         here, of_size = self.under(preset), self.of_encoder(encoder)
-        found: dict[str, Any] = {"max_length": here.max_length, **self.recipe_for(encoder)}
+        found = {"max_length": here.max_length, **patched(self.recipe.values, of_size.recipe.values)}
         settings = (self.encoder_settings, of_size.encoder_settings, preset.encoder_settings)
         groups: list[tuple[str, Strict | None]] = [("encoder", each) for each in settings]
         groups += [("mlm_head", preset.mlm_head or MlmHead()), ("pre_train", here.pre_train)]
@@ -340,14 +327,10 @@ class Table(Strict):
         """Every value that the table states, by path; encoder and data are those of `preset` (None: its reference), and the design where it is
         comparable. `encoder`: another, for which it may have other values."""
         reference = preset or self.reference
-        here, size = (
-            self.under(reference, (*DATA, *(DESIGN if reference.comparable else ()))),
-            encoder or reference.encoder,
-        )
-        values = {
-            f"encoder.{key}": value for key, value in group_of(self.values_under(reference, size), "encoder").items()
-        }
-        values |= {f"recipe.{key}": value for key, value in self.recipe_for(size).items()}
+        here = self.under(reference, (*DATA, *(DESIGN if reference.comparable else ())))
+        found = self.values_under(reference, encoder or reference.encoder)
+        values = {key: value for key, value in found.items() if key.startswith("encoder.")}
+        values |= {f"recipe.{key}": value for key, value in found.items() if key in RECIPE_KEYS}
         for spec in self.task_recipes:
             values |= {f"{TASK_RECIPES}.{'+'.join(spec.tasks)}.{key}": value for key, value in spec.values.items()}
         return flat(here, reference.encoder, reference.data, values, here.translator or None, subsets=here.subsets)

@@ -72,7 +72,7 @@ def settings_of(resolved: ResolvedTable) -> list[Setting]:
 
 def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[Setting]:
     """Of the rows of one encoder."""
-    rows, letters = resolved.rows_under(under), about_paper(resolved) and bool(resolved.table.origin_for(under.name))
+    rows, letters = resolved.rows_under(under), about_paper(resolved) and bool(resolved.table.origin)
     yield Setting("table", resolved.table.name)
     for name in ("preset", "protocol"):
         yield Setting(name, value_text(getattr(resolved, name)))
