@@ -127,7 +127,17 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
 
 
 def _rows(table: Table, preset: Preset, request: Request) -> tuple[Row, ...]:
-    rows = _drawn(table.rows, preset.draws) if preset.draws else table.rows
+    """The chosen rows, after `draws` of the points of each grid, the same points in all grids of one kind."""
+    rows, grids = table.rows, dict[tuple[str, tuple[str, ...]], list[str]]()
+    for row in rows if preset.draws else ():
+        grids.setdefault((row.configuration_of, row.tasks), []).append(row.name)
+    left = {
+        name
+        for (grid, tasks), names in grids.items()
+        for name in {*names} - {*drawn(names, preset.draws or 0, " ".join(tasks))}
+        if grid
+    }
+    rows = tuple(row for row in rows if row.name not in left)
     chosen = rows
     if request.methods is not None:
         chosen = _pick_rows(rows, request.methods, request.origin("methods"))
@@ -137,24 +147,13 @@ def _rows(table: Table, preset: Preset, request: Request) -> tuple[Row, ...]:
     return (*chosen, *(row for row in further if row not in chosen))
 
 
-def _drawn(rows: Sequence[Row], draws: int) -> tuple[Row, ...]:
-    """`draws` of the points of each grid, the same points in all grids of one kind."""
-    grids: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for row in rows:
-        if row.configuration_of:
-            grids.setdefault((row.configuration_of, row.tasks), []).append(row.name)
-    kept = {name for (_, tasks), names in grids.items() for name in drawn(names, draws, " ".join(tasks))}
-    return tuple(row for row in rows if not row.configuration_of or row.name in kept)
-
-
 def _design(table: Table, here: Table, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Sizes, subsets and seeds of a table, of what it is under a preset, and of a request."""
     sizes = here.sizes
     if request.sizes is not None:
-        for size in request.sizes if table.sizes else ():
-            if size not in table.sizes:
-                known = f"table {table.name} has {', '.join(map(str, table.sizes))}, one of yours, or own, takes any"
-                raise UserError(f"{request.origin('sizes')}: unknown size '{size}': {known} (a space: 'table: own').")
+        if wrong := [size for size in request.sizes if table.sizes and size not in table.sizes]:
+            known = f"table {table.name} has {', '.join(map(str, table.sizes))}, one of yours, or own, takes any"
+            raise UserError(f"{request.origin('sizes')}: unknown size '{wrong[0]}': {known} (a space: 'table: own').")
         sizes = request.sizes
     fixed = protocol_named(request.protocol or table.protocol).num_subsets
     subsets: Sequence[int] = range(fixed or here.subsets)
@@ -175,19 +174,15 @@ def _in_range(values: Iterable[int], stop: int, where: str) -> tuple[int, ...]:
 
 def _pick_rows(rows: Sequence[Row], names: Iterable[str], where: str) -> tuple[Row, ...]:
     """Of a table's rows those by row name or method name, in its order; then a row for each method that it lacks."""
-    chosen: set[str] = set()
-    added: dict[str, Row] = {}
-    by_name = {name: rows_named(rows, name) for name in names}
-    absent = [name.lower() for name, found in by_name.items() if not found]
+    found = {name: rows_named(rows, name) for name in names}
+    absent = [name.lower() for name, named in found.items() if not named]
     if wrong := [name for name in absent if any(part not in METHODS for part in name.split("+"))]:
         known = {text.lower() for row in rows for text in (row.name, row.title, row.method) if text}
         raise unknown_names("methods", wrong, known | set(METHODS), where)
-    for name, found in by_name.items():
-        if not found:
-            title = "+".join(method.title for method in methods_named(name.lower(), where))
-            added[title] = Row(name=title, method=name.lower(), incomparable="the paper has no such row")
-        chosen |= {row.name for row in found}
-    return (*(row for row in rows if row.name in chosen), *added.values())
+    titles = {"+".join(method.title for method in methods_named(name, where)): name for name in absent}
+    added = [Row(name=title, method=titles[title], incomparable="the paper has no such row") for title in titles]
+    chosen = {row.name for named in found.values() for row in named}
+    return (*(row for row in rows if row.name in chosen), *added)
 
 
 def _columns(

@@ -28,16 +28,13 @@ def curves(title: str) -> Any:
     return canvas_of(pd.DataFrame(points, columns=POINT, dtype=object), Figure(x="alpha", label=title))
 
 
-@pytest.mark.parametrize("format", PICTURES)
 @pytest.mark.parametrize("title", TITLES)
-def test_any_title_gives_a_whole_file(title: str, format: str) -> None:
-    content = file_of(lambda: curves(title), format)
-    assert content.startswith(BEGINS[format])
-    if format == "svg":
-        ElementTree.fromstring(content)
+def test_any_title_gives_a_whole_file(title: str) -> None:
+    content = file_of(lambda: curves(title), "svg")
+    assert ElementTree.fromstring(content).tag.endswith("svg")
 
 
-@pytest.mark.parametrize("format", BEGINS)
+@pytest.mark.parametrize("format", PICTURES)
 def test_a_figure_is_the_same_file_each_time_and_has_the_colours_of_a_page(format: str) -> None:
     r = resolve_table("views", "paper")
     runs = [result(r, row, size, *rest, 0.1, dev=0.1 * rest[1]) for size, row, *rest in r.places]

@@ -6,7 +6,6 @@ import re
 
 import pytest
 from requested import by_letter, resolve_table
-from views.runs import filled, rows_of
 
 from harness.planning.resolved import ResolvedTable, Use
 from harness.views.settings import settings_of, settings_view
@@ -19,8 +18,8 @@ def departures(r: ResolvedTable) -> list[Use]:
 
 
 def reasons(r: ResolvedTable) -> set[str]:
-    """All reasons for no verdict, of any cell."""
-    return {reason for cell in filled(r, [], rows_of(r)).cells.values() for reason in cell.why}
+    """All reasons for no verdict, of any row."""
+    return {reason for row in r.rows for reason in r.row_incomparable(row)}
 
 
 def test_the_papers_value_brings_a_table_closer() -> None:

@@ -102,13 +102,11 @@ def test_narrowing_keeps_the_comparison_and_fewer_replicates_end_it() -> None:
     ("overrides", "parts"),
     [
         ({"methods": ("CMML",)}, ["--methods", "Did you mean 'cmlm'?"]),
-        ({"sizes": (200,)}, ["--sizes", ["20", "100", "1000"][1]]),
+        ({"sizes": (200,)}, ["--sizes", "100"]),
         ({"set": ("optim.lrr=1",)}, ["Did you mean 'optim.lr'?"]),
         ({"set": ("optim.lr=fast",)}, ["--set optim.lr=fast", "number"]),
-        ({"set": ("optim.batch_size=0",)}, ["greater than or equal to 1"]),
         ({"set": ("fine_tune.lr=1e-320",)}, ["should be 1e-12 or more, not 9.99989e-321"]),
         ({"set": ("optim.schedule=cosine",)}, ["'linear' or 'constant'"]),
-        ({"set": ("max_len=1",)}, ["Did you mean 'max_length'?"]),
         ({"set": ("optim",)}, ["KEY=VALUE"]),
         ({"set": ("optim=3",)}, ["unknown key 'optim'", "optim.*"]),
     ],
@@ -123,11 +121,6 @@ def test_wrong_overrides_get_a_sentence(overrides: dict[str, Any], parts: list[s
     ("old", "new", "parts"),
     [
         ("    CMLM:\n", "    CMLN:\n", ["key paper.20.CMLN", "Did you mean 'CMLM'?"]),
-        (
-            "    batch_size: 16\n",
-            "    batchsize: 16\n",
-            ["key recipe.fine_tune.batchsize", "Did you mean 'batch_size'?"],
-        ),
         ("epochs: {20: 350", "epochs: {20: x", ["key recipe.fine_tune.epochs.20", "'x'"]),
         ("{name: TAPT, method: tapt}", "{name: FT, method: tapt}", ["key rows.3.name", "is given twice"]),
         (
@@ -179,7 +172,8 @@ def test_warm_up_in_updates_becomes_the_fraction_that_the_loop_reads_as_so_many(
 def test_a_column_takes_a_metric_exactly_when_the_metric_scores_the_tasks_predictions() -> None:
     """What a table may say is what the training loop can compute on dev."""
     gold, draw = np.arange(12), np.random.default_rng(0)
-    for known, metric in itertools.product(TASKS.values(), METRICS):
+    kinds = {(type(known.kind), known.kind.outputs): known for known in TASKS.values()}
+    for known, metric in itertools.product(kinds.values(), METRICS):
         column = Column(task=known.name, metric=metric, evaluation=known.evaluations[0], title="")
         logits, outputs = draw.normal(size=(12, known.kind.outputs)), known.kind.outputs
         predicted = Predictions({"logits": logits}, gold % outputs if known.classes else gold / 2)
@@ -305,6 +299,3 @@ def test_a_row_changes_the_recipe_for_itself(tmp_path: Path) -> None:
     ):
         resolved(str(path), "quick", "fine_tune.batch_size=32")
     assert resolved(str(path), "quick", "fine_tune.lr=3e-5").encoders[0].values["fine_tune.lr"] == 3e-5
-    path.write_text(TABLE.replace("batch_size: 10", "batchsize: 10"))
-    with pytest.raises(UserError, match=r"line 13.*Did you mean 'batch_size'"):
-        load_table(path)
