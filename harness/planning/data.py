@@ -175,7 +175,7 @@ def _pre_trained(
     text = resolved.pre_train
     base: Encoder | Parent = table_data.located[row.encoder].encoder
     assert text is not None  # a table with such a row has a corpus
-    rows = table_data.corpora[0.0, resolved.fraction(row)]
+    rows = table_data.corpora[0.0, row.values["pre_train.fraction"]]
     data = Data(rows, max_length=text.max_length, blocks=text.blocks)
     optim = resolved.optim("pre_train", row=row)
     for method in steps:

@@ -28,9 +28,6 @@ from harness.planning.resolve import table_wide
 from harness.planning.table import Table, load_table
 from harness.yaml_files import MisplacedError, Places, Strict, load_yaml
 
-TABLE_WIDE = ("max_length",)
-"""Keys without a dot that are settings of the table, not hyperparameters of the method."""
-
 Name = Annotated[str, Field(min_length=1)]
 TARGET = tuple(name for name in FIELDS if name not in ("preset", "methods", "reference"))
 """The fields of a request that a target has too; what is left out is the preset's. Paths are as on the command line, from the current folder."""
@@ -62,7 +59,7 @@ class PointFile(Strict):
     def _whose(self) -> Self:
         parts = self.method.split("+")
         for key in self.set:
-            if len(parts) > 1 and "." not in key and key not in TABLE_WIDE:
+            if len(parts) > 1 and "." not in key and not table_wide(key):
                 known = " or ".join(f"{part}.{key}" for part in parts)
                 raise MisplacedError(["set", key], f"the point has several methods; write {known}")
         return self
@@ -82,7 +79,7 @@ def load_point(path: Path) -> PointFile:
 
 def settings(point: PointFile, places: Places, row: str) -> tuple[Override, ...]:
     """The point's `set` as overrides of its `row`. `places`: of its file."""
-    whole = {key: key if "." in key or key in TABLE_WIDE else f"{point.name}.{key}" for key in point.set}
+    whole = {key: key if "." in key or table_wide(key) else f"{point.name}.{key}" for key in point.set}
     return tuple(_alone(Override(whole[key], point.set[key], places("set", key), True), row) for key in whole)
 
 

@@ -285,44 +285,38 @@ def unreached(resolved: ResolvedTable, overrides: Iterable[Override]) -> list[st
     for override, own in _effects(resolved, overrides):
         if not own:
             found.append(f"{override.place} has no effect: no chosen row reads it.")
-        keeping: dict[str, list[str]] = {}
-        for row, keeps in own.items() if not override.row else ():
-            for key in (key for key, kept in keeps.items() if kept):
-                keeping.setdefault(key, []).append(row)
-        for key, rows in keeping.items():
-            verb, itself = ("sets", "itself") if len(rows) == 1 else ("set", "themselves")
-            found.append(f"{override.place} has no effect on {listed(rows)}, which {verb} {key} {itself}.")
+        for key, rows in own.items() if not override.row else ():
+            if keeping := [row for row, kept in rows.items() if kept]:
+                verb, itself = ("sets", "itself") if len(keeping) == 1 else ("set", "themselves")
+                found.append(f"{override.place} has no effect on {listed(keeping)}, which {verb} {key} {itself}.")
     return found
 
 
 def _effects(
     resolved: ResolvedTable, overrides: Iterable[Override]
 ) -> Iterator[tuple[Override, dict[str, dict[str, bool]]]]:
-    """Each override, of several of one key the last, with the rows that read its value: by name, whether they keep one of their own, by key."""
+    """Each override, of several of one key the last, with the rows that read its value: by its key in full and by name, whether they keep one of
+    their own."""
     for override in {(each.row, each.key): each for each in overrides}.values():
-        rows = [row for row in resolved.rows if not override.row or override in row.overrides]
-        yield override, {row.name: own for row in rows if (own := _own(override, row))}
-
-
-def _own(override: Override, row: ResolvedRow) -> dict[str, bool]:
-    """Whether a row keeps a value of its own, by the override's key in full; nothing where it does not read the value."""
-    value = override.value
-    if override.key == "pre_train.fraction":
-        return {override.key: row.pre_train_fraction not in (None, value)} if row.pre_train else {}
-    read = (*row.groups, "max_length", "mlm_head", "encoder")
-    keys, own = [key for key in override.keys if key.partition(".")[0] in read], row.own.own_values
-    return {key: key in replaced(own) and own.get(key) != value for key in keys}
+        found: dict[str, dict[str, bool]] = {}
+        for row in resolved.rows:
+            own, read = row.own.own_values, (*row.groups, "max_length", "mlm_head", "encoder")
+            for key in override.keys if not override.row or override in row.overrides else ():
+                if key.partition(".")[0] in read:
+                    found.setdefault(key, {})[row.name] = key in replaced(own) and own.get(key) != override.value
+        yield override, found
 
 
 def _check(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
     """Raises UserError for an override that every row which it concerns replaces by a value of its own, or a row that it is for alone, for rows that
     cannot start from selected runs, and for an aggregation of more runs than there are."""
     for override, own in _effects(resolved, overrides):
-        keeps = [all(found.values()) for found in own.values()]
-        if keeps and (any(keeps) if override.row else all(keeps)):
-            key = next(iter(next(iter(own.values()))))
+        keeps: dict[str, bool] = {}
+        for name, kept in itertools.chain(*(rows.items() for rows in own.values())):
+            keeps[name] = kept and keeps.get(name, True)
+        if keeps and (any(keeps.values()) if override.row else all(keeps.values())):
             raise UserError(
-                f"{override.place}: has no effect, each chosen row sets {key} itself; change it in a table of your own."
+                f"{override.place}: has no effect, each chosen row sets {next(iter(own))} itself; change it in a table of your own."
             )
     for row in resolved.continued:
         if not {"pre_train", "post_train"}.isdisjoint(row.groups):

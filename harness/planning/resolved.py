@@ -326,7 +326,7 @@ class ResolvedTable:
         found |= {key: value for key, value in (row.alone | row.own.own_values).items() if key not in hyperparameters}
         found |= {f"augment.{key}": value for key, value in row.augment or () if value is not None}
         found |= {} if row.pre_train_step is None else {"pre_train_step": self.pre_train_step(row)}
-        return found | row.model_dump(include={"pre_train_fraction", "unlabelled"}, exclude_none=True)
+        return found | row.model_dump(include={"unlabelled"}, exclude_none=True)
 
     @property
     def _groups(self) -> list[tuple[str, ...]]:
@@ -404,15 +404,10 @@ class ResolvedTable:
             raise UserError(f"table {self.table.name}, {place}: {wrong}.")
         return max(1, round(step * steps / of))
 
-    def fraction(self, row: Row) -> float:
-        """The fraction of the corpus that a row is pre-trained on."""
-        assert self.pre_train is not None
-        return row.pre_train_fraction or self.pre_train.fraction
-
     @property
     def corpus_parts(self) -> tuple[Part, ...]:
         """The parts of the corpus that rows are pre-trained on, the largest first; none without pre-training."""
-        trained = {self.fraction(row) for row in self.rows if row.pre_train} if self.pre_train else ()
+        trained = {row.values["pre_train.fraction"] for row in self.rows if row.pre_train}
         return tuple((0.0, fraction) for fraction in sorted(trained, reverse=True))
 
     def save_at(self, steps: int) -> set[int]:

@@ -144,7 +144,8 @@ class Row(Strict):
         """What it sets, by keys as overrides have them."""
         known = ("encoder", *self.parts)
         named = {key if key.partition(".")[0] in known else f"{self.parts[0]}.{key}": v for key, v in self.set.items()}
-        return self.recipe.values | named
+        fraction = self.pre_train_fraction
+        return self.recipe.values | named | ({"pre_train.fraction": fraction} if fraction else {})
 
     @property
     def parts(self) -> tuple[str, ...]:
