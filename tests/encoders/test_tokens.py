@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Tokeniser, Tokens
@@ -80,23 +80,13 @@ def test_texts_that_cannot_be_tokenised(bert: Path, tmp_path: Path) -> None:
         Tokeniser(tmp_path)
 
 
-IN_A_PROCESS = """
-import json, sys
-from pathlib import Path
-from harness.encoders.tokens import Tokeniser
-tokenisers = [Tokeniser(Path(folder)) for folder in sys.argv[1:]]
-torch = "torch" in sys.modules
-from transformers import AutoTokenizer
-text = ("A film, unlike others: \\u00fcber-good [MASK] don't", "\\u7535\\u5f71 ok")
-for folder, tokeniser in zip(sys.argv[1:], tokenisers, strict=True):
-    library = AutoTokenizer.from_pretrained(folder)
-    ours = tokeniser.tokenizer
-    print(json.dumps([torch, ours(*text)["input_ids"] == library(*text)["input_ids"]]))
-"""
-
-
 @pytest.mark.usefixtures("packaged")
 def test_a_tokenizer_of_bert_gives_the_librarys_ids_and_needs_no_torch() -> None:
     folders = [str(locate(encoder).folder) for encoder in ("bert-tiny", "minilm")]
-    done = subprocess.run([sys.executable, "-c", IN_A_PROCESS, *folders], capture_output=True, text=True, check=True)
-    assert list(map(json.loads, done.stdout.splitlines())) == [[False, True]] * 2
+    text = ("A film, unlike others: \u00fcber-good [MASK] don't", "\u7535\u5f71 ok")
+    for folder in folders:
+        library = AutoTokenizer.from_pretrained(folder)
+        assert Tokeniser(Path(folder))([text], 64).ids.tolist() == library(*text)["input_ids"]
+    code = "import sys; from pathlib import Path; from harness.encoders.tokens import Tokeniser\n"
+    code += "[Tokeniser(Path(folder)) for folder in sys.argv[1:]]; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, *folders], check=True)
