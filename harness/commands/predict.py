@@ -17,10 +17,8 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from harness.answers import SpanReading
-from harness.commands.execution import storage_of
 from harness.commands.export import SETTINGS
 from harness.commands.recorded import recorded
-from harness.commands.train import unshown
 from harness.commands.trained import TrainedModel, trained_model
 from harness.encoders import locate
 from harness.encoders.families import family_of
@@ -28,9 +26,8 @@ from harness.encoders.sources import json_object
 from harness.errors import UserError, first_line
 from harness.kinds import Kind, Predictions, kind_of
 from harness.paths import named_path, replacing
-from harness.planning.request import Request, read
+from harness.planning.request import read
 from harness.specs import Data, RowSet, Stage
-from harness.storage import weights_of
 from harness.tasks.inferred import QUESTIONS
 from harness.tasks.reading import ending_of, objects, opened, problem_of, require, rows_of, unit_of
 
@@ -156,14 +153,7 @@ def _of_run(key: str, store: str | None, storage: str | None) -> Classifier:
         raise UserError(
             f"{stage.key[:12]} ({stage.stage.phase}) predicts no labels; name a run that ends with fine-tuning."
         )
-    stage.check_done()
-    kept = storage_of(Request(storage=storage), stage.store)
-    if not kept.exists(weights_of(stage.key)):
-        raise UserError(
-            f"{stage.key[:12]}: its weights are not stored in {kept.shown}; 'harness export {stage.key[:12]} --out FOLDER' trains them "
-            "again, and 'harness predict FOLDER' takes that folder."
-        )
-    return classifier_of(trained_model(stage, unshown, storage=storage, accept_difference=True))
+    return classifier_of(trained_model(stage, None, storage=storage))
 
 
 def classifier_of(model: TrainedModel) -> Classifier:

@@ -64,10 +64,10 @@ class TrainedModel:
 
 
 def trained_model(
-    recorded: StageRecord, show: Show, *, storage: str | None = None, accept_difference: bool = False
+    recorded: StageRecord, show: Show | None, *, storage: str | None = None, accept_difference: bool = False
 ) -> TrainedModel:
     """A recorded stage with its weights: the stored ones, where they are those of the record. Otherwise it is trained again in a folder that is
-    deleted, shown by `show`.
+    deleted, shown by `show`; None: it is not.
 
     Raises UserError where the stage did not finish, its data or encoder are not at hand, or what is trained again differs from the record
     (`accept_difference`: all the same).
@@ -79,6 +79,11 @@ def trained_model(
         model, digest = _loaded(recorded, prepared, kept)
         if digest == record.weights_digest:
             return replace(model, sentence=f"Its weights were kept since it was trained (digest {digest[:10]}).")
+    if show is None:
+        raise UserError(
+            f"{key[:12]}: its weights are not stored in {kept.shown}; 'harness export {key[:12]} --out FOLDER' trains them again, and "
+            "'harness predict FOLDER' takes that folder."
+        )
     prepared = recorded.prepare(train=True)
     records = prepared.store.records(stage.key for stage in recorded.stage.chain)
     with TemporaryDirectory(prefix="harness-") as folder:
