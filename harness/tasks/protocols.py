@@ -95,8 +95,6 @@ class CmlmProtocol(PaperProtocol):
     decisions: tuple[str, ...] = ("C14", "C15", "C16", "C17", "C18")
 
     TEST_ROWS = {"qqp": 2000}  # noqa: RUF012 - a constant of the paper
-    EVALUATION_SCOPE = ("cmlm", 1)
-    """Dev and test are the same rows in both protocols of the paper."""
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         notes = []
@@ -114,31 +112,26 @@ class CmlmProtocol(PaperProtocol):
         pool = source.load(task, dev_split)
         own_test = dev_split not in tests_of.values()
         count = min(500, len(pool)) if own_test else dev_size(len(pool))
-        first, second = self._draw(task, dev_split, pool, count, self.TEST_ROWS.get(task.name))
-        tests = {}
+        dev, tests = pool.take(self._draw(task, dev_split, pool, count)[0]), {}
         for evaluation, split in tests_of.items():
-            if split == dev_split:
-                rest = pool.take(second)
-            elif own_test:
+            if own_test:
                 rest = own_test_rows(task, split, source)
             else:
-                other = source.load(task, split)
-                rest = other.take(self._draw(task, split, other, dev_size(len(other)), None)[1])
-            if not len(rest) or not len(first):
+                rows = source.load(task, split)
+                rest = rows.take(self._draw(task, split, rows, dev_size(len(rows)))[1])
+            if not len(rest) or not len(dev):
                 raise UserError(
                     f"task {task.name}: the rows of split {split} have one text, which cannot be both dev and test; add rows."
                 )
             tests[evaluation] = rest
-        dev = pool.take(first)
         if own_test and (shared := sum(count_overlap(dev, rows) for rows in tests.values())):
             notes.append(f"{shared:,} test rows have a text of dev")
         return self._sets(task, source, dev, tests, {"dev": dev_split, **tests_of}, notes)
 
-    def _draw(
-        self, task: Task, split: str, rows: Rows, count: int, others: int | None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        scope: Scope = [task.name, task.version, *self.EVALUATION_SCOPE, split]
-        return draw_two(scoped(_drawn_by(task, rows, rows.text_ids), scope), count, others)
+    def _draw(self, task: Task, split: str, rows: Rows, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        # dev and test are the same rows in both protocols of the paper
+        hashes = scoped(_drawn_by(task, rows, rows.text_ids), [task.name, task.version, "cmlm", 1, split])
+        return draw_two(hashes, count, self.TEST_ROWS.get(task.name))
 
 
 def _drawn_by(task: Task, rows: Rows, ids: Ids) -> Ids:
@@ -180,47 +173,36 @@ class StratifiedProtocol(PaperProtocol):
     sampler: str = "stratified"
     decisions: tuple[str, ...] = ("S8", "S10", "S11", "S12")
 
-    TEST_ROWS = {"mrpc": 204, "rte": 138}  # noqa: RUF012 - of the tasks whose half is not the paper's test set
+    DOUBTED_HALVES = {"mrpc": 204, "rte": 138}  # noqa: RUF012 - of the published files
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         splits = evaluation_splits(task, source)
-        pool, rest, tests = source.load(task, task.dev), None, {}
+        pool, tests = source.load(task, task.dev), dict[str, Rows]()
         for evaluation, split in splits.items():
             if task.own and split != task.dev:
-                rows = own_test_rows(task, split, source)
+                tests[evaluation] = own_test_rows(task, split, source)
             else:
-                held_out, rows = self._half(task, split, source.load(task, split))
-                rest = pool.take(~held_out) if split == task.dev else rest
-            tests[evaluation] = rows
-        rest = pool if rest is None else rest
+                rows = source.load(task, split)
+                ids = _drawn_by(task, rows, rows.ids)
+                tests[evaluation] = rows.take(_stratified(task, rows, rows, ids, [split, "test"], len(rows) // 2))
         seen = np.concatenate([_drawn_by(task, rows, rows.text_ids) for rows in tests.values()])
-        rest = rest.take(~np.isin(_drawn_by(task, rest, rest.text_ids), seen))
+        rest = pool.take(~np.isin(_drawn_by(task, pool, pool.text_ids), seen))
         if not len(rest) or not all(map(len, tests.values())):
             raise UserError(
                 f"task {task.name}: split {task.dev} has {len(pool)} row(s), too few for dev and test; give more rows."
             )
-        hashes = scoped(rest.ids, self._scope(task, task.dev, "dev"))
-        drawn = self._stratified(task, pool, rest, hashes, min(500, len(rest)))
-        half, notes = self.TEST_ROWS.get(task.name), []
-        if half:
-            what = f"half of the development set, {half} examples, which is our test set"
-            notes.append(f"the paper's numbers do not fit {what}")
+        drawn = _stratified(task, pool, rest, rest.ids, [task.dev, "dev"], min(500, len(rest)))
+        count = self.DOUBTED_HALVES.get(task.name)
+        doubt = f"the paper's numbers do not fit half of the development set, {count} examples, which is our test set"
+        notes = [doubt] if count else []
         return self._sets(task, source, rest.take(drawn), tests, {"dev": task.dev, **splits}, notes)
 
-    def _half(self, task: Task, split: str, rows: Rows) -> tuple[NDArray[np.bool_], Rows]:
-        """Mask [n] of the test rows of a development set, and these rows."""
-        hashes = scoped(_drawn_by(task, rows, rows.ids), self._scope(task, split, "test"))
-        held_out = np.zeros(len(rows), dtype=np.bool_)
-        held_out[self._stratified(task, rows, rows, hashes, len(rows) // 2)] = True
-        return held_out, rows.take(held_out)
 
-    @staticmethod
-    def _stratified(task: Task, whole: Rows, rows: Rows, hashes: Ids, count: int) -> NDArray[np.int64]:
-        counts, available = (task.kind.sizes(each.gold) for each in (whole, rows))
-        return of_classes(hashes, task.kind.strata(rows.gold), quotas(counts, count, available))
-
-    def _scope(self, task: Task, split: str, role: str) -> Scope:
-        return [task.name, task.version, "scl", 1, split, role]  # the same rows in all protocols of the paper
+def _stratified(task: Task, whole: Rows, rows: Rows, ids: Ids, what: Scope, count: int) -> NDArray[np.int64]:
+    """Indices of `count` of the rows, each class with its share of `whole`: the same in all protocols of the paper."""
+    hashes = scoped(ids, [task.name, task.version, "scl", 1, *what])
+    counts, available = (task.kind.sizes(each.gold) for each in (whole, rows))
+    return of_classes(hashes, task.kind.strata(rows.gold), quotas(counts, count, available))
 
 
 @dataclass(frozen=True)
