@@ -216,8 +216,7 @@ class DevProtocol(PaperProtocol):
     full: bool = True
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
-        splits = {name: task.dev if name == "test" else split for name, split in task.tests}
-        splits = evaluation_splits(task, source) if task.own else splits
+        splits = evaluation_splits(task, source)
         tests = {name: source.load(task, split) for name, split in splits.items()}
         return self._sets(task, source, source.load(task, task.dev), tests, {"dev": task.dev, **splits})
 
