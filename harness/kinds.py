@@ -4,7 +4,7 @@ become predictions. No torch."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
@@ -49,7 +49,6 @@ class Kind:
     word_loss: ClassVar[Literal["cross_entropy", "kl_divergence"]] = "cross_entropy"  # between label words
     pipeline: ClassVar[str] = "text-classification"  # what the hub calls such tasks
     per_token: ClassVar[bool] = False  # the head has outputs for each token, not for each sequence
-    structured: ClassVar[bool] = False  # a label in a file may be a list or an object
     label_column: ClassVar[str] = "label"  # of a user's task that names none
     unit: ClassVar[int | None] = None  # the text column that splits do not cut; None: rows are cut by all their texts
 
@@ -124,9 +123,9 @@ class Kind:
         """Labels of a file, of type `dtype`, as they are kept."""
         return labels
 
-    def misplaced(self, rows: Any, labels: Array) -> tuple[int, str] | None:
-        """The first of some `Rows` whose label does not fit its texts, and what is wrong; None where all fit."""
-        return None
+    def misplaced(self, texts: Sequence[str], label: Any) -> str:
+        """What is wrong with a label that does not fit the texts of its row; '' where it does."""
+        return ""
 
     def named(self, labels: Array) -> list[Any] | Array:
         """Labels or decoded predictions [n] as people read them."""
@@ -296,7 +295,6 @@ class Spans(Kind):
     loss = "cross_entropy"
     pipeline = "question-answering"
     per_token = True
-    structured = True
     label_column = "answers"
     unit = 1
     description = "extractive question answering"
@@ -312,17 +310,13 @@ class Spans(Kind):
         answers = answers_of(value)
         return None if answers is None or not (answers or self.reading.unanswerable) else as_label(answers)
 
-    def misplaced(self, rows: Any, labels: Array) -> tuple[int, str] | None:
-        for row, ((_, context), label) in enumerate(zip(rows.texts, labels.tolist(), strict=True)):
-            for text, start in of_label(label):
-                if context[start : start + len(text)] != text:
-                    at = context.find(text)
-                    where = f"begins at {at:,}" if at >= 0 else "is not in it"
-                    return (
-                        row,
-                        f"the answer '{text[:60]}' does not stand at character {start:,} of its context ({where})",
-                    )
-        return None
+    def misplaced(self, texts: Sequence[str], label: Any) -> str:
+        for text, start in of_label(label):
+            if texts[1][start : start + len(text)] != text:
+                at = texts[1].find(text)
+                where = f"begins at {at:,}" if at >= 0 else "is not in it"
+                return f"the answer '{text[:60]}' does not stand at character {start:,} of its context ({where}); correct it."
+        return ""
 
     def summary(self, labels: Array) -> tuple[float, ...]:
         answered = int(answerable(labels).sum())

@@ -122,7 +122,7 @@ def init(args: argparse.Namespace) -> int:
             f"init {args.file}: name a file of labelled rows (.csv, .tsv, .jsonl or .parquet) or hub:OWNER/NAME."
         )
     described = Description(**{name: value for name in LABELLED if (value := getattr(args, name)) is not None})
-    file, _ = infer_task(args.file, described, lambda name: "FILE" if name == "tasks" else flag_of(name))
+    file = infer_task(args.file, described, lambda name: "FILE" if name == "tasks" else flag_of(name))
     out = named_path(args.out or f"{file.name}.yaml", "--out")
     if out.suffix not in YAML:
         raise UserError(f"--out {out}: should end in .yaml.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import os
 import re
@@ -29,7 +30,7 @@ from harness.paths import named_path, replacing
 from harness.planning.request import read
 from harness.specs import Data, RowSet, Stage
 from harness.tasks.inferred import QUESTIONS
-from harness.tasks.reading import ending_of, objects, opened, problem_of, require, rows_of, unit_of
+from harness.tasks.reading import ending_of, text_rows
 
 if TYPE_CHECKING:
     from harness.encoders.tokens import Reading, Tokeniser
@@ -231,17 +232,11 @@ Placed = tuple[str, Row, tuple[str, ...]]
 def placed_rows(path: Path, columns: Sequence[str]) -> Iterator[Placed]:
     """The rows of a file, or of JSON lines on standard input, in their order, with the texts of `columns`. Raises UserError for a file that
     cannot be read or is not whole, and for a row whose texts are missing, no text, or all blank."""
-    if not (piped := path == STANDARD_INPUT):
+    if path != STANDARD_INPUT:
         format_of(path, "--input")
         if not path.is_file():
             raise UserError(f"--input {path}: there is no such file.")
-    unit = "line" if piped else unit_of(path)
-    for number, row in objects(path, (), once=True) if piped else rows_of(path):
-        place = f"{path}, {unit} {number}"
-        require(place, list(row), columns, "name another with --text")
-        if problem := problem_of(columns, row):
-            raise UserError(f"{place}: {problem}")
-        yield place, row, tuple(row[name] for name in columns)
+    return text_rows(path, columns, "name another with --text")
 
 
 def format_of(path: Path, flag: str) -> str:
@@ -275,7 +270,11 @@ def writer(path: Path | None) -> Iterator[Callable[[list[Row]], None]]:
 
     kind, made = format_of(path, "--output"), list[Any]()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part, opened(Path(os.devnull) if kind == ".parquet" else part, "w") as file:
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with (
+        replacing(path) as part,
+        opener(os.devnull if kind == ".parquet" else part, "wt", encoding="utf-8", newline="") as file,
+    ):
 
         def write(rows: list[Row]) -> None:
             names = list(dict.fromkeys(name for row in rows for name in row))

@@ -136,13 +136,12 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
     request's store, which is checked before anything is fetched."""
     table = load_table(request.table, request.origin("table"))
     named = _of_preset(table, request)
-    own, rows = _own_tasks(named)
+    own = _own_tasks(named)
     if own:
         named = replace(named, tasks=tuple(own[text].name if text in own else text for text in named.tasks or ()))
     tasks = {**TASKS, **{task.name: task for task in own.values()}}
     resolved = resolve(table, named, tasks)
-    source = open_source(named.data, request.origin("data"), rows)
-    del rows  # the source keeps what it needs of them
+    source = open_source(named.data, request.origin("data"))
     _check_studies(named, resolved, source, tasks)
     if request.sizes is None and not table.sizes:
         named = _with_sizes(named, resolved, source, tasks)
@@ -182,28 +181,19 @@ def _of_preset(table: Table, request: Request) -> Request:
     return request
 
 
-def _own_tasks(request: Request) -> tuple[dict[str, Task], dict[Task, Rows]]:
-    """The user's own tasks by the names of their files, and the rows of those that are inferred from them.
-
-    Raises UserError for two of one name, of which one would be left out.
-    """
+def _own_tasks(request: Request) -> dict[str, Task]:
+    """The user's own tasks by the names of their files. Raises UserError for two of one name, of which one would be left out."""
     own: dict[str, Task] = {}
-    rows: dict[Task, Rows] = {}
     texts = [text for text in dict.fromkeys(request.tasks or ()) if is_own(text)]
     described = _description(request, sum(map(has_rows, texts)))
     for text in texts:
-        if has_rows(text):
-            file, found = infer_task(text, described, request.origin)
-            task = file.task()
-            rows[task] = found
-        else:
-            task = load_user_task(text)
+        task = infer_task(text, described, request.origin).task() if has_rows(text) else load_user_task(text)
         twin = next((other for other, known in own.items() if known.name == task.name), None)
         if twin is not None:
             where = request.origin("tasks")
             raise UserError(f"{where}: {twin} and {text} both name their task '{task.name}'; rename one of them.")
         own[text] = task
-    return own, rows
+    return own
 
 
 def _description(request: Request, files: int) -> Description:

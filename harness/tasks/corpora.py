@@ -21,7 +21,7 @@ from harness.paths import named_path, remembered
 from harness.specs import KEY_LENGTH, RowSet, digest_of
 from harness.tasks.hub_data import open_hub_data
 from harness.tasks.packaged import boolq_prose
-from harness.tasks.reading import is_separated, lines, objects, problem_of, rows_of
+from harness.tasks.reading import is_separated, lines, problem_of, rows_of
 from harness.tasks.rows import Rows
 
 CORPORA: Mapping[str, Callable[[], Rows]] = {"boolq_prose": boolq_prose}
@@ -196,7 +196,7 @@ def _texts(path: Path, column: str) -> Iterator[str]:
     if kind not in ("parquet", "arrow", "jsonl"):
         yield from (text for _, text in lines(path))
         return
-    for line, row in objects(path, (column,), _FIX) if kind == "jsonl" else rows_of(path, (column,), fix=_FIX):
+    for line, row in rows_of(path, (column,), _FIX):
         if row[column] is not None and (problem := problem_of((column,), row, blank=True)):
             raise UserError(f"{path}, line {line}: {problem}")
         if stripped := (row[column] or "").strip():

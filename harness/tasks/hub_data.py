@@ -18,7 +18,6 @@ from typing import Any
 from harness.errors import NotAtHand, UserError, unknown
 from harness.hub import HUB, Repository, parsed
 from harness.paths import read_json, write_json
-from harness.tasks.reading import LabelledFile, read_labelled, with_names
 
 CONVERTED = "refs/convert/parquet"
 """Branch of the hub with its own Parquet copy of a data set, for those that a script makes, which is not run."""
@@ -48,18 +47,6 @@ class HubData:
                     f"{self.there.otherwise}."
                 )
             yield found or self.there.fetch(file)
-
-    def tables(
-        self, split: str, columns: Sequence[str], label: str, *, structured: bool = False
-    ) -> Iterator[LabelledFile]:
-        """Text columns and labels of each file of a split, fetched where it is not cached; codes of labels as their names.
-
-        Raises NotAtHand, or UserError as `read_labelled` does.
-        """
-        for file, path in zip(self.splits[split], self.files(split, download=True), strict=True):
-            shown = f"{HUB}{self.name}: {split if os.path.isabs(file) else file}"
-            table = read_labelled(path, columns, label, shown, structured=structured)
-            yield replace(table, values=with_names(table.values, self.names.get(label, table.names)), names=())
 
 
 def open_hub_data(name: str, where: str, otherwise: str, *, download: bool) -> HubData:

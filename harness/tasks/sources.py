@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,9 +25,8 @@ from harness.tasks.reading import (
     existing_file,
     is_separated,
     read_rows,
-    read_texts,
     rows_of,
-    rows_of_all,
+    text_rows,
 )
 from harness.tasks.rows import Rows
 from harness.tasks.task import TASKS, Task
@@ -64,11 +63,11 @@ class TextSource:
     Parquet file, and four data sets more.
 
     Of one file, or of a data set with one split, a part is validation; see `parted`. Splits with a file of their own (`Task.files`) are read
-    from there, and then the other rows are all training rows. `read_before`: the rows of tasks whose file was read to infer them.
+    from there, and then the other rows are all training rows.
     """
 
-    def __init__(self, folder: Path | None = None, read_before: Mapping[Task, Rows] | None = None) -> None:
-        self._folder, self._read_before = folder, dict(read_before or {})
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
         self._rows: dict[tuple[Task, str], Rows] = {}
         self._skipped: dict[Task, int] = {}
         self._made: dict[Hashable, Any] = {}
@@ -157,7 +156,7 @@ class TextSource:
             return self._shipped(task, split, name)
         files = dict(task.files)
         if split in files:
-            rows = read_rows(existing_file(Path(files[split]), f"task {task.name}"), task, name)
+            rows = read_rows([existing_file(Path(files[split]), f"task {task.name}")], task, name)
         elif self._is_parted(task, split) and task.dev not in files:
             parts = parted(self.load(task, ALL_ROWS), [task.name, task.version, "split"], task.kind.unit)
             return parts[split == task.dev].named(name)
@@ -174,13 +173,11 @@ class TextSource:
 
     def _whole(self, task: Task, split: str) -> Rows:
         name, data = f"{task.name}/{split}", self._data(task)
-        if split == task.train and task in self._read_before:
-            return self._read_before.pop(task).named(name)  # `load` keeps them in canonical order
         if isinstance(data, str):
             return self._of_hub(task, split, name)
         if self._splits(task) is None:
             data = self._file(task, data, split)
-        return read_rows(existing_file(data, f"task {task.name}"), task, name)
+        return read_rows([existing_file(data, f"task {task.name}")], task, name)
 
     def _file(self, task: Task, place: Path, split: str) -> Path:
         found = file_of(place, split)
@@ -204,8 +201,7 @@ class TextSource:
                 f"task {task.name}: {data.name} has no split '{split}' (its splits: {', '.join(data.splits)}); name another under "
                 "splits in its YAML, as in {validation: test}: dev and test are then cut from test."
             )
-        tables = data.tables(split, task.columns, task.label, structured=task.kind.structured)
-        return rows_of_all(list(tables), task, name)
+        return read_rows([*data.files(split, download=True)], task, name, data.names.get(task.label, ()))
 
     def _shipped(self, task: Task, split: str, name: str) -> Rows:
         if task.packaged:
@@ -221,7 +217,7 @@ class TextSource:
             return self._of_hub(replace(task, data=OTHER_DATASETS[task.name]), there, name)
         otherwise = f"name a folder that has {name}.parquet by --data DIR"
         glue = Repository("dataset", HUB_DATASET, f"task {task.name}", otherwise, HUB_REVISION)
-        return read_rows(glue.fetch(HUB_FILE.format(task=task.name, split=split)), task, name)
+        return read_rows([glue.fetch(HUB_FILE.format(task=task.name, split=split))], task, name)
 
 
 def _unlabelled_rows(task: Task) -> Rows:
@@ -235,7 +231,8 @@ def _unlabelled_rows(task: Task) -> Rows:
     known = is_separated(path) or path.suffix in LABELLED
     table = known and not task.unlabelled.startswith(HUB) and path.is_file()
     if table and (is_separated(path) or set(task.columns) <= set(next(rows_of(path), (0, {}))[1])):
-        rows = read_texts(path, task.columns, name)
+        every = (texts for *_, texts in text_rows(path, task.columns, blank=True))
+        rows = Rows([texts for texts in every if any(map(str.strip, texts))], None, name)
         if not len(rows):
             raise UserError(f"{path}: there is no text in it; give rows with text.")
         return rows.sorted()
@@ -283,17 +280,15 @@ def _names(paths: Iterable[Path]) -> str:
     return some_of(sorted(path.name for path in paths), SHOWN_NAMES) or "none"
 
 
-def open_source(
-    data: str | os.PathLike[str] | None = None, where: str = "--data", read_before: Mapping[Task, Rows] | None = None
-) -> TextSource:
+def open_source(data: str | os.PathLike[str] | None = None, where: str = "--data") -> TextSource:
     """The source that the user named: None or 'hub' for the Hugging Face hub, else a folder; see `TextSource`. Opens no file and asks no
     network. Raises UserError, which names `where`, when there is no such folder."""
     if data is None or str(data) == "hub":
-        return TextSource(read_before=read_before)
+        return TextSource()
     folder = named_path(str(data), where)
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "there is no such folder"
         raise UserError(
             f"{folder}: {what}; {where} takes 'hub', or a folder with <task>/<split>.parquet, .csv or .jsonl."
         )
-    return TextSource(folder, read_before)
+    return TextSource(folder)

@@ -201,7 +201,7 @@ def _file_ways(where: str, path: Path) -> tuple[FileViews, ...]:
     there = next(reading.rows_of(path), (0, {}))[1]
     names = [*itertools.takewhile(there.__contains__, map("view_{}".format, itertools.count(1)))] or ["view_1"]
     views: dict[str, tuple[str, list[str]]] = {}
-    for place, (text, *row) in reading.text_rows(path, ["text", *names]):
+    for place, _, (text, *row) in reading.text_rows(path, ["text", *names], blank=True):
         before, first = views.setdefault(text, (place, row))
         if wrong := [name for name, one, other in zip(names, first, row, strict=True) if one != other]:
             raise UserError(

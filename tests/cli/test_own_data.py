@@ -21,6 +21,7 @@ from harness.search.space import requested_space
 from harness.specs import RowSet
 from harness.tasks.inferred import Description, infer_task
 from harness.tasks.overlap import normalised
+from harness.tasks.sources import ALL_ROWS, open_source
 from harness.tasks.task import load_user_task
 
 ENCODER = "--encoder bert-tiny --methods ft,tapt"
@@ -140,7 +141,7 @@ def test_a_report_names_the_file_and_its_rows_but_no_folder(harness: Harness, re
     assert said.status == 1, "nothing is trained"
     text = (reviews / "report").read_text()
     assert str(reviews) not in text
-    _, rows = infer_task("reviews.csv", Description(label="stars"), str)
+    rows = open_source().load(infer_task("reviews.csv", Description(label="stars"), str).task(), ALL_ROWS)
     assert f"file reviews.csv (rows {rows.digest[:10]})" in text, "whoever has the file can tell that it is the one"
 
 

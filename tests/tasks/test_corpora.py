@@ -197,7 +197,7 @@ class TestErrors:
                 f"{whole}:txt",
                 r"no column 'txt'. Did you mean 'text'\? Its columns are id, text; name one by PATH:COL",
             ),
-            (f"{whole}:id", "column 'id' holds int64, not text"),
+            (f"{whole}:id", "'id' is 0, not text"),
             (parquet(tmp_path / "t.parquet", ["a"], "content"), "no column 'text'"),
             (
                 lines(tmp_path / "t.jsonl", ['{"text": "a"}', "", '{"content": "a"}']),

@@ -29,7 +29,7 @@ from harness.tasks.sources import open_source
 from harness.tasks.task import load_user_task
 for path in {paths!r}:
     try:
-        inferred = path.startswith('hub:') and infer_task(path, Description(text=('text',)), str)[0].task()
+        inferred = path.startswith('hub:') and infer_task(path, Description(text=('text',)), str).task()
         task, source = inferred or load_user_task(path), open_source(None)
         sets = PROTOCOLS['cmlm_few_shot'].evaluation_sets(task, source)
         rows = source.load(task, task.train)
@@ -315,7 +315,7 @@ def test_what_is_wrong_on_the_hub_is_one_sentence(hub: StandIn, tmp_path: Path) 
         "data: hub:me/gated": "UserError task mine: data set me/gated asks for consent; give it on",
         "data: hub:me/moods@nowhere": "UserError task mine: data set me/moods has no revision 'nowhere'",
         "data: hub:me/moods": f"me/moods@{COMMIT[:7]} has no split 'validation' (its splits: train, test)",
-        "splits: {validation: test}\ndata: hub:me/moods": f"UserError hub:me/moods@{COMMIT[:7]}: test.parquet, row 51: label "
+        "splits: {validation: test}\ndata: hub:me/moods": f"datasets--me--moods/snapshots/{COMMIT}/test.parquet, row 51: label "
         "'maybe' is unknown to task mine; it should be one of 0 (no), 1 (yes), or stand under labels in the task's YAML",
         "splits: {validation: test}\ndata: hub:me/moods\nlabel: mood": "there is no column 'mood'",
     }

@@ -54,7 +54,7 @@ def article(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("form", ["parquet", "jsonl", "csv", "json"])
 def test_each_format_gives_the_same_rows(form: str, tmp_path: Path) -> None:
     rows, labels = questions(20)
-    found = read_rows(write(tmp_path, form, records(20)), SQUAD, "x")
+    found = read_rows([write(tmp_path, form, records(20))], SQUAD, "x")
     assert found.texts == tuple(rows)
     assert found.gold.tolist() == labels.tolist()
     assert found.digest == Rows(tuple(rows), labels).digest
@@ -89,21 +89,21 @@ def test_answers_are_part_of_what_a_row_is() -> None:
 )
 def test_what_is_wrong_is_named(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=sentence):
-        read_rows(write(tmp_path, "jsonl", [RECORD, RECORD | change]), SQUAD, "x")
+        read_rows([write(tmp_path, "jsonl", [RECORD, RECORD | change])], SQUAD, "x")
 
 
 def test_without_unanswerable_questions_each_has_an_answer(tmp_path: Path) -> None:
     path = write(tmp_path, "jsonl", [RECORD, RECORD | {"answers": {"text": [], "answer_start": []}}])
-    assert len(read_rows(path, SQUAD, "x")) == 2
+    assert len(read_rows([path], SQUAD, "x")) == 2
     with pytest.raises(UserError, match="is unknown to task squad"):
-        read_rows(path, TASKS["squad"], "x")
+        read_rows([path], TASKS["squad"], "x")
 
 
 @pytest.mark.parametrize("body", ["[]", '{"data": 3}', '{"data": [{"paragraphs": [{"qas": [{}]}]}]}', "{"])
 def test_other_json_is_refused(body: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(body)
     with pytest.raises(UserError, match=r"a\.json: is not SQuAD's JSON .* write one object a line to a \.jsonl file\."):
-        read_rows(tmp_path / "a.json", SQUAD, "x")
+        read_rows([tmp_path / "a.json"], SQUAD, "x")
 
 
 def test_a_task_is_inferred_and_its_file_reads_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +111,10 @@ def test_a_task_is_inferred_and_its_file_reads_it_back(tmp_path: Path, monkeypat
 
     monkeypatch.chdir(tmp_path)
     path = write_questions(tmp_path / "qa.jsonl", 30)
-    file, rows = infer_task(str(path), Description(), str)
+    file = infer_task(str(path), Description(), str)
     task = file.task()
-    assert (task.columns, task.label, task.kind.answer, len(rows)) == (("question", "context"), "answers", "span", 30)
+    assert (task.columns, task.label, task.kind.answer) == (("question", "context"), "answers", "span")
+    assert len(read_rows([path], task, "x")) == 30
     YAML().dump(task_yaml(file, tmp_path), tmp_path / "qa.yaml")
     again = load_user_task(tmp_path / "qa.yaml")
     assert (again.kind, again.metrics, again.data) == (task.kind, task.metrics, task.data)
@@ -121,7 +122,7 @@ def test_a_task_is_inferred_and_its_file_reads_it_back(tmp_path: Path, monkeypat
     renamed.write_text(path.read_text().replace('"context"', '"passage"'))
     with pytest.raises(UserError, match="label"):
         infer_task(str(renamed), Description(text=("question", "passage"), label="answers"), str)
-    found, _ = infer_task(str(renamed), Description(text=("question", "passage"), kind="spans"), str)
+    found = infer_task(str(renamed), Description(text=("question", "passage"), kind="spans"), str)
     assert found.columns == ("question", "passage")
     with pytest.raises(UserError, match="question answering takes two"):
         infer_task(str(renamed), Description(text=("passage",), kind="spans"), str)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
-from tasks.task_files import write_file
 
-import harness
-from harness.tasks import reading
 from harness.tasks.overlap import normal_ids, normalised
 from harness.tasks.rows import Rows, mix, scoped
 
@@ -142,19 +138,3 @@ def test_rows_that_are_taken_keep_the_hashes_of_their_texts() -> None:
     of_all = rows.hashes(form)
     assert np.array_equal(rows.take(order).with_labels(np.arange(3), "").hashes(form), of_all[order])
     assert len(hashed) == len(rows)
-
-
-@pytest.mark.usefixtures("packaged")
-def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole plan of a file of labelled rows: inference, which also looks at its first rows, splits, subsets and overlap."""
-    count = 2 * reading.PART + 100
-    rows = [{"text": f"Text number {i} of some.", "label": "ab"[i % 2]} for i in range(count)]
-    path = write_file(tmp_path / "many.csv", rows)
-    read, rows_of = list[int](), reading.rows_of
-    monkeypatch.setattr("harness.tasks.inferred.rows_of", rows_of)  # its look at the first rows
-    monkeypatch.setattr(
-        reading, "rows_of", lambda *given, **more: (read.append(row[0]) or row for row in rows_of(*given, **more))
-    )
-    made = harness.plan(tasks=str(path), store=f"sqlite:///{tmp_path}/store.sqlite")
-    assert len(made.runs)
-    assert len(read) == count
