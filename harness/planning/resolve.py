@@ -72,11 +72,8 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
 
     def under(encoder: str, title: str, overrides: Sequence[Override]) -> UnderEncoder:
         """The later override of a pair wins."""
-        own, patch = (
-            table.values_under(preset, encoder),
-            patched({}, *(of for each, of in patches if each in overrides)),
-        )
-        layers = preset.recipe.values, patch
+        own = table.values_under(preset, encoder)
+        layers = preset.recipe.values, patched({}, *(read for each, read in patches if each in overrides))
         of_tasks = {task: patched(own, spec.values, *layers) for spec in table.task_recipes for task in spec.tasks}
         return UnderEncoder(encoder, title, patched(own, *layers), of_tasks)
 
@@ -311,12 +308,10 @@ def _check(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
     """Raises UserError for an override that every row which it concerns replaces by a value of its own, or a row that it is for alone, for rows that
     cannot start from selected runs, and for an aggregation of more runs than there are."""
     for override, own in _effects(resolved, overrides):
-        keeps: dict[str, bool] = {}
-        for name, kept in itertools.chain(*(rows.items() for rows in own.values())):
-            keeps[name] = kept and keeps.get(name, True)
-        if keeps and (any(keeps.values()) if override.row else all(keeps.values())):
+        if own and (any if override.row else all)(keeps for rows in own.values() for keeps in rows.values()):
+            key = next(key for key, rows in own.items() if any(rows.values()))
             raise UserError(
-                f"{override.place}: has no effect, each chosen row sets {next(iter(own))} itself; change it in a table of your own."
+                f"{override.place}: has no effect, each chosen row sets {key} itself; change it in a table of your own."
             )
     for row in resolved.continued:
         if not {"pre_train", "post_train"}.isdisjoint(row.groups):
