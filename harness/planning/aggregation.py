@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from harness.errors import unknown
-from harness.yaml_files import MisplacedError, Strict
+from harness.yaml_files import MisplacedError, Strict, one_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,8 +89,7 @@ RULES: Mapping[str, Rule] = {
 }
 """What a table's `aggregate.center` and `aggregate.select_by` name."""
 
-
-Select = Literal["none", "per_task", "per_subset"]
+RuleName = Annotated[str, one_of("rule", RULES)]
 
 
 class Aggregation(Strict):
@@ -105,37 +103,27 @@ class Aggregation(Strict):
     checkpoint.
     """
 
-    center: str = "mean"
+    center: RuleName = "mean"
     k: Annotated[int, Field(ge=1, le=1000, strict=True)] | None = None
     spread: Literal["std", "none"] = "std"
     ddof: Literal[0, 1] = 1
-    select: Select = "none"
-    select_by: str | None = None
+    select: Literal["none", "per_task", "per_subset"] = "none"
+    select_by: RuleName | None = None
     average: Literal["per_replicate", "of_cells", "none"] = "none"
     average_over: tuple[str | tuple[str, ...], ...] | None = None
     scores: Literal["test", "dev"] = "test"
 
     @model_validator(mode="after")
     def _rules_fit(self) -> Aggregation:
-        rules = {key: name for key in ("center", "select_by") if (name := getattr(self, key)) is not None}
-        for key, name in rules.items():
-            if name not in RULES:
-                raise MisplacedError([key], str(unknown("rule", name, RULES)))
-        takes_k, no_spread = [name for name in rules.values() if RULES[name].takes_k], RULES[self.center].no_spread
+        takes_k = [name for name in (self.center, self.select_by) if name and RULES[name].takes_k]
         rule = f"{takes_k[0]} needs k, how many runs count" if takes_k else "only a rule like top_k has a k"
+        no_spread = RULES[self.center].no_spread
+        nothing, no_avg = self.select == "none", self.average == "none"
         for key, wrong, why in (
             ("k", bool(takes_k) != (self.k is not None), rule),
             ("spread", no_spread and self.spread != "none", f"{no_spread}; set spread: none"),
-            (
-                "select_by",
-                self.select_by and self.select == "none",
-                "nothing is selected; add select: per_task or per_subset",
-            ),
-            (
-                "average_over",
-                self.average_over is not None and self.average == "none",
-                "there is no Avg; add average: per_replicate or of_cells",
-            ),
+            ("select_by", self.select_by and nothing, "nothing is selected; add select: per_task or per_subset"),
+            ("average_over", self.average_over and no_avg, "there is no Avg; add average: per_replicate or of_cells"),
         ):
             if wrong:
                 raise MisplacedError([key], why)

@@ -248,10 +248,6 @@ class Augment(Strict):
     copies: Annotated[Integer, Field(ge=1, le=20)]
     temperature: Annotated[Real, Field(ge=0.01, le=10)] | None = None
 
-    def translator(self, name: str) -> str:
-        """The translator `name` at this temperature."""
-        return name if self.temperature is None else f"{name}@T={self.temperature:g}"
-
 
 class EncoderSettings(Strict):
     """Settings of the encoder for all rows of a table. A key that is left out keeps the encoder's own value.

@@ -357,8 +357,9 @@ class ResolvedTable:
         return (*([None] if views else []), *dict.fromkeys(row.augment for row in self.rows if row.augment))
 
     def translator_of(self, augment: Augment | None) -> str:
-        """The translator of an augmentation, or (None) of views."""
-        return augment.translator(self.translator) if augment else self.translator
+        """The translator of an augmentation, at its temperature, or (None) of views."""
+        temperature = augment and augment.temperature
+        return self.translator if temperature is None else f"{self.translator}@T={temperature:g}"
 
     def selection_metric(self, task: str) -> str:
         """The metric of a task that selects checkpoints: its first column's."""
