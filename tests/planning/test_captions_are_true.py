@@ -176,13 +176,3 @@ def text_of(table: str, preset: str = "paper", **more: Any) -> str:
 def test_scores_on_the_development_set_are_no_test_scores() -> None:
     assert "Test scores" not in text_of("taco_small", "laptop")
     assert "Test scores" in text_of("few_shot")
-
-
-def test_a_table_of_six_points_a_task_names_them() -> None:
-    r = resolve_table("taco_base", "paper")
-    for (title, _), points in grid_points(r, r.encoders[0]).items():
-        assert title != "MLM-100k" or len(points) == 6
-    said = settings_of(r)
-    shared = [setting.value for setting in said if setting.key == "fine_tune.warmup_steps"]
-    assert shared == ["200 on SST-2", "100 on CoLA, STS-B, MRPC and RTE"], "each of MNLI's points has its own"
-    assert any(setting.key.startswith("grid of MLM-100k") and "6 points" in setting.value for setting in said)

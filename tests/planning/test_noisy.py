@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from views.runs import filled, result, rows_of
 from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
-from harness.planning.table import Table, load_table
 from harness.planning.task_reader import Translation
 from harness.specs import Run
 from harness.tasks.rows import Rows
@@ -102,17 +99,3 @@ def test_a_mean_of_rows_is_that_of_their_cells_and_its_spread_that_of_their_runs
 
 def test_a_mean_of_rows_is_left_out_where_a_row_is_not_chosen() -> None:
     assert resolve_table("scl_noisy", "paper", methods=("CE", "CE (T=0.3)")).averages == {}
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"averages": {"CE (average)": ["CE", "CE (T=0.4)"]}}, "unknown row 'CE (T=0.4)'"),
-        ({"averages": {"CE": ["CE (T=0.3)", "CE (T=0.5)"]}}, "a row has this name"),
-        ({"aggregate": {"center": "mean", "average": "of_cells"}}, "means of rows or an Avg of columns, not both"),
-    ],
-)
-def test_wrong_means_of_rows_are_refused(change: dict[str, Any], says: str) -> None:
-    body = load_table("scl_noisy").model_dump()
-    with pytest.raises(ValueError, match=re.escape(says)):
-        Table.model_validate({**body, "origin": {}, "paper": {}, **change})

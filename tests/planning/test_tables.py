@@ -61,10 +61,10 @@ def test_a_table_that_gives_origins_gives_one_for_every_value() -> None:
 
 
 def test_a_value_that_is_changed_is_no_longer_the_papers() -> None:
-    theirs = by_letter(change("paper"))
+    theirs = by_letter(resolve_table("few_shot", "paper"))
     assert {"recipe.fine_tune.lr", "encoder", "selection_every", "seeds"} <= theirs["P"].keys()
     assert {"recipe.fine_tune.schedule", "max_length"} <= theirs["C"].keys()
-    laptop = change("laptop", set=("fine_tune.dropout=0.2",), seeds=(31,))
+    laptop = resolve_table("few_shot", "laptop", set=("fine_tune.dropout=0.2",), seeds=(31,))
     ours = by_letter(laptop)
     changed = {"recipe.fine_tune.lr", "recipe.fine_tune.dropout", "encoder", "seeds", "subsets"}
     assert changed <= ours[""].keys()
@@ -74,25 +74,21 @@ def test_a_value_that_is_changed_is_no_longer_the_papers() -> None:
 
 
 def test_what_no_chosen_row_uses_is_no_deviation() -> None:
-    alone = change("paper", methods=("ft", "scl"), set=("post_train.lr=1", "cmlm.alpha=1"))
+    alone = resolve_table("few_shot", "paper", methods=("ft", "scl"), set=("post_train.lr=1", "cmlm.alpha=1"))
     assert (alone.comparable, alone.deviations) == (True, ())
-    assert not change("paper", methods=("tapt",), set=("post_train.lr=1",)).comparable
-
-
-def change(preset: str = "quick", table: str = "few_shot", **overrides: Any) -> Any:
-    return resolve_table(table, preset, **overrides)
+    assert not resolve_table("few_shot", "paper", methods=("tapt",), set=("post_train.lr=1",)).comparable
 
 
 def test_narrowing_keeps_the_comparison_and_fewer_replicates_end_it() -> None:
-    narrow = change("paper", methods=("cmlm", "FT"), tasks=("mnli",), sizes=(100,))
+    narrow = resolve_table("few_shot", "paper", methods=("cmlm", "FT"), tasks=("mnli",), sizes=(100,))
     assert narrow.comparable
     assert [row.name for row in narrow.rows] == ["FT", "CMLM"]
     assert list(narrow.columns) == ["mnli", "mnli_mm"]
-    fewer = change("paper", subsets=(0, 2), seeds=(42, 31, 42))
+    fewer = resolve_table("few_shot", "paper", subsets=(0, 2), seeds=(42, 31, 42))
     assert not fewer.comparable
     assert (fewer.subsets, fewer.seeds) == ((0, 2), (42, 31))
     assert fewer.replicates == ((0, 42), (0, 31), (2, 42), (2, 31))
-    own = change("paper", tasks=("cola", "stsb"))
+    own = resolve_table("few_shot", "paper", tasks=("cola", "stsb"))
     assert list(own.columns) == ["cola", "stsb"]
     assert own.columns["stsb"].metric == "spearman"
     assert not own.comparable
@@ -113,7 +109,7 @@ def test_narrowing_keeps_the_comparison_and_fewer_replicates_end_it() -> None:
 )
 def test_wrong_overrides_get_a_sentence(overrides: dict[str, Any], parts: list[str]) -> None:
     with pytest.raises(UserError) as caught:
-        change(**overrides)
+        resolve_table("few_shot", "quick", **overrides)
     assert all(part in str(caught.value) for part in parts), caught.value
 
 
@@ -153,14 +149,14 @@ def test_a_users_own_table_with_a_mistake(tmp_path: Path, old: str, new: str, pa
 
 
 def test_warm_up_in_updates_becomes_the_fraction_that_the_loop_reads_as_so_many() -> None:
-    resolved = change("paper", "full_size", set=("fine_tune.warmup_steps=200",))
+    resolved = resolve_table("full_size", "paper", set=("fine_tune.warmup_steps=200",))
     for rows in (16 * 67, 3 * 1000 + 1, 64):
         optim = resolved.optim("fine_tune", 0, rows)
         assert math.ceil(optim.warmup * optim.steps) == min(200, optim.steps)
     assert resolved.optim("fine_tune", 0, 64).warmup == 1
     assert "fine_tune.warmup_steps 200 instead of warmup 0" in resolved.deviations
     assert not any("fine_tune.warmup " in text for text in resolved.deviations)
-    back = change("paper", "full_size", set=("fine_tune.warmup_steps=200", "fine_tune.warmup=0"))
+    back = resolve_table("full_size", "paper", set=("fine_tune.warmup_steps=200", "fine_tune.warmup=0"))
     assert back.comparable
     with pytest.raises(ValueError, match="warmup and warmup_steps are both given"):
         Phase(warmup=0.1, warmup_steps=5)
@@ -215,10 +211,6 @@ def test_the_page_on_tables_names_every_key() -> None:
     assert keys - named == {"configuration_of"}, "which the rows of a grid get"
 
 
-def resolved(table: str, preset: str, *texts: str, **fields: Any) -> ResolvedTable:
-    return resolve_table(load_table(table), preset, set=texts, **fields)
-
-
 def plan_of(table: ResolvedTable, data: Path | None = None, read: bool = False) -> Plan:
     return make_plan(table, open_source(data) if read else None, UNREAD, translations=lambda augment: Translation())
 
@@ -228,7 +220,7 @@ def updates(runs: tuple[Run, ...], row: str, phase: str) -> set[int]:
 
 
 def test_rows_read_their_texts_and_share_all_else(packaged: dict[str, Path]) -> None:
-    plan = plan_of(resolved("unlabelled", "quick", methods=("100", "500", "2000"), subsets=(0, 1)), read=True)
+    plan = plan_of(resolve_table("unlabelled", "quick", methods=("100", "500", "2000"), subsets=(0, 1)), read=True)
     sets = {run.row: run.stage.chain[0].data.train for run in plan.runs if run.subset == 0}
     assert {row: rows.rows for row, rows in sets.items()} == {"100": 100, "500": 500, "2000": 2000}
     texts = {row: set(plan.library[rows.digest].texts) for row, rows in sets.items()}
@@ -236,7 +228,7 @@ def test_rows_read_their_texts_and_share_all_else(packaged: dict[str, Path]) -> 
     assert len({run.stage.data.train.digest for run in plan.runs}) == 2, (
         "a training set a subset, the same for all rows"
     )
-    other = plan_of(resolved("few_shot", "quick", methods=("CMLM",), sizes=(100,), subsets=(0, 1)), read=True)
+    other = plan_of(resolve_table("few_shot", "quick", methods=("CMLM",), sizes=(100,), subsets=(0, 1)), read=True)
     assert other.stages.keys() <= plan.stages.keys()
 
 
@@ -273,7 +265,7 @@ presets:
 def test_rows_that_keep_a_value_of_their_own_are_named(text: str, row: str, key: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(TABLE)
-    found = unreached(resolved(str(path), "quick", text), [parse_override(text, "--set")])
+    found = unreached(resolve_table(load_table(path), "quick", set=(text,)), [parse_override(text, "--set")])
     assert found == ([f"--set {text} has no effect on {row}, which sets {key} itself."] if row else [])
 
 
@@ -288,7 +280,7 @@ def test_a_setting_that_no_chosen_row_reads_is_told(text: str) -> None:
 def test_a_row_changes_the_recipe_for_itself(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(TABLE)
-    table = resolved(str(path), "quick", "fine_tune.epochs=4")
+    table = resolve_table(load_table(path), "quick", set=("fine_tune.epochs=4",))
     runs = plan_of(table).runs
     assert updates(runs, "small", "fine-tune") == {40}
     assert updates(runs, "large", "fine-tune") == {8}
@@ -297,5 +289,7 @@ def test_a_row_changes_the_recipe_for_itself(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"fine_tune.batch_size=32: has no effect, each chosen row sets fine_tune.batch_size itself"
     ):
-        resolved(str(path), "quick", "fine_tune.batch_size=32")
-    assert resolved(str(path), "quick", "fine_tune.lr=3e-5").encoders[0].values["fine_tune.lr"] == 3e-5
+        resolve_table(load_table(path), "quick", set=("fine_tune.batch_size=32",))
+    assert (
+        resolve_table(load_table(path), "quick", set=("fine_tune.lr=3e-5",)).encoders[0].values["fine_tune.lr"] == 3e-5
+    )
