@@ -93,24 +93,32 @@ TOKENIZERS: dict[str, Callable[[Iterable[str]], PreTrainedTokenizerFast]] = {
 }
 
 
-def encoder_folder(root: Path, kind: str, texts: Iterable[str], **changes: Any) -> Path:
-    """A random encoder of a model type with its tokenizer, as save_pretrained writes them. Biases and norms are random too, so that
-    one that is left out is noticed. `changes`: to its configuration."""
-    made = word_pieces(texts)
+def config_of(kind: str, **changes: Any) -> Any:
+    """The tiny configuration of a model type; `changes`: to its numbers, also by BERT's names."""
     names = FAMILIES[kind].names if kind in FAMILIES else {}
-    shape = {**SHAPE, "vocab_size": len(made)}
-    own = {name if name == "head_width" else names.get(name, name): value for name, value in shape.items()}
+    settings = {**SHAPE, **SPECIFIC.get(kind, {}), **changes}
+    own = {name if name == "head_width" else names.get(name, name): value for name, value in settings.items()}
+    return AutoConfig.for_model(kind, **own)
+
+
+def model_of(config: Any, seed: int = 0) -> Any:
+    """A random model of a configuration. Biases and norms are random too, so that one that is left out is noticed."""
+    mlm = family_of({"model_type": config.model_type}).mlm
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        settings = {**own, **SPECIFIC.get(kind, {}), "pad_token_id": made.pad_token_id, **changes}
-        config = AutoConfig.for_model(kind, **settings)
-        model = (AutoModelForMaskedLM if family_of({"model_type": kind}).mlm else AutoModel).from_config(config)
+        torch.manual_seed(seed)
+        model = (AutoModelForMaskedLM if mlm else AutoModel).from_config(config)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter) * 0.05)
-    folder = root / kind
-    model.save_pretrained(str(folder))
-    made.save_pretrained(str(folder))
+    return model
+
+
+def encoder_folder(root: Path, kind: str, texts: Iterable[str], **changes: Any) -> Path:
+    """A random encoder of a model type with a tokenizer of the texts, as save_pretrained writes them. `changes`: to its configuration."""
+    made, folder = word_pieces(texts), root / kind
+    config = config_of(kind, vocab_size=len(made), **{"pad_token_id": made.pad_token_id, **changes})
+    for part in (model_of(config), made):
+        part.save_pretrained(str(folder))
     return folder
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from family_encoders import V3
+from family_encoders import config_of, model_of
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
+from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from harness.contract import Subject
 from harness.encoders.families import FAMILIES, family_of
@@ -33,32 +33,17 @@ from harness.streams import stream
 from harness.training.loop import Inputs
 
 WORDS = (*(f"w{i}" for i in range(40)), "good", "bad", "##ish")
-SHAPE: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "initializer_range": 0.1,
-}
 KINDS = ("bert", "roberta", "electra", "mpnet", "distilbert")
 MORE = ("modernbert", "deberta-v2", "albert")
 """Families whose layers are not named as BERT's are."""
+_AFTER_PADDING = {"max_position_embeddings": 66, "pad_token_id": 1}
 _OWN: dict[str, dict[str, Any]] = {
-    "electra": {"embedding_size": 16},
-    "roberta": {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1},
-    "mpnet": {"max_position_embeddings": 66, "pad_token_id": 1},
-    "deberta-v2": V3,
-    "albert": {"embedding_size": 16},
+    "roberta": _AFTER_PADDING,
+    "mpnet": _AFTER_PADDING,
     # Windows of 4 tokens to each side in the second and the last layer: most texts are longer.
     "modernbert": {
         "num_hidden_layers": 4,
-        "pad_token_id": 0,
-        "cls_token_id": 2,
-        "bos_token_id": 2,
-        "sep_token_id": 3,
-        "eos_token_id": 3,
-        "local_attention": 8,
-        "global_attn_every_n_layers": 2,
+        **{"cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3},
     },
 }
 
@@ -101,9 +86,8 @@ def draw_of(seed: int = 1, step: int = 1) -> Draw:
 
 
 def config(kind: str) -> Any:
-    shape = {**SHAPE, "vocab_size": len(tokenizer(kind)), "max_position_embeddings": 64}
-    named = {FAMILIES[kind].names.get(name, name): value for name, value in shape.items()}
-    return AutoConfig.for_model(kind, **{**named, **_OWN.get(kind, {})})
+    numbers = {"num_hidden_layers": 2, "vocab_size": len(tokenizer(kind)), "max_position_embeddings": 64}
+    return config_of(kind, **{**numbers, **_OWN.get(kind, {})})
 
 
 def shape_of(kind: str) -> dict[str, Any]:
@@ -113,14 +97,7 @@ def shape_of(kind: str) -> dict[str, Any]:
 
 
 def model(kind: str, seed: int = 0) -> Any:
-    """A random masked-language model of the type; biases and norms are random too, so that a missing one is noticed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        made = AutoModelForMaskedLM.from_config(config(kind))
-        with torch.no_grad():
-            for parameter in made.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.05)
-    return made
+    return model_of(config(kind), seed)
 
 
 def encoder_folder(root: Path, kind: str) -> Path:

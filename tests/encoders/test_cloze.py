@@ -45,9 +45,7 @@ def tokenisers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Toke
     def of(kind: str) -> Tokeniser:
         if kind not in kept:
             folder: Path = root / kind.replace(" ", "-")
-            trained = (
-                unigrams() if kind == "unigrams" else TOKENIZERS[kind]([text for text in TEXTS for _ in range(50)])
-            )
+            trained = unigrams() if kind == "unigrams" else TOKENIZERS[kind](TEXTS * 50)
             trained.save_pretrained(str(folder))
             (folder / "config.json").write_text('{"model_type": "bert"}')
             kept[kind] = Tokeniser(folder)

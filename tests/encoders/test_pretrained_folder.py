@@ -49,12 +49,9 @@ def classifier_of(folder: Path, num_labels: int = 3, **more: Any) -> tuple[Any, 
     return made, logits.numpy()
 
 
-def head_of(made: Any, classes: tuple[str, ...]) -> Head:
-    return Head({name.partition("/")[2]: tensor for name, tensor in made.parts().items()}, classes)
-
-
-def written(made: Any, source: Path, folder: Path, classes: tuple[str, ...] | None) -> Form:
-    form = write_model(made.encoder, folder, None if classes is None else head_of(made, classes))
+def written(made: Any, source: Path, folder: Path, classes: tuple[str, ...] | None, **more: Any) -> Form:
+    tensors = {name.partition("/")[2]: tensor for name, tensor in made.parts().items()}
+    form = write_model(made.encoder, folder, None if classes is None else Head(tensors, classes, **more))
     write_tokenizer(source, made.encoder, folder, 64)
     return form
 
@@ -75,19 +72,17 @@ def test_plain_transformers_gives_the_same_logits(kind: str, folders: dict[str, 
     head = read_head(tmp_path, encoder)
     assert head is not None
     assert head.classes == NAMES
-    encoder.config.problem_type = "multi_label_classification"  # each class by itself, where ours is one of them
-    with pytest.raises(UserError, match="gives each text several labels"):
-        read_head(tmp_path, encoder)
     again = tiny.built(tmp_path, tiny.OBJECTIVES["cross_entropy"], num_labels=3).eval()
     again.load_parts({f"classifier/{name}": tensor for name, tensor in head.tensors.items()}, ("classifier",))
     with torch.no_grad():
         logits = again.predict(Batch.of(tiny.tokens(tmp_path, ROWS), CPU)).numpy()
     np.testing.assert_allclose(logits, expected, atol=1e-6, rtol=1e-6)
-    ours, theirs = (
-        {n: t for n, t in each.parts().items() if n.startswith("encoder/")} for each in (made.encoder, encoder)
-    )
-    assert ours.keys() - theirs.keys() <= {n for n in ours if "pooler" in n}
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours.keys() & theirs.keys())
+    ours, theirs = made.encoder.parts(), encoder.parts()
+    kept = [name for name in ours if name.startswith("encoder/") and "pooler" not in name]
+    assert all(torch.equal(ours[name], theirs[name]) for name in kept)
+    encoder.config.problem_type = "multi_label_classification"  # each class by itself, where ours is one of them
+    with pytest.raises(UserError, match="gives each text several labels"):
+        read_head(tmp_path, encoder)
 
 
 def test_of_a_number_and_of_an_mlm_head(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -95,18 +90,17 @@ def test_of_a_number_and_of_an_mlm_head(folders: dict[str, Path], tmp_path: Path
     form = written(made, folders["bert"], tmp_path / "number", ())
     np.testing.assert_allclose(plain_logits(tmp_path / "number", form, ROWS), expected, atol=3e-6, rtol=1e-6)
     for kind in ("bert", "electra", "modernbert"):
-        encoder = tiny.encoder(folders[kind]).eval()
+        made = tiny.built(folders[kind], tiny.OBJECTIVES["mlm"]).eval()
         batch = Batch.of(tiny.tokens(folders[kind], ROWS), CPU)
         with torch.no_grad():
-            logits = encoder.mlm_logits(encoder(batch, batch.packing.first))
-        assert write_model(encoder, tmp_path / kind) == "masked_lm"
-        write_tokenizer(folders[kind], encoder, tmp_path / kind, 64)
+            logits = made.encoder.mlm_logits(made.encoder(batch, batch.packing.first))
+        assert written(made, folders[kind], tmp_path / kind, None) == "masked_lm"
         found = plain_logits(tmp_path / kind, "masked_lm", ROWS)
         torch.testing.assert_close(found, logits, atol=3e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("supervised", [False, True])
-@pytest.mark.parametrize("kind", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("kind", ["roberta", "electra"])
 def test_relative_positions_come_back_and_plain_transformers_refuses_them(
     kind: str, supervised: bool, folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -137,7 +131,7 @@ def test_relative_positions_come_back_and_plain_transformers_refuses_them(
     assert located.adapted({}).encoder == located.encoder
 
 
-@pytest.mark.parametrize("kind", [*tiny.KINDS, *tiny.MORE])
+@pytest.mark.parametrize("kind", KINDS)
 def test_plain_transformers_finds_the_same_answers(kind: str, folders: dict[str, Path], tmp_path: Path) -> None:
     """Of every family: its class for question answering where it has one that computes the same, else its encoder and our two layers."""
     reading, rows = SpanReading(question=16), questions.questions(8, words=12)[0]
@@ -145,11 +139,9 @@ def test_plain_transformers_finds_the_same_answers(kind: str, folders: dict[str,
         objective("cross_entropy"), tiny.encoder(folders[kind]), tiny.vocabulary(folders[kind]), Spans(), 0.0, 1
     )
     made.eval()
-    tensors = {name.partition("/")[2]: tensor for name, tensor in made.parts().items()}
-    form = write_model(made.encoder, tmp_path, Head(tensors, (), per_token=True))
-    write_tokenizer(folders[kind], made.encoder, tmp_path, 40)
+    form = written(made, folders[kind], tmp_path, (), per_token=True)
     assert form == ("encoder" if kind == "modernbert" else "question_answering")
-    examples = Windows(40, spans=reading).examples(rows, Tokeniser(tmp_path))
+    examples = Windows(64, spans=reading).examples(rows, Tokeniser(tmp_path))
     assert len(examples.tokens) == len(rows)
     with torch.inference_mode():
         ours = made.predict(Batch.of(examples.tokens, CPU))
@@ -158,5 +150,7 @@ def test_plain_transformers_finds_the_same_answers(kind: str, folders: dict[str,
     torch.testing.assert_close(theirs[allowed], ours[allowed], rtol=1e-4, atol=1e-4)
     read = read_head(tmp_path, tiny.encoder(tmp_path))
     assert read is not None
-    assert read.tensors.keys() == tensors.keys()
-    assert all(torch.equal(read.tensors[name], tensor) for name, tensor in tensors.items())
+    tensors = {name.partition("/")[2]: tensor for name, tensor in made.parts().items()}
+    assert {name: tensor.tolist() for name, tensor in read.tensors.items()} == {
+        n: t.tolist() for n, t in tensors.items()
+    }
