@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -89,17 +89,6 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
     choices = sorted(known, key=lambda text: (int(text), "") if text.isdecimal() else (-1, text))
     place = f"{where}: " if where else ""
     return UserError(f"{place}unknown {kind} '{name}'.{hint(name, choices)} Known: {', '.join(choices) or 'none'}.")
-
-
-def unknown_names(kind: str, names: Sequence[str], known: Iterable[str], where: str = "") -> UserError:
-    """The same of several names of a plural `kind` at once ('methods'), each with the known name that is spelled nearly like it."""
-    choices = [*known]
-    if len(names) == 1:
-        return unknown(kind.removesuffix("s"), names[0], choices, where)
-    listed = [f"'{name}'" + hint(name, choices).replace(" Did", " (did").replace("?", "?)") for name in names]
-    return UserError(
-        f"{f'{where}: ' if where else ''}unknown {kind} {', '.join(listed)}. Known: {', '.join(sorted(choices)) or 'none'}."
-    )
 
 
 def hint(name: str, known: Iterable[str]) -> str:

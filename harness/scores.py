@@ -121,8 +121,8 @@ def results_of(plan: Plan, store: Store) -> pd.DataFrame:
     recorded = {result.key for result in found}
     earlier = store.records({stage.key for run in plan.runs for stage in run.stage.chain[:-1]})
     for run in (run for run in plan.runs if run.stage.key not in recorded):
-        for record in itertools.islice(_blocking(run.stage, earlier), 1):
-            found += _of(plan, run, record)
+        if blocking := _blocking(run.stage, earlier):
+            found += _of(plan, run, blocking)
     return placed(frame_of(found), plan.resolved.places)
 
 
@@ -204,13 +204,13 @@ def counted_records(store: Store, metrics: Mapping[str, str]) -> dict[str, Recor
     return found
 
 
-def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Iterator[Record]:
+def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Record | None:
     """The record of a run that an earlier, failed stage of its chain blocks."""
     for ancestor in stage.chain[:-1]:
         record = earlier.get(ancestor.key)
         if record and record.status != "done":
-            reason = f"{ancestor.phase} {record.status}: {record.reason}"
-            yield Record(stage.key, record.status, reason)
+            return Record(stage.key, record.status, f"{ancestor.phase} {record.status}: {record.reason}")
+    return None
 
 
 def examples(plan: Plan) -> dict[str, Examples]:

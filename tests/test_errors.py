@@ -9,7 +9,7 @@ import pytest
 from harness.cli.terminal import say
 from harness.commands.recorded import command
 from harness.encoders.families import FAMILIES
-from harness.errors import UserError, hint, masked, unknown, unknown_names
+from harness.errors import UserError, hint, masked, unknown
 from harness.methods import METHODS
 from harness.planning.request import Request
 from harness.tasks.metrics import METRICS
@@ -48,12 +48,6 @@ def test_the_nearest_name_is_meant_by_each_part_and_another_is_near_to_none() ->
     assert {name: meant_by(name, known) for name in MEANT} == MEANT
     assert {name: hint(name, known) for name in (*NONE, "")} == dict.fromkeys((*NONE, ""), "")
     assert str(unknown("name", "dpo", KNOWN)) == f"unknown name 'dpo'. Known: {', '.join(sorted(KNOWN))}."
-
-
-def test_several_unknown_names_are_named_at_once_each_with_the_nearest() -> None:
-    said = str(unknown_names("methods", ["ftt", "x", "SCLL"], METHODS, "--methods"))
-    assert said.startswith("--methods: unknown methods 'ftt' (did you mean 'ft'?), 'x', 'SCLL' (did")
-    assert str(unknown_names("methods", ["ftt"], METHODS)) == str(unknown("method", "ftt", METHODS))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from harness.commands.execution import deadline_of
 from harness.commands.prepare import Prepared, prepare
+from harness.commands.texts import translator_of
 from harness.commands.train import Show, train, unshown
 from harness.planning.request import Request
 from harness.planning.work import Event
@@ -27,7 +28,7 @@ def translated(prepared: Prepared, show: Show, warn: Callable[[str], None]) -> P
         return prepared
     empty = 0
     for augment, rows in prepared.plan.untranslated.items():
-        translator = prepared.translators[augment]
+        translator = translator_of(prepared.resolved, augment)
         with show((translator.name, sum(map(len, rows))), "") as done:
             empty += translate(rows, translator, Store(prepared.store.url), done)
     if empty:

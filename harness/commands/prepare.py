@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from harness.commands.execution import storage_of
-from harness.commands.texts import Translators, corpora_of, translations_of
+from harness.commands.texts import corpora_of, translation_of
 from harness.devices import cores, cpu_name
 from harness.encoders import Located, locate, with_weights
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
 from harness.errors import NotAtHand, UserError
-from harness.planning.estimate import Calibration, calibrate, hours
+from harness.planning.estimate import Calibration, calibrate
 from harness.planning.request import (
     BESIDE,
     LABELLED,
@@ -65,7 +65,6 @@ class Prepared:
     statuses: dict[str, tuple[Status, int]]
     items: list[Item]
     blocked: list[Stage]
-    translators: Translators = field(default_factory=dict)
     stopped: str = ""
     textless: str = ""
     others: OtherSystem | None = None
@@ -112,7 +111,8 @@ class Prepared:
 
     def hours_of(self, flops: float, stages: int, encoder: int = 0) -> float:
         """What `stages` stages of `flops` in all take here, at the speed of an encoder."""
-        return hours(flops, self.calibrations[encoder], self.slots * self.resolved.num_workers, stages)
+        slots = self.slots * self.resolved.num_workers
+        return flops / self.calibrations[encoder].flops / max(1, min(slots, stages)) / 3600
 
     def remember(self) -> None:
         """Keep which runs the stages are for and which request needs them: `show` and `report` read it."""
@@ -150,7 +150,6 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
     store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
     if train and writes:
         store.check_writable()
-    translators, translations = translations_of(resolved, store, train)
     starts = starts_of(
         resolved, store, {each.name: at.encoder.digest for each, at in zip(resolved.encoders, located, strict=True)}
     )
@@ -159,7 +158,7 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
         source,
         *located,
         user_tasks=tasks,
-        translations=translations.__getitem__,
+        translations=partial(translation_of, resolved, store, train),
         corpora=corpora_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus"),
         starts=starts,
     )
@@ -167,7 +166,6 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
     selected = {start.stage.key for start in starts.values() if isinstance(start, Parent)}
     if train and (lacking(plan, UNTRANSLATED) or any(item.stage.key in selected for item in prepared.items)):
         raise UserError(_not_at_hand(plan))
-    prepared.translators = translators
     return prepared
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from harness.errors import NotAtHand, NotFetched
 from harness.planning.recipe import Augment
 from harness.planning.resolved import Part, ResolvedTable
 from harness.planning.runs import Plan
-from harness.planning.task_reader import NO_TRANSLATION, Translation
+from harness.planning.task_reader import Translation
 from harness.specs import Data, RowSet, digest_of
 from harness.store import Store
 from harness.tasks.corpora import Corpus, open_corpus
@@ -21,31 +21,24 @@ if TYPE_CHECKING:
     from harness.encoders.tokens import Examples, Tokeniser
 
 
-Translators = Mapping[Augment | None, Translator]
-"""The translators of a table: of its rows' views (None), and of each augmentation."""
+def translator_of(resolved: ResolvedTable, augment: Augment | None, download: bool = True) -> Translator:
+    """What makes the views of a table's rows (None), or the copies of an augmentation. Raises UserError as `open_translator` does."""
+    name, copies = resolved.translator_of(augment), augment.copies if augment else None
+    return open_translator(name, download=download, copies=copies)
 
 
-def translations_of(
-    resolved: ResolvedTable, store: Store, download: bool
-) -> tuple[Translators, dict[Augment | None, Translation]]:
-    """The translators that a table's rows want, those that are at hand, and what the planner needs of each; without it, the reason."""
-    translators: dict[Augment | None, Translator] = {}
-    found: dict[Augment | None, Translation] = {None: NO_TRANSLATION}
-    for augment in resolved.translations:
-        if not resolved.translator:
-            found[augment] = Translation(reason="no translator is named ('harness list translators' shows them)")
-            continue
-        name, copies = resolved.translator_of(augment), augment.copies if augment else None
-        try:
-            translators[augment] = made = open_translator(name, download=download, copies=copies)
-        except NotFetched:  # of a plan only: the run that follows it will fetch
-            found[augment] = Translation()
-        except NotAtHand as error:
-            found[augment] = Translation(reason=str(error).rstrip("."))
-        else:
-            find = augmented if augment else back_translated
-            found[augment] = Translation(partial(find, translator=made, cache=store), made.num_views)
-    return translators, found
+def translation_of(resolved: ResolvedTable, store: Store, download: bool, augment: Augment | None) -> Translation:
+    """What the planner needs of it; without it, the reason."""
+    if not resolved.translator:
+        return Translation(reason="no translator is named ('harness list translators' shows them)")
+    try:
+        made = translator_of(resolved, augment, download)
+    except NotFetched:  # of a plan only: the run that follows it will fetch
+        return Translation()
+    except NotAtHand as error:
+        return Translation(reason=str(error).rstrip("."))
+    find = augmented if augment else back_translated
+    return Translation(partial(find, translator=made, cache=store), made.num_views)
 
 
 def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str) -> dict[Part, Corpus]:

@@ -93,31 +93,20 @@ class BestWeights:
     others' as soon as they end. A run without stored weights, recorded by an earlier command, takes part in nothing."""
 
     def __init__(self, plan: Plan, store: Store, storage: Storage) -> None:
-        self._store, self._storage = store, storage
+        self._store, self._storage, self._ended = store, storage, dict[str, Record]()
         self._parents = {stage.parent.key for stage in plan.stages.values() if stage.parent}
         self._cells: dict[tuple[str, str, int], list[Run]] = {}
-        self._cells_of: dict[str, list[tuple[str, str, int]]] = {}
         for run in plan.runs:
-            cell = plan.resolved.titles[run.row], run.task, run.size
-            self._cells.setdefault(cell, []).append(run)
-            self._cells_of.setdefault(run.stage.key, []).append(cell)
-        self._ended: dict[str, Record] = {}
-        """Of the runs with stored weights."""
-        self._best: dict[tuple[str, str, int], Run | None] = {}
-        for key in store.statuses(self._cells_of):
-            self.ended(key)
+            self._cells.setdefault((plan.resolved.titles[run.row], run.task, run.size), []).append(run)
+        self._leaves = {run.stage.key for run in plan.runs}
+        self.ended(*store.statuses(self._leaves))
 
-    def ended(self, key: str) -> None:
-        """Something happened to a stage. If it is recorded, keep its weights where it is the best of a cell, and delete those that are the best of none."""
-        if key not in self._cells_of or not self._storage.exists(weights_of(key)):
-            return
-        record = self._store.records([key]).get(key)
-        if record is None:  # it only starts, over weights that a killed command left
-            return
-        self._ended[key] = record
-        for cell in self._cells_of[key]:
-            self._best[cell] = best_run(self._cells[cell], self._ended)
-        best = {run.stage.key for run in self._best.values() if run}
+    def ended(self, *keys: str) -> None:
+        """Something happened to stages. Of those that are recorded with weights keep them where one is the best of a cell, and delete those that
+        are the best of none. What only starts, over weights that a killed command left, has no record."""
+        stored = [key for key in keys if key in self._leaves and self._storage.exists(weights_of(key))]
+        self._ended |= self._store.records(stored)
+        best = {run.stage.key for runs in self._cells.values() if (run := best_run(runs, self._ended))}
         for each in self._ended.keys() - best - self._parents:
             self._storage.delete(weights_of(each))
             del self._ended[each]

@@ -1,4 +1,4 @@
-"""How long a plan takes on this machine: FLOPs by the speed of the last stages that ended."""
+"""How fast this machine is: by the speed of the last stages that ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from harness.devices import cores
 from harness.specs import Record
 
 PROBE_SHARE = 0.5
@@ -47,8 +46,3 @@ def _probe() -> float:
             left @ left
             best = min(best, time.perf_counter() - started)
     return float(2 * 512**3 / best)
-
-
-def hours(flops: float, calibration: Calibration, slots: int, stages: int) -> float:
-    """Hours that `stages` stages of `flops` in all take on `slots` slots."""
-    return flops / calibration.flops / max(1, min(slots or cores(), stages)) / 3600

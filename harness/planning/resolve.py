@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from harness.encoders.sources import NEW
-from harness.errors import UserError, hint, unknown, unknown_names
+from harness.errors import UserError, hint, unknown
 from harness.methods import METHODS, REFERENCE, known_methods, methods_named
 from harness.planning.recipe import (
     EncoderSettings,
@@ -175,7 +175,7 @@ def _pick_rows(rows: Sequence[Row], names: Iterable[str], where: str) -> tuple[R
     absent = [name.lower() for name, named in found.items() if not named]
     if wrong := [name for name in absent if any(part not in METHODS for part in name.split("+"))]:
         known = {text.lower() for row in rows for text in (row.name, row.title, row.method) if text}
-        raise unknown_names("methods", wrong, known | set(METHODS), where)
+        raise unknown("method", wrong[0], known | set(METHODS), where)
     titles = {"+".join(method.title for method in methods_named(name, where)): name for name in absent}
     added = [Row(name=title, method=titles[title], incomparable="the paper has no such row") for title in titles]
     chosen = {row.name for named in found.values() for row in named}
@@ -201,7 +201,7 @@ def _columns(
         known = TASKS
     if wrong_names := [name for name in extra if name not in (known or ())]:
         where = f"preset {preset}" if request.tasks is None else request.origin("tasks")
-        raise unknown_names("tasks", wrong_names, {*table.tasks, *(known or ())}, where)
+        raise unknown("task", wrong_names[0], {*table.tasks, *(known or ())}, where)
     for name in extra:
         task = (known or {})[name]
         for evaluation, title in task.columns_of_table.items():

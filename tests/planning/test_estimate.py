@@ -11,7 +11,7 @@ from harness.commands import prepare
 from harness.commands.prepare import device_here
 from harness.devices import cpu_name
 from harness.planning import estimate
-from harness.planning.estimate import Calibration, calibrate, hours
+from harness.planning.estimate import calibrate
 from harness.specs import Record
 
 HERE = "a processor"
@@ -44,11 +44,3 @@ def test_the_device_here_is_a_gpu_only_where_one_can_be_used(tmp_path: Path, mon
         monkeypatch.setattr(torch.cuda, "is_available", lambda of_use=of_use: of_use)
         assert device_here(None) == device_here(0.5) == expected
         assert device_here(0.0) == cpu
-
-
-@pytest.mark.parametrize(
-    ("flops", "slots", "stages", "expected"),
-    [(3.6e12, 1, 10, 1.0), (3.6e12, 4, 10, 0.25), (3.6e12, 4, 2, 0.5), (0, 4, 0, 0)],
-)
-def test_hours_are_those_of_the_slots_that_are_busy(flops: float, slots: int, stages: int, expected: float) -> None:
-    assert hours(flops, Calibration(1e9, ""), slots, stages) == pytest.approx(expected)
