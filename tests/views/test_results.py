@@ -19,7 +19,7 @@ import harness
 from harness.encoders import HeadTraining, Located
 from harness.kinds import Predictions
 from harness.planning.runs import Plan, make_plan
-from harness.scores import PLACE, RESULT_DTYPES, dev_scores, examples, hardware, results_of
+from harness.scores import PLACE, RESULT_DTYPES, counted_records, examples, hardware, results_of
 from harness.specs import Encoder, Record, Stage, starts_elsewhere
 from harness.store import Store
 from harness.tasks.metrics import score
@@ -192,14 +192,13 @@ def test_a_metric_that_is_newer_than_a_record_is_computed_from_its_predictions(p
     run = next(r for r in plan.runs if r.task == "cola" and len(r.stage.chain) > 1)
     commit(store, run.stage)
     record = store.records([run.stage.key])[run.stage.key]
-    assert not record.predictions
-    on_dev = predictions_on_dev(store, run.stage)
-    found = dev_scores(store, record, ("mcc", "f1_macro"))
-    assert found == {**record.dev_scores, "f1_macro": score("f1_macro", on_dev)}
-    assert dev_scores(store, record, ()) == record.dev_scores
     parent = run.stage.chain[0]
     commit(store, parent, dev_scores={})
-    assert dev_scores(store, store.records([parent.key])[parent.key], ("mcc",)) == {}
+    found = counted_records(store, {run.stage.key: "f1_macro", parent.key: "mcc"})
+    newer = score("f1_macro", predictions_on_dev(store, run.stage))
+    assert found[run.stage.key].dev_scores == {**record.dev_scores, "f1_macro": newer}
+    assert found[parent.key].dev_scores == {}
+    assert counted_records(store, {run.stage.key: ""})[run.stage.key].dev_scores == record.dev_scores
 
 
 def test_a_run_has_a_row_for_each_metric_of_its_task_with_its_checkpoint(plan: Plan, store: Store) -> None:
