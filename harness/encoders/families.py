@@ -7,7 +7,7 @@ family runs by the library's own padded forward, slower and right: those with an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -94,18 +94,18 @@ _ROTARY, _RELATIVE = "rotary positions", "relative positions"
 _HEAD = Classifier("classifier.dense", "classifier.out_proj")
 _CONTEXT = Classifier("pooler.dense", "classifier", {"pooler_hidden_act": "tanh"})
 _REPLACED = ("lm_predictions.", {"legacy": False})
+_BERT, _ELECTRA = "cls.predictions.transform", "generator_predictions"
 
 
-def _roberta(title: str, tokenizer: tuple[str, ...] = (), seen: str = "") -> Family:
-    return Family(
-        title,
-        "encoder.layer",
-        transform=("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", ""),
-        after_padding=True,
-        tokenizer=tokenizer,
-        seen=seen,
-        classifier=_HEAD,
-    )
+_ROBERTA = Family(
+    "RoBERTa",
+    "encoder.layer",
+    transform=("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", ""),
+    after_padding=True,
+    tokenizer=("vocab.json", "merges.txt"),
+    seen=_WIKIPEDIA,
+    classifier=_HEAD,
+)
 
 
 def _disentangled(config: Mapping[str, Any]) -> int:
@@ -124,26 +124,16 @@ FAMILIES = {
     "bert": Family(
         "BERT",
         "encoder.layer",
-        transform=(
-            "cls.predictions.transform.dense",
-            "cls.predictions.transform.LayerNorm",
-            "cls.predictions.bias",
-            "cls.predictions.transform.transform_act_fn",
-        ),
+        transform=(f"{_BERT}.dense", f"{_BERT}.LayerNorm", "cls.predictions.bias", f"{_BERT}.transform_act_fn"),
         tokenizer=("vocab.txt",),
         seen=_WIKIPEDIA,
         classifier=Classifier("bert.pooler.dense", "classifier"),
     ),
-    "roberta": _roberta("RoBERTa", ("vocab.json", "merges.txt"), _WIKIPEDIA),
+    "roberta": _ROBERTA,
     "electra": Family(
         "ELECTRA",
         "encoder.layer",
-        transform=(
-            "generator_predictions.dense",
-            "generator_predictions.LayerNorm",
-            "generator_lm_head.bias",
-            "generator_predictions.activation",
-        ),
+        transform=(f"{_ELECTRA}.dense", f"{_ELECTRA}.LayerNorm", "generator_lm_head.bias", f"{_ELECTRA}.activation"),
         tokenizer=("vocab.txt",),
         seen=_WIKIPEDIA,
     ),
@@ -179,8 +169,8 @@ FAMILIES = {
         dropouts=("out_drop",),
         seen="ModernBERT's texts are not published, Ettin's are",
     ),
-    "camembert": _roberta("CamemBERT"),
-    "xlm-roberta": _roberta("XLM-RoBERTa"),
+    "camembert": replace(_ROBERTA, title="CamemBERT", tokenizer=(), seen=""),
+    "xlm-roberta": replace(_ROBERTA, title="XLM-RoBERTa", tokenizer=(), seen=""),
     "deberta": Family(
         "DeBERTa",
         own_positions=_RELATIVE,

@@ -83,7 +83,8 @@ class MaskedLM(MaskedText):
     def build(self) -> None:
         self.weights = {"masked_lm": 1.0}
         if self.params.fixed_embeddings:
-            self.encoder.fix_word_embeddings()
+            # And with them an MLM head's output that is tied to them.
+            self.encoder.base.get_input_embeddings().weight.requires_grad_(False)
 
     def maskable(self, tokens: Tokens) -> NDArray[np.bool_]:
         return all_but_first(tokens) if self.params.mask_special_tokens else super().maskable(tokens)

@@ -84,8 +84,7 @@ def write_model(encoder: TextEncoder, folder: Path, head: Head | None = None) ->
 def write_tokenizer(source: Path, encoder: TextEncoder, folder: Path, max_length: int) -> None:
     """Write the tokenizer of the folder `source` so that its defaults are what the model was trained with: token types where the
     encoder tells them apart, and at most `max_length` tokens."""
-    typed = "token_type_ids" in encoder.inputs and encoder.typed
-    inputs = ["input_ids", *(["token_type_ids"] if typed else []), "attention_mask"]
+    inputs = ["input_ids", *(["token_type_ids"] if encoder.typed else []), "attention_mask"]
     tokenizer = pretrained_tokenizer(source, model_input_names=inputs, model_max_length=max_length)
     tokenizer.save_pretrained(str(folder))
     path = folder / "tokenizer_config.json"

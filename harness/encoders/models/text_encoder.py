@@ -113,7 +113,7 @@ class TextEncoder(nn.Module):
             more |= {"attention_mask": packing.real.long()}
             if self.family.numbered and "position_ids" in self.inputs:
                 more["position_ids"] = packing.padded(positions).masked_fill(padding, pad_id)
-            if self.typed and "token_type_ids" in self.inputs:
+            if self.typed:
                 more["token_type_ids"] = packing.padded(types)
         out = self.base(**more)
         states = (out[0], out.hidden_states[0]) if "output_hidden_states" in more else (out[0],)
@@ -132,7 +132,7 @@ class TextEncoder(nn.Module):
     @property
     def typed(self) -> bool:
         """Whether it tells token types apart."""
-        return int(getattr(self.config, "type_vocab_size", 1)) > 1
+        return "token_type_ids" in self.inputs and int(getattr(self.config, "type_vocab_size", 1)) > 1
 
     def embedding_logits(self, hidden: Tensor) -> Tensor:
         """[M, d] -> [M, V]: the product with every word embedding, no bias, no projection (COCO-LM's head for CLM).
@@ -215,18 +215,11 @@ class TextEncoder(nn.Module):
             self.fresh_head = False
 
     def load_word_embeddings(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the word embeddings alone of loaded weights. Raises ValueError where they are missing."""
+        """Take the word embeddings alone of loaded weights."""
         own = self.base.get_input_embeddings().weight
         name = next(n for n, t in self._split()["encoder"].items() if t.data_ptr() == own.data_ptr())
-        found = tensors.get(f"encoder/{name}")
-        if found is None or found.shape != own.shape:
-            raise ValueError(f"the parent's weights lack {name} of shape {tuple(own.shape)}")
         with torch.no_grad():
-            own.copy_(found)
-
-    def fix_word_embeddings(self) -> None:
-        """Leave them out of training, and with them an MLM head's output that is tied to them."""
-        self.base.get_input_embeddings().weight.requires_grad_(False)
+            own.copy_(tensors[f"encoder/{name}"])
 
 
 def set_dropout(model: nn.Module, probability: float) -> None:
