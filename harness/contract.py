@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 from unittest.mock import patch
 
 import numpy as np
@@ -84,11 +84,14 @@ class Subject:
         terms: dict[str, Tensor] = self.module((views or self.views()).on(CPU))
         return terms
 
-    def backward(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Terms and gradients."""
+    def backward(self, what: str = "") -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Terms and gradients, which have to be finite."""
         terms = self.terms()
         self.module.loss(terms).backward()  # type: ignore[no-untyped-call]
-        return terms, gradients(self.module)
+        found = gradients(self.module)
+        for name, tensor in (terms | {f"the gradient of {name}": each for name, each in found.items()}).items():
+            require(bool(torch.isfinite(tensor).all()), f"{what}{name} is not finite")
+        return terms, found
 
 
 Make = Callable[..., Subject]
@@ -123,23 +126,19 @@ def seen(views: Any) -> Any:
     )
 
 
-def finite(tensors: dict[str, Tensor], prefix: str) -> None:
-    for name, tensor in tensors.items():
-        require(bool(torch.isfinite(tensor).all()), f"{prefix}{name} is not finite")
-
-
 # ------------------------------------------------------------------------------------------------------------ the laws
 
 
-def terms_are_scalars_and_the_loss_is_their_weighted_sum(make: Make) -> None:
+def terms_are_scalars_with_counts_and_flops_and_the_loss_is_their_weighted_sum(make: Make) -> None:
     subject = make()
     terms, weights = subject.terms(), subject.module.weights
     require(terms.keys() == weights.keys(), f"its terms {sorted(terms)} are not those of its weights {sorted(weights)}")
-    require(terms.keys() <= subject.module.counts(subject.views()).keys(), "counts() has not all of its terms")
+    views = subject.views()
+    require(terms.keys() <= subject.module.counts(views).keys(), "counts() has not all of its terms")
+    require(0 < views.flops < np.inf, f"prepare() counts {views.flops} FLOPs; take self.step_flops(tokens)")
     require(all(weight > 0 for weight in weights.values()), "a weight is not above 0")
     for name, term in terms.items():
         require(term.shape == () and term.dtype == torch.float32, f"term {name} is no scalar in single precision")
-    finite(terms, "term ")
     expected = sum(weights[name] * term.item() for name, term in terms.items())
     loss = subject.module.loss(terms).item()
     require(abs(loss - expected) <= 1e-6 * abs(expected) + 1e-12, "its loss is not the weighted sum of its terms")
@@ -150,7 +149,6 @@ def what_is_trained_has_a_gradient_and_nothing_else(make: Make) -> None:
     _, found = subject.backward()
     lacking = sorted(trainable(subject.module).keys() ^ found.keys())
     require(not lacking, f"{', '.join(lacking[:3])}: has no gradient, or has one and is not trained")
-    finite(found, "the gradient of ")
     for name, gradient in found.items():
         require(bool(gradient.any()), f"the gradient of {name} is 0")
 
@@ -174,11 +172,9 @@ def half_precision_is_finite(make: Make) -> None:
     for precision in ("bf16", "fp16"):
         for dropout in (0.0, 0.1):
             with autocast(CPU, precision):
-                terms, found = make(dropout=dropout).backward()
+                terms, _ = make(dropout=dropout).backward(f"in {precision}, ")
             single = all(term.dtype == torch.float32 for term in terms.values())
             require(single, "a term is in half precision; make it single")
-            finite(terms, f"in {precision}, term ")
-            finite(found, f"in {precision}, the gradient of ")
 
 
 DEGENERATE: tuple[tuple[str, tuple[int, ...], float], ...] = (
@@ -192,12 +188,9 @@ DEGENERATE: tuple[tuple[str, tuple[int, ...], float], ...] = (
 def batches_without_content_are_finite(make: Make) -> None:
     for what, lengths, p_m in DEGENERATE:
         subject = make(lengths=lengths, p_m=p_m)
-        measures: dict[str, Tensor] = {}
-        subject.module.measures = measures
-        terms, found = subject.backward()
-        finite(terms, f"{what}: term ")
+        measures = subject.module.measures = dict[str, Tensor]()
+        _, found = subject.backward(f"{what}: ")
         require(bool(found), f"{what}: nothing has a gradient")
-        finite(found, f"{what}: the gradient of ")
         require(not any(measure.isinf() for measure in measures.values()), f"{what}: a measure is infinite")
 
 
@@ -268,11 +261,6 @@ def a_gpu_may_repeat_its_operators(make: Make) -> None:
     require(found == operators(second), what)
 
 
-def its_flops_are_counted(make: Make) -> None:
-    flops = make().views().flops
-    require(np.isfinite(flops) and flops > 0, f"prepare() counts {flops} FLOPs; take self.step_flops(tokens)")
-
-
 def all_its_parameters_are_read(make: Make, spec: Objective) -> None:
     names = ", ".join(sorted(unread(make, spec)))
     require(not names, f"no code reads {names}; drop it from the definition, since it moves keys and no number")
@@ -293,40 +281,32 @@ def unread(make: Make, spec: Objective) -> set[str]:
 
 
 OF_OBJECTIVE: tuple[Callable[[Make], None], ...] = (
-    terms_are_scalars_and_the_loss_is_their_weighted_sum,
+    terms_are_scalars_with_counts_and_flops_and_the_loss_is_their_weighted_sum,
     what_is_trained_has_a_gradient_and_nothing_else,
     seed_and_step_decide_what_it_sees,
     half_precision_is_finite,
     batches_without_content_are_finite,
     a_batch_in_parts_is_the_batch,
     a_gpu_may_repeat_its_operators,
-    its_flops_are_counted,
 )
 
 # ------------------------------------------------------------------------------------------------ a file from outside
 
 
-class Outcome(NamedTuple):
-    """A law in words, what it was held against, and how it is broken; '' where it holds."""
-
-    law: str
-    subject: str
-    broken: str
-
-
-def check(method: type[Method], source: str) -> Iterator[Outcome]:
-    """The laws of the objectives that the file with this digest defines, at its method's defaults and at each value of a switch or a named choice."""
+def check(method: type[Method], source: str) -> Iterator[tuple[str, str]]:
+    """(what a law was held against and the law in words, how it is broken: '' where it holds), for the objectives that the file with this digest
+    defines, at its method's defaults and at each value of a switch or a named choice."""
     stages: list[Stage] = []
-    yield _held("its stages are made", f"method {method.name}", lambda: stages.extend(_stages(method)))
+    yield f"method {method.name}: its stages are made", _broken(lambda: stages.extend(_stages(method)))
     for stage in stages:
         spec = stage.objective
         if spec.source != source or definition_of(spec).refused(CONFIG):
             continue
         make = partial(made, spec, stage.data.views)
         words = ", ".join(f"{name} {value}" for name, value in spec.params.items())
-        laws = (*(partial(law, make) for law in OF_OBJECTIVE), partial(all_its_parameters_are_read, make, spec))
-        for law in laws:
-            yield _held(law.func.__name__.replace("_", " "), f"objective {spec.name}{words and f' ({words})'}", law)
+        for law in (*(partial(law, make) for law in OF_OBJECTIVE), partial(all_its_parameters_are_read, make, spec)):
+            name = law.func.__name__.replace("_", " ")
+            yield f"objective {spec.name}{words and f' ({words})'}: {name}", _broken(law)
 
 
 def _stages(method: type[Method]) -> list[Stage]:
@@ -340,11 +320,10 @@ def _stages(method: type[Method]) -> list[Stage]:
     return list(found.values())
 
 
-def _held(law: str, subject: str, holds: Callable[[], None]) -> Outcome:
+def _broken(law: Callable[[], None]) -> str:
     try:
-        holds()
+        law()
     except (Exception, SystemExit) as error:  # whatever the file's code raises
         known = isinstance(error, BrokenLawError | UserError)
-        said = str(error).rstrip(".") if known else f"{type(error).__name__}: {first_line(error)}"
-        return Outcome(law, subject, said)
-    return Outcome(law, subject, "")
+        return str(error).rstrip(".") if known else f"{type(error).__name__}: {first_line(error)}"
+    return ""

@@ -146,11 +146,10 @@ def check(args: argparse.Namespace) -> int:
     method = read_method(path)
     source = digest_of(path.read_text(encoding="utf-8"))
     held, broken = 0, 0
-    for outcome in outcomes(method, source):
-        held += not outcome.broken
-        broken += bool(outcome.broken)
-        if outcome.broken:
-            print_lines([f"BROKEN  {outcome.subject}: {outcome.law}: {outcome.broken}."])
+    for law, how in outcomes(method, source):
+        held, broken = held + (not how), broken + bool(how)
+        if how:
+            print_lines([f"BROKEN  {law}: {how}."])
     print(
         f"Method {method.name} ({method.title}), source {source[:8]} of {path.name}: {held} laws hold, {broken} do not."
     )

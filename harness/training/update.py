@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -60,13 +59,10 @@ class Update(ForwardBackward):
         self.trained = trainable(self.objective)
         # A captured update reads the rate from the device. A number is exact in double precision, which a CPU keeps.
         self._rate = torch.tensor(optim.lr, device=device) if self.block else None
+        rate, betas = optim.lr if self._rate is None else self._rate, (optim.beta1, optim.beta2)
+        groups, capturable = decay_groups(self.trained, optim), device.type == "cuda"
         self.optimizer = torch.optim.AdamW(
-            decay_groups(self.trained, optim),
-            lr=optim.lr if self._rate is None else self._rate,
-            betas=(optim.beta1, optim.beta2),
-            eps=optim.eps,
-            fused=True,
-            capturable=device.type == "cuda",
+            groups, lr=rate, betas=betas, eps=optim.eps, fused=True, capturable=capturable
         )
 
     def __call__(self, views: Views, step: int, rate: float, host: Batch | None = None) -> dict[str, Tensor]:
@@ -76,10 +72,9 @@ class Update(ForwardBackward):
         self._apply()
         return terms
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> AbstractContextManager[None]:
         """The context of all updates of a stage."""
-        yield
+        return nullcontext()
 
     def _set_rate(self, rate: float) -> None:
         if self._rate is not None:
@@ -212,13 +207,13 @@ class CapturedUpdate(Update):
 
     def _identity(self) -> Any:
         """What is equal for two stages that the same captured updates serve."""
-        objective, optim = self.objective, self.optim
-        numbers = (optim.precision, optim.dropout, optim.clip, optim.beta1, optim.beta2, optim.eps, optim.weight_decay)
-        forms = tuple((name, tensor.shape, tensor.dtype) for name, tensor in self._tensors().items())
-        trained = (tuple(self.trained), optim.decay_biases_and_norms)
-        kind = (objective.params.objective(), repr(objective.kind), objective.vocabulary)
-        shape = json.dumps(objective.encoder.shape, sort_keys=True, default=str)
-        return (repr(kind), shape, numbers, trained, forms, self.placement.device)
+        objective, recipe = (
+            self.objective,
+            replace(self.optim, lr=0.0, steps=0, batch_size=0, warmup=0.0, schedule="linear"),
+        )
+        forms = [(name, tensor.shape, tensor.dtype) for name, tensor in self._tensors().items()]
+        kind = (objective.params.objective(), objective.kind, objective.vocabulary, objective.encoder.shape)
+        return repr((recipe, kind, list(self.trained), forms, self.placement.device))
 
 
 def capturable(objective: TrainingObjective, optim: Optim, placement: Placement) -> bool:
@@ -230,25 +225,22 @@ def capturable(objective: TrainingObjective, optim: Optim, placement: Placement)
 def repeatable(objective: TrainingObjective) -> bool:
     """Whether each update of an objective runs the same operators: not where states are kept, answers are looked for, or the encoder computes what
     depends on places or windows of tokens."""
-    family = objective.encoder.family
-    plain = family.packed and not family.own_positions and objective.encoder.relative_positions is None
-    definition = objective.params
-    spans = objective.kind is not None and objective.kind.per_token
-    return plain and definition.captured and not definition.encodes_once and not spans
+    encoder, definition, kind = objective.encoder, objective.params, objective.kind
+    plain = encoder.family.packed and not encoder.family.own_positions and encoder.relative_positions is None
+    return plain and definition.captured and not definition.encodes_once and not (kind and kind.per_token)
 
 
 def trainable(objective: TrainingObjective) -> dict[str, torch.nn.Parameter]:
     """Parameters by name: the encoder's, the objective's own, and the encoder's MLM head only where it is used."""
-    names = objective.encoder.head_names
-    head = set() if objective.uses_mlm_head else {f"encoder.model.{name}" for name in names}
+    head = () if objective.uses_mlm_head else {f"encoder.model.{name}" for name in objective.encoder.head_names}
     return {n: p for n, p in objective.named_parameters() if p.requires_grad and n not in head}
 
 
 def decay_groups(parameters: dict[str, torch.nn.Parameter], optim: Optim) -> list[dict[str, Any]]:
     """Parameter groups of AdamW: biases and norms are not decayed, as in Hugging Face's run_glue. One group where all parameters are, as
     in fairseq, or none."""
+    every = list(parameters.values())
     if not optim.weight_decay or optim.decay_biases_and_norms:
-        return [{"params": list(parameters.values()), "weight_decay": optim.weight_decay}]
-    free = [p for n, p in parameters.items() if p.dim() < 2]
-    decayed = [p for n, p in parameters.items() if p.dim() >= 2]
+        return [{"params": every, "weight_decay": optim.weight_decay}]
+    decayed, free = ([p for p in every if (p.dim() < 2) == vectors] for vectors in (False, True))
     return [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": free, "weight_decay": 0.0}]
