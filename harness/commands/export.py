@@ -119,7 +119,7 @@ def _write(recorded: StageRecord, model: TrainedModel, folder: Path) -> Form:
     write_tokenizer(model.setup.encoders[stage.encoder.digest][0], objective.encoder, folder, stage.data.max_length)
     settings = {
         "key": recorded.key,
-        "columns": task.columns if task and objective.predicts else (),
+        "columns": task.columns if task and objective.params.labelled else (),
         "stage": stage.to_json(),
     }
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

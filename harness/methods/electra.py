@@ -4,7 +4,8 @@ replacements (Clark et al., ICLR 2020), as COCO-LM pre-trains it for its compari
 Deviations. The setting is COCO-LM's "ELECTRA (Ours)", by the rows of docs/papers.md that `decisions` names; one linear layer without bias
 decides (ELECTRA has a hidden layer before it). `auxiliary: narrow` is ELECTRA's generator, as deep as the encoder and a third as wide, in whole
 attention heads (256 of 768), with random weights. `shallow` is COCO-LM's, a third of the layers at full width, which begin as copies of the encoder's
-first ones, MLM head included (the paper starts both from random weights, and a copy of random weights is one more random start).
+first ones, MLM head included (the paper starts both from random weights, and a copy of random weights is one more random start); of large++ a quarter
+(section 3.3), which the encoder's size says.
 """
 
 import math
@@ -21,8 +22,6 @@ Network = Annotated[
     Literal["shallow", "narrow"],
     Field(description="a third of the layers at full width, or all layers at a third of the width"),
 ]
-"""An auxiliary network. 'shallow' has a third of the encoder's layers, which begin as the encoder's first ones, or the number that the encoder's size gives
-(COCO-LM section 3.3: a quarter in large++); 'narrow' a third of the width in whole heads (ELECTRA's 256 of 768)."""
 
 
 class Auxiliary(Definition):

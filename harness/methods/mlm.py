@@ -3,18 +3,10 @@
 As post-training on a task's own texts it is TAPT (Gururangan et al., ACL 2020), key included, which is also CMLM with alpha = 0; as
 pre-training it reads a corpus.
 
-Deviations.
-- Every token is selected with probability p_m by a draw of its own, 80/10/10, special tokens never: TACO's released
-  code and CMLM's equation 1; fairseq selects a fixed number, COCO-LM's RoBERTa baseline does not say.
-- `mask_special_tokens` masks special tokens too, except the first of a sequence: RoBERTa's setting by COCO-LM's appendix D, which
-  leaves the first token open. COCO-LM's tables set it.
-- `token_prediction` also predicts the tokens that are not masked (TACO section 5.2, MLM+TP): one mean over all tokens
-  that are not special; the paper does not say how the two parts are weighted.
-- `embeddings` fixes the word embeddings (TACO Figure 4): those that the encoder has, random ones of a new encoder, or those of an MLM run
-  before, with as many updates and the same recipe; all else is the encoder as it is. The MLM head's output, which is tied to them, is
-  fixed with them. Positions, token types and the normalisation are trained, since the paper says "embeddings" alone.
-- TAPT's settings are those of CMLM's comparison (learning rate, 200/50/5 epochs, batch 8), not Gururangan's (100 epochs, learning rate
-  1e-4, batch 256).
+Deviations. The rows T14, T19, C7, C8, C10 and L8 of docs/papers.md say how tokens are selected and embeddings are fixed. `token_prediction` also predicts
+the tokens that are not masked (TACO section 5.2, MLM+TP): one mean over all tokens that are not special; the paper does not say how the two parts are
+weighted. TAPT's settings are those of CMLM's comparison (learning rate, 200/50/5 epochs, batch 8), not Gururangan's (100 epochs, learning rate 1e-4, batch
+256).
 """
 
 from typing import Annotated, ClassVar, Literal

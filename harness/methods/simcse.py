@@ -1,17 +1,11 @@
 """SimCSE: contrast between two dropout passes of the same text (Gao et al., EMNLP 2021, unsupervised, equation 4), here as
 post-training on a task's own texts.
 
-Deviations.
-- The paper trains sentence embeddings on a million sentences of Wikipedia and compares them by cosine; here the encoder that it leaves is
-  fine-tuned, on the protocol of CMLM's comparison. No paper prints this row.
-- Its settings are given from memory, since the text is not at hand: temperature 0.05, and a dense layer with tanh on the first token that
-  is there while training and dropped afterwards (`projection`). The layer begins as the encoder's own do.
-- Learning rate, batch size and updates are those of the table, not the paper's (3e-5, 64, one epoch for BERT-base).
-- Equation 4 is CMLM's equation 7 with one further view: one direction, pass 0 the anchor, the positive in the denominator.
-- Negatives are the batch's other texts; `contrast_group` cuts the batch into smaller groups. A text that occurs twice in a batch is its own
-  negative, as in the paper.
-- Both passes draw their dropout in one forward pass of the doubled batch, with the encoder's own probability. Without dropout they are equal.
-- The paper's optional MLM term is left out.
+Deviations. The paper trains sentence embeddings on a million sentences of Wikipedia and compares them by cosine; here the encoder that it leaves is
+fine-tuned, on the protocol of CMLM's comparison and with the table's learning rate, batch size and updates. No paper prints this row. Temperature and
+`projection` (dense and tanh on the first token, dropped after training) are from memory. Equation 4 is CMLM's equation 7 with one further view: one
+direction, pass 0 the anchor, the positive in the denominator. A text that occurs twice in a batch is its own negative, as in the paper. Both passes draw
+their dropout in one forward pass of the doubled batch. The paper's optional MLM term is left out.
 """
 
 from typing import ClassVar

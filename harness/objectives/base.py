@@ -110,16 +110,14 @@ class TrainingObjective(nn.Module):
     """Base of the objectives. `weights` are the terms' coefficients: loss = sum of weight x term. `params`: its definition with the
     parameters of the stage, of the type that a subclass names.
 
-    `predicts`: `predict` gives outputs for labels; `has_classifier`: by a head that is not the encoder's. `uses_mlm_head`: the encoder's own MLM head is
-    trained; `embeddings_predict`: words are predicted by the word embeddings without it. `contrasted`: the term that is taken over contrast groups, where there is one. `measured`: it has
+    `has_classifier`: it predicts labels by a head that is not the encoder's, and no words. `uses_mlm_head`: the encoder's own MLM head is trained.
+    `contrasted`: the term that is taken over contrast groups, where there is one. `measured`: it has
     something to measure beside the loss; `measures` is filled where the loop asks for it: scalars (NaN where one is undefined) that are logged and never
     trained, `mlm_accuracy`, and `embedding_std` of first tokens, which is 0 at collapse.
     """
 
-    predicts = False
     has_classifier = False
     uses_mlm_head = False
-    embeddings_predict = False
     contrasted = "contrast"
     measured = True
     measures: dict[str, Tensor] | None = None
@@ -173,7 +171,7 @@ class TrainingObjective(nn.Module):
         raise NotImplementedError
 
     def predict(self, batch: Batch) -> Tensor:
-        """The outputs of the kind for each sequence [S, C], or each token [T, C]; only where `predicts`."""
+        """The outputs of the kind for each sequence [S, C], or each token [T, C]; only where it reads labels."""
         raise NotImplementedError
 
     def set_dropout(self, probability: float) -> None:

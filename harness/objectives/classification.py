@@ -106,7 +106,6 @@ CRITERIA: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 class CrossEntropy(TrainingObjective):
     """The loss of the task's kind on a head's outputs: cross-entropy, or the squared error of scores; a mean over rows."""
 
-    predicts = True
     has_classifier = True
     measured = False
     kind: Kind
@@ -236,7 +235,6 @@ class LabelWords(CrossEntropy):
     def build(self) -> None:
         self.weights = {"cross_entropy": 1.0}
         self.uses_mlm_head = self.params.mlm_head
-        self.embeddings_predict = not self.uses_mlm_head
         self.register_buffer("words", torch.zeros(0, dtype=torch.long), persistent=False)
 
     def take_training_set(self, examples: Examples, labels: NDArray[Any] | None) -> None:

@@ -24,7 +24,6 @@ MOST_ITERATIONS = 10_000
 class Fitted(TrainingObjective):
     """Base of what scikit-learn fits. There are no updates: `harness.training.fit` fits every candidate on the training set and selects one on dev."""
 
-    predicts = True
     params: FittedMethod
     kind: Kind
 

@@ -133,9 +133,8 @@ class ContrastiveMaskedLM(MaskedText):
         return self.views(tokens, selected & params.mlm, np.concatenate([first, *further]), params.num_views + 1)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        first, terms = batch.packing.first, {}
+        where, first, terms = batch["where"], batch.packing.first, {}
         if self.params.mlm:
-            where = batch["where"]
             predicted, seen = self.encoder(batch, torch.cat([where, first])).split([len(where), len(first)])
             terms["masked_lm"] = self.token_term(predicted, batch)
         else:
@@ -163,7 +162,6 @@ class TokenAlignment(MaskedText):
         positives = sample_positives(tokens.lengths, self.params.window, uniforms)
         negatives = sample_negatives(
             tokens.lengths,
-            num_negatives,
             draw("negatives_row").random((*shape, num_negatives)),
             draw("negatives_column").random((*shape, num_negatives)),
             group=self.params.contrast_group,

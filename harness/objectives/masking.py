@@ -19,10 +19,8 @@ def select(maskable: Array, probability: float, uniforms: Array, excluded: Array
     maskable, uniforms, excluded: one shape. A token is selected where it is maskable, not excluded, and its uniform u
     satisfies u < probability, strictly: 0 selects nothing and 1 everything allowed. CMLM equation 1, with p_m; with
     `excluded` the tokens selected in view 0, equations 2 and 4, with p_c. Elsewhere: C7, C8."""
-    selected: Array = (uniforms < probability) & (maskable != 0)
-    if excluded is not None:
-        selected = selected & (excluded == 0)
-    return selected
+    selected: Array = (uniforms < probability) & maskable
+    return selected if excluded is None else selected & ~excluded
 
 
 def corrupt(input_ids: Array, selected: Array, actions: Array, random_ids: Array, mask_id: int) -> Array:
@@ -31,16 +29,12 @@ def corrupt(input_ids: Array, selected: Array, actions: Array, random_ids: Array
 
     input_ids, selected, actions, random_ids: one shape. `actions` are uniforms: below 0.8 the mask, below 0.9 the token
     of random_ids, else the token itself. Elsewhere: C6."""
-    chosen = selected != 0
-    to_mask = chosen & (actions < 0.8)
-    to_random = chosen & ~to_mask & (actions < 0.9)
+    to_mask, to_random = selected & (actions < 0.8), selected & (actions >= 0.8) & (actions < 0.9)
     randomised = np.where(to_random, random_ids.astype(input_ids.dtype), input_ids)
     return np.where(to_mask, np.full_like(input_ids, mask_id), randomised)
 
 
-def select_fixed(
-    maskable: NDArray[Any], lengths: NDArray[Any], probability: float, uniforms: NDArray[Any], rounding: NDArray[Any]
-) -> NDArray[np.bool_]:
+def select_fixed(maskable: Array, lengths: Array, probability: float, uniforms: Array, rounding: Array) -> Array:
     """Selects a fixed count of maskable tokens in each sequence, without replacement, as COCO-LM's released code does;
     returns booleans [T].
 
@@ -48,17 +42,17 @@ def select_fixed(
     length + rounding)) maskable tokens of the smallest uniforms are selected, of equal ones the first. With a uniform
     `rounding` the expected count is probability * length. Elsewhere: L7, L8."""
     sequence = np.repeat(np.arange(len(lengths)), lengths)
-    counts = (probability * lengths + np.asarray(rounding, dtype=np.float64)).astype(np.int64)
-    allowed = np.asarray(maskable) != 0
-    order = np.lexsort((uniforms, ~allowed, sequence))  # by sequence, in it maskable first, of these the smallest first
+    counts = (probability * lengths + rounding).astype(np.int64)
+    order = np.lexsort(
+        (uniforms, ~maskable, sequence)
+    )  # by sequence, in it maskable first, of these the smallest first
     rank = np.arange(len(order)) - np.repeat(_starts(lengths), lengths)
     selected = np.zeros(len(order), dtype=np.bool_)
     selected[order] = rank < counts[sequence]
-    chosen: NDArray[np.bool_] = selected & allowed
-    return chosen
+    return selected & maskable
 
 
-def crop(lengths: NDArray[Any], ratio: float, uniforms: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def crop(lengths: Array, ratio: float, uniforms: Array) -> tuple[Array, Array]:
     """Keeps the first token of each sequence and a contiguous span of the rest (COCO-LM section 3.3).
 
     lengths, uniforms [B], ratio in (0, 1] -> (indices [T'] into the packed tokens, new lengths [B]). Of the n = length
@@ -73,7 +67,7 @@ def crop(lengths: NDArray[Any], ratio: float, uniforms: NDArray[Any]) -> tuple[N
     return indices, kept
 
 
-def sample_positives(lengths: NDArray[Any], window: int, uniforms: NDArray[Any]) -> NDArray[np.int64]:
+def sample_positives(lengths: Array, window: int, uniforms: Array) -> Array:
     """Draws for each token another one near it in its sequence (TACO section 3.1); returns positions [B, L].
 
     lengths [B], uniforms [B, L]. -1 for padding, and where the sequence has no other token. The draw is uniform among
@@ -85,9 +79,7 @@ def sample_positives(lengths: NDArray[Any], window: int, uniforms: NDArray[Any])
     return np.where((anchor < length) & (length > 1), drawn, -1)
 
 
-def sample_negatives(
-    lengths: NDArray[Any], num_negatives: int, rows: NDArray[Any], columns: NDArray[Any], *, group: int
-) -> NDArray[np.int64]:
+def sample_negatives(lengths: Array, rows: Array, columns: Array, *, group: int) -> Array:
     """Draws for each token K tokens of other sequences, with replacement (TACO section 3.1); returns (sequence,
     position) [B, L, K, 2].
 
@@ -105,11 +97,12 @@ def sample_negatives(
     return np.where(missing[:, :, None, None] | (position < 0)[..., None], -1, np.stack([sequence, position], axis=-1))
 
 
-def _drawn(uniforms: NDArray[Any], counts: NDArray[np.int64] | np.int64) -> NDArray[np.int64]:
+def _drawn(uniforms: Array, counts: Array) -> Array:
     """Integers uniform in [0, counts); below 0 where there is nothing to draw from."""
-    drawn: NDArray[np.int64] = (np.asarray(uniforms, dtype=np.float64) * counts).astype(np.int64)
-    return np.minimum(drawn, counts - 1)
+    drawn: Array = np.minimum((uniforms * counts).astype(np.int64), counts - 1)
+    return drawn
 
 
-def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.cumsum(lengths) - lengths
+def _starts(lengths: Array) -> Array:
+    starts: Array = np.cumsum(lengths) - lengths
+    return starts

@@ -122,11 +122,11 @@ class _TrainingRun:
         # Rows that no training sequence holds have no gradient; decay would still move them, and so would predicted words, whose
         # logits are products with them. Then the table stays whole, and where it is not trained at all.
         self._restore: Callable[[], None] = lambda: None
-        reads_words_only = objective.params.labelled and not (objective.uses_mlm_head or objective.embeddings_predict)
-        reads_words_only &= objective.encoder.base.get_input_embeddings().weight.requires_grad
-        if reads_words_only and optim.weight_decay == 0 and objective.encoder.family.packed:
+        base, packed = objective.encoder.base, objective.encoder.family.packed
+        trained = base.get_input_embeddings().weight.requires_grad
+        if objective.has_classifier and trained and packed and optim.weight_decay == 0:
             ids = torch.from_numpy(inputs.train.tokens.ids.astype(np.int64)).to(self.device)
-            self._restore = compact(objective.encoder.base, ids)
+            self._restore = compact(base, ids)
         kind = CapturedUpdate if capturable(objective, optim, placement) else Update
         self.updates = kind(objective, optim, seed, placement)
         self.progress = TrainingProgress(TrainingResult(selected_step=optim.steps))

@@ -157,14 +157,3 @@ class TestConverged:
         outcome = train(module, inputs, second.optim, 1)
         assert all(torch.equal(weights[n], t) for n, t in module.auxiliary.parts().items())
         assert [e["loss"] for e in outcome.history] == [e["loss"] for e in records[1].history]
-
-    def test_a_parent_with_an_auxiliary_of_another_shape(self, bert: Path, tmp_path: Path) -> None:
-        first, _ = self.stages(bert, auxiliary="narrow")
-        _, second = self.stages(bert, auxiliary="shallow")
-        _, inputs = tiny.post_training(bert)
-        place = tiny.worker_setup(bert, tmp_path)
-        run_stage(first, inputs, tiny.vocabulary(bert), (), place, keep_weights=True)
-        wrong = replace(second, init=replace(second.init, stage=first))
-        record = run_stage(wrong, inputs, tiny.vocabulary(bert), (), place, keep_weights=False)
-        assert record.status == "failed"
-        assert "in loading state_dict for Auxiliary" in record.reason

@@ -119,26 +119,6 @@ class TestCompact:
     def words(objective: TrainingObjective) -> Any:
         return objective.encoder.model.get_input_embeddings()
 
-    @pytest.mark.parametrize(("kind", "every"), [("bert", 4), ("roberta", 100), ("electra", 4)])
-    def test_changes_nothing(
-        self, kind: str, every: int, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        stage, inputs = tiny.fine_tuning(folders[kind], every=every)
-        compact, found = run(folders[kind], stage, inputs)
-        monkeypatch.setattr(loop, "compact", lambda base, ids: lambda: None)
-        whole, expected = run(folders[kind], stage, inputs)
-        assert found.selected_step == expected.selected_step
-        for digest in ("dev", "test"):
-            np.testing.assert_allclose(
-                found.predictions[digest].logits, expected.predictions[digest].logits, atol=1e-5, rtol=0
-            )
-        states = compact.state_dict(), whole.state_dict()
-        assert states[0].keys() == states[1].keys()
-        for name, tensor in states[0].items():
-            # The key biases have no gradient but rounding, which Adam blows up to steps of the learning rate.
-            if "key.bias" not in name:
-                torch.testing.assert_close(tensor, states[1][name], atol=1e-5, rtol=0, msg=name)
-
     @pytest.mark.parametrize("kind", ["bert", "electra"])
     def test_the_librarys_embedding_is_back(self, kind: str, folders: dict[str, Path]) -> None:
         stage, inputs = tiny.fine_tuning(folders[kind])
