@@ -93,14 +93,8 @@ class Update(ForwardBackward):
         self.optimizer.zero_grad(set_to_none=True)
 
 
-@dataclass(frozen=True)
-class Program:
-    """A captured update: the batch that it reads, its losses (the whole one first, then the terms of `names`), and what computes them."""
-
-    batch: Batch
-    names: tuple[str, ...]
-    losses: Tensor
-    replay: Callable[[], None]
+Program = Callable[[Batch], dict[str, Tensor]]
+"""A captured update: what a batch of its form gives."""
 
 
 @dataclass
@@ -116,8 +110,8 @@ class Kept:
     programs: dict[Any, Program | None] = field(default_factory=dict)
 
 
-_KEPT: list[tuple[Any, Kept]] = []
-"""Of stages that have ended, the last one first."""
+_KEPT: dict[str, Kept] = {}
+"""Of stages that have ended, by what is equal for two that share it; the last one last."""
 
 
 class CapturedUpdate(Update):
@@ -128,8 +122,7 @@ class CapturedUpdate(Update):
         super().__post_init__()
         assert self._rate is not None
         self._key = self._identity()
-        self._known = next((kept for key, kept in _KEPT if key == self._key), None)
-        _KEPT[:] = [pair for pair in _KEPT if pair[1] is not self._known]  # no two stages have it at once
+        self._known = _KEPT.pop(self._key, None)  # no two stages have it at once
         if self._known is None and self.placement.device.type == "cuda":
             free, memory = torch.cuda.mem_get_info(self.placement.device)
             if free < memory / 2:  # graphs of other kinds must not take what this one needs
@@ -143,8 +136,10 @@ class CapturedUpdate(Update):
             yield
             for tensor in self._tensors().values():  # the stage leaves with weights that no later one writes into
                 tensor.data = tensor.data.clone()
-        _KEPT.insert(0, (self._key, self._kept))
-        del _KEPT[MOST_KEPT:]
+        _KEPT.pop(self._key, None)
+        _KEPT[self._key] = self._kept
+        if len(_KEPT) > MOST_KEPT:
+            del _KEPT[next(iter(_KEPT))]
 
     def __call__(self, views: Views, step: int, rate: float, host: Batch | None = None) -> dict[str, Tensor]:
         host, kept = host or views.batch(block=True), self._kept
@@ -162,10 +157,8 @@ class CapturedUpdate(Update):
             terms = super().__call__(views, step, rate, host)
             kept.state = kept.state or {name: self.optimizer.state[each] for name, each in self.trained.items()}
             return terms
-        program.batch.fill(host)
         seed_dropout(seed_of(self.seed, "dropout", step), self.placement.device)
-        program.replay()
-        return dict(zip(program.names, program.losses.clone().unbind(), strict=True))
+        return program(host)
 
     def _captured(self, host: Batch) -> Program | None:
         names: list[str] = []
@@ -188,7 +181,13 @@ class CapturedUpdate(Update):
                 "an update of %d x %d tokens is not captured: %s", *batch.shape, first_line(error)
             )
             return None
-        return Program(batch, tuple(names), losses, replay)
+
+        def repeated(host: Batch) -> dict[str, Tensor]:
+            batch.fill(host)
+            replay()
+            return dict(zip(names, losses.clone().unbind(), strict=True))
+
+        return repeated
 
     def _move_to(self, known: Kept) -> None:
         """Bring weights and the state of AdamW to the places that captured updates read."""
@@ -205,12 +204,10 @@ class CapturedUpdate(Update):
     def _tensors(self) -> dict[str, Tensor]:
         return {**dict(self.objective.named_parameters()), **dict(self.objective.named_buffers())}
 
-    def _identity(self) -> Any:
+    def _identity(self) -> str:
         """What is equal for two stages that the same captured updates serve."""
-        objective, recipe = (
-            self.objective,
-            replace(self.optim, lr=0.0, steps=0, batch_size=0, warmup=0.0, schedule="linear"),
-        )
+        objective = self.objective
+        recipe = replace(self.optim, lr=0.0, steps=0, batch_size=0, warmup=0.0, schedule="linear")
         forms = [(name, tensor.shape, tensor.dtype) for name, tensor in self._tensors().items()]
         kind = (objective.params.objective(), objective.kind, objective.vocabulary, objective.encoder.shape)
         return repr((recipe, kind, list(self.trained), forms, self.placement.device))

@@ -56,7 +56,7 @@ class Counted:
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update, "_KEPT", [])
+    monkeypatch.setattr(update, "_KEPT", {})
     Counted.recorded = Counted.replayed = 0
 
 
