@@ -44,10 +44,6 @@ OTHER_DATASETS = {
 """Tasks that are no part of GLUE."""
 DEV_THERE = {"amazon_polarity": "test", "yelp_polarity": "test"}
 """The name there of the split that is our dev, where it is not validation."""
-UNREAD = re.compile(
-    r"(\.tsv|\.txt|\.json|\.ndjson|\.arrow|\.feather|\.pq|\.xlsx?|\.\w+\.(gz|bz2|zst|xz|zip)|-\d+-of-\d+\.parquet)?"
-)
-"""Endings of files that hold a split but are not read."""
 SHOWN_NAMES = 12
 T = TypeVar("T")
 ALL_ROWS = "all rows"
@@ -152,32 +148,27 @@ class TextSource:
         return self.once(("hub", task.data), lambda: open_hub_data(task.data, where, otherwise, download=True))
 
     def _read(self, task: Task, split: str, name: str) -> Rows:
-        if not self._data(task):
+        data, files, place = self._data(task), dict(task.files), f"task {task.name}"
+        if not data:
             return self._shipped(task, split, name)
-        files = dict(task.files)
         if split in files:
-            rows = read_rows([existing_file(Path(files[split]), f"task {task.name}")], task, name)
+            rows = read_rows([existing_file(Path(files[split]), place)], task, name)
         elif self._is_parted(task, split) and task.dev not in files:
             parts = parted(self.load(task, ALL_ROWS), [task.name, task.version, "split"], task.kind.unit)
             return parts[split == task.dev].named(name)
+        elif isinstance(data, str):
+            rows = self._of_hub(task, task.train if split == ALL_ROWS else split, name)
         else:
-            rows = self._whole(task, task.train if split == ALL_ROWS else split)
+            path = data if self._splits(task) else self._file(task, data, split)
+            rows = read_rows([existing_file(path, place)], task, name)
         if rows.label_form == "codes" and task.data and split not in (task.train, ALL_ROWS):
             other = self.load(task, task.train)
             if other.label_form == "names":
                 raise UserError(
-                    f"task {task.name}: the labels of {rows.name} are numbers and those of {other.name} are words; write words in both, or say "
+                    f"{place}: the labels of {rows.name} are numbers and those of {other.name} are words; write words in both, or say "
                     "in a YAML file of the task what each number means (labels: {0: NAME, ...})."
                 )
         return rows
-
-    def _whole(self, task: Task, split: str) -> Rows:
-        name, data = f"{task.name}/{split}", self._data(task)
-        if isinstance(data, str):
-            return self._of_hub(task, split, name)
-        if self._splits(task) is None:
-            data = self._file(task, data, split)
-        return read_rows([existing_file(data, f"task {task.name}")], task, name)
 
     def _file(self, task: Task, place: Path, split: str) -> Path:
         found = file_of(place, split)
@@ -205,8 +196,6 @@ class TextSource:
 
     def _shipped(self, task: Task, split: str, name: str) -> Rows:
         if task.packaged:
-            if not self.has(task, split):
-                raise UserError(f"task {task.name}: there is no split '{split}'; it has train and validation.")
             return packaged_rows(task.name, split)
         if task.own:
             raise UserError(
@@ -246,24 +235,20 @@ def file_of(place: Path, split: str) -> Path | None:
     Raises UserError for two files of one split, and for one that holds it by its name but is not read: a folder, a
     format such as TSV, a shard of several.
     """
-    there = {path.name: path for path in _inside(place)}
+    there = sorted(_inside(place))
     names = [*(f"{split}{ending}" for ending in FORMATS), Path(HUB_FILE.format(task="", split=split)).name]
-    found = [there[name] for name in names if name in there]
+    found = [path for path in there if path.name in names]
     if len(found) > 1:
         raise UserError(f"{place}: holds {' and '.join(path.name for path in found)} for one split; keep one of them.")
     if found and not found[0].is_file():
         raise UserError(f"{found[0]}: is not a file; put the split's file there.")
-    if found:
-        return found[0]
-    for name, path in sorted(there.items()):
-        beginning, ending = name[: len(split)], name[len(split) :]
-        alike = beginning.casefold() == split.casefold() and UNREAD.fullmatch(ending.casefold())
-        if alike or name.casefold() in (other.casefold() for other in names):
-            raise UserError(
-                f"{path}: is not read; write the split as {split}.csv (commas, a header line), {split}.jsonl or "
-                f"{split}.parquet, or rename it."
-            )
-    return None
+    named_alike = re.compile(rf"{re.escape(split)}(\..*|-\d+-of-\d+\.parquet)?", re.IGNORECASE)
+    if not found and (unread := next((path for path in there if named_alike.fullmatch(path.name)), None)):
+        raise UserError(
+            f"{unread}: is not read; write the split as {split}.csv (commas, a header line), {split}.jsonl or "
+            f"{split}.parquet, or rename it."
+        )
+    return found[0] if found else None
 
 
 def _inside(folder: Path) -> list[Path]:

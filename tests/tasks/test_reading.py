@@ -205,7 +205,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     refused(tmp_path, "no train.parquet", "validation.csv")
     for ending in ENDINGS[:2]:
         write_file(tmp_path / f"sst2/train.{ending}", single(4))
-    refused(tmp_path, "train.parquet and train.csv", "keep one")
+    refused(tmp_path, "train.csv and train.parquet", "keep one")
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
