@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -128,6 +128,12 @@ class Aggregation(Strict):
             if wrong:
                 raise MisplacedError([key], why)
         return self
+
+    def groups(self, columns: Iterable[str]) -> list[tuple[str, ...]]:
+        """The groups of columns that the Avg is taken over, of those that are here."""
+        here = [*columns]
+        given = [(each,) if isinstance(each, str) else each for each in self.average_over or here]
+        return [group for each in given if (group := tuple(column for column in each if column in here))]
 
     @property
     def label(self) -> str:

@@ -15,6 +15,7 @@ from harness.methods import METHODS, REFERENCE
 from harness.planning.aggregation import Aggregation
 from harness.planning.recipe import (
     EXCLUSIVE,
+    PHASES,
     Augment,
     MlmHead,
     Phase,
@@ -27,7 +28,7 @@ from harness.planning.recipe import (
     patched,
     replaced,
 )
-from harness.planning.row import Place, ResolvedRow, Row, UnderEncoder, on_encoder, phases_of
+from harness.planning.row import Place, ResolvedRow, Row, UnderEncoder, on_encoder
 from harness.planning.table import TASK_RECIPES, TOKENIZER, Column, Table, flat, matching
 from harness.tasks.protocols import protocol_named
 from harness.wording import value_text
@@ -180,7 +181,7 @@ class ResolvedTable:
         found: dict[str, tuple[Any, tuple[str, ...]]] = {}
         rows = [(row, replaced((*row.own.own_values, *row.alone)), row.groups) for row in self.rows_under(under)]
         specs = {task: spec for spec in self.table.task_recipes for task in spec.tasks}
-        for phase, task in itertools.product(phases_of(self.rows), self.tasks):
+        for phase, task in itertools.product(PHASES, self.tasks):
             of_rows = [own for row, own, groups in rows if phase in groups and task in row.tasks]
             own, spec, recipe = set.intersection(*of_rows) if of_rows else (), specs.get(task), under.on(task)
             for name, value in group_of(recipe, phase, Phase.model_fields).items() if of_rows else ():
@@ -329,21 +330,12 @@ class ResolvedTable:
         return found | row.model_dump(include={"unlabelled"}, exclude_none=True)
 
     @property
-    def _groups(self) -> list[tuple[str, ...]]:
-        given = self.aggregate.average_over
-        return [(each,) if isinstance(each, str) else each for each in (self.columns if given is None else given)]
-
-    @property
-    def average_over(self) -> tuple[tuple[str, ...], ...]:
-        """The groups of columns that the Avg is taken over, of those that are here."""
-        here = [tuple(column for column in group if column in self.columns) for group in self._groups]
-        return tuple(group for group in here if group)
+    def average_over(self) -> list[tuple[str, ...]]:
+        return self.aggregate.groups(self.columns)
 
     @property
     def has_whole_average(self) -> bool:
-        if self.aggregate.average_over is None:
-            return self.columns.keys() == self.table.columns.keys()
-        return all(column in self.columns for group in self._groups for column in group)
+        return self.average_over == self.aggregate.groups(self.table.columns)
 
     @property
     def averages(self) -> dict[str, tuple[str, ...]]:

@@ -189,8 +189,10 @@ class ResolvedRow(Row):
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Its methods, and the phases that it trains."""
-        return (*self.parts, *phases_of((self,)))
+        """Its methods, and the phases that it trains, fine-tuning first."""
+        unlabelled = any(not METHODS[part].labelled for part in self.method.split("+") if part in METHODS)
+        phases = {"fine_tune": True, "post_train": unlabelled, "pre_train": bool(self.pre_train)}
+        return (*self.parts, *(phase for phase in PHASES if phases[phase]))
 
     @property
     def alone(self) -> dict[str, Value]:
@@ -231,13 +233,3 @@ def rows_named(rows: Iterable[Row], name: str) -> list[Row]:
     found = [row for row in rows if name in (row.name, row.title)]
     found = found or [row for row in rows if row.method and row.method.lower() == lower]
     return found or [row for row in rows if lower in (row.name.lower(), row.title.lower())]
-
-
-def phases_of(rows: Iterable[Row]) -> tuple[str, ...]:
-    """The training phases of rows, fine-tuning first."""
-    found = {"fine_tune"}
-    for row in rows:
-        found |= {"pre_train"} if row.pre_train else set()
-        methods = [METHODS[part] for part in row.method.split("+") if part in METHODS]
-        found |= {"post_train" for method in methods if not method.labelled}
-    return tuple(phase for phase in PHASES if phase in found)

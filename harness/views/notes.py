@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness.encoders import Located
 from harness.methods import definition_of
+from harness.planning.recipe import PHASES
 from harness.planning.request import Override
 from harness.planning.resolve import unreached
-from harness.planning.row import phases_of
 from harness.planning.runs import COMPARED_TEXTS, Plan
 from harness.planning.task_reader import UNLABELLED
 from harness.specs import Parent, Record, Run, starts_elsewhere
@@ -50,9 +50,9 @@ def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> Iterator[s
     budget = ("batch_size", "epochs", "steps", "min_steps", "schedule", "warmup", "warmup_steps")
     for encoder in resolved.encoders:
         rows = [row for row in resolved.rows_under(encoder) if row.title not in resolved.reference_titles]
-        for phase, name in itertools.product(phases_of(resolved.rows), budget):
+        for phase, name in itertools.product(PHASES, budget):
             values: dict[str, list[str]] = {}
-            for row in (row for row in rows if phase in phases_of((row,))):
+            for row in (row for row in rows if phase in row.groups):
                 value = row.under.values.get(f"{phase}.{name}")
                 values.setdefault("unset" if value is None else format_value(value), []).append(row.own.name)
             if len(values) > 1:
