@@ -31,15 +31,14 @@ def starts_of(resolved: ResolvedTable, store: Store, digests: Mapping[str, str])
     start, found = resolved.starts_from, dict[str, Parent | str]()
     if start is None:
         return found
-    benches = [each for each in store.requests() if not each.study and each.table == start.table]
-    benches = [each for each in benches if each.values.get("preset") == resolved.preset]
+    asked = [each for each in store.requests() if not each.study and each.values.get("preset") == resolved.preset]
+    benches = [
+        (encoder_names(str(each.values.get("encoder") or "")), store.stages_of(each))
+        for each in asked
+        if each.table == start.table
+    ]
     for row in resolved.continued:
-        keys = {
-            key
-            for each in benches
-            if row.encoder in encoder_names(str(each.values.get("encoder") or row.encoder))
-            for key in store.stages_of(each)
-        }
+        keys = {key for encoders, stages in benches if row.encoder in (encoders or (row.encoder,)) for key in stages}
         place = start.table, row.own.name, start.task, start.size
         labels = {
             label["key"]: label

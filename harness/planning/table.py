@@ -281,21 +281,13 @@ class Table(Strict):
             raise MisplacedError(["pre_train"], "rows with pre_train need a corpus: pre_train: {corpus: NAME}")
 
     def _check_origins(self) -> None:
-        values = self.stated() if self.origin else {}
-        for pattern in self.origin:
-            if not any(fnmatchcase(path, pattern) for path in values):
-                _check({pattern: ""}, values, "value", "origin")
-        for path in values:
-            patterns = matching(self.origin, path)
+        found = {path: matching(self.origin, path) for path in self.stated()} if self.origin else {}
+        used = {pattern for patterns in found.values() for pattern in patterns}
+        _check({pattern: "" for pattern in self.origin if pattern not in used}, found, "value", "origin")
+        for path, patterns in found.items():
             wrong = f"matches {' and '.join(patterns)}; keep one" if patterns else "has no origin: give P, R, C or D"
             if len(patterns) != 1:
                 raise MisplacedError(["origin", *patterns[1:2]], f"{path} {wrong}")
-
-    @property
-    def reference(self) -> Preset:
-        """The preset with the paper's setting: the comparable one, else 'paper', else the default."""
-        found = next((preset for preset in self.presets.values() if preset.comparable), None)
-        return found or self.presets.get("paper", self.presets[self.default_preset])
 
     def preset_for(self, encoder: str | None) -> str:
         """The preset of a request that names none."""
@@ -324,9 +316,10 @@ class Table(Strict):
         return found
 
     def stated(self, preset: Preset | None = None, encoder: str = "") -> dict[str, Any]:
-        """Every value that the table states, by path; encoder and data are those of `preset` (None: its reference), and the design where it is
-        comparable. `encoder`: another, for which it may have other values."""
-        reference = preset or self.reference
+        """Every value that the table states, by path; encoder and data are those of `preset` (None: the comparable one, else 'paper', else the
+        default), and the design where it is comparable. `encoder`: another, for which it may have other values."""
+        usual = self.presets.get("paper", self.presets[self.default_preset])
+        reference = preset or next((each for each in self.presets.values() if each.comparable), usual)
         here = self.under(reference, (*DATA, *(DESIGN if reference.comparable else ())))
         found = self.values_under(reference, encoder or reference.encoder)
         values = {key: value for key, value in found.items() if key.startswith("encoder.")}
