@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.encoders import Located
 from harness.errors import NotAtHand, NotFetched
 from harness.planning.recipe import Augment
-from harness.planning.resolved import Part, ResolvedTable
+from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan
 from harness.planning.task_reader import Translation
 from harness.specs import Data, RowSet, digest_of
@@ -41,8 +41,8 @@ def translation_of(resolved: ResolvedTable, store: Store, download: bool, augmen
     return Translation(partial(find, translator=made, cache=store), made.num_views)
 
 
-def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str) -> dict[Part, Corpus]:
-    """The parts of a table's pre-training corpus, as `ResolvedTable.corpus_parts`; empty where no row is pre-trained, and in a plan
+def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str) -> dict[float, Corpus]:
+    """The parts of a table's pre-training corpus, by fraction; empty where no row is pre-trained, and in a plan
     where it is not downloaded yet."""
     if resolved.pre_train is None:
         return {}
@@ -54,7 +54,7 @@ def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str
         if download:
             raise
         return {}
-    return {(start, stop): whole.part(stop, start) for start, stop in resolved.corpus_parts}
+    return {fraction: whole.part(fraction) for fraction in resolved.fractions}
 
 
 def reader(

@@ -61,7 +61,7 @@ class TableData:
     """The data of a table: enough to make its runs for any hyperparameters without reading again.
 
     `training` by (task, size, subset, number of texts, 0 for its own, augmentation); `located`: encoders by the names that rows have for them;
-    `mlm_heads`: where stages that use an MLM head start from instead; `corpora` of pre-training by part; `views` and `untranslated` of the
+    `mlm_heads`: where stages that use an MLM head start from instead; `corpora` of pre-training by fraction; `views` and `untranslated` of the
     translation; `unaugmented`: why training sets cannot be augmented so. `starts`: of each row that starts from another run the weights of the
     selected one, or why there are none; a row is left out before that.
     """
@@ -70,7 +70,7 @@ class TableData:
     training: Mapping[tuple[str, int, int, int, Augment | None], TrainingSet]
     located: Mapping[str, Located]
     mlm_heads: Mapping[str, Parent]
-    corpora: Mapping[tuple[float, float], RowSet]
+    corpora: Mapping[float, RowSet]
     views: int
     untranslated: str
     unaugmented: Mapping[Augment | None, str] = field(default_factory=dict)
@@ -175,7 +175,7 @@ def _pre_trained(
     text = resolved.pre_train
     base: Encoder | Parent = table_data.located[row.encoder].encoder
     assert text is not None  # a table with such a row has a corpus
-    rows = table_data.corpora[0.0, row.values["pre_train.fraction"]]
+    rows = table_data.corpora[row.values["pre_train.fraction"]]
     data = Data(rows, max_length=text.max_length, blocks=text.blocks)
     optim = resolved.optim("pre_train", row=row)
     for method in steps:

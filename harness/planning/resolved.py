@@ -34,9 +34,6 @@ from harness.tasks.protocols import protocol_named
 from harness.wording import value_text
 from harness.yaml_files import parse_value
 
-Part = tuple[float, float]
-"""Where a part of a corpus begins and ends in [0, 1); see `harness.tasks.corpora.Corpus.part`."""
-
 
 @dataclass(frozen=True)
 class Use:
@@ -398,10 +395,10 @@ class ResolvedTable:
         return max(1, round(step * steps / of))
 
     @property
-    def corpus_parts(self) -> tuple[Part, ...]:
-        """The parts of the corpus that rows are pre-trained on, the largest first; none without pre-training."""
+    def fractions(self) -> tuple[float, ...]:
+        """Of the corpus, those that rows are pre-trained on, the largest first."""
         trained = {row.values["pre_train.fraction"] for row in self.rows if row.pre_train}
-        return tuple((0.0, fraction) for fraction in sorted(trained, reverse=True))
+        return tuple(sorted(trained, reverse=True))
 
     def save_at(self, steps: int) -> set[int]:
         """The updates after which a pre-training stage of `steps` updates stores its weights, besides those that rows start from: at

@@ -15,7 +15,7 @@ from harness.errors import UserError
 from harness.methods import definition_of, mlm_head_stage
 from harness.planning.data import TableData, TaskData, TrainingSet, runs_of
 from harness.planning.recipe import Augment
-from harness.planning.resolved import Part, ResolvedTable
+from harness.planning.resolved import ResolvedTable
 from harness.planning.task_reader import NO_TRANSLATION, Overlap, TaskReader, Translation
 from harness.planning.truncation import Truncation, truncation
 from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status, trained_again
@@ -136,12 +136,12 @@ def make_plan(
     *located: Located,
     user_tasks: Mapping[str, Task] | None = None,
     translations: Callable[[Augment | None], Translation] = lambda augment: NO_TRANSLATION,
-    corpora: Mapping[Part, Corpus] = MappingProxyType({}),
+    corpora: Mapping[float, Corpus] = MappingProxyType({}),
     starts: Mapping[str, Parent | str] = MappingProxyType({}),
 ) -> Plan:
     """All runs of a table, with its encoders `located` in their order. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
 
-    `translations`: of views (None), and of an augmentation; `corpora`: what rows are pre-trained on, by part, where it was opened; `starts`: see
+    `translations`: of views (None), and of an augmentation; `corpora`: what rows are pre-trained on, by fraction, where it was opened; `starts`: see
     `TableData`. Raises UserError for unknown tasks, methods and hyperparameters, for objectives that the encoder cannot be trained with, and for data
     that are wrong.
     """
@@ -171,7 +171,7 @@ def make_plan(
         training=training,
         located=encoders,
         mlm_heads=mlm_heads,
-        corpora={part: _corpus_rows(resolved, part, corpora) for part in resolved.corpus_parts},
+        corpora={each: _corpus_rows(resolved, each, corpora) for each in resolved.fractions},
         views=found[None].views,
         untranslated=found[None].reason,
         unaugmented={augment: each.reason for augment, each in found.items() if augment and each.reason},
@@ -214,11 +214,11 @@ class _Lazy(dict[K, V]):
         return self.setdefault(key, self._read(key))
 
 
-def _corpus_rows(resolved: ResolvedTable, part: Part, corpora: Mapping[Part, Corpus]) -> RowSet:
-    if part in corpora:
-        return corpora[part].row_set()
+def _corpus_rows(resolved: ResolvedTable, fraction: float, corpora: Mapping[float, Corpus]) -> RowSet:
+    if fraction in corpora:
+        return corpora[fraction].row_set()
     assert resolved.pre_train is not None
-    name = part_name(resolved.pre_train.corpus, part[1], part[0])
+    name = part_name(resolved.pre_train.corpus, fraction)
     return RowSet(f"{UNRESOLVED}{name}", name, 10000, 500.0)
 
 

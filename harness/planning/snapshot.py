@@ -12,7 +12,7 @@ from harness.encoders import Located
 from harness.paths import without_folders
 from harness.planning.data import TableData, TaskData, TrainingSet, runs_of
 from harness.planning.recipe import Augment, EncoderSettings
-from harness.planning.resolved import Part, ResolvedTable
+from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ENCODER, UnderEncoder
 from harness.planning.runs import Plan
 from harness.planning.task_reader import Overlap
@@ -37,7 +37,7 @@ class PlanSnapshot:
     tasks: Mapping[str, TaskData]
     training: tuple[tuple[tuple[str, int, int, int, Augment | None], TrainingSet], ...]
     mlm_head: Parent | None
-    corpora: tuple[tuple[Part, RowSet], ...]
+    corpora: tuple[tuple[tuple[float, float], RowSet], ...]
     views: int
     untranslated: str
     unaugmented: tuple[tuple[Augment | None, str], ...]
@@ -72,7 +72,7 @@ def snapshot(plan: Plan, files: Mapping[str, str]) -> Snapshot:
         "overlaps": plan.overlaps,
         "tasks": {name: replace(each, task=tasks[name]) for name, each in data.tasks.items()},
         "training": tuple(data.training.items()),
-        "corpora": tuple(data.corpora.items()),
+        "corpora": tuple(((0.0, fraction), rows) for fraction, rows in data.corpora.items()),
         "views": data.views,
         "untranslated": without_folders(data.untranslated),
         "unaugmented": tuple((augment, without_folders(why)) for augment, why in data.unaugmented.items()),
@@ -123,7 +123,7 @@ def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
             for name, part in parts.items()
         },
         mlm_heads={name: _checked(part.mlm_head) for name, part in parts.items() if part.mlm_head},
-        corpora=dict(first.corpora),
+        corpora={fraction: rows for (_, fraction), rows in first.corpora},
         views=first.views,
         untranslated=first.untranslated,
         unaugmented=dict(first.unaugmented),

@@ -56,25 +56,23 @@ class Corpus:
     texts: Callable[[], Iterator[str]] = field(repr=False, compare=False)
     memo: Path | None = field(default=None, repr=False, compare=False)
 
-    def part(self, stop: float, start: float = 0.0) -> Corpus:
-        """The texts whose hash lies in [`start`, `stop`) of [0, 1), in their order: about that share of them. So each text is in or out
-        by its content alone, equal texts together, and a part holds each part within it. Read through once, for the digest; all
+    def part(self, fraction: float) -> Corpus:
+        """The texts whose hash lies in [0, `fraction`) of [0, 1), in their order: about that share of them. So each text is in or out
+        by its content alone, equal texts together, and a part holds each smaller one. Read through once, for the digest; all
         of it is the corpus itself. Raises UserError where no text is left."""
-        if (start, stop) == (0, 1):
+        if fraction == 1:
             return self
-        identity = digest_of([self.digest, stop, *([start] if start else [])])
-        name = part_name(self.name, stop, start)
+        identity, name = digest_of([self.digest, fraction]), part_name(self.name, fraction)
         return _measured(
-            name, name, lambda: (text for text in self.texts() if start <= _place(text) < stop), identity, self.memo
+            name, name, lambda: (text for text in self.texts() if _place(text) < fraction), identity, self.memo
         )
 
     def row_set(self, name: str = "") -> RowSet:
         return RowSet(self.digest, name or self.name, self.rows, round(self.mean_chars, 2))
 
 
-def part_name(name: str, stop: float, start: float = 0.0) -> str:
-    whole = (start, stop) == (0, 1)
-    return name if whole else f"{100 * round(stop - start, 9):g} % {'held out ' * bool(start)}of {name}"
+def part_name(name: str, fraction: float) -> str:
+    return name if fraction == 1 else f"{100 * round(fraction, 9):g} % of {name}"
 
 
 def open_corpus(

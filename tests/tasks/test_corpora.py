@@ -302,10 +302,6 @@ class TestParts:
             kept = set(texts)
             assert texts == [text for text in map(str.strip, TEXTS) if text in kept], "equal texts stay together"
         assert set(found[0.1]) < set(found[0.25]) < set(found[0.5]) < set(found[1.0])
-        rest, held_out = corpus.part(0.9), corpus.part(1.0, 0.9)
-        assert not set(rest.texts()) & set(held_out.texts())
-        assert (rest.rows + held_out.rows, {*rest.texts(), *held_out.texts()}) == (corpus.rows, set(corpus.texts()))
-        assert (rest.name, held_out.name) == ("90 % of a", "10 % held out of a")
 
     def test_neither_files_nor_their_order_choose(self, tmp_path: Path) -> None:
         places = lines(tmp_path / "a.txt", TEXTS), shards(tmp_path / "split", lines, ".txt"), tmp_path / "b.txt"
