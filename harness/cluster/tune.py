@@ -86,12 +86,16 @@ def explore(
     def name(trial: Any) -> str:
         return f"{study}_{trial.config['number']:05d}"
 
+    # A trial's process takes no resources; its worker's stand in the same placement group, so that both start together. A worker group has its own.
+    bundles = [NO_CPU] if execution.num_workers > 1 else [{}, execution.resources]
     ended = threading.Event()
     threading.Thread(target=watch, args=(stop_requests, proposals, ended), daemon=True).start()
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Tune writes files that nobody reads
             tune.Tuner(
-                tune.with_resources(tune.with_parameters(HarnessTrial, **parameters), _resources(execution)),
+                tune.with_resources(
+                    tune.with_parameters(HarnessTrial, **parameters), tune.PlacementGroupFactory(bundles)
+                ),
                 tune_config=tune.TuneConfig(
                     search_alg=proposals,
                     scheduler=scheduler_of(proposals),
@@ -127,12 +131,6 @@ def watch(stop_requests: StopRequests, proposals: Proposals, ended: threading.Ev
             stop_requests.look()
         if stop_requests.over and not ended.wait(STOP_SECONDS):
             proposals.over = True
-
-
-def _resources(execution: Execution) -> Any:
-    """A trial's process takes no resources; its worker's stand in the same placement group, so that both start together. A worker
-    group has a placement group of its own."""
-    return tune.PlacementGroupFactory([NO_CPU] if execution.num_workers > 1 else [{}, execution.resources])
 
 
 # -------------------------------------------------------------------------------------------------------------- trials
@@ -173,6 +171,7 @@ class HarnessTrial(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
+        ended: dict[str, Any] = {}
         try:
             self._outcomes.append(self._outcome(len(self._outcomes)))
         except StoppedError:
@@ -180,15 +179,11 @@ class HarnessTrial(tune.Trainable):
         except Exception as error:  # a failed trial does not stop the study; a cluster that cannot run any trial does
             fatal = isinstance(error, UserError)
             reason = str(error) if fatal else f"{type(error).__name__}: {first_line(error)}"
-            done = len(self._outcomes)
-            return {"error": reason, "fatal": fatal, "score": math.nan, "replicates_done": done, "done": True}
+            ended = {"error": reason, "fatal": fatal, "score": math.nan, "done": True}
         done = len(self._outcomes)
-        return {
-            "score": sum(outcome.value for outcome in self._outcomes) / done,
-            "replicates_done": done,
-            "outcomes": tuple(self._outcomes),
-            "done": done >= len(self._points.replicates),
-        }
+        score = sum(outcome.value for outcome in self._outcomes) / max(1, done)
+        told = {"score": score, "replicates_done": done, "outcomes": tuple(self._outcomes)}
+        return {**told, "done": done >= len(self._points.replicates), **ended}
 
     def _outcome(self, index: int) -> ReplicateOutcome:
         points, runs = self._points, self._runs[index]
@@ -256,11 +251,11 @@ class SharedWeights:
         self._shared = _starts_from(points.runs_of([space.defaults])) | {key for key in users if users[key] > 1}
 
     def __call__(self, kind: str, trial: Trial) -> None:
+        if kind == "started":
+            return
         with suppress(UserError):  # of a point that cannot be run
             runs, done = self._points.runs(trial.point), len(trial.outcomes)
-            ended, later = {"started": ((), ()), "replicate": (runs[done - 1 : done], runs[done:])}.get(
-                kind, (runs, ())
-            )
+            ended, later = (runs[done - 1 : done], runs[done:]) if kind == "replicate" else (runs, ())
             for key in _starts_from(chain(*ended)) - _starts_from(chain(*later)) - self._shared:
                 self._delete(key)
 

@@ -94,7 +94,7 @@ def node_left(error: Exception) -> bool:
 
 
 def on_driver_node() -> NodeAffinitySchedulingStrategy:
-    """A strategy for the node of the calling process: what a driver depends on must not die with another node."""
+    """For what a driver depends on, which must not die with another node than its own."""
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
@@ -209,19 +209,14 @@ def code_digest() -> str:
 
 def _folder_here(digest: str, folder: Path, config: dict[str, Any] | None, files: Mapping[str, Any]) -> Path:
     """The encoder's folder, or where this node lacks it one of its cache."""
-
-    def has(place: Path) -> bool:
-        with suppress(OSError, UserError):
-            return encoder_digest(place) == digest
-        return False
-
-    if config or has(folder):
-        return folder
     cached = user_cache("encoders") / digest
-    if not has(cached):  # other workers of the node may write the same
-        cached.mkdir(parents=True, exist_ok=True)
-        for name, content in fetched([files[digest]])[0].items():
-            replace_file(cached / name, content)
+    for place in (folder, cached):
+        with suppress(OSError, UserError):
+            if config or encoder_digest(place) == digest:
+                return place
+    cached.mkdir(parents=True, exist_ok=True)
+    for name, content in fetched([files[digest]])[0].items():  # other workers of the node may write the same
+        replace_file(cached / name, content)
     return cached
 
 
@@ -292,7 +287,7 @@ def train(
         )
     except (
         StoppedError
-    ) as error:  # raised by a rank, it would end the others, the first of which may still write its checkpoint
+    ) as error:  # raised, it would end the other ranks, the first of which may still write a checkpoint
         return Ended("stopped", str(error))
     if record.status == "failed" and "CUDA error" in record.reason:  # which is permanent in a process
         return Ended("died", f"its worker process cannot train any further stage: {record.reason}")

@@ -7,7 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -42,20 +42,8 @@ def process(context: Any, target: Any, *arguments: Any) -> Iterator[tuple[BasePr
 def several(count: int, target: Any, *arguments: Any) -> Iterator[list[Any]]:
     """The pipes of `count` processes that share a barrier."""
     barrier = READY.Barrier(count)
-    pipes: list[Any] = []
-    made = []
-    try:
-        for _ in range(count):
-            here, there = READY.Pipe()
-            made.append(READY.Process(target=target, args=(*arguments, barrier, there), daemon=True))
-            made[-1].start()
-            there.close()
-            pipes.append(here)
-        yield pipes
-    finally:
-        for each in made:
-            each.join(30)
-            each.kill()
+    with ExitStack() as stack:
+        yield [stack.enter_context(process(READY, target, *arguments, barrier))[1] for _ in range(count)]
 
 
 def received(pipe: Any) -> Any:
