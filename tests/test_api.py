@@ -6,6 +6,7 @@ import csv
 import doctest
 import io
 import json
+import logging
 import os
 import random
 import re
@@ -293,6 +294,7 @@ def _process() -> dict[str, Any]:
         "optuna": optuna.logging.get_verbosity(),
         "csv": csv.field_size_limit(),
         "filters": [*warnings.filters],
+        "logs": [logging.getLogger(name).level for name in ("ray.tune", "ray.train", "ray._private")],
         "hook": sys.excepthook,
         "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)],
     }

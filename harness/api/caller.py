@@ -30,9 +30,9 @@ def undisturbed(*libraries: str) -> Iterator[None]:
         after.callback(lambda: [os.environ.pop(name) for name in os.environ.keys() - before.keys()])
         after.callback(random.setstate, random.getstate())
         after.callback(setattr, sys, "excepthook", sys.excepthook)
-        for logger in logging.root.manager.loggerDict.values():
-            if isinstance(logger, logging.Logger):
-                after.callback(logger.setLevel, logger.level)
+        names = ("ray", "ray.data", "ray.train", "ray.tune", "ray._private", *logging.root.manager.loggerDict)
+        for logger in map(logging.getLogger, names):
+            after.callback(logger.setLevel, logger.level)
         if torch:
             after.callback(torch.set_num_threads, torch.get_num_threads())
             after.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from harness.cluster import environment, log_level, set_environment
+from harness.cluster import environment, set_environment
 from harness.devices import cores
 from harness.errors import UserError, first_line
 from harness.execution import Execution
@@ -55,8 +55,9 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         options |= {"dashboard_host": "127.0.0.1", "_temp_dir": str(Path(folder, "r"))}
         # a file in the current folder may have the name of a library
         of_processes = {"TMPDIR": folder, "PYTHONSAFEPATH": "1"}
-    # Only tables go to standard output; Ray says there what became of its nodes, also as it ends.
-    with log_level(logging.ERROR, "ray", "ray.train", "ray.data"), redirect_stdout(sys.stderr):
+    for name in ("ray", "ray.train", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with redirect_stdout(sys.stderr):  # only tables go to standard output; Ray says there what became of its nodes
         try:
             with _own_handlers(), environment(of_processes), command_line_masked():
                 context = ray.init(address=execution.address, **options)

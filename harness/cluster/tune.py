@@ -11,15 +11,14 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 import ray
 from ray import tune
 
-from harness.cluster import environment, log_level
 from harness.cluster.ledger import LOOK_SECONDS, StopRequests, ask
 from harness.cluster.proposals import Proposals, scheduler_of
 from harness.cluster.stages import Stages
@@ -41,33 +40,7 @@ LOSSES = 100
 NO_CPU = {"memory": 1.0}
 """One byte: the resources of a trial that only drives a worker group. It must take none that the ranks need."""
 
-_ENVIRONMENT = {
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the command handles Ctrl-C: fit() would return as if the study had ended
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # files with results that the ledger has
-    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # a study resumes from its history
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-    "TUNE_WARN_THRESHOLD_S": "60",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # that folder is deleted at the end, and relative paths refer to the command's folder
-}
 
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Tune's settings and silence, and afterwards this process as it was."""
-    handler = signal.getsignal(signal.SIGUSR1)
-    quiet = log_level(logging.CRITICAL, "ray.tune", "ray.train", "ray._private")
-    try:
-        with environment(_ENVIRONMENT), quiet, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="ray|optuna")
-            yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGUSR1, handler)
-
-
-@_quiet()
 def explore(
     proposals: Proposals,
     parameters: Mapping[str, Any],
@@ -86,6 +59,10 @@ def explore(
     def name(trial: Any) -> str:
         return f"{study}_{trial.config['number']:05d}"
 
+    for logger in ("ray.tune", "ray.train", "ray._private"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", module="ray|optuna")
+    handler = signal.getsignal(signal.SIGUSR1)
     # A trial's process takes no resources; its worker's stand in the same placement group, so that both start together. A worker group has its own.
     bundles = [NO_CPU] if execution.num_workers > 1 else [{}, execution.resources]
     ended = threading.Event()
@@ -119,6 +96,8 @@ def explore(
             raise
     finally:
         ended.set()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR1, handler)  # Tune sets its own
     if proposals.fatal:
         raise proposals.fatal
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import platform
 import threading
 import time
@@ -48,16 +47,6 @@ MORE_ROOM = (
     "free some space below /tmp/ray, or give the store more memory (RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION=0.5 in the "
     f"environment, --object-store-memory of 'ray start'); {KEPT}."
 )
-START_SECONDS = 300
-"""How long a worker group may take to start."""
-_ENVIRONMENT = {
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(START_SECONDS),
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # default 2: how soon a dead rank is noticed
-    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",  # default 600
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # the pool hears of nodes that leave, and the ranks ask the ledger
-    "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths refer to the command's folder
-}
 MARK = "harness-storage"
 """A file that identifies the storage; it is never deleted."""
 STOP = threading.Event()
@@ -346,13 +335,13 @@ class WorkerProcess:
         from ray.train import ScalingConfig
         from ray.train.torch import TorchTrainer
 
+        logging.getLogger("ray.train").setLevel(logging.ERROR)
         if self._execution.num_workers > 1:
             return self.record_of_group(item, vocabulary, references)
 
         def alone() -> Record | Ended:
             return train(item, self._setup, vocabulary, fetched(references), self._ledger)
 
-        logging.getLogger("ray.train").setLevel(logging.ERROR)
         found: Record | Ended = TorchTrainer(alone, scaling_config=ScalingConfig(num_workers=0)).fit().return_value
         return found
 
@@ -364,8 +353,6 @@ class WorkerProcess:
 
         from harness.cluster.process_group_backend import ProcessGroupConfig
 
-        logging.getLogger("ray.train").setLevel(logging.ERROR)
-        os.environ.update(_ENVIRONMENT | os.environ)
         execution = self._execution
         backend = "cpu:gloo,cuda:nccl" if execution.gpus_per_run >= 1 else "gloo"
         trainer = TorchTrainer(

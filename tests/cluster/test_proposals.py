@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import random
 import shutil
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +21,6 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 from search.small import outcome, small_space
 
-from harness.cluster import tune
 from harness.cluster.proposals import Proposals, scheduler_of
 from harness.errors import UserError
 from harness.search import study as study_module
@@ -369,18 +365,3 @@ def test_a_race_keeps_the_best_whatever_comes(tmp_path: Path, store: Store, memo
         assert ranks[order[whole(best.point)]] == 5
 
     law()
-
-
-def test_a_study_leaves_its_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Environment, levels of logs and filters of warnings."""
-
-    def seen() -> tuple[Any, ...]:
-        loggers = [logging.getLogger(name).level for name in ("ray.tune", "ray.train", "ray._private")]
-        return dict(os.environ), loggers, list(warnings.filters)
-
-    monkeypatch.setenv("TUNE_WARN_THRESHOLD_S", "7")
-    before = seen()
-    with tune._quiet():
-        during = seen()
-    assert seen() == before
-    assert all(other != mine for other, mine in zip(during, before, strict=True))
