@@ -128,12 +128,8 @@ class Storage:
         """Write a small file, read it and delete it."""
         name = f"probe-{uuid.uuid4().hex}"
         self.write(name, b"probe")
-        try:
-            self.read(name)
-        except FileNotFoundError:
-            raise StorageError(f"The storage {self.shown} does not keep what is written; name another one.") from None
-        finally:
-            self.delete(name)
+        self.read(name)
+        self.delete(name)
 
     def _call(self, done: str, act: Callable[[Any, str], T]) -> T:
         def once() -> T:

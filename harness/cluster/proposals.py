@@ -36,14 +36,13 @@ class Proposals(Searcher, Stopper):
     def __init__(self, study: optuna.Study, points: Points, store: Store, watch: Watch, seed: int) -> None:
         super().__init__()
         self.points, self.study = points, study
-        self.trials = {trial.number: trial for trial in trials_of(study, points, store)}
+        self.trials = {key_of(trial.point): trial for trial in trials_of(study, points, store)}
         self.fatal: Exception | None = None
         self.over = False
         self.reasons: dict[int, str] = {}
         self._store, self._watch = store, watch
-        self._running: dict[str, tuple[optuna.Trial, int]] = {}
-        """By Tune's name of a trial: Optuna's trial, and the number of the first one of this point."""
-        self._known = {key_of(trial.point): trial.number for trial in self.trials.values()}
+        self._running: dict[str, tuple[optuna.Trial, frozenset[Any]]] = {}
+        """By Tune's name of a trial: Optuna's trial, and the key of its point."""
         study.sampler = sampler_of(points.space, seed + len(asked(study, points.space)))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -91,38 +90,39 @@ class Proposals(Searcher, Stopper):
                 return None
             trial = self.study.ask()
             point, notes = space.define(trial), notes_of(trial)
-            number = self._known.setdefault(key_of(point), trial.number)
-            if number != trial.number and not notes:  # it repeats one
-                self._tell(trial, self.trials[number])
+            key, known = key_of(point), self.trials.get(key_of(point))
+            if known and not notes:  # it repeats one
+                self._tell(trial, known)
                 continue
+            begun = Trial(known.number if known else trial.number, point)
             try:
                 self.points.runs(point)
             except UserError as error:
-                self._end(trial, Trial(number, point, state="failed", reason=str(error)))
+                self._end(trial, replace(begun, state="failed", reason=str(error)))
                 continue
-            self._running[trial_id] = trial, number
-            self.trials[number] = Trial(number, point)
-            self._watch("started", self.trials[number])
-            return {"number": number, "point": dict(point)}
+            self._running[trial_id] = trial, key
+            self.trials[key] = begun
+            self._watch("started", begun)
+            return {"number": begun.number, "point": dict(point)}
         return None
 
     def _take(self, trial_id: str, result: dict[str, Any]) -> Trial:
         """Scheduler and searcher both report a replicate, in either order, and a trial whose process died reports it again."""
         if result.get("fatal"):
             raise UserError(str(result["error"]))
-        trial, number = self._running[trial_id]
+        trial, key = self._running[trial_id]
         outcomes = tuple(result.get("outcomes", ()))
-        if len(outcomes) > len(self.trials[number].outcomes):
-            self.trials[number] = replace(self.trials[number], outcomes=outcomes)
-            trial.report(self.trials[number].mean(), len(outcomes))
-            self._watch("replicate", self.trials[number])
-        return self.trials[number]
+        if len(outcomes) > len(self.trials[key].outcomes):
+            self.trials[key] = replace(self.trials[key], outcomes=outcomes)
+            trial.report(self.trials[key].mean(), len(outcomes))
+            self._watch("replicate", self.trials[key])
+        return self.trials[key]
 
     def _complete(self, trial_id: str, result: dict[str, Any] | None, error: bool) -> None:
         ended = self._take(trial_id, result or {})
-        trial, number = self._running.pop(trial_id)
+        trial, _ = self._running.pop(trial_id)
         state: State = "dropped"
-        reason = self.reasons.get(number, "")
+        reason = self.reasons.get(ended.number, "")
         if failure := str((result or {}).get("error", "")) or (DIED if error else ""):
             state, reason = "failed", failure
         elif len(ended.outcomes) == len(self.points.replicates):
@@ -133,7 +133,7 @@ class Proposals(Searcher, Stopper):
         broken = [outcome.reason for outcome in ended.outcomes if outcome.status != "done"]
         notes = {"state": ended.state, "reason": ended.reason, "not done": broken}
         trial.set_user_attr(NOTES, notes_of(trial) | {key: note for key, note in notes.items() if note})
-        self.trials[ended.number] = ended
+        self.trials[key_of(ended.point)] = ended
         self._tell(trial, ended)
         self._watch("ended", ended)
 

@@ -32,8 +32,6 @@ LOCK_SECONDS = 60.0
 """How long a call waits for a lock of SQLite."""
 CONNECT_SECONDS, SILENT_SECONDS = 10, 30
 """PostgreSQL: for a connection, and until one is closed whose other end went away."""
-CLOCK = sa.select(sa.extract("epoch", sa.func.clock_timestamp()))
-"""Seconds since 1970 by PostgreSQL's clock."""
 WRITER = 0x6861726E657373
 """PostgreSQL's advisory lock for writers: one at a time, as in SQLite."""
 
@@ -172,7 +170,7 @@ class Database:
         """Seconds since 1970 by the database's clock, which is one for all hosts. SQLite has none: by this machine's."""
         if self.path:
             return time.time()
-        return float(connection.execute(CLOCK).scalar_one())
+        return float(connection.execute(sa.select(sa.extract("epoch", sa.func.clock_timestamp()))).scalar_one())
 
     def _insert(
         self, connection: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]], replacing: Sequence[str] = ()

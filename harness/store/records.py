@@ -172,8 +172,6 @@ class Store(Database):
     @retried
     def commit(self, stage: Stage, record: Record, owner: Owner) -> bool:
         """Write a record if `owner` holds the lease of its key, and release that. False: another process has the stage now."""
-        if stage.key != record.key:
-            raise ValueError(f"a record of {record.key} under the stage {stage.key}")
         key, attempt = record.key, 1
         row: dict[str, Any] = {"key": key, "status": record.status, "record": written(record)}
         row["stage"] = json.dumps(stage.to_json())

@@ -108,16 +108,12 @@ def test_an_error_of_the_database_is_a_sentence_and_may_pass(
         assert store.lease(of.key, owner) == "granted"
     error = sqlite3.OperationalError("it broke")
     error.sqlite_errorname = name
-
-    def fail() -> None:
-        with store.as_user_error():
-            raise sa.exc.OperationalError("", {}, error)
-
-    said = error_of(fail)
-    assert "failed (it broke); check that it is there, may be written and has room" in said
-    assert "recorded stages are kept, and the same command resumes" in said
-    with pytest.raises(TransientError if passes else UserError) as caught:
-        fail()
+    with (
+        pytest.raises(UserError, match=r"failed \(it broke\); check that it is there, may be written") as caught,
+        store.as_user_error(),
+    ):
+        raise sa.exc.OperationalError("", {}, error)
+    assert "recorded stages are kept, and the same command resumes" in str(caught.value)
     assert isinstance(caught.value, TransientError) == passes
     assert store.lease(of.key, owner) == "granted", "it goes on"
 
