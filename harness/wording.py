@@ -85,6 +85,16 @@ def listed(items: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def shares(classes: Mapping[str, int]) -> str:
+    """' (good 49 %, bad 51 %)'; of many classes the largest."""
+    total = sum(classes.values())
+    if not total:
+        return ""
+    shown = classes.items() if len(classes) <= SHOWN_MEMBERS else [max(classes.items(), key=lambda pair: pair[1])]
+    text = ", ".join(f"{name} {100 * count / total:.0f} %" for name, count in shown)
+    return f" ({text})" if len(shown) == len(classes) else f" ({len(classes)} classes, the largest {text})"
+
+
 def value_text(value: Any) -> str:
     """A setting as it is printed; a number in the fewest digits that give it back."""
     if isinstance(value, Mapping):

@@ -14,6 +14,8 @@ from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from harness.api.arguments import Name, of_recorded, of_search, of_table, share
 from harness.api.caller import in_notebook, undisturbed
 from harness.api.data_frames import BenchResult, PlanSummary, TuneResult
@@ -44,8 +46,6 @@ from harness.views.view import View
 from harness.wording import counted
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from harness.planning.work import Event
 
 
@@ -180,8 +180,6 @@ def studies(*, store: str = DEFAULT_URL) -> pd.DataFrame:
 
 
 def _with_times(rows: list[dict[str, Any]], column: str) -> pd.DataFrame:
-    import pandas as pd
-
     frame = pd.DataFrame(rows)
     return frame.assign(**{column: pd.to_datetime(frame[column], unit="s", utc=True)}) if rows else frame
 
@@ -276,8 +274,6 @@ def predict(
     """What an exported folder, or a recorded run whose weights are stored, predicts of texts (or pairs of them), one row each: the
     predicted class and the probability of each class as 'probability.CLASS', or the predicted number.
     Raises UserError for another number of texts in a row than the model takes."""
-    import pandas as pd
-
     rows = _rows(texts)
     found = classifier(fspath(model), store=store, storage=storage)
     if wrong := [row for row in rows if found.columns and len(row) != len(found.columns)]:

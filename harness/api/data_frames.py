@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from harness.api.arguments import share
 from harness.commands.prepare import Prepared
@@ -12,9 +14,6 @@ from harness.commands.views import detections_of, seal
 from harness.errors import UserError, naming_arguments
 from harness.planning.recipe import Value
 from harness.views.view import View
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,8 +26,6 @@ class PlanSummary:
     def runs(self) -> pd.DataFrame:
         """One row a run: row, method, task, size (0: the full training set), subset, seed, status of its last stage ('' while
         it is not trained) and the key of that stage."""
-        import pandas as pd
-
         names = ["row", "method", "task", "size", "subset", "seed"]
         runs = self._prepared.plan.runs
         frame = pd.DataFrame([{name: getattr(run, name) for name in names} for run in runs], columns=names)
@@ -37,8 +34,6 @@ class PlanSummary:
     @cached_property
     def stages(self) -> pd.DataFrame:
         """One row a stage, parents first: phase, objective, status, whether it is to be trained, estimated FLOPs, key."""
-        import pandas as pd
-
         plan, left = self._prepared.plan, {item.stage.key for item in self._prepared.items}
         return pd.DataFrame(
             {
@@ -57,8 +52,6 @@ class PlanSummary:
         """The labelled rows that the runs train on, select on and are tested on, for another system to be compared with: task, split ('train', 'dev',
         or the name of a test set), size and subset of its training set (missing for a dev or test set that all training sets share), the digest
         of the set, the position of the example in it (as in the predictions of a record), its texts by the task's columns, and its label."""
-        import pandas as pd
-
         plan, frames = self._prepared.plan, []
         sets: dict[tuple[str, str, str], set[tuple[int, int]]] = {}
         for (name, size, subset, _, augment), training in plan.table_data.training.items():

@@ -15,12 +15,9 @@ from harness.cli.request import preset_line, read
 from harness.cli.terminal import duration, print_lines, print_view, say
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, lacking, prepare
-from harness.commands.views import detections_of, seal
 from harness.encoders.flops import parameters, weights_bytes
 from harness.errors import UserError
-from harness.views.differences import REGION
 from harness.views.notes import own_tasks, plan_notes
-from harness.views.seal import ALONE, seal_lines
 from harness.views.settings import varied
 from harness.wording import counted, listed, sizes_text, some_of
 from harness.yaml_files import format_value
@@ -56,17 +53,23 @@ def plan(args: argparse.Namespace) -> int:
     """Print what would run; train nothing, and write nothing but the seal that --seal asks for."""
     if not args.seal and (given := [f"--{name}" for name in ("against", "region", "items") if getattr(args, name)]):
         raise UserError(f"plan: {given[0]} is part of a sealed comparison; add --seal, or leave it out.")
-    prepared, sealed = prepare(read(args), train=False), None
+    prepared, said = prepare(read(args), train=False), list[str]()
     if args.seal:
-        wanted, region = (None if each is None else each / 100 for each in (args.detect, args.region))
-        sealed = seal(prepared, args.against or "", REGION if region is None else region, args.items, wanted)
+        from harness.commands.views import seal  # imports pandas
+        from harness.views.seal import ALONE, seal_lines
+
+        wanted = None if args.detect is None else args.detect / 100
+        region = {} if args.region is None else {"region": args.region / 100}
+        sealed = seal(prepared, args.against or "", items=args.items, wanted=wanted, **region)
+        said = ["", *seal_lines(sealed), ALONE]
     print_lines([*describe(prepared), ""])
     print(_rows(prepared))
     if args.detect is not None:
+        from harness.commands.views import detections_of
+
         print()
         print_view(detections_of(prepared, args.detect / 100, duration))
-    if sealed:
-        print_lines(["", *seal_lines(sealed), ALONE])
+    print_lines(said)
     return 0
 
 

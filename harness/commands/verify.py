@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from harness.commands.execution import storage_of
 from harness.commands.prepare import Prepared, prepare, prepare_recorded
@@ -26,9 +28,6 @@ from harness.store import DEFAULT_URL, Store
 from harness.store.published import is_published
 from harness.views.seal import SHOWN, name_of
 from harness.wording import counted, examples
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 RESULTS_FILE = "results.csv"
 """That of a published folder."""
@@ -59,7 +58,6 @@ class Verified:
 
 def read_results(path: Path) -> pd.DataFrame:
     """The rows of a file of results, or of that in a folder, by the schema. Raises UserError for another file."""
-    import pandas as pd
     from pyarrow import ArrowException
 
     path = path / RESULTS_FILE if path.is_dir() else path
@@ -143,8 +141,6 @@ def place_of(row: Mapping[Any, Any]) -> str:
 
 def _compare(verified: Verified, reason: str) -> None:
     """Each row of the file with the row that plan and records give at its place; and what the benches plan and the file leaves out."""
-    import pandas as pd
-
     results, plans, problems = verified.results, [prepared.plan for prepared in verified.benches], verified.problems
     written = results.assign(number=range(1, len(results) + 1))
     derived = [results_of(plan, verified.store) for plan in plans]

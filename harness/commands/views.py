@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from harness.commands.prepare import Prepared
 from harness.commands.recorded import command, learning_curve
@@ -41,9 +42,6 @@ from harness.views.table import Caption, notes_view, results_page, results_view
 from harness.views.variance import variance
 from harness.views.view import View
 from harness.wording import counted, listed, some_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def grid_of(prepared: Prepared) -> Grid:
@@ -129,8 +127,6 @@ def with_other_system(prepared: Prepared, path: Path) -> Prepared:
 
 def spent_of(prepared: Prepared) -> pd.DataFrame:
     """What each finished run cost: its size, row as printed, task and key, and the costs `OWN`, each as if it had been trained alone."""
-    import pandas as pd
-
     plan, titles = prepared.plan, prepared.resolved.titles
     records = prepared.store.records({stage.key for run in plan.runs for stage in run.stage.chain})
     known = {key: np.array([each.flops, each.seconds]) for key, each in records.items() if each.status == "done"}

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import chdtri, fdtri, stdtr, stdtrit
 
 Floats = NDArray[np.float64]
 
@@ -83,8 +84,6 @@ def half_width(variances: ArrayLike, degrees: Sequence[float], level: float = 0.
     two or three levels has most of the variance, its 95 % intervals hold 89 %, and its errors at the levels of Holm's
     correction are up to 16 times the nominal ones.
     """
-    from scipy.special import stdtrit
-
     quantiles = stdtrit(np.asarray(degrees, dtype=np.float64), (1 + level) / 2)
     found: Floats = np.sqrt((np.asarray(variances) * quantiles**2).sum(axis=-1))
     return found
@@ -97,8 +96,6 @@ def p_value(distance: ArrayLike, variances: ArrayLike, degrees: Sequence[float])
     Of one part it is that of t. Of several it lies between those of t with the most and with the fewest degrees of freedom, and is found by
     bisection of its logarithm.
     """
-    from scipy.special import stdtr, stdtrit
-
     parts, each = np.asarray(variances, dtype=np.float64), np.asarray(degrees, dtype=np.float64)
     apart, total = np.abs(np.asarray(distance, dtype=np.float64)), parts.sum(axis=-1)
     t = np.where(total > 0, apart / np.sqrt(np.where(total > 0, total, 1.0)), np.where(apart > ROUNDING, np.inf, 0.0))
@@ -118,8 +115,6 @@ def component_interval(
 ) -> tuple[Floats, Floats, Floats]:
     """(estimate, low, high) of the component in `upper`, which estimates it `count` times plus `lower`: (MS_subset - MS_residual) /
     seeds is the variance between subsets. Interval of Williams and Tukey; all cut at 0."""
-    from scipy.special import chdtri, fdtri
-
     tail, (above, below) = (1 - level) / 2, degrees
     ends = []
     for p in (1 - tail, tail):
@@ -131,8 +126,6 @@ def component_interval(
 
 def variance_interval(square: Floats, degrees: int, level: float = 0.95) -> tuple[Floats, Floats]:
     """Of the variance that a mean square estimates, by chi-squared; assumes a normal distribution."""
-    from scipy.special import chdtri
-
     tail = (1 - level) / 2
     return degrees * square / float(chdtri(degrees, tail)), degrees * square / float(chdtri(degrees, 1 - tail))
 

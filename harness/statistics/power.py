@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import chdtri, ndtr
 
 from harness.statistics.crossed import MeanSquares, component_interval, half_width, t_inference, variance_interval
 
@@ -63,8 +64,6 @@ class Precision:
 
 def precision(components: Components, num_subsets: int, num_seeds: int, level: float = LEVEL) -> Precision:
     """Of a design of at least two runs, for a two-sided test at `level`."""
-    from scipy.special import chdtri
-
     a, b = num_subsets, num_seeds
     assert a * b > 1
     expected = (
@@ -85,8 +84,6 @@ def precision(components: Components, num_subsets: int, num_seeds: int, level: f
 
 def power(difference: float, design: Precision) -> float:
     """Probability that the test finds a true `difference` with its sign."""
-    from scipy.special import ndtr
-
     if not design.error:
         return 1.0 if difference else 0.0
     return float(ndtr((abs(difference) - design.half_widths) / design.error).mean())

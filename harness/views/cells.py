@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from harness.errors import unknown
@@ -32,9 +33,6 @@ from harness.scores import PLACE, placed
 from harness.statistics.design import full_grid
 from harness.statistics.difference import mean_interval, published_half_width
 from harness.tasks.metrics import METRICS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Verdict = Literal["", "agrees", "higher", "lower", "incomplete", "not comparable"]
 Place = tuple[int, str, str]
@@ -112,8 +110,6 @@ class Grid:
     def scores(self) -> Mapping[Place, pd.DataFrame]:
         """The scores that cells are made of, by place, Avg among them: `test` on the metric's own scale, the `configuration` that was run ('' of
         several, whose mean it is), whether a run `collapsed`, and the known `hardware` of all that is in it, each by (subset, seed)."""
-        import pandas as pd
-
         r, replicate = self.resolved, ["size", "row", *REPLICATE]
         by_run = _whole_replicates(r, self.counted).groupby(PLACE, sort=False)
         kept = {"dev": "mean", "test": "mean", "configuration": "first", "collapsed": "any", "hardware": _known}
@@ -224,8 +220,6 @@ def has_average(resolved: ResolvedTable) -> bool:
 def own_scores(resolved: ResolvedTable, results: pd.DataFrame) -> pd.DataFrame:
     """One row a run and column, with the column's own metric; where the table shows dev, `test` is the dev score: `row` as printed, `configuration` the row that was run, whether
     it is done, and the `note` that it puts on its cell, or None."""
-    import pandas as pd
-
     metrics = {name: column.metric for name, column in resolved.columns.items()}
     own = results[results["metric"] == results["column"].map(metrics)]
     if resolved.aggregate.scores == "dev":
@@ -248,8 +242,6 @@ def _note(status: str, reason: str | float, done: bool, collapsed: bool) -> Note
 def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
     """The runs that count: of rows with several configurations those of the one that is best on dev, where the table selects, once all of them are done: the best of a
     part may be another one. A task's dev score is that of its first column, which selects checkpoints too."""
-    import pandas as pd
-
     aggregation = resolved.aggregate
     if aggregation.select == "none" or len(resolved.printed_rows) == len(resolved.rows) or done.empty:
         return done
@@ -417,8 +409,6 @@ Reference = Callable[[str], str]
 
 
 def no_runs() -> pd.DataFrame:
-    import pandas as pd
-
     return pd.DataFrame({"test": [], "configuration": [], "collapsed": [], "hardware": []})
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from harness.planning.aggregation import AVERAGE
@@ -15,9 +16,6 @@ from harness.specs import Parent, Stage
 from harness.views.cells import Grid, on_grid
 from harness.views.view import DASH, Table, View, with_spread
 from harness.wording import in_points, two_digits
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Cost = NDArray[np.float64]
 """FLOPs and seconds of training, a multiply-add as two."""
@@ -51,8 +49,6 @@ def costs(grid: Grid, spent: pd.DataFrame, parameters: Mapping[str, float] = Map
     """Every cell with a finished run. `spent`: of each run its size, row as printed and task, the costs `OWN`, each as if it had been trained alone, and whether
     it `counts`, or was trained to select another configuration of its row. `parameters`: of the encoder of a row as printed, where it is said. A run
     in a column Avg costs what its runs on all columns' tasks cost."""
-    import pandas as pd
-
     r, runs, place = grid.resolved, grid.scores, ["size", "row", "task"]
     means = spent[spent["counts"]].groupby(place)[OWN].mean()
     rejected = spent[~spent["counts"]].groupby(place)[OWN].sum()

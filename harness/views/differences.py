@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pandas as pd
+
 from harness.errors import UserError
 from harness.planning.aggregation import AVERAGE
 from harness.statistics.difference import difference, holm
@@ -62,8 +64,6 @@ def differences(
     `answers`: test items become a factor; `unit`: a sentence what one is.
 
     Raises UserError for fewer than two rows and for an unknown one."""
-    import pandas as pd
-
     r, items = grid.resolved, answers is not None
     if len(titles := r.printed_rows) < 2:
         rows = "one row" if titles else "no row"

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from harness.errors import UserError
@@ -21,9 +22,6 @@ from harness.views.cells import Grid
 from harness.views.view import DASH, Table, View
 from harness.wording import counted, in_points, training_examples
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 AGREED = 0.9
 """Share of runs that predict the same other class than the label, from which on the label is doubted."""
 SHOWN = 20
@@ -35,8 +33,6 @@ HEAD = ("Column", "Size", "Example", "Label", "Consensus", "Right", "Flips", "Te
 def examples(plan: Plan, store: Store, grid: Grid, with_texts: bool = True) -> View:
     """The frame has a row an example of a column at a size, the doubted first, with its texts as 'text.COLUMN' where the data are at hand. Raises
     UserError where no finished run predicts classes."""
-    import pandas as pd
-
     r, counted_runs = grid.resolved, with_records(grid.counted)
     frames, lines, skipped = list[pd.DataFrame](), list[str](), dict[str, None]()
     for size, (name, column) in itertools.product(r.sizes, r.columns.items()):
@@ -84,8 +80,6 @@ def example_frame(
     counts: Mapping[str, NDArray[np.int64]], gold: NDArray[Any], names: Sequence[str], shares: NDArray[np.float64]
 ) -> pd.DataFrame:
     """One row an example. `counts` [n, C]: how many runs of a row predict each class; `shares` [n, C]: probabilities, summed over all runs."""
-    import pandas as pd
-
     every, place = np.sum([*counts.values()], axis=0), np.arange(len(gold))
     consensus, runs = every.argmax(axis=1), int(every[0].sum())  # of equally many the lowest code
     wrong = sum((of.argmax(axis=1) != gold).astype(int) for of in counts.values())
@@ -122,8 +116,6 @@ COLUMNS = ("column", "size", "row", "class", "gold", "precision", "recall", "f1"
 def classes_view(plan: Plan, store: Store, grid: Grid) -> View:
     """Of each test set of the user's own tasks with classes, at its largest size: the metrics of the rows whose runs are all done, and the classes of the best
     row."""
-    import pandas as pd
-
     r, tables, found = grid.resolved, list[Table](), list[pd.DataFrame]()
     size = 0 if 0 in r.sizes else max(r.sizes)
     results = with_records(grid.results)
@@ -150,7 +142,6 @@ def classes_view(plan: Plan, store: Store, grid: Grid) -> View:
 def class_scores(classes: Sequence[str], runs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> pd.DataFrame:
     """A row a class: means over `runs` of (gold [n], predicted [n]); what is undefined is 0. `other`: the class that it is most often taken for, and for how many
     test rows."""
-    import pandas as pd
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
     codes = range(len(classes))

@@ -6,9 +6,10 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from harness.errors import UserError
 from harness.methods import METHODS
@@ -22,9 +23,6 @@ from harness.views.panels import INK, MUTED, legend_below, look, panels_of
 from harness.views.view import View
 from harness.wording import examples
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 ABOUT = "Dev score over the updates of fine-tuning: the mean of the runs of which each cell is made, at the updates at which all were scored."
 PLACE = ["size", "task", "row"]
 
@@ -34,8 +32,6 @@ Curves = Mapping[str, Sequence[tuple[int, float]]]
 
 def curves_view(grid: Grid, curves: Curves) -> View:
     """One row a size, task, row and update, of rows of which some run is done and was scored at two updates or more."""
-    import pandas as pd
-
     scores = grid.counted.drop_duplicates(["size", "configuration", "task", "subset", "seed"])
     points = [(key, *point) for key, curve in curves.items() for point in curve]
     each = scores[[*PLACE, "key"]].merge(pd.DataFrame(points, columns=["key", "update", "dev"]))
@@ -94,8 +90,6 @@ def figure_of(resolved: ResolvedTable) -> Figure:
 
 def points_of(grid: Grid) -> pd.DataFrame:
     """The points of a table's figure by column, size and x."""
-    import pandas as pd
-
     r, shown = grid.resolved, figure_of(grid.resolved)
     of_line = {title: _line(rows[0], shown) for title, rows in r.printed_rows.items()}
     several = len({*of_line.values()}) > 1

@@ -13,8 +13,7 @@ from harness.planning.resolve import unreached
 from harness.planning.runs import COMPARED_TEXTS, Plan
 from harness.planning.task_reader import UNLABELLED
 from harness.specs import Parent, Record, Run, starts_elsewhere
-from harness.views.table import shares
-from harness.wording import counted, listed, some_of, two_digits
+from harness.wording import counted, listed, shares, some_of, two_digits
 from harness.yaml_files import format_value
 
 

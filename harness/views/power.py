@@ -8,9 +8,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from harness.planning.runs import Plan
 from harness.statistics.crossed import mean_squares
@@ -29,9 +30,6 @@ from harness.statistics.power import (
 from harness.views.cells import Grid, Place, family_sizes, no_runs, on_grid, reference_of
 from harness.views.view import DASH, Table, View
 from harness.wording import counted, in_points
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DEFAULT = Components(subset=8.3e-4, seed=1e-4, interaction=7.3e-4)
 """Variances of a paired difference of accuracies. Of subset and run: the means of the upper limits of five recorded differences (SST-2, 100 examples,
@@ -75,8 +73,6 @@ def detections(
 ) -> View:
     """What the planned table detects, and the cheapest design for a difference `wanted`, on the metric's own scale. `hours`: of a design of subsets x seeds,
     from its beginning; `duration`: hours in words. The first row is compared with the others, as `harness compare` does."""
-    import pandas as pd
-
     r, (against, comparisons, shown) = grid.resolved, resolutions(grid)
     level = LEVEL / comparisons  # of the strictest of Holm's steps
     cheapest_for = cache(lambda components: cheapest([components], wanted, hours, level=level))

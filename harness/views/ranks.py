@@ -10,17 +10,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from harness.statistics.crossed import ROUNDING, mean_squares, p_value, t_inference
 from harness.views.cells import Grid, Place, means_lines, no_runs, on_grid, reference_of
 from harness.views.differences import LEVEL, judged
 from harness.views.view import DASH, Table, View, best
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 BEST = f"{best('Marked')}: statistically tied for best in its column (95 %, by the tests of 'harness compare')."
 """What a marked cell is."""
@@ -37,8 +35,6 @@ class Rank(NamedTuple):
 
 def ranks_view(grid: Grid) -> View:
     """Of each complete row its rank with an interval, by column; marked where it is in the set of the best."""
-    import pandas as pd
-
     ranked, r = ranks(grid), grid.resolved
     names = ("size", "row", "column", "rank_low", "rank_high", "num_rows", "best")
     frame = pd.DataFrame([(*place, *rank) for place, rank in ranked.items()], columns=names)

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from harness.paths import without_folders
 from harness.planning.aggregation import mean, subset_std
 from harness.planning.recipe import Value
@@ -25,8 +27,6 @@ from harness.yaml_files import dumped
 
 if TYPE_CHECKING:
     import optuna
-    import pandas as pd
-
 NO_BEST = "There is no best point: no point has all its replicates done."
 FEW = 20
 """With fewer points an importance is mostly chance."""
@@ -90,8 +90,6 @@ class Study:
     def trials(self) -> pd.DataFrame:
         """One row a trial and replicate that has ended: trial, state, the values of its point, subset, seed, metric, value, status, reason, and
         what it cost."""
-        import pandas as pd
-
         rows = [
             {"trial": trial.number, "state": trial.state}
             | {path: trial.point.get(path) for path in self.paths}

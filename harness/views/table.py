@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import pandas as pd
+
 from harness.methods import METHODS
 from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE, RULES
@@ -22,7 +24,7 @@ from harness.views.cells import Cell, Grid, Note, family, has_average, means_lin
 from harness.views.ranks import BEST, ranks, sets_of_the_best
 from harness.views.settings import about_paper
 from harness.views.view import DASH, Table, View, best, commands, folded, html_of, noted, page, with_spread
-from harness.wording import counted, in_points, letter, listed, shortened, sizes_text, some_of
+from harness.wording import counted, in_points, letter, listed, shares, shortened, sizes_text, some_of
 
 
 def results_view(grid: Grid, caption: Caption) -> View:
@@ -61,8 +63,6 @@ def results_view(grid: Grid, caption: Caption) -> View:
 
 def notes_view(grid: Grid, caption: Caption) -> View:
     """What a reader of a paper asks of the table: terms, examples, selection, verdicts and what its plan says of the data."""
-    import pandas as pd
-
     lines = note_lines(grid, caption)
     return View("notes", pd.DataFrame({"note": lines}), [], lines, about={"table": grid.resolved.table.name})
 
@@ -114,9 +114,6 @@ def results_page(grid: Grid, caption: Caption, views: Mapping[str, View | str], 
     ]
     lead = found if isinstance(found, str) else found.lines[0]
     return page(f"{r.table.name}: {title.rstrip('.')}", " ".join(subtitle), sections, lead)
-
-
-SHOWN_CLASSES = 6
 
 
 @dataclass(frozen=True)
@@ -250,16 +247,6 @@ def _examples(title: str, examples: Examples) -> str:
     train = f"train {several}{examples.full:,}, " if examples.full else ""
     dev, test = (shares(each) for each in (examples.dev_classes, examples.test_classes))
     return f"{title} {train}dev {examples.dev:,}{dev}, test {examples.test:,}{test}"
-
-
-def shares(classes: Mapping[str, int]) -> str:
-    """' (good 49 %, bad 51 %)'; of many classes the largest."""
-    total = sum(classes.values())
-    if not total:
-        return ""
-    shown = classes.items() if len(classes) <= SHOWN_CLASSES else [max(classes.items(), key=lambda pair: pair[1])]
-    text = ", ".join(f"{name} {100 * count / total:.0f} %" for name, count in shown)
-    return f" ({text})" if len(shown) == len(classes) else f" ({len(classes)} classes, the largest {text})"
 
 
 def _verdict_lines(grid: Grid) -> list[str]:

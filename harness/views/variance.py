@@ -9,6 +9,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from harness.statistics.crossed import Items, component_interval, item_variance, mean_squares, variance_interval
@@ -33,8 +34,6 @@ Source = dict[str, Any]
 
 def variance(grid: Grid, answers: Answers) -> View:
     """Every cell with at least two runs, of its largest full grid of replicates."""
-    import pandas as pd
-
     r, cells = grid.resolved, list[list[Source]]()
     for size, column, row in itertools.product(r.sizes, grid.compared, r.printed_rows):
         runs = grid.scores.get((size, row, column))
