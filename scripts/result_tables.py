@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.statistics.design import full_grid
+from harness.statistics.crossed import full_grid
 from harness.statistics.difference import Difference, difference, holm
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -2,7 +2,6 @@
 
 crossed     variance components, standard errors, intervals; test items as a third factor
 difference  one row minus another: all figures of a comparison; Holm
-design      the replicates of which a full grid can be made
 power       what a planned design can detect
 
 `tests/statistics/test_coverage.py` measures every interval and test, `docs/statistics.md` explains them.

@@ -30,7 +30,7 @@ from harness.planning.aggregation import (
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow, on_encoder
 from harness.scores import PLACE, placed
-from harness.statistics.design import full_grid
+from harness.statistics.crossed import full_grid
 from harness.statistics.difference import mean_interval, published_half_width
 from harness.tasks.metrics import METRICS
 

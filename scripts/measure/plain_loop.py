@@ -28,7 +28,7 @@ from harness.cli.request import read_words
 from harness.commands.prepare import prepare
 from harness.scores import results_of
 from harness.specs import Stage
-from harness.statistics.design import full_grid
+from harness.statistics.crossed import full_grid
 from harness.statistics.difference import difference
 
 EVALUATED = 64

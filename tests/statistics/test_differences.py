@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.statistics.design import full_grid
+from harness.statistics.crossed import full_grid
 from harness.statistics.difference import difference, holm
 
 answers = st.integers(-20, 20).map(lambda count: count / 256)
