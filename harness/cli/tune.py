@@ -22,9 +22,7 @@ from harness.views.notes import overlap_sentences, weight_sentences
 from harness.views.study import best_yaml, pictures, screen, study_page, study_view, test_lines
 from harness.wording import counted
 
-FILES = {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}
-"""Formats of the tables, each with the suffix of its files."""
-BEST, PAGE = "best.yaml", "report.html"
+BEST = "best.yaml"
 
 
 def tune(args: argparse.Namespace) -> int:
@@ -98,18 +96,26 @@ def _when(conditions: Mapping[str, Sequence[Any]]) -> str:
 
 def _report(opened: Opened, format: str, test: bool) -> int:
     """Print the points. Write tables, margins, pictures, best.yaml and the page into the study's folder. Returns the exit status."""
-    study, folder = opened.found, opened.folder
+    study, folder, view = opened.found, opened.folder, study_view(opened.found)
     folder.mkdir(parents=True, exist_ok=True)
-    view = study_view(study)
-    for kind, suffix in FILES.items():
+    for kind, suffix in {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}.items():
         replace_file(folder / f"points.{suffix}", view.written(kind))
-    tested = [*test_lines(study, *opened.final_test())] if study.best and test else []
-    notes = _write_page(opened, tested)
+    best, tested, again = "", list[str](), [tune_command(opened.request)]
+    if study.best:
+        best, tested = best_yaml(opened.best_point()), [*test_lines(study, *opened.final_test())] if test else []
+        again.append(_bench_command(opened))
+        replace_file(folder / BEST, best)
+    drawn, notes = pictures(study)
+    for picture in drawn:
+        replace_file(folder / f"{picture.name}.png", picture.written("png"))
+    keys = {key for keys in study.trials["keys"] for key in keys.split(",")}
+    machines = hardware(opened.store.records(keys).values())
+    replace_file(folder / "report.html", study_page(study, best, tested, drawn, notes, machines, again))
     if format == "text":
         print_view(screen(study))
     else:
         print(view.written(format), end="")
-    say(*notes, f"Tables and plots, all of them in {PAGE}: {folder}")
+    say(*notes, f"Tables and plots, all of them in report.html: {folder}")
     if not study.best:
         return EXIT_INCOMPLETE
     method, files = study.points.space.method, opened.request.base.methods
@@ -118,10 +124,7 @@ def _report(opened: Opened, format: str, test: bool) -> int:
     methods = "" if method == "ft" else f" --methods {shlex.quote(f'ft,{files[0] if files else tuned}')}"
     print(printable(f"Next: {_bench_command(opened, methods)}"), file=sys.stderr)
     if tested:  # formats other than text and Markdown are read by programs
-        print_lines(
-            ["", *tested, f"Budget: {study.spent()['replicates']} replicates on dev."],
-            sys.stdout if format in ("text", "md") else sys.stderr,
-        )
+        print_lines(["", *tested], sys.stdout if format in ("text", "md") else sys.stderr)
     return 0
 
 
@@ -130,19 +133,3 @@ def _bench_command(opened: Opened, methods: str = "") -> str:
     store = opened.request.base.store
     kept = f" --store {masked(store)}" if store else ""
     return f"harness bench --with {shlex.quote(str(opened.folder / BEST))}{methods}{kept}"
-
-
-def _write_page(opened: Opened, tested: Sequence[str]) -> list[str]:
-    """Write best.yaml, the pictures and the page. Returns why pictures are missing."""
-    study, best, commands = opened.found, "", [tune_command(opened.request)]
-    if study.best:
-        best = best_yaml(opened.best_point())
-        commands.append(_bench_command(opened))
-        replace_file(opened.folder / BEST, best)
-    drawn, notes = pictures(study)
-    for view in drawn:
-        replace_file(opened.folder / f"{view.name}.png", view.written("png"))
-    keys = {key for keys in study.trials["keys"] for key in keys.split(",")}
-    machines = hardware(opened.store.records(keys).values())
-    replace_file(opened.folder / PAGE, study_page(study, best, tested, drawn, notes, machines, commands))
-    return notes

@@ -83,9 +83,7 @@ def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> 
             ) from None
         if (result := _result(resolved, digests, place, line)) is None:
             continue
-        if result.row in resolved.titles or any(
-            each.row == result.row and each.method != result.method for each in results.values()
-        ):
+        if result.row in resolved.titles:
             raise UserError(f"{place}: a row '{result.row}' is there already; give this one another name.")
         at = f"{result.row}, {result.column}, size {result.size}, subset {result.subset}, seed {result.seed}"
         if results.setdefault(at, result) is not result:

@@ -19,11 +19,8 @@ PRE = "--table pretraining --subsets 0"
     ("words", "parts"),
     [
         (f"bench {PRE} --corpus boolq_pros", ["there is no such file", "Did you mean 'boolq_prose'?"]),
-        (f"bench {PRE} --set pre_train.max_length=4", ["pre_train.max_length", "greater than or equal to 8"]),
-        (f"bench {PRE} --set taco.contrast_group=90", ["taco", "contrast_group 90 is larger than the batch of 80"]),
         (f"bench {PRE} --corpus blank.txt", ["blank.txt"]),
         (f"bench {PRE} --set pre_train.max_length=256", ["new:tiny has 128 positions; set pre_train.max_length to"]),
-        (f"bench {PRE} --encoder new:tinny", ["unknown size", "Did you mean 'tiny'?"]),
         (f"bench {CSSL} --translator apertum:spa", ["translator 'apertum:spa'", "THERE+BACK"]),
         ("bench --table few_shot --corpus boolq_prose", ["--corpus boolq_prose", "no row that is pre-trained"]),
         ("bench --table few_shot --methods taco --set taco.contrast_group=9", ["set taco.contrast_group to 8 or less"]),

@@ -146,16 +146,13 @@ def test_where_scores_are_computed() -> None:
 # ------------------------------------------------------------------------------------------------------ hardware
 
 
-def test_hardware_lists_each_kind_once(plan: Plan, store: Store) -> None:
-    def origin(device: str, threads: int) -> dict[str, Any]:
-        return {"device": device, "threads": threads, "torch": "2.9", "started_at": 1.0}
+def test_hardware_lists_each_kind_once() -> None:
+    def record(device: str, threads: int, started: float = 1.0, status: Any = "done") -> Record:
+        origin = {"device": device, "threads": threads, "torch": "2.9", "started_at": started}
+        return Record("", status, provenance=origin)
 
-    kinds = [origin("CPU x", 1), origin("CPU x", 1) | {"started_at": 2.0}, origin("CPU x", 4), origin("H100", 1)]
-    for stage, kind in zip(plan.stages.values(), kinds, strict=False):
-        commit(store, stage, provenance=kind)
-    failed = list(plan.stages.values())[len(kinds)]
-    commit(store, failed, "failed", "no memory", provenance=origin("abacus", 1))
-    assert hardware(store.records(plan.stages).values()) == (
+    kinds = [record("CPU x", 1), record("CPU x", 1, 2.0), record("CPU x", 4), record("H100", 1)]
+    assert hardware([*kinds, record("abacus", 1, status="failed")]) == (
         "CPU x, 1 thread a run, torch 2.9",
         "CPU x, 4 threads a run, torch 2.9",
         "H100, 1 thread a run, torch 2.9",
