@@ -62,6 +62,13 @@ def user_cache(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / name
 
 
+def check_writable(path: Path) -> None:
+    """Raises UserError where a file or folder cannot be written, or made."""
+    place = next(each for each in (path, *path.parents) if each.exists())
+    if not os.access(place, os.W_OK) or (place != path and not place.is_dir()):
+        raise UserError(f"{place} is not writable; name another place with its flag.")
+
+
 def check_new_folder(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} exists already; name a new folder, or delete that one.")

@@ -4,7 +4,6 @@ and checkpoints that nothing needs."""
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.cluster import set_environment
 from harness.devices import cores
 from harness.errors import UserError, first_line
+from harness.paths import check_writable
 from harness.specs import SHARED_PHASES
 from harness.storage import Storage
 from harness.wording import counted
@@ -149,22 +149,16 @@ def data_check(data: str | None) -> Check | str:
     return found if complete else Check(None, found, f"for built-in tasks name {DATA_LAYOUT}")
 
 
-def _writable(path: Path) -> str:
-    """Raises UserError where a file or folder cannot be written, or made."""
-    place = next(each for each in (path, *path.parents) if each.exists())
-    if not os.access(place, os.W_OK) or (place != path and not place.is_dir()):
-        raise UserError(f"{place} is not writable; name another place with its flag.")
-    return f"{path} (will be created)"
-
-
 def store_check(url: str | None) -> Check | str:
     """Opens the database, and asks SQLite whether its file is whole. Creates nothing: where there is no file, it checks that one can be made."""
     from harness.store import DEFAULT_URL, Store
 
     store = Store(url or DEFAULT_URL, create=False)
     path = store.path and store.path.absolute()
-    if path and (said := _writable(path)) and not store.exists:
-        return said
+    if path:
+        check_writable(path)
+        if not store.exists:
+            return f"{path} (will be created)"
     if (found := store.integrity()) == "ok":
         return f"{store.shown} opens; {len(store.keys()):,} records"
     recovered = path.with_suffix(".recovered.db") if path else ""
@@ -178,7 +172,8 @@ def _storage(uri: str | None, url: str | None) -> str:
 
     storage = Storage.named(uri or str(Store(url or DEFAULT_URL, create=False).artifacts.absolute()))
     if storage.folder and not storage.folder.exists():
-        return _writable(storage.folder)
+        check_writable(storage.folder)
+        return f"{storage.folder} (will be created)"
     storage.probe()
     return f"{storage.shown} can be written and read"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from harness.commands.prepare import Prepared, check_work, prepare
 from harness.commands.texts import reader
 from harness.commands.train import Show, unshown
 from harness.errors import UserError
-from harness.paths import without_folders
+from harness.paths import check_writable, without_folders
 from harness.planning.point import PointFile
 from harness.planning.request import LABELLED, from_json
 from harness.planning.resolve import resolve
@@ -173,7 +172,7 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
             f"{request.base.origin('encoder')} {request.base.encoder}: a study is of one encoder; tune each by itself."
         )
     if request.out:
-        _check_folder(request.out)
+        check_writable(Path(request.out).absolute() / "best.yaml")
     request = request.read()
     space = requested_space(request)
     prepared = prepare(space.bench(request.base, space.defaults), train=train)
@@ -186,16 +185,6 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
     shared = replace(prepared.named, overrides=(*space.shared, *space.fixed, *request.base.overrides))
     base = resolve(prepared.resolved.table, shared, tasks)
     return PreparedStudy(request, prepared, Points(space, base, shared, tasks, prepared.plan.table_data))
-
-
-def _check_folder(out: str) -> None:
-    """Raises UserError for a folder in which no results could be written at the end."""
-    folder = Path(out).absolute()
-    place = next(place for place in (folder, *folder.parents) if place.exists())
-    if not place.is_dir():
-        raise UserError(f"--out {out}: {place} is a file, not a folder; name another folder.")
-    if not os.access(place, os.W_OK):
-        raise UserError(f"--out {out}: {place} cannot be written; name another folder.")
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def own_space() -> None:
         ("tune cmlm --set cmlm.alpha=0.2", "--set cmlm.alpha=0.2: the search of cmlm varies cmlm.alpha itself"),
         ("tune cmlm --set optim.lr=1e-4", "--set optim.lr=1e-4: the search of cmlm varies fine_tune.lr itself"),
         ("tune ft --set fine_tune.steps=40", "varies fine_tune.epochs itself; leave one of them out"),
-        ("tune cmlm --out file/below", "file is a file, not a folder; name another folder"),
+        ("tune cmlm --out file/below", "file is not writable; name another place with its flag"),
         ("tune ft --format parquet", "--format: unknown format 'parquet'"),
     ],
 )
