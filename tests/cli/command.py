@@ -56,7 +56,8 @@ def record_all(prepared: Prepared, show: Show, **_: Any) -> Prepared:
     with show(prepared, "") as shown:
         for item in prepared.items:
             shown(Event("started", item))
-            commit(prepared.store, item.stage, selected_step=1, tied=1)
+            if not item.remake:
+                commit(prepared.store, item.stage, selected_step=1, tied=1)
             shown(Event("done", item))
     return prepared
 

@@ -5,28 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli.command import SST2, data_folder
+from cli.command import SST2, data_folder, record_all
 from cli.conftest import Harness
-from views.runs import commit
 
 from harness.cli.request import read_words
-from harness.commands.prepare import Prepared, prepare
+from harness.commands.prepare import prepare
 from harness.planning.estimate import Calibration
 from harness.store import Store
 from harness.yaml_files import packaged_files
-
-
-def train(prepared: Prepared, _: Any, **__: Any) -> Prepared:
-    """Records with random predictions instead of training, in a store as a bench leaves it."""
-    prepared.store = Store(prepared.store.url)
-    prepared.remember()
-    for item in prepared.items:
-        if not item.remake:
-            commit(prepared.store, item.stage, selected_step=1, tied=1)
-    return prepared
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
     """Benches end at once, and their times differ by a second."""
     now = iter(range(1_700_000_000, 1_800_000_000))
     monkeypatch.setattr(Store, "_now", lambda *_: float(next(now)))
-    monkeypatch.setattr("harness.commands.bench.train", train)
+    monkeypatch.setattr("harness.commands.bench.train", record_all)
     monkeypatch.setattr("harness.commands.prepare.calibrate", lambda *_: Calibration(1e9, "a test"))
     data_folder(workdir / "data")
 

@@ -9,19 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 from requested import resolve_table
-from views.runs import OWNER
+from views.runs import OWNER, TINY
 
-from harness.encoders import HeadTraining, Located
 from harness.kinds import Predictions
 from harness.planning.runs import Plan, make_plan
 from harness.scores import results_of
-from harness.specs import Encoder, Record, Run
+from harness.specs import Record, Run
 from harness.store import Store
 from harness.views.cells import Grid, aggregate
 from harness.views.examples import examples
 from harness.views.view import View
 
-TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 ROWS = 83
 
 

@@ -8,17 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from requested import resolve_table
-from views.runs import filled, result
+from views.runs import TINY, filled, result
 
-from harness.encoders import HeadTraining, Located
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import make_plan
 from harness.scores import Result
-from harness.specs import Encoder
 from harness.statistics.power import Components, detectable, precision
 from harness.views.power import DEFAULT, cost_of, detections, recorded_components, resolutions
-
-TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 
 
 def resolved(**more: Any) -> ResolvedTable:

@@ -13,22 +13,19 @@ from typing import Any
 import pandas as pd
 import pytest
 from requested import resolve_table
-from views.runs import commit
+from views.runs import TINY, commit
 
 import harness
-from harness.encoders import HeadTraining, Located
 from harness.kinds import Predictions
 from harness.planning.runs import Plan, make_plan
 from harness.scores import PLACE, RESULT_DTYPES, counted_records, examples, hardware, results_of
-from harness.specs import Encoder, Record, Stage, starts_elsewhere
+from harness.specs import Record, Stage, starts_elsewhere
 from harness.store import Store
 from harness.tasks.metrics import score
 from harness.tasks.sources import open_source
 from harness.tasks.task import Task
 from harness.views.cells import own_scores
 from harness.views.notes import starts_elsewhere_sentences
-
-TINY = Located(Encoder("7" * 32, "tiny"), None, {}, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 
 
 @pytest.fixture(scope="module")
