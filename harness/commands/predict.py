@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, Field
 
 from harness.answers import SpanReading
 from harness.commands.export import SETTINGS
@@ -27,7 +26,6 @@ from harness.encoders.sources import json_object
 from harness.errors import UserError, first_line
 from harness.kinds import Kind, Predictions, kind_of
 from harness.paths import named_path, replacing
-from harness.planning.request import read
 from harness.specs import Data, RowSet, Stage
 from harness.tasks.inferred import QUESTIONS
 from harness.tasks.reading import ending_of, text_rows
@@ -103,8 +101,10 @@ def _of_folder(folder: Path) -> Classifier:
     from harness.methods.definition import HEAD
     from harness.objectives import build
 
-    settings, tokenizer = (_settings(folder / name) for name in (SETTINGS, "tokenizer_config.json"))
-    stage, columns = Stage.from_json(settings.stage) if settings.stage else None, settings.columns
+    paths = (folder / SETTINGS, folder / "tokenizer_config.json")
+    settings, tokenizer = (json_object(path) if path.exists() else {} for path in paths)
+    columns = tuple(settings.get("columns", ()))
+    stage = Stage.from_json(settings["stage"]) if "stage" in settings else None
     located = locate(f"{folder}/", where="predict")
     encoder, tokeniser = load_encoder(folder, located.encoder.digest, seed=0), Tokeniser(folder)
     if stage and stage.data.prompt and stage.data.kind:
@@ -129,23 +129,10 @@ def _of_folder(folder: Path) -> Classifier:
         made = build(objective("cross_entropy"), encoder, tokeniser.vocabulary, kind, 0.0, 0)
         made.load_parts({f"{HEAD}/{name}": tensor for name, tensor in head.tensors.items()}, (HEAD,))
         positions = family_of(located.config).positions(located.config)
-        length = int(min(tokenizer.model_max_length or positions, positions))
+        length = int(min(tokenizer.get("model_max_length") or positions, positions))
         reading = reading_of(Data(RowSet("texts"), max_length=length, spans=spans))
     device, precision = "cuda" if torch.cuda.is_available() else "cpu", stage.optim.precision if stage else "fp32"
     return Classifier(str(folder), made.to(device), tokeniser, kind, columns, reading, precision, device)
-
-
-class _Settings(BaseModel):
-    """What is read of a folder's own files; those from elsewhere have less."""
-
-    model_max_length: Annotated[float, Field(ge=1)] | None = None
-    columns: tuple[str, ...] = ()
-    stage: dict[str, Any] | None = None
-
-
-def _settings(path: Path) -> _Settings:
-    """Of a folder's file. Raises UserError for a value that does not fit."""
-    return read(_Settings, json_object(path) if path.exists() else {}, lambda name: f"{path}: {name}")
 
 
 def _of_run(key: str, store: str | None, storage: str | None) -> Classifier:
