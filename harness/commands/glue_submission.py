@@ -79,16 +79,15 @@ def write_submissions(prepared: Prepared, out: Path, show: Show) -> list[str]:
         for row, place in places.items():
             (folder / place).mkdir()
             for sheet in (sheet for sheet in SHEETS if sheet not in tests or (row, sheet.task) not in best):
-                constant = _answer(TASKS.get(sheet.task), 0)
-                _write(folder / place / sheet.file, range(sheet.rows), [constant] * sheet.rows)
+                _write(folder / place / sheet.file, [_answer(TASKS.get(sheet.task), 0)] * sheet.rows)
             for task, (run, of) in ((task, each) for (mine, task), each in best.items() if mine == row):
                 record = prepared.store.records([run.stage.key], predictions=True)[run.stage.key]
                 stage = StageRecord(prepared.store, run.stage, record, planned=prepared)
                 model = trained_model(stage, show, storage=prepared.request.storage)
                 sentences.append(f"{row}, {task}: run {run.stage.key[:12]} {of}. {model.sentence}")
                 for sheet, texts in ((sheet, texts) for sheet, texts in tests.items() if sheet.task == task):
-                    decoded = classifier_of(model).predictions([*texts.values()]).decoded
-                    _write(folder / place / sheet.file, texts, [_answer(TASKS[task], each) for each in decoded])
+                    decoded = classifier_of(model).predictions(texts).decoded
+                    _write(folder / place / sheet.file, [_answer(TASKS[task], each) for each in decoded])
             shutil.make_archive(str(folder / place), "zip", folder / place)  # the files at its root
     constant = ", ".join(sheet.file for sheet in SHEETS if sheet not in tests)
     return [*sentences, f"Constant, because the server takes whole sets only, and no result: {constant}."]
@@ -142,20 +141,17 @@ def _file(prepared: Prepared, sheet: Sheet) -> Path | None:
     return found
 
 
-def _test_set(path: Path, sheet: Sheet) -> dict[int, tuple[str, ...]]:
-    """Texts by the server's index of each row, in its order: column `idx` where there is one, else its place. Raises UserError."""
-    found = list[tuple[int, tuple[str, ...]]]()
-    for place, row, texts in placed_rows(path, TASKS[sheet.task].columns):
-        try:
-            found.append((int(row.get("idx", len(found))), texts))
-        except (TypeError, ValueError):
-            raise UserError(f"{place}: idx is {row['idx']!r}, not a whole number.") from None
-    if sorted(index for index, _ in found) != list(range(sheet.rows)):
+def _test_set(path: Path, sheet: Sheet) -> list[tuple[str, ...]]:
+    """The texts in the server's order, which column `idx` numbers where there is one. Raises UserError."""
+    rows = [*placed_rows(path, TASKS[sheet.task].columns)]
+    texts = {str(row.get("idx", number)): texts for number, (_, row, texts) in enumerate(rows)}
+    order = [*map(str, range(sheet.rows))]
+    if len(rows) != sheet.rows or {*order} != texts.keys():
         raise UserError(
-            f"{path}: {len(found):,} rows, and GLUE's test set for {sheet.file} has {sheet.rows:,}, which a column idx may number from 0; put the "
+            f"{path}: {len(rows):,} rows, and GLUE's test set for {sheet.file} has {sheet.rows:,}, which a column idx may number from 0; put the "
             "whole file there."
         )
-    return dict(sorted(found))
+    return [texts[index] for index in order]
 
 
 def _answer(task: Task | None, predicted: float) -> str:
@@ -166,6 +162,6 @@ def _answer(task: Task | None, predicted: float) -> str:
     return f"{min(max(float(predicted), low), high):.6f}"
 
 
-def _write(path: Path, indices: Iterable[int], values: Iterable[str]) -> None:
-    lines = "".join(f"{index}\t{value}\n" for index, value in zip(indices, values, strict=True))
+def _write(path: Path, values: Iterable[str]) -> None:
+    lines = "".join(f"{index}\t{value}\n" for index, value in enumerate(values))
     path.write_text(f"index\tprediction\n{lines}", encoding="utf-8")
