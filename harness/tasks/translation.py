@@ -170,9 +170,6 @@ def _pairs(where: str, body: str) -> list[tuple[str, str]]:
     kind, colon, rest = body.partition(":")
     if kind in MODELS and colon:
         pivots = [each.strip() for each in rest.split(",")]
-        wrong = [each for each in pivots if not re.fullmatch(r"[A-Za-z]+(_[A-Za-z0-9]+)*", each) or each == "en"]
-        if wrong or len({*pivots}) < len(pivots):
-            raise UserError(f"{where}: '{rest}' are not different languages other than English; write {kind}:de,zh.")
         return [(MODELS[kind].format("en", pivot), MODELS[kind].format(pivot, "en")) for pivot in pivots]
     pairs = [(there.strip(), back.strip()) for there, _, back in (each.partition("+") for each in body.split(","))]
     if not all(there and back and "+" not in back for there, back in pairs):
