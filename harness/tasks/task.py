@@ -211,9 +211,6 @@ class TaskFile(Strict):
             yield ["columns"], "question answering takes two, question and context"
         if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
             yield ["classes"], "should be two or more different names"
-        for number, name in enumerate(self.classes):
-            if name != name.strip():
-                yield ["classes", number], "begins or ends with a space, which no label does; drop it"
         for number, metric in enumerate(self.metrics):
             with placed("metrics", number):
                 check_metric(metric, self.kind, f"task {self.name}")
@@ -232,15 +229,10 @@ class TaskFile(Strict):
             if named and named.startswith(HUB):
                 with placed(key):
                     parsed(named)
-        for key in ("dev", "test"):
-            if getattr(self, key) and not self.data:
-                yield [key], "names a file beside data, which is not given; add data"
         if self.test and self.splits.test:
             yield ["test"], "splits names a test split too; keep one"
         if self.remove_overlap and not self.unlabelled:
             yield ["remove_overlap"], "there are no unlabelled texts; add unlabelled"
-        if self.prompt and self.spans:
-            yield ["prompt"], "no word answers a question for a span; drop it"
 
     def task(self, folder: Path = Path(), where: str = "") -> Task:
         """`folder`: that of the file, from which it names others; `where`: how errors name the file."""

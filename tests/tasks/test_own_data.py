@@ -172,7 +172,6 @@ def test_regression_and_splits(tmp_path: Path) -> None:
         ("name: reviews", "name: sst2", ("line 1", "key name", "built-in")),
         ("name: reviews", "name: ../up", ("line 1", "key name", "lower-case")),
         ("title: Reviews", 'title: "two\\nlines"', ("line 2", "key title", "one line")),
-        ("['no', 'yes']", "['no', ' yes']", ("line 4", "key classes.1", "ends with a space")),
         ("[text]", "[text, text]", ("line 3", "'text' cannot be")),
         ("[text]", "[label]", ("line 3", "'label' cannot be")),
         ("['no', 'yes']", "[one]", ("line 4", "two or more")),
