@@ -168,14 +168,11 @@ def predict_file(
     read, predicted and written at a time. Raises UserError for a row without its texts, and writes no file then.
     """
     wanted, count, done = columns or model.columns, len(model.columns), 0
-    if not wanted:
-        raise UserError(
-            f"predict: name the text column with --text; {model.name} does not say which it was trained on."
+    if not wanted or len(wanted) != (count or len(wanted)):
+        takes = (
+            f"takes {count} texts a row ({', '.join(model.columns)})" if count else "does not say which texts it takes"
         )
-    if count and len(wanted) != count:
-        raise UserError(
-            f"--text {','.join(wanted)}: the model takes {count} texts a row ({', '.join(model.columns)}); name {count} columns."
-        )
+        raise UserError(f"predict: {model.name} {takes}; name their columns with --text.")
     if target:
         check_new(target)
     rows = placed_rows(source, wanted)
