@@ -26,10 +26,6 @@ CHECKED_ROWS = 64
 """Rows on which the written folder is held against the model in memory."""
 TOLERANCE = 1e-4
 """The greatest difference of logits that rounding explains: plain transformers adds up in another order."""
-RELATIVE_ALONE = (
-    "transformers has no class with relative positions and refuses this folder; harness --encoder FOLDER starts from the same weights, "
-    "bit for bit (checked)."
-)
 SETTINGS = "harness.json"
 """What `harness predict` and `--encoder` know of a folder besides what transformers reads."""
 
@@ -155,7 +151,10 @@ def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Fo
         wrote, read = objective.encoder.parts(), load_encoder(folder, "", seed=0).parts()
         same = wrote.keys() == read.keys() and all(torch.equal(wrote[name], read[name]) for name in wrote)
         _check_equal(recorded, 0.0 if same else math.inf, 0.0, "the written folder has other weights")
-        yield RELATIVE_ALONE
+        yield (
+            "transformers has no class with relative positions and refuses this folder; harness --encoder FOLDER starts from the same "
+            "weights, bit for bit (checked)."
+        )
         return
     texts = _checked_texts(model)
     if not texts:

@@ -7,7 +7,7 @@ whatever order, and any subset can be had without the ones before it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -208,9 +208,7 @@ def draw_per_class(task: Task, rows: Rows, size: int, scope: Scope) -> Rows:
     return rows.take(of_classes(scoped(rows.ids, scope), rows.gold, [each] * len(counts))).sorted()
 
 
-Sampler = Callable[[Task, Rows, int, Scope], Rows]
-
-SAMPLERS: Mapping[str, Sampler] = {"uniform": draw, "stratified": draw_stratified, "per_class": draw_per_class}
+SAMPLERS = {"uniform": draw, "stratified": draw_stratified, "per_class": draw_per_class}
 """What a protocol's `sampler` names."""
 
 
