@@ -10,8 +10,7 @@ from typing import Any
 import tiny
 from cli.command import write_csv
 
-from harness.commands.execution import storage_of
-from harness.commands.prepare import Prepared
+from harness.commands.prepare import Prepared, storage_of
 from harness.commands.texts import reader
 from harness.encoders.tokens import Tokeniser
 from harness.execution import WorkerSetup

@@ -13,8 +13,7 @@ from tabulate import tabulate
 
 from harness.cli.request import preset_line, read
 from harness.cli.terminal import duration, print_lines, print_view, say
-from harness.commands.execution import storage_of
-from harness.commands.prepare import Prepared, lacking, prepare
+from harness.commands.prepare import Prepared, lacking, prepare, storage_of
 from harness.encoders.flops import parameters, weights_bytes
 from harness.errors import UserError
 from harness.views.notes import own_tasks, plan_notes

@@ -12,7 +12,7 @@ from typing import Any
 from tabulate import tabulate
 
 from harness.cli.terminal import duration, print_lines, say, timestamp
-from harness.commands.execution import storage_of
+from harness.commands.prepare import storage_of
 from harness.commands.recorded import StageRecord, command, recorded, recorded_runs
 from harness.errors import UserError
 from harness.methods import definition_of

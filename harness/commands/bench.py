@@ -5,10 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 
-from harness.commands.execution import deadline_of
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.texts import translator_of
-from harness.commands.train import Show, train, unshown
+from harness.commands.train import Show, deadline_of, train, unshown
 from harness.planning.request import Request
 from harness.planning.work import Event
 from harness.store import Store

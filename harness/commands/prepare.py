@@ -9,7 +9,6 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from harness.commands.execution import storage_of
 from harness.commands.texts import corpora_of, translation_of
 from harness.devices import cores, cpu_name
 from harness.encoders import Located, locate, with_weights
@@ -36,6 +35,7 @@ from harness.planning.starts import SELECTED, starts_of
 from harness.planning.table import Table, load_table
 from harness.planning.work import Item, work
 from harness.specs import Parent, Stage, Status
+from harness.storage import Storage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tasks.inferred import Description, infer_task, task_name
 from harness.tasks.overlap import count_overlap
@@ -263,6 +263,11 @@ def _with_work(request: Request, named: Request, plan: Plan, store: Store) -> Pr
     statuses, storage = store.statuses(plan.stages), storage_of(request, store)
     items, blocked = work(plan, statuses, cache(storage.exists), request.retry, request.keep)
     return Prepared(request, named, plan, store, statuses, items, blocked)
+
+
+def storage_of(request: Request, store: Store) -> Storage:
+    """The request's storage; without one, a folder beside the store."""
+    return Storage.named(request.storage) if request.storage else Storage(str(store.artifacts.resolve()))
 
 
 def device_here(gpus_per_run: float | None) -> str:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from harness.commands.execution import check_machine, execution_of, storage_of, worker_setup_of
-from harness.commands.prepare import Prepared, check_work
+from harness.commands.prepare import Prepared, check_work, storage_of
 from harness.commands.texts import reader
+from harness.encoders import Located
+from harness.errors import UserError
+from harness.execution import Execution, WorkerSetup
+from harness.planning.request import Request
+from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan
 from harness.planning.starts import best_run
 from harness.planning.work import Event
@@ -27,6 +32,45 @@ how many), the number that is back-translated."""
 def unshown(*_: Any) -> Iterator[Callable[..., None]]:
     """Shows nothing."""
     yield lambda *event: None
+
+
+def deadline_of(request: Request) -> float:
+    """When a command that begins now ends in order, by `time.monotonic()`."""
+    return math.inf if request.hours is None else time.monotonic() + 3600 * request.hours
+
+
+def execution_of(request: Request, resolved: ResolvedTable) -> Execution:
+    """`gpus_per_run` below 0: 1 where the cluster has GPUs."""
+    gpus = -1.0 if request.gpus_per_run is None else request.gpus_per_run
+    return Execution(request.address, request.slots or 0, gpus, request.cpus_per_run, num_workers=resolved.num_workers)
+
+
+def worker_setup_of(
+    request: Request, encoders: Sequence[Located], storage: Storage, execution: Execution
+) -> WorkerSetup:
+    """For workers of a session, on every node."""
+    from harness.cluster.worker import for_nodes
+
+    setup = WorkerSetup(
+        {each.encoder.digest: (each.folder.resolve(), each.new_config) for each in encoders if each.folder},
+        storage,
+        micro_batch=request.micro_batch or 0,
+        dev_points=request.dev_points,
+        checkpoint_seconds=60 * request.checkpoint_minutes,
+    )
+    return for_nodes(setup, execution)
+
+
+def check_machine(request: Request) -> None:
+    """Raises UserError, before Ray starts, for GPUs that this machine lacks. The session checks another cluster."""
+    if request.address == "local" and request.gpus_per_run:
+        import torch
+
+        if torch.cuda.device_count() < request.gpus_per_run:
+            raise UserError(
+                f"{request.origin('gpus_per_run')} {request.gpus_per_run:g}: torch {torch.__version__} sees "
+                f"{torch.cuda.device_count()} GPUs on this machine; leave it out to train with what there is."
+            )
 
 
 def train(

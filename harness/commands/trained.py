@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from harness.commands.execution import storage_of
-from harness.commands.prepare import Prepared, prepare
+from harness.commands.prepare import Prepared, prepare, storage_of
 from harness.commands.recorded import StageRecord
 from harness.commands.texts import reader
 from harness.commands.train import Show, train, unshown

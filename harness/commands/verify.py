@@ -13,8 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.commands.execution import storage_of
-from harness.commands.prepare import Prepared, prepare, prepare_recorded
+from harness.commands.prepare import Prepared, prepare, prepare_recorded, storage_of
 from harness.commands.recorded import check_exists, learning_curve
 from harness.commands.train import Show
 from harness.commands.trained import differences, trained_again

@@ -20,7 +20,8 @@ import psutil
 from case import Case, Opened
 
 from harness.cluster.session import session
-from harness.commands.execution import storage_of, worker_setup_of
+from harness.commands.train import worker_setup_of
+from harness.commands.prepare import storage_of
 from harness.commands.texts import reader
 from harness.execution import Execution, WorkerSetup
 from harness.store import Store
