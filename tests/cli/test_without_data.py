@@ -58,20 +58,19 @@ def printed(harness: Harness, store: str = "") -> list[str]:
     return [said.out for said in found]
 
 
-@pytest.mark.parametrize(
-    ("gone", "why"), [("mood.csv", "tasks: there is no file mood.csv"), ("enc", "encoder enc is not at hand")]
-)
-def test_the_numbers_are_those_of_the_bench(gone: str, why: str, lab: Path, harness: Harness) -> None:
+def test_the_numbers_are_those_of_the_bench(lab: Path, harness: Harness) -> None:
     before, results = printed(harness), api.results()
     assert harness(BENCH).out == before[0], "what was read is kept with its notes"
     assert "(max_length) and are cut" in before[-1]
-    (lab / gone).rename(lab / "away")
+    (lab / "enc").rename(lab / "away")
+    assert "encoder enc is not at hand" in harness("report --view examples --last").err
+    (lab / "mood.csv").unlink()
     assert printed(harness) == before
     assert api.results().equals(results)
     assert "Texts are missing (" not in harness("report").err
     said = harness("report --view examples --last")
     assert "Texts are missing (" in said.err
-    assert why in said.err
+    assert "tasks: there is no file mood.csv" in said.err
     with pytest.warns(UserWarning, match="Texts are missing"):
         api.report(view="examples")
     part = harness("report --tasks mood --methods ft --format csv --last")

@@ -75,14 +75,6 @@ def test_pre_training_is_made_of_readings_too() -> None:
     assert {run.stage.key for run in before.runs}.isdisjoint(run.stage.key for run in after.runs)
 
 
-def test_readings_are_small_and_hold_no_text(quick: Plan) -> None:
-    packed = pickle.dumps(quick.table_data)
-    assert len(packed) < 10_000, "row sets of one task, three subsets and two sizes"
-    texts = {text for rows in quick.library.values() for columns in rows.texts for text in columns if len(text) > 20}
-    assert len(texts) > 3000
-    assert not [text for text in texts if text.encode() in packed]
-
-
 def plan_of(resolved: ResolvedTable) -> Plan:
     """Each encoder with a digest of its name."""
     located = (Located(Encoder(f"{each.name:0<32}", each.name), None, BERT_TINY, None) for each in resolved.encoders)
