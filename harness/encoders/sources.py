@@ -110,15 +110,10 @@ def adapted(encoder: Encoder, settings: Mapping[str, int], config: Mapping[str, 
             f"{encoder.name}: {family.title} {why}; set encoder.relative_buckets to 0, or take a BERT, RoBERTa or ELECTRA "
             "encoder."
         )
-    if buckets < 4 or buckets % 2:
+    if buckets < 4 or buckets % 2 or distance <= buckets // 4:
         raise UserError(
-            f"{encoder.name}: encoder.relative_buckets {buckets} cannot be divided into two directions; set an even number "
-            "of 4 or more."
-        )
-    if distance <= buckets // 4:
-        raise UserError(
-            f"{encoder.name}: encoder.relative_distance {distance} lies within the {buckets // 4} distances that have a "
-            f"bucket each; set {buckets // 4 + 1} or more."
+            f"{encoder.name}: encoder.relative_buckets {buckets} with encoder.relative_distance {distance} cannot be; set an even number of 4 or "
+            "more, for two directions, and a distance above a quarter of it, since so many have a bucket each."
         )
     return replace(encoder, relative_buckets=buckets, relative_distance=distance)
 

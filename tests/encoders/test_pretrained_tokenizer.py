@@ -7,7 +7,6 @@ import shutil
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -30,9 +29,8 @@ KNOWN = "The the Film film 2024 20 24 of a good GOOD Été ete , : W1 w1"
 def cased() -> Tokenizer:
     """WordPiece whose casing, accents and numbers depend on its own normalizer and pre-tokenizer."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    made = Tokenizer(
-        models.WordPiece({token: i for i, token in enumerate((*special, *KNOWN.split()))}, unk_token="[UNK]")
-    )
+    ids = {token: i for i, token in enumerate((*special, *KNOWN.split()))}
+    made = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
     made.add_special_tokens(special)
     made.normalizer = normalizers.NFC()
     made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits(False)])
@@ -71,13 +69,8 @@ def folder(kind: str, folders: dict[str, Path], tmp_path: Path) -> Path:
     made.save(str(copy / "tokenizer.json"))
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"vocab_size": made.get_vocab_size()}))
-    configured(copy, tokenizer_class=CLASSES[kind])
+    (copy / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": CLASSES[kind]}))
     return copy
-
-
-def configured(folder: Path, **settings: Any) -> Path:
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return folder
 
 
 def of_file(folder: Path) -> list[list[int]]:

@@ -43,7 +43,7 @@ def test_buckets_are_those_of_t5_as_released(buckets: int, max_distance: int) ->
 def test_shapes_that_cannot_be(buckets: int, distance: int) -> None:
     asked, known = {"relative_buckets": buckets, "relative_distance": distance}, Encoder("5" * 32, "odd")
     for config in ({"model_type": "bert"}, {"model_type": "mpnet"}, {"relative_buckets": 64, "relative_distance": 128}):
-        with pytest.raises(UserError, match=r"set an even number of 4 or more|set \d+ or more|of its own; set|leave"):
+        with pytest.raises(UserError, match=r"set an even number of 4 or more|of its own; set|leave"):
             adapted(known, asked, config)
 
 
@@ -113,16 +113,13 @@ class TestEncoder:
         save_weights(parent.parts(), Storage(str(tmp_path)), "key")
         weights = checked_weights(Storage(str(tmp_path)), "key")[0]
         assert {name.split("/")[0] for name in weights} == {"encoder", "mlm_head"}
-        for earlier in (None, (8, 20)):
-            child = tiny.encoder(folders[kind])
-            if earlier:
-                child.add_relative_positions(*earlier)
-            child.load_parts(weights, ("encoder",))
-            assert child.relative_positions.shape == (16, 40)
-            with torch.no_grad():
-                assert torch.equal(child.eval()(batch), parent(batch))
-            child.add_relative_positions(16, 40)  # a later stage that asks for the same keeps what was learnt
-            assert torch.equal(child.relative_positions.table, parent.relative_positions.table)
+        child = tiny.encoder(folders[kind])
+        child.add_relative_positions(8, 20)
+        child.load_parts(weights, ("encoder",))
+        child.add_relative_positions(16, 40)  # a later stage that asks for the same keeps what was learnt
+        assert child.relative_positions.shape == (16, 40)
+        with torch.no_grad():
+            assert torch.equal(child.eval()(batch), parent(batch))
         head_only = tiny.encoder(folders[kind])
         head_only.load_parts(weights, ("mlm_head",))
         assert head_only.relative_positions is None

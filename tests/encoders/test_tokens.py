@@ -62,14 +62,10 @@ class TestTokeniser:
 
     def test_the_longer_text_is_truncated_first(self, kind: str, folders: dict[str, Path]) -> None:
         words = [f"w{i}" for i in range(20)]
+        room = 8 + int(tiny.tokens(folders[kind], [("w1", "w1")]).special.sum())
         for texts, (left, right) in (((words, words[:2]), (6, 2)), ((words[:3], words), (3, 5))):
-            tokens = tiny.tokens(
-                folders[kind],
-                [(" ".join(texts[0]), " ".join(texts[1]))],
-                8 + int(tiny.tokens(folders[kind], [("w1", "w1")]).special.sum()),
-            )
-            made = tiny.tokenizer(kind)
-            found = made.convert_ids_to_tokens(tokens.ids[~tokens.special].tolist())
+            tokens = tiny.tokens(folders[kind], [(" ".join(texts[0]), " ".join(texts[1]))], room)
+            found = tiny.tokenizer(kind).convert_ids_to_tokens(tokens.ids[~tokens.special].tolist())
             assert found == texts[0][:left] + texts[1][:right]
 
 
