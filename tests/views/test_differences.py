@@ -13,7 +13,6 @@ from requested import aggregated, resolve_table
 from views.runs import filled, result, results
 
 from harness.errors import UserError
-from harness.planning.aggregation import Select
 from harness.planning.resolved import ResolvedTable
 from harness.scores import Result
 from harness.statistics.crossed import mean_squares
@@ -331,7 +330,7 @@ def test_variance_of_one_subset_or_one_seed_says_what_is_not_known(design: dict[
     assert variance(filled(single, results(single)), {}).frame.empty
 
 
-def of_two_points(select: Select = "per_task") -> tuple[ResolvedTable, list[Result]]:
+def of_two_points(select: Any = "per_task") -> tuple[ResolvedTable, list[Result]]:
     """FT at 0.8; SCL with two points: A at 0.85, and B, which is better on dev where it does not collapse (subset 0) and worse on test."""
     r = resolved(methods=("FT", "SCL"))
     twins = tuple(replace_row(r, name, title) for name, title in (("FT", "FT"), ("SCL a", "SCL"), ("SCL b", "SCL")))
