@@ -20,9 +20,9 @@ import psutil
 from case import Case, Opened
 
 from harness.cluster.session import session
-from harness.commands.train import worker_setup_of
 from harness.commands.prepare import storage_of
 from harness.commands.texts import reader
+from harness.commands.train import worker_setup_of
 from harness.execution import Execution, WorkerSetup
 from harness.store import Store
 
