@@ -90,17 +90,12 @@ class Method(Strict):
         return context
 
     @classmethod
-    def skip(cls, context: RunContext) -> str | None:
-        """A further reason not to run it in a context."""
-        return None
-
-    @classmethod
     def skipped(cls, context: RunContext) -> str | None:
         """Why it is not run in a context; None where it is."""
         kind = context.data.kind
-        if kind and not isinstance(kind, cls.kinds):
-            return f"{cls.title} is not defined for {kind.description}"
-        return cls.skip(context)
+        if kind is None or isinstance(kind, cls.kinds):
+            return None
+        return f"{cls.title} is not defined for {kind.description}"
 
 
 def hyperparameters(
@@ -140,7 +135,8 @@ def chain(steps: Sequence[Method], context: RunContext, start: Encoder | Parent 
                 phase = UnlabelledPhase(data, context.post_train, context.seed, base, "post-train", mlm_head)
                 stages += method.train(phase)
                 base = Parent(stages[-1])
-    init = _for_classifier(spec, base, context)
+    reads_encoder = definition_of(spec).encoded
+    init = _start(spec, base, context.mlm_head, head=True) if reads_encoder else NO_ENCODER
     if (stages or start) and init == NO_ENCODER:
         raise UserError(
             f"method {steps[-1].name} reads no encoder, so nothing can be trained before it; name it alone."
@@ -161,26 +157,21 @@ def _in_its_file(method: Method) -> Iterator[None]:
         raise UserError(f"{file}: {type(error).__name__}: {first_line(error)}.") from None
 
 
-def _for_classifier(spec: Objective, base: Encoder | Parent, context: RunContext) -> Encoder | Parent:
-    """What fine-tuning starts from: nothing where it reads no encoder; of a stage its encoder, the head of a classifier where that is to be kept, and its MLM head where
-    the objective uses one."""
+def _start(spec: Objective, base: Encoder | Parent, mlm_head: Parent | None, *, head: bool = False) -> Encoder | Parent:
+    """What a stage starts from: an encoder, or the stage that gives it an MLM head where the objective uses one; of an earlier stage its encoder, the `head` of
+    a classifier where that is to be kept, and the parts that the objective inherits."""
     inherits = definition_of(spec).inherits
-    if not definition_of(spec).encoded:
-        return NO_ENCODER
     if isinstance(base, Encoder) and "mlm_head" in inherits:
-        base = context.mlm_head or base
+        base = mlm_head or base
     if isinstance(base, Encoder):
         return base
-    kept = tuple(part for part in base.parts if part in ("encoder", HEAD))
+    kept = ("encoder", HEAD) if head and HEAD in base.parts else ("encoder",)
     return Parent(base.stage, base.step, (*kept, *inherits))
 
 
 def unlabelled_stage(spec: Objective, phase: UnlabelledPhase) -> Stage:
-    """A stage on unlabelled text. It starts from its parent's encoder and from the parts that the objective inherits."""
-    inherits = definition_of(spec).inherits
-    base = phase.mlm_head if "mlm_head" in inherits and phase.mlm_head else phase.base
-    if isinstance(base, Parent):
-        base = Parent(base.stage, base.step, ("encoder", *inherits))
+    """A stage on unlabelled text."""
+    base = _start(spec, phase.base, phase.mlm_head)
     return Stage(spec, phase.data, phase.optim, phase.seed, base, phase=phase.name)
 
 

@@ -79,12 +79,10 @@ class CocoLm(Auxiliary, Method):
         return super().objective(batch_size)
 
     def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
-        main = self.objective(phase.optim.batch_size)
         if self.replacements != "converged":
-            return (unlabelled_stage(main, phase),)
+            return super().train(phase)
         first = unlabelled_stage(AuxiliaryMlm(p_m=self.p_m, auxiliary=self.auxiliary).objective(), phase)
-        after = UnlabelledPhase(phase.data, phase.optim, phase.seed, Parent(first), phase.name)
-        return first, unlabelled_stage(main, after)
+        return first, *super().train(replace(phase, base=Parent(first)))
 
     @property
     def has_network(self) -> bool:

@@ -50,5 +50,5 @@ class Cssl(Method):
         return (unlabelled_stage(views.objective(phase.optim.batch_size), phase),)
 
     @classmethod
-    def skip(cls, context: RunContext) -> str | None:
-        return context.untranslated if context.translated is None else None
+    def skipped(cls, context: RunContext) -> str | None:
+        return super().skipped(context) or (context.untranslated if context.translated is None else None)

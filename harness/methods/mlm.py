@@ -9,6 +9,7 @@ weighted. TAPT's settings are those of CMLM's comparison (learning rate, 200/50/
 256).
 """
 
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -79,13 +80,13 @@ class Mlm(Method):
 
     def train(self, phase: UnlabelledPhase) -> tuple[Stage, ...]:
         plain = MaskedLm(**self.model_dump(exclude={"embeddings"}))
-        main = plain.model_copy(update={"fixed_embeddings": self.embeddings != "trained"}).objective()
-        if self.embeddings != "pretrained":
-            return (unlabelled_stage(main, phase),)
-        first = unlabelled_stage(plain.objective(), phase)
-        return first, Stage(
-            main, phase.data, phase.optim, phase.seed, Parent(first, parts=(WORD_EMBEDDINGS,)), phase=phase.name
+        main = unlabelled_stage(
+            plain.model_copy(update={"fixed_embeddings": self.embeddings != "trained"}).objective(), phase
         )
+        if self.embeddings != "pretrained":
+            return (main,)
+        first = unlabelled_stage(plain.objective(), phase)
+        return first, replace(main, init=Parent(first, parts=(WORD_EMBEDDINGS,)))
 
 
 class Tapt(Method):

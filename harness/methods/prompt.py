@@ -66,5 +66,6 @@ class PromptMethod(Method):
         return LabelWords(head=self.head).objective()
 
     @classmethod
-    def skip(cls, context: RunContext) -> str | None:
-        return None if context.prompt else f"task {context.task} has no template; give it a prompt"
+    def skipped(cls, context: RunContext) -> str | None:
+        missing = None if context.prompt else f"task {context.task} has no template; give it a prompt"
+        return super().skipped(context) or missing

@@ -8,7 +8,7 @@ of the batch; only its own rows carry a gradient. Every micro-batch does so, and
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -125,18 +125,21 @@ class ForwardBackward:
         """Backward pass of a batch, which `host` is where it is made already. Returns this rank's summands of the loss and the terms, without
         gradient."""
         group, objective = self.placement.process_group, self.objective
-        split = split_batch(views.size, objective.contrast_group, group.size, self.placement.micro_batch)
-        if split.num_micro_batches == 1:
+        micro_batch = self.placement.micro_batch
+        shards, whole_groups = split_batch(views.size, objective.contrast_group, group.size, micro_batch)
+        shard, total = shards[group.rank], sum(map(len, shards))
+        if total == 1:
             terms = self._forward(self._model, host or views.batch(block=self.block), step)
             return self._backward(terms, 1)
         summands: list[dict[str, Tensor]] = []
-        counts, shard = objective.counts(views), split.shards[group.rank]
-        for rows, gather in zip(shard, self._gathers(views, step, split), strict=True):
+        counts = objective.counts(views)
+        gathers = [None] * len(shard) if whole_groups else self._gathers(views, step, shards)
+        for rows, gather in zip(shard, gathers, strict=True):
             part = _part(views, rows, gather)
             own, empty = objective.counts(part), rows.start == rows.stop
             weights = {name: 0.0 if empty or not count else own[name] / count for name, count in counts.items()}
-            if not split.whole_groups:  # the contrasted term is the whole batch's in each micro-batch
-                weights[objective.contrasted] = 1 / split.num_micro_batches
+            if not whole_groups:  # the contrasted term is the whole batch's in each micro-batch
+                weights[objective.contrasted] = 1 / total
             terms = self._forward(self._model, part.batch(block=self.block), step, rows.start)
             terms = {name: term * weights[name] for name, term in terms.items()}
             with nullcontext() if group.size == 1 or rows == shard[-1] else self._model.no_sync():
@@ -155,13 +158,11 @@ class ForwardBackward:
         self.scaler.scale(loss * factor if factor > 1 else loss).backward()  # type: ignore[no-untyped-call]
         return {"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}}
 
-    def _gathers(self, views: Views, step: int, split: BatchSplit) -> list[Gather | None]:
+    def _gathers(self, views: Views, step: int, shards: list[list[slice]]) -> Sequence[Gather | None]:
         """For each micro-batch of this rank the function that gathers the rows of the others."""
-        group, total = self.placement.process_group, split.num_micro_batches
-        shard = split.shards[group.rank]
-        if split.whole_groups:
-            return [None] * len(shard)
-        if all(len(each) == 1 for each in split.shards):
+        group, total = self.placement.process_group, sum(map(len, shards))
+        shard = shards[group.rank]
+        if total == len(shards):
 
             def all_gather(rows: Tensor) -> Tensor:
                 rows = rows[: 0 if shard[0].start == shard[0].stop else len(rows)]
@@ -216,38 +217,22 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
     return nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=DTYPES[precision])
 
 
-@dataclass(frozen=True)
-class BatchSplit:
-    """Of a global batch, so no split changes what is trained. `shards`: by rank, its micro-batches as slices of rows, in order. A rank without
-    rows has one empty micro-batch.
-
-    `whole_groups`: no contrast group is cut, so each micro-batch can be contrasted by itself.
-    """
-
-    shards: tuple[tuple[slice, ...], ...]
-    whole_groups: bool
-
-    @property
-    def num_micro_batches(self) -> int:
-        return sum(len(shard) for shard in self.shards)
-
-
-def split_batch(size: int, group: int, workers: int = 1, micro_batch: int = 0) -> BatchSplit:
-    """Split `size` rows whose contrast groups are `group` consecutive rows (0 or 1: rows are independent).
+def split_batch(size: int, group: int, workers: int = 1, micro_batch: int = 0) -> tuple[list[list[slice]], bool]:
+    """Split `size` rows of a global batch whose contrast groups are `group` consecutive rows (0 or 1: rows are independent): the micro-batches of each
+    rank in order, of which a rank without rows has an empty one; and whether no group is cut, so that each can be contrasted by itself.
 
     Ranks get whole groups where there are enough of them, else an even share of the rows. A micro-batch has at most
     `micro_batch` rows (0: the whole shard), and whole groups where one fits.
     """
     unit = group if group > 1 and -(-size // group) >= workers else 1
     units = -(-size // unit)
-    shards = []
+    shards: list[list[slice]] = []
     for rank in range(workers):
         start, stop = (min(each * units // workers * unit, size) for each in (rank, rank + 1))
         step = stop - start
         if 0 < micro_batch < step:
             step = micro_batch // unit * unit or micro_batch
-        shards.append(
-            tuple(slice(at, min(at + step, stop)) for at in range(start, stop, max(step, 1))) or (slice(start, start),)
-        )
+        parts = [slice(at, min(at + step, stop)) for at in range(start, stop, max(step, 1))]
+        shards.append(parts or [slice(start, start)])
     edges = {edge for shard in shards for rows in shard for edge in (rows.start, rows.stop)}
-    return BatchSplit(tuple(shards), group <= 1 or all(edge % group == 0 or edge == size for edge in edges))
+    return shards, group <= 1 or all(edge % group == 0 or edge == size for edge in edges)

@@ -184,9 +184,7 @@ def test_combinations_that_cannot_be(name: str, values: Values, words: str) -> N
 
 def test_a_method_skips_what_it_has_no_data_for_and_says_why() -> None:
     cssl = METHODS["cssl"]
-    assert (
-        cssl.skip(replace(CONTEXT, translated=None, untranslated="no translator is named")) == "no translator is named"
-    )
+    assert cssl.skipped(replace(CONTEXT, translated=None, untranslated="none is named")) == "none is named"
     (post, _) = chain(cssl)
     assert post.data == CONTEXT.translated
     assert (post.data.views, post.objective.params["num_views"]) == (2, 1)

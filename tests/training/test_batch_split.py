@@ -26,30 +26,29 @@ ROWS = 8
 
 @given(st.integers(1, 70), st.integers(0, 20), st.integers(1, 6), st.integers(0, 20))
 def test_every_row_is_in_one_micro_batch_in_order(size: int, group: int, workers: int, micro_batch: int) -> None:
-    split = split_batch(size, group, workers, micro_batch)
-    parts = [part for each in split.shards for part in each]
-    assert len(split.shards) == workers
-    assert split.num_micro_batches == len(parts)
+    shards, whole_groups = split_batch(size, group, workers, micro_batch)
+    parts = [part for each in shards for part in each]
+    assert len(shards) == workers
     assert [row for part in parts for row in range(part.start, part.stop)] == list(range(size))
     assert all(0 <= part.start <= part.stop <= size for part in parts)
     if micro_batch:
         assert max(part.stop - part.start for part in parts) <= micro_batch
     else:
-        assert all(len(each) == 1 for each in split.shards)
+        assert all(len(each) == 1 for each in shards)
     groups = [row // max(group, 1) for row in range(size)]
     cut = any(groups[part.start - 1] == groups[part.start] for part in parts if 0 < part.start < size)
-    assert split.whole_groups == (group <= 1 or not cut)
+    assert whole_groups == (group <= 1 or not cut)
 
 
 @given(st.integers(1, 12), st.integers(1, 20), st.integers(1, 6))
 def test_groups_are_whole_where_there_are_enough_of_them(count: int, group: int, workers: int) -> None:
-    split = split_batch(count * group, group, workers)
+    shards, whole_groups = split_batch(count * group, group, workers)
     if count >= workers:
-        assert split.whole_groups
-        shares = [sum(part.stop - part.start for part in each) // group for each in split.shards]
+        assert whole_groups
+        shares = [sum(part.stop - part.start for part in each) // group for each in shards]
         assert max(shares) - min(shares) <= 1
     for micro_batch in (group, 2 * group + 1):
-        assert split_batch(count * group, group, 1, micro_batch).whole_groups
+        assert split_batch(count * group, group, 1, micro_batch)[1]
 
 
 @pytest.fixture
