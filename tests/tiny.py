@@ -27,7 +27,8 @@ from harness.methods import DEFINITIONS, METHODS, RunContext, chain, definition_
 from harness.objectives import build
 from harness.objectives.base import Draw
 from harness.prompts import Prompt
-from harness.specs import Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
+from harness.running import run_stage
+from harness.specs import Data, Encoder, Objective, Optim, Parent, Record, RowSet, Selection, Stage
 from harness.storage import Storage
 from harness.streams import stream
 from harness.training.loop import Inputs
@@ -321,6 +322,17 @@ def post_training(
     rows = [row for view in range(views) for row in texts(20, 1 + 5 * view)[0]]
     stage = Stage(spec, data, optim(**changes), seed, start, None, "post")
     return stage, Inputs(read(folder, rows, spec))
+
+
+class Killed(BaseException):
+    """Ends the process of a stage, as far as the stage can tell."""
+
+
+def record_of(stage: Stage, inputs: Inputs, place: WorkerSetup, **options: Any) -> Record:
+    """What a stage becomes there; its weights are kept."""
+    metrics = (stage.selection.metric,) if stage.selection else METRICS
+    read = vocabulary(place.encoders[stage.encoder.digest][0])
+    return run_stage(stage, inputs, read, metrics, place, **{"keep_weights": True, **options})
 
 
 def worker_setup(folder: Path, artifacts: Path) -> WorkerSetup:

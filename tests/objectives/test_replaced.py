@@ -17,7 +17,6 @@ from harness.encoders.models.weights import checked_weights
 from harness.encoders.tokens import Examples, Tokens
 from harness.methods import METHODS, UnlabelledPhase, hyperparameters
 from harness.objectives import replaced
-from harness.running import run_stage
 from harness.specs import Data, Encoder, Parent, RowSet, Stage
 from harness.training.loop import train
 
@@ -139,9 +138,7 @@ class TestConverged:
         first, second = self.stages(folder, auxiliary=auxiliary)
         _, inputs = tiny.post_training(folder)
         place = tiny.worker_setup(folder, tmp_path)
-        records = [
-            run_stage(stage, inputs, tiny.vocabulary(folder), (), place, keep_weights=True) for stage in (first, second)
-        ]
+        records = [tiny.record_of(stage, inputs, place) for stage in (first, second)]
         assert [(record.status, record.reason) for record in records] == [("done", "")] * 2
         weights = checked_weights(place.storage, first.key)[0]
         whole = {n: t for n, t in weights.items() if n.startswith("encoder/")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,6 @@ from safetensors.torch import save
 from harness.encoders.models.weights import checked_weights
 from harness.errors import StoppedError
 from harness.execution import WorkerSetup
-from harness.running import run_stage
 from harness.specs import Record, Stage
 from harness.storage import Storage, checkpoint_of
 from harness.training import forward_backward, loop
@@ -38,25 +38,17 @@ STAGES: dict[str, Callable[[Path], tuple[Stage, Inputs]]] = {
 }
 
 
-class Killed(BaseException):
-    """Ends the process of a stage, as far as the stage can tell."""
-
-
 def run(
     stage: Stage, inputs: Inputs, place: WorkerSetup, die_after: int = 0, stopping: Callable[[], bool] = lambda: False
 ) -> Record:
     """Run a stage to its end, or until it has reported `die_after` times since it began, or is to stop."""
-    reports = 0
+    reports = itertools.count(1)
 
     def report(_: Any) -> None:
-        nonlocal reports
-        reports += 1
-        if reports == die_after:
-            raise Killed
+        if next(reports) == die_after:
+            raise tiny.Killed
 
-    vocabulary = tiny.vocabulary(place.encoders[stage.encoder.digest][0])
-    metrics = (stage.selection.metric,) if stage.selection else tiny.METRICS
-    return run_stage(stage, inputs, vocabulary, metrics, place, keep_weights=True, report=report, stopping=stopping)
+    return tiny.record_of(stage, inputs, place, report=report, stopping=stopping)
 
 
 def read(place: WorkerSetup, stage: Stage) -> dict[str, Any]:
@@ -94,7 +86,7 @@ def test_interrupted_twice_and_resumed(name: str, bert: Path, tmp_path: Path, mo
     assert undisturbed.status == "done", undisturbed.reason
     place = replace(tiny.worker_setup(bert, tmp_path / "killed"), checkpoint_seconds=1e-9)
     for die_after in (2, 3):  # at step 8; then, from the checkpoint of step 7 on, at 16
-        with pytest.raises(Killed):
+        with pytest.raises(tiny.Killed):
             run(stage, inputs, place, die_after)
         assert place.storage.exists(checkpoint_of(stage.key))
     resumed = run(stage, inputs, place)
@@ -145,7 +137,7 @@ def test_the_seconds_of_a_resumed_stage_count_those_before_its_checkpoint(bert: 
     """A cost would be too low otherwise."""
     stage, inputs = tiny.fine_tuning(bert, every=EVERY, steps=22)
     place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
-    with pytest.raises(Killed):
+    with pytest.raises(tiny.Killed):
         run(stage, inputs, place, 2)
     kept = read(place, stage)
     assert kept["seconds"] > 0
@@ -161,7 +153,7 @@ def test_a_checkpoint_that_cannot_be_read_is_none(bert: Path, tmp_path: Path) ->
     stage, inputs = STAGES["fine-tuning"](bert)
     undisturbed = numbers(run(stage, inputs, tiny.worker_setup(bert, tmp_path / "undisturbed")))
     place = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
-    with pytest.raises(Killed):
+    with pytest.raises(tiny.Killed):
         run(stage, inputs, place, 2)
     content = place.storage.read(checkpoint_of(stage.key))
     kept = read(place, stage)
@@ -183,8 +175,7 @@ def test_one_that_cannot_be_written_ends_no_stage(bert: Path, tmp_path: Path) ->
             path.unlink()
         (path / "full").mkdir(parents=True, exist_ok=True)
 
-    vocabulary = tiny.vocabulary(bert)
-    record = run_stage(stage, inputs, vocabulary, tiny.METRICS, place, keep_weights=True, report=block)
+    record = tiny.record_of(stage, inputs, place, report=block)
     assert record.status == "done", record.reason
     assert record.provenance["checkpoint_failed"].startswith("at step 11: ")
     assert numbers(record) == numbers(run(stage, inputs, tiny.worker_setup(bert, tmp_path / "undisturbed")))

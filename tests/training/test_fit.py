@@ -20,7 +20,6 @@ from harness.encoders.models.weights import checked_weights
 from harness.encoders.tokens import reading_of
 from harness.methods import objective
 from harness.methods.reference import STRENGTHS
-from harness.running import run_stage
 from harness.specs import Data, Optim, Record, RowSet, Selection, Stage
 from harness.tasks.metrics import score
 from harness.training.loop import Inputs, predict
@@ -54,14 +53,7 @@ def fitted(folder: Path, name: str, sets: Sets, num_labels: int = 2, metric: str
         objective(name), data, replace(FITS, steps=1 if name == "majority" else 5), 0, plain.init, Selection(metric, 1)
     )
     inputs = Inputs(*read["train"], {"dev": read["dev"], "test": read["test"]})
-    record = run_stage(
-        stage,
-        inputs,
-        tiny.vocabulary(folder),
-        (metric,),
-        tiny.worker_setup(folder, Path("/nowhere")),
-        keep_weights=False,
-    )
+    record = tiny.record_of(stage, inputs, tiny.worker_setup(folder, Path("/nowhere")), keep_weights=False)
     assert (record.status, record.reason, record.weights_digest) == ("done", "", None)
     assert record.selected_step is not None
     return record
@@ -193,13 +185,13 @@ def test_the_frozen_encoder_stays_and_its_rows_are_encoded_once(
 
     monkeypatch.setattr(type(module.encoder), "forward", counting)
     setup = tiny.worker_setup(bert, tmp_path)
-    record = run_stage(stage, inputs, tiny.vocabulary(bert), ("accuracy",), setup, keep_weights=True)
+    record = tiny.record_of(stage, inputs, setup)
     assert record.status == "done"
     assert sum(encoded) == 20 + 30 + 25
     kept = checked_weights(setup.storage, stage.key)[0]
     before = tiny.encoder(bert).parts()
     assert all(torch.equal(kept[name], tensor) for name, tensor in before.items() if name.startswith("encoder/"))
-    again = run_stage(stage, inputs, tiny.vocabulary(bert), ("accuracy",), setup, keep_weights=False)
+    again = tiny.record_of(stage, inputs, setup, keep_weights=False)
     assert all(record.predictions[key].difference(again.predictions[key]) == 0 for key in ("dev", "test"))
     module.take_training_set(inputs.train, inputs.labels)
     for evaluation in inputs.evaluations.values():

@@ -25,10 +25,7 @@ from harness.training.loop import Inputs
 
 
 def record_of(folder: Path, artifacts: Path, stage: Stage, inputs: Inputs, **options: Any) -> Record:
-    options = {"keep_weights": False, **options}
-    return run_stage(
-        stage, inputs, tiny.vocabulary(folder), tiny.METRICS, tiny.worker_setup(folder, artifacts), **options
-    )
+    return tiny.record_of(stage, inputs, tiny.worker_setup(folder, artifacts), **{"keep_weights": False, **options})
 
 
 @lru_cache
@@ -179,7 +176,7 @@ class TestChain:
             assert record_of(folders[kind], tmp_path, parent, inputs, keep_weights=True).status == "done"
             stage, inputs = tiny.fine_tuning(bert, init=Parent(parent, step=step))
             setup = replace(tiny.worker_setup(bert, tmp_path), encoders={stage.encoder.digest: (bert, None)})
-            record = run_stage(stage, inputs, tiny.vocabulary(bert), tiny.METRICS, setup, keep_weights=False)
+            record = tiny.record_of(stage, inputs, setup, keep_weights=False)
             assert record.status == "failed"
             assert said in record.reason
 
@@ -244,7 +241,7 @@ class TestWhatGoesWrong:
         spoil_step_3(lambda loss: loss * float("nan"), monkeypatch)
         stage, inputs = tiny.fine_tuning(bert, every=1)
         setup = replace(tiny.worker_setup(bert, tmp_path), checkpoint_seconds=1e-9)
-        record = run_stage(stage, inputs, tiny.vocabulary(bert), tiny.METRICS, setup, keep_weights=False)
+        record = tiny.record_of(stage, inputs, setup, keep_weights=False)
         assert record.status == "diverged"
         assert record.provenance["checkpoints"] > 0
         assert Storage(str(tmp_path)).exists(checkpoint_of(stage.key))
@@ -259,7 +256,7 @@ class TestWhatGoesWrong:
         monkeypatch.setattr("torch.nn.Module.to", fail)
         stage, inputs = tiny.fine_tuning(bert)
         setup = replace(tiny.worker_setup(bert, tmp_path), device="cuda")
-        record = run_stage(stage, inputs, tiny.vocabulary(bert), tiny.METRICS, setup, keep_weights=False)
+        record = tiny.record_of(stage, inputs, setup, keep_weights=False)
         assert (record.status, record.provenance["device"]) == ("failed", "cuda")
         assert "CUDA error: out of memory" in record.reason
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 
 from harness.encoders.models.weights import checked_weights
 from harness.execution import WorkerSetup
-from harness.running import run_stage
 from harness.specs import Parent, Record, Stage
 from harness.storage import Storage, checkpoint_of, weights_of
 from harness.training import loop
@@ -22,22 +20,8 @@ from harness.training.loop import Inputs
 STEPS, SAVED = 12, (3, 8)
 
 
-class Killed(BaseException):
-    """Ends the process of a stage, as far as the stage can tell."""
-
-
-def run(
-    stage: Stage,
-    inputs: Inputs,
-    place: WorkerSetup,
-    *save_at: int,
-    until: int = 0,
-    keep_weights: bool = True,
-    report: Callable[[Any], None] = lambda _: None,
-) -> Record:
-    vocabulary = tiny.vocabulary(place.encoders[stage.encoder.digest][0])
-    saves: dict[str, Any] = {"keep_weights": keep_weights, "save_at": save_at, "until": until}
-    return run_stage(stage, inputs, vocabulary, tiny.METRICS, place, report=report, **saves)
+def run(stage: Stage, inputs: Inputs, place: WorkerSetup, *save_at: int, **options: Any) -> Record:
+    return tiny.record_of(stage, inputs, place, save_at=save_at, **options)
 
 
 def weights(place: WorkerSetup, stage: Stage, step: int | str = "last") -> dict[str, bytes]:
@@ -75,9 +59,9 @@ def test_interrupted_and_resumed_they_are_those_of_the_straight_run(
 
         def die(entry: dict[str, Any], at: int = updates) -> None:
             if entry["step"] == at:
-                raise Killed
+                raise tiny.Killed
 
-        with pytest.raises(Killed):
+        with pytest.raises(tiny.Killed):
             run(stage, inputs, place, *SAVED, report=die)
     resumed = run(stage, inputs, place, *SAVED)
     assert resumed.provenance["resumed_at"] == 9
@@ -130,9 +114,9 @@ def test_a_checkpoint_after_an_update_whose_weights_are_missing_is_not_resumed(
 
     def die(entry: dict[str, Any]) -> None:
         if entry["step"] == 8:
-            raise Killed
+            raise tiny.Killed
 
-    with pytest.raises(Killed):
+    with pytest.raises(tiny.Killed):
         run(stage, inputs, place, report=die)
     assert place.storage.exists(checkpoint_of(stage.key))
     record = run(stage, inputs, place, 3)

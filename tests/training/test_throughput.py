@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 import tiny
 
-from harness.running import run_stage
 from harness.training import loop, result
 from harness.training.result import Speed, Stopwatch
 
@@ -43,8 +42,7 @@ def test_a_record_names_it(bert: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(loop, "Stopwatch", lambda steps: watches.append(Stopwatch(steps)) or watches[-1])
     reports: list[Speed] = []
     setup = tiny.worker_setup(bert, tmp_path)
-    vocabulary = tiny.vocabulary(bert)
-    record = run_stage(stage, inputs, vocabulary, tiny.METRICS, setup, keep_weights=False, report_speed=reports.append)
+    record = tiny.record_of(stage, inputs, setup, keep_weights=False, report_speed=reports.append)
     (watch,) = watches
     assert (watch.updates, watch.tokens) == (6, 6 * len(inputs.train.tokens.ids))
     assert watch.flops == record.flops, "nothing is evaluated here"
