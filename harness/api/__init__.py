@@ -255,14 +255,9 @@ def export(
     said: list[str] = []
     if best:
         key, said = best_key(read(Request, {"store": store, "tasks": tasks}))
+    found, place = recorded(store, key), Path(fspath(out))
     done = write(
-        recorded(store, key),
-        Path(fspath(out)),
-        unshown,
-        storage=storage,
-        accept_difference=accept_difference,
-        license=license,
-        onnx=onnx,
+        found, place, unshown, storage=storage, accept_difference=accept_difference, license=license, onnx=onnx
     )
     return done._replace(sentences=(*said, *done.sentences))
 

@@ -78,15 +78,8 @@ def export(args: argparse.Namespace) -> int:
     if args.best:
         key, said = best_key(Request(methods=args.methods, tasks=args.tasks, sizes=args.sizes, store=args.store))
     found = recorded(args.store, key)
-    done = write(
-        found,
-        Path(args.out),
-        show,
-        storage=args.storage,
-        accept_difference=args.accept_difference,
-        license=args.license,
-        onnx=args.onnx,
-    )
+    options = {name: getattr(args, name) for name in ("storage", "accept_difference", "license", "onnx")}
+    done = write(found, Path(args.out), show, **options)
     lines = [f"Exported {done.key[:12]} to {done.folder}; loaded by {LOADED_BY[done.form]}.", *said]
     lines += done.sentences
     if found.stage.data.kind:

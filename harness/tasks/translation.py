@@ -40,7 +40,6 @@ from harness.tasks.rows import Rows, hashes
 if TYPE_CHECKING:
     from harness.store import Store
 
-FORMS = "opus-mt:de,zh, wmt19:de, THERE+BACK (two models) or file:PATH"
 MODELS = {"opus-mt": "Helsinki-NLP/opus-mt-{}-{}", "wmt19": "facebook/wmt19-{}-{}"}
 PACKAGES = {"marian": ("sentencepiece", "sacremoses"), "fsmt": ("sacremoses",)}
 """What the tokenizers of a model type import. Marian's does without sacremoses, but then leaves the punctuation as it is: other tokens."""
@@ -173,7 +172,8 @@ def _pairs(where: str, body: str) -> list[tuple[str, str]]:
         return [(MODELS[kind].format("en", pivot), MODELS[kind].format(pivot, "en")) for pivot in pivots]
     pairs = [(there.strip(), back.strip()) for there, _, back in (each.partition("+") for each in body.split(","))]
     if not all(there and back and "+" not in back for there, back in pairs):
-        raise UserError(f"{where}: there is no such translator.{hint(kind, [*MODELS, 'file'])} Write {FORMS}.")
+        forms = "opus-mt:de,zh, wmt19:de, THERE+BACK (two models) or file:PATH"
+        raise UserError(f"{where}: there is no such translator.{hint(kind, [*MODELS, 'file'])} Write {forms}.")
     return pairs
 
 

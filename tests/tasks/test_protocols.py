@@ -75,7 +75,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> TextSource:
     matched, mismatched = (pairs(count, *MNLI.columns, classes=3) for count in (9815, 9832))
     folder_of(place, "mnli", train=pairs(391, *MNLI.columns, classes=3), validation_matched=matched)
     folder_of(place, "mnli", validation_mismatched=mismatched)
-    for task, count in (("qqp", 40430), ("qnli", 5463), ("mrpc", 408)):
+    for task, count in (("qnli", 5463), ("mrpc", 408)):
         folder_of(place, task, validation=pairs(count, *TASKS[task].columns))
     rows = [{"sentence": f"validation {i}", "label": int(i % 4 > 0)} for i in range(872)]
     return folder_of(place, train=single(20), validation=rows)
@@ -85,7 +85,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> TextSource:
     ("protocol", "task", "dev", "tests"),
     [
         (FEW, "mnli", 500, {"matched": 9315, "mismatched": 9332}),
-        (FEW, "qqp", 500, {"test": 2000}),
         (SCL, "sst2", 436, {"test": 436}),
         (SCL, "qnli", 500, {"test": 2731}),
         (SCL, "mnli", 500, {"matched": 4907, "mismatched": 4916}),
