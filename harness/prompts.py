@@ -12,10 +12,7 @@ MASK = "[MASK]"
 """In a template: the encoder's mask token, whose prediction is read."""
 COLUMNS = ("first", "second")
 """In braces, in a template: a row's texts."""
-FORMS = {
-    "chop": lambda text: text[:-1],
-    "lower": lambda text: text[:1].lower() + text[1:],
-}
+FORMS = {"chop": lambda text: text[:-1], "lower": lambda text: text[:1].lower() + text[1:]}
 """Behind a text's name and a bar: the text without its last character; with a small first letter."""
 _FIELD = re.compile(r"(\{[^{}]*\}|\[MASK\])")
 

@@ -33,13 +33,7 @@ HUB_METRICS = {"mcc": "matthews_correlation", "pearson": "pearsonr", "spearman":
 
 
 def card(
-    recorded: StageRecord,
-    model: TrainedModel,
-    form: Form,
-    checks: Sequence[str],
-    folder: str,
-    license: str = "",
-    onnx: bool = False,
+    recorded: StageRecord, model: TrainedModel, form: Form, checks: Sequence[str], folder: str, license: str, onnx: bool
 ) -> str:
     """README.md with its metadata. `folder`: what its code loads, also the repository of that name on the hub; `license`: the hub's
     identifier of the licence that the user gives it; left out, the card says that those of encoder and data hold; `onnx`: there is a file of ONNX."""

@@ -149,8 +149,7 @@ def test_nothing_that_is_published_holds_a_local_path(
 
 
 @pytest.mark.parametrize(
-    ("card", "stated"),
-    [("---\nlicense: mit\n---\n# An encoder\n", "mit"), ("---\n{[\n---\n", ""), (None, "")],
+    ("card", "stated"), [("---\nlicense: mit\n---\n# An encoder\n", "mit"), ("---\n{[\n---\n", ""), (None, "")]
 )
 def test_the_licence_of_an_encoder_is_that_of_its_card(card: str | None, stated: str, tmp_path: Path) -> None:
     if card is not None:
@@ -171,7 +170,7 @@ def test_names_break_neither_the_code_nor_the_table_of_a_card(
     found.record.provenance["device"] = "<img onerror=x>\x1b[2J"
     objective = SimpleNamespace(has_classifier=True)
     kept = SimpleNamespace(prepared=found.prepare(), task=task, stage=found.stage, objective=objective)
-    text = card(found, kept, "classifier", ["<b>"], "out")  # type: ignore[arg-type]
+    text = card(found, kept, "classifier", ["<b>"], "out", "", False)  # type: ignore[arg-type]
     assert text.replace("\n", "").isprintable()
     (row,) = (line for line in text.splitlines() if line.startswith("| A "))
     assert len(re.findall(r"(?<!\\)\|", row)) == 5

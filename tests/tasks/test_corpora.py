@@ -193,10 +193,7 @@ class TestErrors:
             (latin, "latin.txt, line 3: byte 0xe9 is not UTF-8"),
             (cut, "cut.txt.gz: cannot be read"),
             (lines(tmp_path / "plain.txt", ["a"]).rename(tmp_path / "plain.gz"), "plain.gz: cannot be read"),
-            (
-                f"{whole}:txt",
-                r"no column 'txt'. Did you mean 'text'\? Its columns are id, text; name one by PATH:COL",
-            ),
+            (f"{whole}:txt", r"no column 'txt'. Did you mean 'text'\? Its columns are id, text; name one by PATH:COL"),
             (f"{whole}:id", "'id' is 0, not text"),
             (parquet(tmp_path / "t.parquet", ["a"], "content"), "no column 'text'"),
             (

@@ -46,8 +46,7 @@ def keys(rows: Rows) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("task", "dev", "test"),
-    [("cola", 500, 543), ("sst2", 500, 372), ("qnli", 500, 4963), ("rte", 200, 77)],
+    ("task", "dev", "test"), [("cola", 500, 543), ("sst2", 500, 372), ("qnli", 500, 4963), ("rte", 200, 77)]
 )
 def test_the_papers_sizes_on_the_official_files(task: str, dev: int, test: int, glue: TextSource) -> None:
     assert sizes(FEW, task, glue) == (dev, {"test": test}, True)
