@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -55,11 +54,6 @@ def export(
     Weights that are not stored are trained again, shown by `show`. Raises UserError, and writes nothing, where the stage did not
     finish, its data or encoder are not at hand, or what is trained again differs from the record (`accept_difference`: all the same).
     """
-    recorded.check_done()
-    if license and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license):
-        raise UserError(
-            f"--license {license}: should be the hub's identifier of a licence, as apache-2.0, mit or cc-by-4.0."
-        )
     data = recorded.stage.data
     if data.kind and data.kind.target_scale and data.kind.output_type == "float64":
         mean, spread = data.kind.target_scale

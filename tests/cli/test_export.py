@@ -244,7 +244,6 @@ def test_a_model_that_differs_from_its_record_is_refused(harness: Harness, bench
         ("export zzz --out x", "has no record whose key begins with 'zzz'"),
         ("export TAPT --out x --onnx", "is no classifier that transformers computes"),
         ("export FT --out x --onnx", "onnx and onnxruntime and onnxscript not installed; run pip install"),
-        ("export FT --out x --license Apache", "should be the hub's identifier of a licence"),
         ("export MOVED --out x", "data"),
     ],
 )
