@@ -75,7 +75,7 @@ class Prepared:
 
     @property
     def slots(self) -> int:
-        return self.request.slots or cores() // self.resolved.num_workers or 1
+        return self.request.slots or cores() // self.request.num_workers or 1
 
     @property
     def kept(self) -> StoredRequest:
@@ -111,7 +111,7 @@ class Prepared:
 
     def hours_of(self, flops: float, stages: int, encoder: int = 0) -> float:
         """What `stages` stages of `flops` in all take here, at the speed of an encoder."""
-        slots = self.slots * self.resolved.num_workers
+        slots = self.slots * self.request.num_workers
         return flops / self.calibrations[encoder].flops / max(1, min(slots, stages)) / 3600
 
     def remember(self) -> None:

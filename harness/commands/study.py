@@ -239,7 +239,7 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
     tokeniser = Tokeniser(located.folder)
     check_work(prepared.items, tokeniser, located, plan.library)
     metadata = {"study": opened.name, "space": points.space.name, "encoder": located.name}
-    with session(execution_of(request, points.base), metadata) as (dashboard, settled):
+    with session(execution_of(request), metadata) as (dashboard, settled):
         from harness.cluster.ledger import StopRequests, start_ledger
         from harness.cluster.proposals import Proposals
         from harness.cluster.tune import SharedWeights, explore

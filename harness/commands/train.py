@@ -14,7 +14,6 @@ from harness.encoders import Located
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
 from harness.planning.request import Request
-from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan
 from harness.planning.starts import best_run
 from harness.planning.work import Event
@@ -39,10 +38,10 @@ def deadline_of(request: Request) -> float:
     return math.inf if request.hours is None else time.monotonic() + 3600 * request.hours
 
 
-def execution_of(request: Request, resolved: ResolvedTable) -> Execution:
+def execution_of(request: Request) -> Execution:
     """`gpus_per_run` below 0: 1 where the cluster has GPUs."""
     gpus = -1.0 if request.gpus_per_run is None else request.gpus_per_run
-    return Execution(request.address, request.slots or 0, gpus, request.cpus_per_run, num_workers=resolved.num_workers)
+    return Execution(request.address, request.slots or 0, gpus, request.cpus_per_run, num_workers=request.num_workers)
 
 
 def worker_setup_of(
@@ -104,7 +103,7 @@ def train(
         prepared.remember()
     storage = storage_of(request, prepared.store)
     storage.probe()
-    with session(execution_of(request, resolved), metadata) as (dashboard, settled):
+    with session(execution_of(request), metadata) as (dashboard, settled):
         from harness.cluster.pool import Pool
 
         pool = Pool(

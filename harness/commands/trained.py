@@ -116,7 +116,7 @@ def trained_again(
     workers, micro_batch = int(origin.get("workers", 1)), int(origin.get("micro_batch", 0)) or None
     request = replace(prepared.request, num_workers=workers, micro_batch=micro_batch)
     request = replace(request, address="local", gpus_per_run=0.0 if on_cpu(origin) else None)  # where the folder is
-    if workers != prepared.resolved.num_workers:
+    if workers != prepared.request.num_workers:
         prepared = prepare(request, train=True, writes=False)
     stages, starts = prepared.plan.stages, dict[str, Any]()
     for key, stage in stages.items():

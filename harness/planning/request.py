@@ -181,7 +181,9 @@ class Request:
     cpus_per_run: Annotated[Amount, Field(gt=0)] = _said(
         "execution", "CPU cores reserved by each run (default: 1)", default=1.0
     )
-    num_workers: Count | None = _said("execution", "workers that train one stage together by Ray Train (default: 1)")
+    num_workers: Count = _said(
+        "execution", "workers that train one stage together by Ray Train (default: 1)", default=1
+    )
     micro_batch: Count | None = _said(
         "execution", "sequences per forward pass on a worker; the batch size is unchanged"
     )

@@ -111,7 +111,6 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         mlm_head=MlmHead(**group_of(values, "mlm_head")),
         pre_train=PreTrain(**group_of(values, "pre_train", PreTrain.model_fields)) if pre_trained else None,
         translator=here.translator if request.translator is None else request.translator,
-        num_workers=request.num_workers or 1,
         file=request.table if request.table.endswith(YAML) else "",
         protocol=request.protocol or table.protocol,
         starts_from=here.starts_from,

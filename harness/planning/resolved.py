@@ -113,8 +113,8 @@ class ResolvedTable:
     """A table as it is run: flat and frozen.
 
     `encoders`: with what the table has under each; `rows`: those of the first encoder, then of the next. `columns` by id; `subsets` indices;
-    `sizes` total labelled examples, 0 the full training set; `mlm_head`: the MLM stage for an encoder without a usable head; `num_workers`
-    train one stage together, which is no part of what is computed; `file`: the table's, '' where it is packaged.
+    `sizes` total labelled examples, 0 the full training set; `mlm_head`: the MLM stage for an encoder without a usable head; `file`: the
+    table's, '' where it is packaged.
     """
 
     table: Table
@@ -132,7 +132,6 @@ class ResolvedTable:
     mlm_head: MlmHead
     pre_train: PreTrain | None = None
     translator: str = ""
-    num_workers: int = 1
     file: str = ""
     protocol: str = ""
     starts_from: StartsFrom | None = None
