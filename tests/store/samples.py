@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -89,15 +88,6 @@ def hold(url: str, key: str, pipe: Connection) -> None:
     """Take a lease, report it, and wait to be killed."""
     pipe.send(Store(url).lease(key, Owner.current()))
     time.sleep(600)
-
-
-def lock(url: str, seconds: float, pipe: Connection) -> None:
-    """Lock SQLite's file for some time, and report it."""
-    connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
-    connection.execute("BEGIN EXCLUSIVE")
-    pipe.send("locked")
-    time.sleep(seconds)
-    connection.close()
 
 
 def work_off(url: str, seeds: list[int], barrier: Barrier, pipe: Connection) -> None:

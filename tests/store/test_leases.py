@@ -28,7 +28,7 @@ def stranger() -> Owner:
     return Owner("s" * 32, "another-host", 1, 1e9)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_leases_and_commits_are_those_of_a_naive_store(
     store: Store, stranger: Owner, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from typing import Any
 import postgresql
 import pytest
 import sqlalchemy as sa
-from store.samples import lock, record, same, stage
+from store.samples import record, same, stage
 
 from harness import retry
 from harness.errors import UserError
@@ -27,16 +27,13 @@ def test_a_lease_outlives_a_store_that_is_away() -> None:
     assert sum(retry.WAITS) + LOCK_SECONDS < LEASE_SECONDS
 
 
-def test_a_file_that_another_process_locks_is_waited_for(file_store: Store, file_url: str) -> None:
+def test_a_file_that_is_locked_is_waited_for(file_store: Store, file_url: str) -> None:
     owner = Owner.current()
     file_store.lease(OF.key, owner)
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=lock, args=(file_url, 1.0, theirs))
-    process.start()
-    assert ours.poll(60)
-    ours.recv()
+    other = sqlite3.connect(file_url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    threading.Timer(0.3, other.close).start()
     assert file_store.commit(OF, record(OF), owner)
-    process.join()
     assert same(file_store.records([OF.key], predictions=True)[OF.key], record(OF))
 
 
