@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 import optuna
@@ -126,16 +126,11 @@ def trials_of(study: optuna.Study | None, points: Points, store: Store) -> tuple
 
 def outcomes_of(points: Points, store: Store, point: Point) -> tuple[ReplicateOutcome, ...]:
     """The replicates of a point whose runs have ended, up to the first one that has not."""
-    outcomes: list[ReplicateOutcome] = []
     with suppress(UserError):  # it cannot be run, and its notes say why
         runs = points.runs(point)
         records = counted_records(store, points.counted(chain.from_iterable(runs)))
-        for of_replicate in runs:
-            outcome = points.outcome(of_replicate, records)
-            if outcome is None:
-                break
-            outcomes.append(outcome)
-    return tuple(outcomes)
+        return tuple(filter(None, takewhile(bool, (points.outcome(each, records) for each in runs))))
+    return ()
 
 
 def unfinished(trial: Trial, retry: bool = False) -> bool:
