@@ -88,12 +88,14 @@ class Repository:
         path = try_to_load_from_cache(self.name, file, **self._at)
         return Path(path) if isinstance(path, str) else None
 
-    def fetch(self, file: str) -> Path:
-        """A file, from the cache or else the hub. Raises NotAtHand or UserError, see `failed`."""
+    def fetch(self, file: str, *, download: bool = True) -> Path:
+        """A file, from the cache or else, where it may be asked, the hub. Raises NotAtHand or UserError, see `failed`."""
         from huggingface_hub import hf_hub_download
 
         if path := self.cached(file):
             return path
+        if not download:
+            raise self.not_fetched(file)
         with self._asking(file):
             return Path(hf_hub_download(self.name, file, **self._at))
 
@@ -156,13 +158,15 @@ class Repository:
             return UserError(f"{self.where}: {said}")
         return self._lacking(f"{type(error).__name__}: {error}", file)
 
-    def _lacking(self, reason: str, file: str) -> NotAtHand:
-        what = f"{file} of {self.name}" if file else self
+    def not_fetched(self, what: str) -> NotAtHand:
         return NotAtHand(
-            f"{self.where}: {what} is not in the hub cache and cannot be fetched ({_short(reason)}); connect, set HF_ENDPOINT "
-            f"to a mirror, or {self.otherwise}."
+            f"{self.where}: {what} is not in the hub cache; let the command that trains fetch it, or {self.otherwise}."
         )
 
-
-def _short(reason: str) -> str:
-    return " ".join(reason.split())[:160].rstrip(".")
+    def _lacking(self, reason: str, file: str) -> NotAtHand:
+        reason = " ".join(reason.split())[:160].rstrip(".")
+        what = f"{file} of {self.name}" if file else self
+        return NotAtHand(
+            f"{self.where}: {what} is not in the hub cache and cannot be fetched ({reason}); connect, set HF_ENDPOINT "
+            f"to a mirror, or {self.otherwise}."
+        )

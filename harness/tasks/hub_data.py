@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.errors import NotAtHand, UserError, unknown
+from harness.errors import UserError, unknown
 from harness.hub import HUB, Repository, parsed
 from harness.paths import read_json, write_json
 
@@ -40,13 +40,7 @@ class HubData:
     def files(self, split: str, *, download: bool) -> Iterator[Path]:
         """The files of a split in order, one fetched after the other. Raises NotAtHand or UserError."""
         for file in self.splits[split]:
-            found = Path(file) if os.path.isabs(file) else self.there.cached(file)
-            if found is None and not download:
-                raise NotAtHand(
-                    f"{self.there.where}: {file} is not in the hub cache; let the command that trains fetch it, or "
-                    f"{self.there.otherwise}."
-                )
-            yield found or self.there.fetch(file)
+            yield Path(file) if os.path.isabs(file) else self.there.fetch(file, download=download)
 
 
 def open_hub_data(name: str, where: str, otherwise: str, *, download: bool) -> HubData:
@@ -67,9 +61,7 @@ def open_hub_data(name: str, where: str, otherwise: str, *, download: bool) -> H
     made = [file for files in found.get("splits", {}).values() for file in files if os.path.isabs(file)]
     if not found or not all(map(os.path.exists, made)):
         if not download:
-            raise NotAtHand(
-                f"{where}: {there} is not in the hub cache; let the command that trains fetch it, or {otherwise}."
-            )
+            raise there.not_fetched(str(there))
         found = _find(there, config)
         write_json(place, {"version": _FORMAT, **found})
     commit = found["revision"]
@@ -79,6 +71,8 @@ def open_hub_data(name: str, where: str, otherwise: str, *, download: bool) -> H
 
 def _find(there: Repository, config: str | None) -> dict[str, Any]:
     """What is kept of a data set: commit, splits and names of labels. Raises NotAtHand or UserError."""
+    import datasets
+
     at = replace(there, revision=there.commit())
     try:
         builder = _builder(at, config)
@@ -101,8 +95,13 @@ def _find(there: Repository, config: str | None) -> dict[str, Any]:
             splits = {str(split): [file["filename"] for file in data.cache_files] for split, data in made.items()}
     except UserError:
         raise
+    except datasets.exceptions.DatasetsError as error:
+        reason = " ".join(str(error.__cause__ or error).split())[:160].rstrip(".")
+        raise UserError(
+            f"{at.where}: {at} holds files that are not read as a table ({reason}); {at.otherwise}."
+        ) from None
     except Exception as error:  # of `datasets`, the hub's client, its HTTP library, a reader of a format or the disk
-        raise _unreadable(at, error) from None
+        raise at.failed(error) from None
     features = builder.info.features or {}
     names = {name: list(each.names) for name, each in features.items() if hasattr(each, "names")}
     return {"revision": at.revision, "splits": splits, "names": names}
@@ -148,12 +147,3 @@ def _inside(at: Repository, url: Any) -> str:
 def _several(at: Repository, configs: Iterable[str]) -> UserError:
     names = ", ".join(sorted(configs))
     return UserError(f"{at.where}: name one of the configurations of {at} ({names}): {HUB}OWNER/NAME:CONFIG.")
-
-
-def _unreadable(at: Repository, error: Exception) -> UserError:
-    from datasets.exceptions import DatasetsError
-
-    if isinstance(error, DatasetsError):
-        reason = " ".join(str(error.__cause__ or error).split())[:160].rstrip(".")
-        return UserError(f"{at.where}: {at} holds files that are not read as a table ({reason}); {at.otherwise}.")
-    return at.failed(error)

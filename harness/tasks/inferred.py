@@ -212,17 +212,11 @@ def _counts(paths: Sequence[Path], text: Sequence[str], label: str, names: Seque
                 raise UserError(f"{path}, {unit_of(path)} {number}: label {value} is neither text nor a number.")
             if value is None or value != value or not str(value).strip() or problem_of(text, row):
                 continue
-            of = class_name(value)
+            # 1, 1.0 and '1' are one class
+            of = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
             count, place, first = found.get(of) or (0, f"{path}, {unit_of(path)} {number}", value)
             found[of] = (count + 1, place, first)
     return found
-
-
-def class_name(value: Any) -> str:
-    """The class of a label: its text; of a whole number its digits, whether it is written 1, 1.0 or '1'."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
 
 
 def _classes(name: str, counts: _Counts, kind: str, label: str, option: Option) -> tuple[str, ...]:

@@ -313,7 +313,7 @@ def read_rows(paths: Sequence[Path], task: Task, name: str, names: Sequence[str]
     Raises UserError: file missing or broken, column missing, no rows, and unless the task skips bad rows a text that is null, not text or
     blank, a label that is unknown, out of range or hidden.
     """
-    kind, columns = task.kind, task.columns
+    kind, columns, classes = task.kind, task.columns, [each.casefold() for each in task.classes]
     texts, codes, labels, bad = list[str](), array("i"), list[Any](), list[str]()
     form: Literal["names", "codes", "named codes"] = "names"
     for path in paths:
@@ -325,7 +325,7 @@ def read_rows(paths: Sequence[Path], task: Task, name: str, names: Sequence[str]
             value = row[task.label]
             value = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
             if (type(value), value) not in known:
-                if kind.reads_codes and number_of(value) is not None and not _is_name(task, value):
+                if kind.reads_codes and number_of(value) is not None and str(value).casefold() not in classes:
                     form = "named codes" if named else "codes"
                 label = kind.read(name_of(value, named))
                 known[type(value), value] = len(labels), "" if label is not None else _bad_label(task, value)
@@ -354,10 +354,6 @@ def _names_in_use(task: Task, names: Sequence[str]) -> Sequence[str]:
 def name_of(value: Any, names: Sequence[str]) -> Any:
     """The name of a value that is a code of `names`, else the value."""
     return names[value] if type(value) is int and 0 <= value < len(names) else value
-
-
-def _is_name(task: Task, value: Any) -> bool:
-    return str(value).casefold() in (name.casefold() for name in task.classes)
 
 
 def _bad_label(task: Task, value: Any) -> str:

@@ -183,14 +183,9 @@ class Rows:
 
     def unlabelled(self) -> Rows:
         """The same rows without labels, in canonical order: the digest depends on the texts only."""
-        return self.with_labels(None, self.name).sorted()
-
-    def with_labels(self, labels: NDArray[Any] | None, name: str) -> Rows:
-        """The same texts with other labels, or with none."""
-        rows = Rows(self._texts, labels, name)
+        rows = Rows(self._texts, None, self.name)
         rows._hashes = {key: found for key, found in self._hashes.items() if key != "labelled"}
-        rows.label_form = self.label_form
-        return rows
+        return rows.sorted()
 
     def sorted(self) -> Rows:
         """The same rows in canonical order, by mixed id: whatever the order they were read in."""

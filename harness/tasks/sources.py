@@ -65,7 +65,6 @@ class TextSource:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._rows: dict[tuple[Task, str], Rows] = {}
-        self._skipped: dict[Task, int] = {}
         self._made: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -82,13 +81,13 @@ class TextSource:
         """
         if (task, split) not in self._rows:
             rows = self._read(task, split, f"{task.name}/{split}")
-            self._skipped[task] = self.skipped(task) + rows.skipped
             self._rows[task, split] = rows.sorted()
+            self._rows[task, split].skipped = rows.skipped
         return self._rows[task, split]
 
     def skipped(self, task: Task) -> int:
         """Bad rows that were left out of the splits of a task that were read."""
-        return self._skipped.get(task, 0)
+        return sum(rows.skipped for (of, _), rows in self._rows.items() if of == task)
 
     def has(self, task: Task, split: str) -> bool:
         """Whether the source has the split, on this machine or to be fetched.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,6 @@ def loaded(task: Task) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------- kinds
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize(
     ("labels", "classes"),
     [
@@ -62,18 +60,16 @@ def loaded(task: Task) -> dict[str, Any]:
         (["é", "\U0001f600", "a,b"], ("a,b", "é", "\U0001f600")),
     ],
 )
-def test_labels_of_every_type(ending: str, labels: list[Any], classes: tuple[str, ...], tmp_path: Path) -> None:
-    rows = reviews(labels * 10)
-    path = tmp_path / f"reviews.{ending}"
-    write_file(path, rows)
-    kind = "classes" if "NA" in labels else ""
-    task = infer(path, text=("review",), label="stars", kind=kind)
-    if ending == "csv" and labels == [2.0, 1.0, 3.0]:
-        classes = ("1.0", "2.0", "3.0")
-    assert (task.name, task.columns, task.label, task.classes) == ("reviews", ("review",), "stars", classes)
-    zero = "" if ending == "csv" else ".0"
-    expected = {r["review"]: str(r["stars"]).removesuffix(zero) if classes else r["stars"] for r in rows}
-    assert loaded(task) == expected
+def test_labels_of_every_type(labels: list[Any], classes: tuple[str, ...], tmp_path: Path) -> None:
+    rows, kind = reviews(labels * 10), "classes" if "NA" in labels else ""
+    for ending in ("csv", "jsonl", "parquet"):
+        task = infer(write_file(tmp_path / f"reviews.{ending}", rows), text=("review",), label="stars", kind=kind)
+        named = ("1.0", "2.0", "3.0") if ending == "csv" and labels == [2.0, 1.0, 3.0] else classes
+        assert (task.name, task.columns, task.label, task.classes) == ("reviews", ("review",), "stars", named)
+        zero = "" if ending == "csv" else ".0"
+        assert loaded(task) == {
+            r["review"]: str(r["stars"]).removesuffix(zero) if classes else r["stars"] for r in rows
+        }
 
 
 def test_columns_are_inferred_where_they_are_clear(tmp_path: Path) -> None:
@@ -106,7 +102,7 @@ def read_as(task: Task, split: str, source: Any) -> list[str]:
 WORDS = ["no", "yes", "maybe", "yes"] * 10
 
 
-@pytest.mark.parametrize("order", [*itertools.permutations(["no", "maybe", "yes"])])
+@pytest.mark.parametrize("order", [("no", "maybe", "yes"), ("yes", "no", "maybe")])
 def test_the_names_that_a_file_gives_its_codes_decide(order: tuple[str, ...], tmp_path: Path) -> None:
     """In whatever order the classes stand elsewhere: in a training file of words, in another file with names, in a YAML file."""
     test = named_codes(tmp_path / "test.parquet", WORDS, [*order])
@@ -167,7 +163,6 @@ def test_numbers_beside_words_are_refused(kind: str, tmp_path: Path) -> None:
         ("a,b,label\nx y z,u v w,2\nk l m,o p q,3\n", {}, ["several columns hold text (a, b)", "--text COLUMN,COLUMN"]),
         ("a,b,label\n1,2,2\n3,4,3\n", {}, ["no column holds text", "--text"]),
         ("text,label\nx,1\n", {"text": ("txet",)}, ["unknown column 'txet'", "Did you mean 'text'", "--text"]),
-        ("text,label\nx,1\n", {"label": "lable"}, ["unknown column 'lable'", "--label"]),
         (
             "text,label\nx,1\n",
             {"text": ("text",), "label": "text"},
@@ -185,7 +180,6 @@ def test_numbers_beside_words_are_refused(kind: str, tmp_path: Path) -> None:
             ["line 4: label 'Yes' and 'yes'", "line 2", "one in two ways of writing", "--kind classes"],
         ),
         ("text,label\na b,caf\u00e9\nc d,bar\ne f,cafe\u0301\n", {}, ["line 4: label", "line 2", "one in two ways"]),
-        ("text,label\na b,spam\nc d,bar\ne f,spam\u200b\n", {}, ["line 4: label", "line 2", "one in two ways"]),
         ("text,label\na b,x\nc d,2\n", {"kind": "regression"}, ["line 2: label 'x' is no number"]),
         ("text,label\na b,x\n", {"kind": "class"}, ["--kind class: should be classes, regression or spans"]),
         ("text,label\n", {}, ["there are no rows"]),
@@ -207,12 +201,6 @@ def test_numbers_beside_words_are_refused(kind: str, tmp_path: Path) -> None:
         ("text,label\na b,\nc d,\n", {"skip_bad_rows": True}, ["no row has a text and a label"]),
         ("text\nabc\n", {"skip_bad_rows": True}, ["has one column (text)"]),
         ("good film,pos\nbad film,neg\nfine film,pos\n", {"skip_bad_rows": True}, ["both the name and a value"]),
-        ("good film,0.5\nbad film,-1.25\nfine film,0.75\n", {"skip_bad_rows": True}, ["both the name and a value"]),
-        (
-            b"PK",
-            {"text": ("text",), "label": "label", "name": "a.xlsx"},
-            ["a.xlsx: is none of .parquet, .csv, .jsonl"],
-        ),
         (
             "text,label\nx y,é\n".encode("utf-16"),
             {"text": ("text",), "label": "label", "name": "a.csv"},

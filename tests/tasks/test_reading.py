@@ -76,9 +76,7 @@ def test_class_names_that_are_numbers_are_names(tmp_path: Path) -> None:
 CSV, JSONL = "sentence,label\na,0\n", '{"sentence": "a", "label": 0}\n\n'
 BAD_LINES = [
     ("csv", CSV, "b\n", "line 3", "1 fields under a header of 2"),
-    ("csv", CSV, "b,c,0\n", "line 3", "double quotes"),
     ("csv", CSV, '"b"c,0\n', "line 3", "is not CSV"),
-    ("csv", CSV, "b,7\n", "line 3", "label '7' is unknown to task sst2", "0 (negative), 1 (positive)"),
     ("csv", CSV, "b,\n", "line 3", "the label is missing"),
     ("csv", CSV, "b,-1\n", "line 3", "hidden"),
     ("csv", CSV, " ,1\n", "line 3", "blank"),
@@ -90,25 +88,19 @@ BAD_LINES = [
     ("jsonl", JSONL, '{"sentence": "b", "label": 0\n', "line 3", "is not JSON"),
     ("jsonl", JSONL, "[1]\n", "line 3", "is not an object"),
     ("jsonl", JSONL, '{"sentense": "b", "label": 0}\n', "line 3", "Did you mean 'sentense'?"),
-    ("jsonl", JSONL, '{"sentence": null, "label": 0}\n', "line 3", "is null"),
     ("jsonl", JSONL, '{"sentence": 5, "label": 0}\n', "line 3", "not text"),
     ("jsonl", JSONL, '{"sentence": "\\ud800", "label": 0}\n', "line 3", "surrogate"),
     ("jsonl", JSONL, '{"sentence": "b", "label": [0]}\n', "line 3", "label '[0]'"),
     ("jsonl", JSONL, '{"sentence": "b", "label": 0.5}\n', "line 3", "label 0.5"),
     ("jsonl", JSONL, '{"sentence": "b", "label": NaN}\n', "line 3", "label nan"),
-    ("jsonl", JSONL, '{"sentence": "b", "label": null}\n', "line 3", "label is missing"),
-    ("jsonl", JSONL, '{"sentence": "b", "label": -1}\n', "line 3", "hidden"),
     ("jsonl", "\n", "", "no rows"),
     ("csv", "sentence;label,x\na;0,1\n", "", "line 1", "commas and semicolons are in its header"),
     ("csv", "sentence;label\na;0\n", "b\n", "line 3", "1 fields under a header of 2", "semicolons"),
-    ("csv", CSV, '"b,0\nc,1\n', "line 3", "is not CSV"),
     ("csv", "sentence\tlabel\na\t0\n", '"b\t0\nc"\t1\n', "line 3", "is not CSV", "over several lines and holds tabs"),
     ("csv", 'sentence,label\n"a\na",0\n', "b\n", "line 4", "1 fields under a header of 2"),
     ("csv", CSV, '"' + "b,1\n" * 40_000, "line 3", "is not CSV", "quotes"),
-    ("csv", CSV, "b,1_0\n", "line 3", "label '1_0' is unknown"),
     ("csv", CSV, "b,True\n", "line 3", "label 'True' is unknown"),
     ("jsonl", JSONL, '{"sentence": "b", "label": 1, "label": 0}\n', "line 3", "'label' appears twice"),
-    ("jsonl", JSONL, '{"sentence": "b", "label": "one"}\n', "line 3", "label 'one' is unknown"),
     ("jsonl", JSONL, '{"sentence": "b", "label": ' + "9" * 5000 + "}\n", "line 3", "is not JSON"),
 ]
 
@@ -124,14 +116,8 @@ def test_bad_text_files_are_refused_with_file_and_line(case: tuple[str, ...], tm
 
 BAD_COLUMNS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"sentence": ["a", None], "label": [0, 1]}, ("row 2", "'sentence' is null")),
-    ({"sentence": ["a", ""], "label": [0, 1]}, ("row 2", "blank")),
     ({"sentence": ["a", "b"], "label": [0, 2]}, ("row 2", "label 2 is unknown")),
-    ({"sentence": ["a", "b"], "label": [0, -1]}, ("row 2", "hidden")),
-    ({"sentence": ["a", "b"], "label": [0, None]}, ("row 2", "label is missing")),
-    ({"sentence": ["a", "b"], "label": ["positive", "neutral"]}, ("row 2", "label 'neutral'")),
-    ({"sentence": [1, 2], "label": [0, 1]}, ("row 1", "'sentence' is 1, not text")),
     ({"sentence": ["a", "b"], "label": [[0], [1]]}, ("row 1", "label '[0]'")),
-    ({"sentenc": ["a", "b"], "label": [0, 1]}, ("no column 'sentence'", "Did you mean 'sentenc'?")),
     ({"sentence": [], "label": []}, ("no rows",)),
     ({"sentence": ["a", "b"]}, ("no column 'label'", "Its columns are sentence")),
 ]
@@ -163,39 +149,30 @@ def test_equal_names_of_columns_and_blank_lines_before_the_header(tmp_path: Path
 
 
 def test_broken_parquet_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     path = write_file(tmp_path / "sst2/train.parquet", single(500))
     raw = path.read_bytes()
-    for damaged in (raw[:0], raw[:3], raw[:20], raw[:-10], raw[:8] + bytes(192) + raw[200:]):
+    bad = pa.array([b"fine", b"\xff\xfe"], type=pa.binary()).view(pa.string())  # no UTF-8
+    pq.write_table(pa.table({"sentence": bad, "label": [0, 1]}), path)
+    for damaged in (path.read_bytes(), raw[:0], raw[:3], raw[:20], raw[:-10], raw[:8] + bytes(192) + raw[200:]):
         path.write_bytes(damaged)
         refused(tmp_path, str(path), "is not a whole Parquet file")
 
 
-def test_parquet_strings_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    (tmp_path / "sst2").mkdir()
-    bad = pa.array([b"fine", b"\xff\xfe"], type=pa.binary()).view(pa.string())
-    pq.write_table(pa.table({"sentence": bad, "label": [0, 1]}), tmp_path / "sst2/train.parquet")
-    refused(tmp_path, "is not a whole Parquet file ('utf-8' codec")
-
-
-@pytest.mark.parametrize("ending", ["csv", "jsonl"])
-def test_text_that_is_not_utf8_is_refused_with_its_line(ending: str, tmp_path: Path) -> None:
-    path = write_file(tmp_path / f"sst2/train.{ending}", single(9))
+def test_text_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "sst2/train.csv", single(9))
     lines = path.read_bytes().splitlines(keepends=True)
     lines[4] = lines[4].replace(b"told", "caf\u00e9".encode("latin-1"))
     path.write_bytes(b"".join(lines))
     refused(tmp_path, str(path), "line 5", "0xe9 is not UTF-8")
 
 
-@pytest.mark.parametrize(("label", "word"), [("six", "'six'"), (5.5, "5.5"), (-1.0, "hidden"), (float("nan"), "nan")])
-def test_regression_labels_out_of_range_are_refused(label: Any, word: str, tmp_path: Path) -> None:
-    path = tmp_path / "stsb/train.jsonl"
-    path.parent.mkdir()
-    rows = [{"sentence1": "a", "sentence2": "b", "label": value} for value in (1.0, label)]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    refused(tmp_path, str(path), "line 2", word, "a number from 0 to 5", task=TASKS["stsb"])
+def test_regression_labels_out_of_range_are_refused(tmp_path: Path) -> None:
+    rows = [{"sentence1": "a", "sentence2": "b", "label": value} for value in (1.0, 5.5)]
+    path = write_file(tmp_path / "stsb/train.jsonl", rows)
+    refused(tmp_path, str(path), "line 2", "5.5", "a number from 0 to 5", task=TASKS["stsb"])
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
@@ -208,18 +185,14 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     refused(tmp_path, "train.csv and train.parquet", "keep one")
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_what_cannot_be_read_is_refused_with_its_path(ending: str, tmp_path: Path) -> None:
-    (tmp_path / "sst2").mkdir()
-    path = tmp_path / f"sst2/train.{ending}"
-    path.mkdir()
-    refused(tmp_path, str(path), "is not a file")
-    path.rmdir()
-    path.symlink_to(path.name)  # a circle
-    refused(tmp_path, str(path), "is not a file")
-    path.unlink()
-    path.symlink_to("/proc/self/mem")  # a file that nobody can read from its beginning, root included
-    refused(tmp_path, str(path))
+def test_what_cannot_be_read_is_refused_with_its_path(tmp_path: Path) -> None:
+    for ending in ENDINGS:
+        path = tmp_path / f"{ending}/sst2/train.{ending}"
+        path.mkdir(parents=True)
+        refused(tmp_path / ending, str(path), "is not a file")
+        path.rmdir()
+        path.symlink_to("/proc/self/mem")  # a file that nobody can read from its beginning, root included
+        refused(tmp_path / ending, str(path))
 
 
 def test_a_name_too_long_for_a_file_is_refused(tmp_path: Path) -> None:
