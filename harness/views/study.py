@@ -104,12 +104,9 @@ class Study:
         FLOPs and seconds recorded with these, whoever trained them."""
         states, ended = Counter(trial.state for trial in self.found), self.trials
         counts: dict[str, Any] = {"trials": len(self.found), **{state: states[state] for state in STATES[:3]}}
-        counts |= {"replicates": len(ended), "full": len(self.found) * len(self.replicates)}
-        return (
-            counts
-            | {"stages": int(ended["stages"].sum())}
-            | {name: math.fsum(ended[name]) for name in ("flops", "seconds")}
-        )
+        full, stages = len(self.found) * len(self.replicates), int(ended["stages"].sum())
+        counts |= {"replicates": len(ended), "full": full, "stages": stages}
+        return counts | {name: math.fsum(ended[name]) for name in ("flops", "seconds")}
 
     def measured(self, values: Sequence[float], less: Iterable[float] | None = None) -> Measured:
         """Of the `values` of the first replicates, each `less` another one on the same replicate."""
