@@ -85,6 +85,7 @@ def test_rows_of_a_plan_are_those_that_its_stages_name() -> None:
         assert rows["size"].isna().all() == (split != "train")
         seen.add((digest, len(rows)))
     assert seen == named
+    assert plan.detect(2)["detects"].notna().all()
 
 
 def _labelled(stage: Stage) -> list[RowSet]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from harness.tasks.metrics import METRICS, Metric
-from harness.views.examples import class_scores, class_tables
-from harness.views.view import View
+from harness.views.examples import class_scores
 
 CLASSES = ("a", "b", "c")
 
@@ -37,13 +34,3 @@ def test_a_class_that_is_never_predicted_has_zeros() -> None:
     never = class_scores(CLASSES, [(gold, np.zeros(3, dtype=int))])
     assert (never.loc[1:, ["precision", "recall", "f1"]] == 0).all(axis=None)
     assert (never["recall"][0], never["other"].tolist()) == (1, ["", "a 1.0", ""])
-
-
-@pytest.mark.parametrize("format", ["text", "md", "latex"])
-def test_a_metric_that_is_added_needs_no_second_list(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METRICS, "hits", Metric("hits", "number of hits", "class", lambda predictions: 1.0))
-    classes = class_scores(CLASSES, [(np.arange(3), np.arange(3))])
-    scores, confusions = class_tables("Mine", pd.DataFrame({"hits": {"FT": 1.0}, "accuracy": 1.0}), "FT", classes)
-    assert scores.head == ["Method", "number of hits", "accuracy"]
-    assert "number of hits" in confusions.title
-    assert "number of hits" in str(View("classes", classes, [scores, confusions]).written(format))
