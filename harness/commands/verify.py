@@ -107,8 +107,8 @@ def _plan(verified: Verified) -> str:
     for label in store.labels_of(verified.keys):
         tables[label["table"]].add(label["key"])
     found = [
-        (needed & tables[bench.table], total, bench)
-        for bench, needed, total in store.requests_for({*verified.keys})
+        (needed & tables[bench.table], len(store.stages_of(bench)), bench)
+        for bench, needed in store.requests_for({*verified.keys})
         if not bench.study and needed & tables[bench.table]
     ]
     reason, covered = "" if found else f"{store.shown} remembers no bench that has these runs", set[str]()

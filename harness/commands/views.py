@@ -98,7 +98,7 @@ def _benched_places(prepared: Prepared) -> set[Place]:
     titles, columns, found = {row.name: row.title for row in table.rows}, dict[str, list[str]](), set[Place]()
     for name, column in table.columns.items():
         columns.setdefault(column.task, []).append(name)
-    for stored, _, _ in store.requests_for({run.stage.key for run in prepared.plan.runs}):
+    for stored, _ in store.requests_for({run.stage.key for run in prepared.plan.runs}):
         named = encoder_names(str(stored.values.get("encoder", "")))
         mine = [each.title for each in r.encoders if each.name in named] if r.encoder_titles else []
         for label in [] if stored.study else store.labels_of(store.stages_of(stored)):

@@ -282,16 +282,13 @@ class Store(Database):
             for row in self._select(query)
         ]
 
-    def requests_for(self, keys: Iterable[str]) -> list[tuple[StoredRequest, frozenset[str], int]]:
-        """The requests that need any of these stages, the last one first: each with those that it needs and with the number of all
-        its stages."""
+    def requests_for(self, keys: Iterable[str]) -> list[tuple[StoredRequest, frozenset[str]]]:
+        """The requests that need any of these stages, the last one first, each with those that it needs."""
         needed: dict[str, set[str]] = {}
         for row in self._select(sa.select(REQUEST_STAGES), S.key, keys):
             needed.setdefault(row["digest"], set()).add(row["key"])
-        count = sa.select(S.digest, sa.func.count().label("count")).group_by(S.digest)
-        counts = {row["digest"]: row["count"] for row in self._select(count)}
-        known = ((request, request.digest) for request in self.requests())
-        return [(request, frozenset(needed[digest]), counts[digest]) for request, digest in known if digest in needed]
+        known = {request.digest: request for request in self.requests()}
+        return [(request, frozenset(needed[digest])) for digest, request in known.items() if digest in needed]
 
     def stages_of(self, request: StoredRequest) -> list[str]:
         """The keys of the stages that a kept request needs."""

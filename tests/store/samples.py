@@ -19,30 +19,14 @@ DEV, TEST = RowSet("d" * 32, "toy/dev", 4, 50.5), RowSet("7" * 32, "toy/test", 3
 
 def stage(seed: int = 0) -> Stage:
     """A leaf of a chain of three."""
-    encoder = Encoder("e" * 32, "tiny")
-    first = Stage(
-        Objective("mlm", 1, {"p_m": 0.15}), Data(RowSet("c" * 32)), Optim(1e-3, 8, 10), 0, encoder, None, "warm-up"
-    )
-    second = Stage(
-        Objective("cmlm", 1, {"alpha": 0.5, "mlm": True, "contrast": "simsiam", "num_views": 2}),
-        Data(RowSet("a" * 32, "toy/texts", 20, 51.25), max_length=64),
-        Optim(1e-5, 8, 10),
-        seed,
-        Parent(first, "last", ("encoder", "mlm_head")),
-        None,
-        "post-train",
-    )
-    data = Data(RowSet("b" * 32, "toy/train", 20, 51.25), 2, 64, DEV, (TEST,))
-    optim = Optim(2e-5, 16, 20, precision="bf16")
-    return Stage(
-        Objective("cross_entropy", 1),
-        data,
-        optim,
-        seed,
-        Parent(second, "selected"),
-        Selection("accuracy", 50),
-        "fine-tune",
-    )
+    mlm, texts = Objective("mlm", 1, {"p_m": 0.15}), RowSet("a" * 32, "toy/texts", 20, 51.25)
+    cmlm = Objective("cmlm", 1, {"alpha": 0.5, "mlm": True, "contrast": "simsiam", "num_views": 2})
+    encoder, optim = Encoder("e" * 32, "tiny"), Optim(2e-5, 16, 20, precision="bf16")
+    first = Stage(mlm, Data(RowSet("c" * 32)), Optim(1e-3, 8, 10), 0, encoder, None, "warm-up")
+    start = Parent(first, "last", ("encoder", "mlm_head"))
+    second = Stage(cmlm, Data(texts, max_length=64), Optim(1e-5, 8, 10), seed, start, None, "post-train")
+    data, end = Data(RowSet("b" * 32, "toy/train", 20, 51.25), 2, 64, DEV, (TEST,)), Parent(second, "selected")
+    return Stage(Objective("cross_entropy", 1), data, optim, seed, end, Selection("accuracy", 50), "fine-tune")
 
 
 def record(of: Stage, status: Status = "done", mark: float = 0.0) -> Record:

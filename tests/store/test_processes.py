@@ -71,7 +71,7 @@ def test_the_lease_of_a_killed_process_is_free_at_once(store: Store, url: str, r
 
 def test_processes_with_the_same_work_write_one_record_each(url: str) -> None:
     """In a store that is not there yet: they make it together."""
-    seeds = list(range(40))
+    seeds = list(range(20))
     with several(3, samples.work_off, url, seeds) as pipes:
         written = [received(pipe) for pipe in pipes]
     owners = [[seed for seed, ours in each.items() if ours] for each in written]
