@@ -36,6 +36,3 @@ def build(
     module = import_module(f"{__name__}.{home}" if home else known.__module__)
     made: TrainingObjective = getattr(module, network)(encoder, vocabulary, kind, dropout, seed, definition_of(spec))
     return made
-
-
-__all__ = ["build", "definition_of"]

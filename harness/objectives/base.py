@@ -205,15 +205,12 @@ class TrainingObjective(nn.Module):
         size = StepSize(lengths.sum(), (lengths**2).sum(), of_all.sum(), (of_all**2).sum(), predicted)
         return float(self.params.flops(self.encoder.shape, size))
 
-    def draw_linear(self, layer: nn.Linear, purpose: str) -> nn.Linear:
-        return draw_linear(layer, self.encoder.config.initializer_range, self.seed, purpose)
 
-
-def draw_linear(layer: nn.Linear, spread: float, seed: int, purpose: str) -> nn.Linear:
-    """Normal with standard deviation `spread` (the encoder's initialiser range), bias 0, from the stream (seed, purpose)."""
+def draw_linear(layer: nn.Linear, encoder: TextEncoder, seed: int, purpose: str) -> nn.Linear:
+    """Normal with the standard deviation of the encoder's initialiser, bias 0, from the stream (seed, purpose)."""
     generator = torch.Generator().manual_seed(seed_of(seed, purpose))
     with torch.no_grad():
-        layer.weight.normal_(0.0, spread, generator=generator)
+        layer.weight.normal_(0.0, encoder.config.initializer_range, generator=generator)
         if layer.bias is not None:
             layer.bias.zero_()
     return layer

@@ -38,11 +38,11 @@ class RowHead(nn.Module):
 
     def __init__(self, encoder: TextEncoder, kind: Kind, dropout: float, seed: int) -> None:
         super().__init__()
-        size, spread = encoder.hidden_size, encoder.config.initializer_range
+        size = encoder.hidden_size
         self._target_scale, self._number = kind.target_scale, getattr(torch, kind.output_type)
         self.drop = nn.Dropout(dropout)
-        self.dense = draw_linear(nn.Linear(size, size), spread, seed, "classification_dense")
-        self.out = draw_linear(nn.Linear(size, kind.outputs), spread, seed, "classification_out")
+        self.dense = draw_linear(nn.Linear(size, size), encoder, seed, "classification_dense")
+        self.out = draw_linear(nn.Linear(size, kind.outputs), encoder, seed, "classification_out")
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         """First tokens [B, d] -> [B, C]."""
@@ -66,9 +66,9 @@ class TokenHead(nn.Module):
 
     def __init__(self, encoder: TextEncoder, seed: int) -> None:
         super().__init__()
-        size, spread = encoder.hidden_size, encoder.config.initializer_range
-        self.start = draw_linear(nn.Linear(size, 1), spread, seed, "span_start")
-        self.end = draw_linear(nn.Linear(size, 1), spread, seed, "span_end")
+        size = encoder.hidden_size
+        self.start = draw_linear(nn.Linear(size, 1), encoder, seed, "span_start")
+        self.end = draw_linear(nn.Linear(size, 1), encoder, seed, "span_end")
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         """All tokens [T, d] -> [B, L, 2]."""

@@ -17,7 +17,7 @@ from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, Tokens, joined
 from harness.methods.coco_lm import CocoLm
 from harness.methods.electra import Auxiliary as AuxiliaryMethod
-from harness.objectives.base import Draw, TrainingObjective, Views, embedding_std, mean_over_groups
+from harness.objectives.base import Draw, TrainingObjective, Views, draw_linear, embedding_std, mean_over_groups
 from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
 from harness.objectives.masked import all_but_first, predicted_at
 from harness.objectives.masking import crop, select_fixed
@@ -108,7 +108,8 @@ class ReplacedTokens(AuxiliaryMaskedLM):
         if params.contrast:
             self.weights["contrast"] = 1.0
         # Equation for p_copy: w . h without a bias, on the states themselves.
-        self.detector = self.draw_linear(nn.Linear(self.encoder.hidden_size, 1, bias=False), "detector")
+        layer = nn.Linear(self.encoder.hidden_size, 1, bias=False)
+        self.detector = draw_linear(layer, self.encoder, self.seed, "detector")
 
     def load_parts(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
         if "auxiliary" in parts and self.auxiliary is not None:

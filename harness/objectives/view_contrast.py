@@ -25,10 +25,10 @@ class ViewContrast(nn.Module):
         super().__init__()
         self.params = params
         if self.params.contrast == "simsiam":
-            size, spread = encoder.hidden_size, encoder.config.initializer_range
+            size = encoder.hidden_size
             # Equation 10: no bias, no normalisation, d to d; the paper does not say how they are drawn.
-            self.inner = draw_linear(nn.Linear(size, size, bias=False), spread, seed, "predictor_inner")
-            self.outer = draw_linear(nn.Linear(size, size, bias=False), spread, seed, "predictor_outer")
+            self.inner = draw_linear(nn.Linear(size, size, bias=False), encoder, seed, "predictor_inner")
+            self.outer = draw_linear(nn.Linear(size, size, bias=False), encoder, seed, "predictor_outer")
 
     def forward(self, first: Tensor, batch: Batch) -> Tensor:
         """First tokens [(K + 1) B, d], view after view -> the contrast, a scalar."""
@@ -80,7 +80,8 @@ class DropoutContrast(TranslatedContrast):
         super().build()
         if self.params.projection:
             size = self.encoder.hidden_size
-            self.projection = nn.Sequential(self.draw_linear(nn.Linear(size, size), "projection"), nn.Tanh())
+            layer = draw_linear(nn.Linear(size, size), self.encoder, self.seed, "projection")
+            self.projection = nn.Sequential(layer, nn.Tanh())
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
         owner = np.tile(np.arange(len(examples)), self.params.num_views + 1)

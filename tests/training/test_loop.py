@@ -19,7 +19,6 @@ from harness.encoders.models.weights import weights_digest
 from harness.encoders.tokens import Examples
 from harness.errors import DivergedError
 from harness.kinds import Predictions
-from harness.objectives import build
 from harness.objectives.base import TrainingObjective
 from harness.specs import Stage
 from harness.training import forward_backward, loop, result
@@ -31,14 +30,8 @@ CPU = torch.device("cpu")
 
 
 def objective_of(folder: Path, stage: Stage) -> TrainingObjective:
-    return build(
-        stage.objective,
-        tiny.encoder(folder, stage.seed),
-        tiny.vocabulary(folder),
-        stage.data.kind,
-        stage.optim.dropout,
-        stage.seed,
-    )
+    made: TrainingObjective = tiny.built(folder, stage.objective, seed=stage.seed, dropout=stage.optim.dropout)
+    return made
 
 
 def run(folder: Path, stage: Stage, inputs: Inputs, **options: Any) -> tuple[TrainingObjective, TrainingResult]:
@@ -252,24 +245,6 @@ class TestSelection:
         assert (outcome.selected_step, outcome.tied) == (2 * chosen, tied)
         assert outcome.dev_scores == {"accuracy": scores[chosen - 1]}
         assert [entry["dev"]["accuracy"] for entry in outcome.history] == scores
-        self.assert_is_the_selected_state(objective, outcome, inputs)
-        # The same steps without a choice: the state right after the selected step.
-        monkeypatch.setattr(result, "score", lambda *_: float(next(rising)))
-        rising = itertools.count()
-        stopped = {**inputs.evaluations}
-        states: dict[int, Any] = {}
-
-        def keep(entry: dict[str, Any]) -> None:
-            states[entry["step"]] = predict(other, stopped["dev"], "fp32", CPU)[0].logits
-            other.train()
-
-        other = objective_of(bert, stage)
-        train(other, inputs, stage.optim, 1, scoring=Scoring.of(stage, tiny.METRICS), report=keep)
-        assert np.array_equal(states[2 * chosen], outcome.predictions["dev"].logits)
-        assert chosen == len(scores) or not np.array_equal(states[2 * len(scores)], states[2 * chosen])
-
-    @staticmethod
-    def assert_is_the_selected_state(objective: TrainingObjective, outcome: TrainingResult, inputs: Inputs) -> None:
         for digest, evaluation in inputs.evaluations.items():
             again, _ = predict(objective, evaluation, "fp32", CPU)
             assert np.array_equal(again.logits, outcome.predictions[digest].logits), digest
