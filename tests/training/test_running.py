@@ -50,10 +50,16 @@ def test_a_record_of_fine_tuning(bert: Path, tmp_path: Path) -> None:
     assert record.provenance["encoder"] == stage.encoder.digest
 
 
+UNSUPERVISED = {
+    tiny.OBJECTIVES[name].name: (kind, name) for kind, name in tiny.SPREAD if name not in tiny.SUPERVISED
+}.values()
+"""One setting of each objective, on a kind of encoder that it trains."""
+
+
 class TestEveryObjective:
     """From a record to its weights to a fine-tuned child."""
 
-    @pytest.mark.parametrize(("kind", "name"), [case for case in tiny.SPREAD if case[1] not in tiny.SUPERVISED])
+    @pytest.mark.parametrize(("kind", "name"), UNSUPERVISED)
     def test_post_training_then_fine_tuning(
         self, kind: str, name: str, folders: dict[str, Path], tmp_path: Path
     ) -> None:
