@@ -197,7 +197,7 @@ def _unneeded(store: Store, storage: Storage) -> dict[str, int]:
         if key in settled:
             stage = store.stage(key)
             weights = rest.startswith(("safetensors", "step-")) and not name.startswith(".")  # else half a file
-            if not (weights and (store.labels(key) or (stage and stage.phase in SHARED_PHASES))):
+            if not (weights and (store.labels([key]) or (stage and stage.phase in SHARED_PHASES))):
                 found[name] = size
     return found
 
@@ -205,7 +205,7 @@ def _unneeded(store: Store, storage: Storage) -> dict[str, int]:
 def _forgotten(store: Store, name: str) -> tuple[str, list[StoredRequest], set[str]]:
     """What is to go, its requests, and the keys that they alone need: a bench or a study by the beginning of its name, or all of one task."""
     requests = store.requests()
-    of_task = [r for r in requests if {run["task"] for run in store.labels_of(store.stages_of(r))} == {name}]
+    of_task = [r for r in requests if {run["task"] for run in store.labels(store.stages_of(r))} == {name}]
     asked = of_task or [each for each in requests if (each.study or each.digest).startswith(name)]
     names = {f"all benches of {name} alone"} if of_task else {each.study or each.digest[:8] for each in asked}
     if len(names) != 1:

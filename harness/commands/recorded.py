@@ -194,7 +194,7 @@ def recorded(url: str | None, beginning: str) -> StageRecord:
     stage, record = store.stages(keys)[keys[0]], store.records(keys, predictions=True)[keys[0]]
     asked = [_of_encoder(each, stage) for each in sorted(store.requests(keys[0]), key=lambda each: bool(each.study))]
     runs = [
-        (label, next((each for each in asked if each.table == label["table"]), None)) for label in store.labels_of(keys)
+        (label, next((each for each in asked if each.table == label["table"]), None)) for label in store.labels(keys)
     ]
     if not any(each for _, each in runs):
         runs += [({}, each) for each in asked if not each.study][:1]

@@ -104,7 +104,7 @@ def verify(path: Path, url: str | None, seal: str = "") -> Verified:
 def _plan(verified: Verified) -> str:
     """Plan the benches again that have the runs of the file: the one with most of them first, of these the smallest. Why some cannot be planned; '' where all can."""
     store, tables = verified.store, defaultdict[str, set[str]](set)
-    for label in store.labels_of(verified.keys):
+    for label in store.labels(verified.keys):
         tables[label["table"]].add(label["key"])
     found = [
         (needed & tables[bench.table], len(store.stages_of(bench)), bench)
@@ -196,7 +196,7 @@ def _same(one: pd.Series, other: pd.Series) -> Any:
 def _check_seals(verified: Verified, wanted: str) -> None:
     """Whether each seal of the tables is as it was sealed and older than its runs, and the one that is `wanted` is there with runs of the file."""
     store, keys = verified.store, {*verified.keys}
-    tables = dict.fromkeys(label["table"] for label in store.labels_of(keys))
+    tables = dict.fromkeys(label["table"] for label in store.labels(keys))
     seals = [seal for table in tables for seal in store.seals(table)]
     if wanted and not any(seal.digest.startswith(wanted) for seal in seals):
         verified.problems.append(f"the store has no seal {wanted} of this table")

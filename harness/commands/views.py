@@ -101,7 +101,7 @@ def _benched_places(prepared: Prepared) -> set[Place]:
     for stored, _ in store.requests_for({run.stage.key for run in prepared.plan.runs}):
         named = encoder_names(str(stored.values.get("encoder", "")))
         mine = [each.title for each in r.encoders if each.name in named] if r.encoder_titles else []
-        for label in [] if stored.study else store.labels_of(store.stages_of(stored)):
+        for label in [] if stored.study else store.labels(store.stages_of(stored)):
             if label["table"] == table.name:
                 title = titles.get(label["row"], label["row"])
                 rows = [on_encoder(title, encoder) for encoder in mine or r.encoder_titles] or [title]

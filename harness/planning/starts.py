@@ -42,7 +42,7 @@ def starts_of(resolved: ResolvedTable, store: Store, digests: Mapping[str, str])
         place = start.table, row.own.name, start.task, start.size
         labels = {
             label["key"]: label
-            for label in sorted(store.labels_of(keys), key=lambda each: (each["subset"], each["seed"]))
+            for label in sorted(store.labels(keys), key=lambda each: (each["subset"], each["seed"]))
             if (label["table"], label["row"], label["task"], label["size"]) == place
         }
         records, stages = store.records(labels), store.stages(labels)

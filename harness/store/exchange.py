@@ -136,7 +136,7 @@ def publish_records(
         path = Path(scratch) / "records.db"
         made = Store(sqlite_url(path))
         count = take_records(made, store, sorted(keys), None if gold else lambda _: np.empty(0, np.int64)).added
-        labels = [label for label in store.labels_of(sorted(keys)) if label["table"] == table]
+        labels = [label for label in store.labels(sorted(keys)) if label["table"] == table]
         last = made._select(sa.select(sa.func.max(RECORDS.c.committed_at).label("at")))[0]["at"]
         request = StoredRequest(table, values, asked_at=last or 0.0)
         body = named_alone(json.dumps(snapshot))

@@ -246,10 +246,7 @@ class Store(Database):
         with self._write() as connection:
             self._insert(connection, RUNS, rows)
 
-    def labels(self, key: str) -> list[dict[str, Any]]:
-        return self.labels_of([key])
-
-    def labels_of(self, keys: Iterable[str]) -> list[dict[str, Any]]:
+    def labels(self, keys: Iterable[str]) -> list[dict[str, Any]]:
         """The labels of the runs with any of these keys."""
         return [dict(row) for row in self._select(sa.select(RUNS), RUNS.c.key, keys)]
 

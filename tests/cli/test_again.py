@@ -89,8 +89,8 @@ def test_show_prints_the_command_that_makes_a_run_again(harness: Harness) -> Non
         (words,) = commands(harness(f"show {key}").out)
         plan = prepare(read_words(words), train=False).plan
         assert key in plan.stages
-        assert [run.stage.key for run in plan.runs if run.stage.key == key] == [key] * bool(store.labels(key))
-        assert len(plan.runs) == 1 or not store.labels(key)
+        assert [run.stage.key for run in plan.runs if run.stage.key == key] == [key] * bool(store.labels([key]))
+        assert len(plan.runs) == 1 or not store.labels([key])
         assert "To do: nothing." in harness(*words).err
 
 
@@ -102,7 +102,7 @@ def test_show_prints_a_command_that_is_read_where_a_cell_needs_several_runs_and_
     done = harness(*bench.split(), "--methods", "CE + SCL (tuned)")
     assert done.status == 0, done.err
     store = Store("sqlite:///.harness/harness.db")
-    key = next(key for key in store.keys_like("") for label in store.labels(key) if "," in label["row"])
+    key = next(key for key in store.keys_like("") for label in store.labels([key]) if "," in label["row"])
     (words,) = commands(harness(f"show {key}").out)
     assert '"' in words[words.index("--methods") + 1]
     again = harness(*words)

@@ -117,7 +117,7 @@ def test_labels_requests_and_translations_come_along(store: Store, other: Store)
     other.keep_request(request, [stage(1).key])
     merge(store, other)
     assert store.requests()[0].values == own.values, "the last bench is still one that was run here"
-    assert store.labels(of.key) == other.labels(of.key)
+    assert store.labels([of.key]) == other.labels([of.key])
     assert [r.values for r in store.requests(of.key)] == [request.values]
     assert store.translations(["a", "b"]) == {"a": "ours", "b": "theirs"}
 
@@ -182,7 +182,7 @@ def test_a_published_table_is_a_store_of_its_records_alone(several: Store, tmp_p
     made = published(several, tmp_path / "results")
     assert [row[0] for row in rows(made)] == sorted(stage(seed).key for seed in range(2))
     assert rows(made) == [row for row in rows(several) if row[0] != stage(2).key]
-    assert {label["table"] for label in made.labels_of([stage(0).key])} == {"toy"}
+    assert {label["table"] for label in made.labels([stage(0).key])} == {"toy"}
     assert [(r.table, r.values) for r in made.requests(stage(0).key)] == [("toy", {"table": "toy", "folder": "."})]
     assert [made.snapshot_of(request) for request in made.requests()] == [{"rows": 3}]
     assert made.translations(["a"]) == {}

@@ -88,16 +88,16 @@ def test_labels_are_kept_once_and_beside_the_key(store: Store) -> None:
         names = ("row", "method", "task", "size", "subset", "seed")
         return {"key": of.stage.key, "table": table} | {name: getattr(of, name) for name in names}
 
-    found = sorted(store.labels(stage(1).key), key=lambda each: (each["table"], each["row"]))
+    found = sorted(store.labels([stage(1).key]), key=lambda each: (each["table"], each["row"]))
     assert found == [label("few_shot", runs[0]), label("few_shot", long), label("table " * 100, runs[0])]
-    assert len(store.labels(stage(3).key)) == 1
-    assert store.labels("0" * 32) == []
+    assert len(store.labels([stage(3).key])) == 1
+    assert store.labels(["0" * 32]) == []
 
 
 def test_without_create_a_missing_store_reads_as_empty_and_is_not_made(url: str, tmp_path: Path) -> None:
     store = Store(url, create=False)
     assert not store.exists
-    assert (store.statuses(["a"]), store.records(["a"]), store.labels("a")) == ({}, {}, [])
+    assert (store.statuses(["a"]), store.records(["a"]), store.labels(["a"])) == ({}, {}, [])
     assert (store.keys_like(""), store.newest(9), store.stage("a"), store.studies()) == ([], [], None, [])
     assert list(tmp_path.iterdir()) == []
     assert store.path or sa.inspect(store._engine).get_table_names() == []
