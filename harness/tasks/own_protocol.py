@@ -18,7 +18,6 @@ from harness.tasks.protocol import (
     draw,
     evaluation_splits,
     of_classes,
-    own_test_rows,
     quotas,
     require_classes,
 )
@@ -145,7 +144,7 @@ class OwnProtocol(Protocol):
         splits, dev = evaluation_splits(task, source), None
         if task.own and not task.names_test and list(splits.values()) == [task.dev]:
             splits = {}  # a user's task has no test set where its only other split is dev
-        tests = {name: own_test_rows(task, split, source) for name, split in splits.items()}
+        tests = {name: source.load(task, split) for name, split in splits.items()}
         words = [f"{name} all {len(rows):,} rows of {_place(task, name)}" for name, rows in tests.items()]
         if tests:
             words.append(labelled)

@@ -125,17 +125,6 @@ def evaluation_splits(task: Task, source: TextSource) -> dict[str, str]:
     return {OWN_TEST: OWN_TEST} if is_test else tests
 
 
-def own_test_rows(task: Task, split: str, source: TextSource) -> Rows:
-    """A user's test set. An error in a file that the task does not name also says why the file is read."""
-    try:
-        return source.load(task, split)
-    except UserError as error:
-        if split in dict(task.files) or split in dict(task.tests).values():
-            raise
-        fix = "name another in its YAML" if task.data else "rename the file"
-        raise UserError(f"{str(error).rstrip('.')}, or {fix}: by its name it is the test set.") from None
-
-
 # ----------------------------------------------------------------------------------------------------------- samplers
 
 DRAWS = 1000

@@ -19,7 +19,6 @@ from harness.tasks.protocol import (
     Protocol,
     evaluation_splits,
     of_classes,
-    own_test_rows,
     quotas,
     without_classes,
 )
@@ -114,11 +113,9 @@ class CmlmProtocol(PaperProtocol):
         count = min(500, len(pool)) if own_test else dev_size(len(pool))
         dev, tests = pool.take(self._draw(task, dev_split, pool, count)[0]), {}
         for evaluation, split in tests_of.items():
-            if own_test:
-                rest = own_test_rows(task, split, source)
-            else:
-                rows = source.load(task, split)
-                rest = rows.take(self._draw(task, split, rows, dev_size(len(rows)))[1])
+            rest = source.load(task, split)
+            if not own_test:
+                rest = rest.take(self._draw(task, split, rest, dev_size(len(rest)))[1])
             if not len(rest) or not len(dev):
                 raise UserError(
                     f"task {task.name}: the rows of split {split} have one text, which cannot be both dev and test; add rows."
@@ -179,12 +176,11 @@ class StratifiedProtocol(PaperProtocol):
         splits = evaluation_splits(task, source)
         pool, tests = source.load(task, task.dev), dict[str, Rows]()
         for evaluation, split in splits.items():
-            if task.own and split != task.dev:
-                tests[evaluation] = own_test_rows(task, split, source)
-            else:
-                rows = source.load(task, split)
+            rows = source.load(task, split)
+            if not task.own or split == task.dev:
                 ids = _drawn_by(task, rows, rows.ids)
-                tests[evaluation] = rows.take(_stratified(task, rows, rows, ids, [split, "test"], len(rows) // 2))
+                rows = rows.take(_stratified(task, rows, rows, ids, [split, "test"], len(rows) // 2))
+            tests[evaluation] = rows
         seen = np.concatenate([_drawn_by(task, rows, rows.text_ids) for rows in tests.values()])
         rest = pool.take(~np.isin(_drawn_by(task, pool, pool.text_ids), seen))
         if not len(rest) or not all(map(len, tests.values())):

@@ -222,9 +222,6 @@ class TaskFile(Strict):
                 yield ["labels", str(value)], f"'{name}': {allowed}"
         if self.splits.train in (self.splits.validation, self.splits.test):
             yield ["splits"], "train should be another split than validation and test"
-        for key, file in self.splits:
-            if file and re.search(r"[/\\]", file):
-                yield ["splits", key], f"'{file}' should be a file's name without folder and ending"
         for key, named in (("data", self.data), ("unlabelled", self.unlabelled)):
             if named and named.startswith(HUB):
                 with placed(key):
