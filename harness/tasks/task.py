@@ -12,7 +12,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model
 
 from harness.answers import SQUAD, SpanReading
 from harness.errors import unknown
-from harness.hub import HUB, parsed
+from harness.hub import HUB
 from harness.kinds import Kind, kind_of, number_of
 from harness.paths import named_path
 from harness.prompts import Prompt
@@ -222,10 +222,6 @@ class TaskFile(Strict):
                 yield ["labels", str(value)], f"'{name}': {allowed}"
         if self.splits.train in (self.splits.validation, self.splits.test):
             yield ["splits"], "train should be another split than validation and test"
-        for key, named in (("data", self.data), ("unlabelled", self.unlabelled)):
-            if named and named.startswith(HUB):
-                with placed(key):
-                    parsed(named)
         if self.test and self.splits.test:
             yield ["test"], "splits names a test split too; keep one"
         if self.remove_overlap and not self.unlabelled:

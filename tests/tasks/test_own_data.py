@@ -181,11 +181,6 @@ def test_regression_and_splits(tmp_path: Path) -> None:
         ("accuracy, f1]", "f1]\nsplits: {test: train}", ("line 6", "another split")),
         (
             "metrics: [accuracy, f1]",
-            "metrics: [f1]\ndata: hub:me",
-            ("line 6, key data", "write hub:OWNER/NAME[:CONFIG][@REVISION]"),
-        ),
-        (
-            "metrics: [accuracy, f1]",
             "metrics: [f1]\nlabels: {1: maybe}",
             ("line 6, key labels", "'maybe': should be one of no, yes"),
         ),
