@@ -133,10 +133,8 @@ def check_metric(name: str, kind: Kind, task: str) -> None:
 
 
 def score(metric: str, predictions: Predictions) -> float:
-    """The value of `metric`. Raises UserError for an unknown metric, and ValueError for predictions that are not finite (a diverged run
-    has no score), of no rows, or of another kind than the metric's."""
-    if metric not in METRICS:
-        raise errors.unknown("metric", metric, METRICS)
+    """The value of `metric`. Raises ValueError for predictions that are not finite (a diverged run has no score), of no rows, or of another
+    kind than the metric's."""
     if problem := predictions.problem:
         raise ValueError(f"{metric}: the predictions {problem}")
     if not METRICS[metric].applies(predictions.kind):

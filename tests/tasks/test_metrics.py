@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from harness.errors import UserError
 from harness.kinds import Predictions
 from harness.tasks import metrics as ours
 
@@ -50,8 +49,6 @@ def test_ties_go_to_the_lowest_class() -> None:
 
 
 def test_what_has_no_score_is_refused() -> None:
-    with pytest.raises(UserError, match=r"unknown metric 'acuracy'. Did you mean 'accuracy'"):
-        score("acuracy", [0], np.zeros((1, 2)))
     for metric, gold, logits in [
         ("accuracy", [0], np.array([[np.nan, 0.0]])),
         ("pearson", [0.0, 1.0], np.array([[np.inf], [0.0]])),
