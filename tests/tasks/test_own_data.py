@@ -104,7 +104,7 @@ def test_a_folder_has_a_file_for_each_split(tmp_path: Path) -> None:
 def test_a_test_split_is_left_out_where_the_task_says_so(tmp_path: Path) -> None:
     for split, some in (("train", rows(30)), ("validation", rows(40, 100)), ("test", rows(9, 200))):
         write_file(tmp_path / f"{split}.csv", [{**row, "label": -1} for row in some] if split == "test" else some)
-    with pytest.raises(UserError, match=r"label -1 means that the label is hidden.*, or name another in its YAML"):
+    with pytest.raises(UserError, match=r"label -1 means that the label is hidden.*give a split with labels"):
         drawn(task_file(tmp_path, "data: ."))
     _, dev, test = drawn(task_file(tmp_path, "data: .", "splits: {test: validation}"))
     assert set(dev.texts) | set(test.texts) == {(row["text"],) for row in rows(40, 100)}
