@@ -77,10 +77,9 @@ print(source.has(amazon, 'validation'), source.has(amazon, 'test'), [source.load
 
 
 def test_without_network_and_cache_it_is_said(tmp_path: Path) -> None:
-    for variables in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
-        printed = elsewhere(LOAD + LOAD, tmp_path, **variables)
-        assert printed.count("NotAtHand task sst2: sst2/train-00000-of-00001.parquet of nyu-mll/glue") == 2
-        assert "--data DIR" in printed
+    printed = elsewhere(LOAD, tmp_path, HF_HUB_OFFLINE="1")
+    assert printed.startswith("NotAtHand task sst2: sst2/train-00000-of-00001.parquet of nyu-mll/glue")
+    assert "--data DIR" in printed
 
 
 def test_a_folder_serves_without_hub_and_packages_beside_it(tmp_path: Path) -> None:
