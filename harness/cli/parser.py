@@ -215,7 +215,7 @@ def build_parser() -> argparse.ArgumentParser:
     _data_flags(tune.add_argument_group("data"))
     _labelled_flags(tune)
     end = tune.add_argument_group("results")
-    _flag(end, "--out", "folder of best.yaml, tables and page (default: beside the store)", "FOLDER")
+    _flag(end, "--out", "folder of best.yaml, tables and plots (default: beside the store)", "FOLDER")
     _switch(end, "--plan", "show what is left of the study and what it costs; train nothing")
     _switch(end, "--final-test", "score the best trial on the test set at the end")
     _format_flag(end, FORMATS)

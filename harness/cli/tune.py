@@ -1,4 +1,4 @@
-"""`tune`: a space, its study, what the study would cost, the trials that are left, and what they found: tables, best.yaml and a
+"""`tune`: a space, its study, what the study would cost, the trials that are left, and what they found: tables, plots, best.yaml and a
 page in the study's folder."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.errors import masked
 from harness.paths import replace_file
 from harness.scores import hardware
 from harness.views.notes import overlap_sentences, weight_sentences
-from harness.views.study import best_yaml, screen, study_page, study_view, test_lines
+from harness.views.study import best_yaml, pictures, screen, study_page, study_view, test_lines
 from harness.wording import counted
 
 BEST = "best.yaml"
@@ -95,7 +95,7 @@ def _when(conditions: Mapping[str, Sequence[Any]]) -> str:
 
 
 def _report(opened: Opened, format: str, test: bool) -> int:
-    """Print the points. Write tables, margins, best.yaml and the page into the study's folder. Returns the exit status."""
+    """Print the points. Write tables, margins, pictures, best.yaml and the page into the study's folder. Returns the exit status."""
     study, folder, view = opened.found, opened.folder, study_view(opened.found)
     folder.mkdir(parents=True, exist_ok=True)
     for kind, suffix in {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}.items():
@@ -105,14 +105,17 @@ def _report(opened: Opened, format: str, test: bool) -> int:
         best, tested = best_yaml(opened.best_point()), [*test_lines(study, *opened.final_test())] if test else []
         again.append(_bench_command(opened))
         replace_file(folder / BEST, best)
+    drawn, notes = pictures(study)
+    for picture in drawn:
+        replace_file(folder / f"{picture.name}.png", picture.written("png"))
     keys = {key for keys in study.trials["keys"] for key in keys.split(",")}
     machines = hardware(opened.store.records(keys).values())
-    replace_file(folder / "report.html", study_page(study, best, tested, machines, again))
+    replace_file(folder / "report.html", study_page(study, best, tested, drawn, notes, machines, again))
     if format == "text":
         print_view(screen(study))
     else:
         print(view.written(format), end="")
-    say(f"Tables, all of them in report.html: {folder}")
+    say(*notes, f"Tables and plots, all of them in report.html: {folder}")
     if not study.best:
         return EXIT_INCOMPLETE
     method, files = study.points.space.method, opened.request.base.methods

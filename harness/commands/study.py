@@ -69,7 +69,7 @@ class PreparedStudy:
 
     @property
     def folder(self) -> Path:
-        """Where its tables, page and best.yaml are written: beside its store, unless another is named."""
+        """Where its tables, plots and best.yaml are written: beside its store, unless another is named."""
         return Path(self.request.out or self.prepared.store.artifacts.parent.absolute() / "studies" / self.name)
 
     def plan(self) -> StudyPlan:

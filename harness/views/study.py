@@ -1,4 +1,4 @@
-"""What a study found: its numbers, all points, the margins of a grid, the final test in words, and one page of it all.
+"""What a study found: its numbers, all points, the margins of a grid, Optuna's pictures, the final test in words, and one page of it all.
 
 Pure: the same trials in any order give the same bytes.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -25,8 +26,10 @@ from harness.wording import counted, in_points, shortened, some_of, value_text
 from harness.yaml_files import dumped
 
 if TYPE_CHECKING:
-    pass
+    import optuna
 NO_BEST = "There is no best point: no point has all its replicates done."
+FEW = 20
+"""With fewer points an importance is mostly chance."""
 SCREEN = 8
 """Points that a screen shows."""
 STATES: tuple[State, ...] = ("complete", "dropped", "failed", "running")
@@ -298,14 +301,70 @@ def _shown(cell: Measured) -> str:
     return with_spread(in_points(cell["mean"]), "" if cell["spread"] is None else in_points(cell["spread"]))
 
 
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+
+def pictures(study: Study) -> tuple[list[View], list[str]]:
+    """Optuna's pictures of the eligible trials, and a sentence for each that cannot be drawn or rests on few points."""
+    import optuna
+
+    trials = [trial for trial in study.found if trial.eligible]
+    shown = [path for path in study.paths if len({t.point[path] for t in trials if path in t.point}) > 1]
+    if not shown or len({trial.mean() for trial in trials}) < 2:
+        return [], ["No plots: they take two complete points with other values of a parameter and other scores."]
+    title, points = f"{study.score} (x100)", counted(len(trials), "point")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        counting = optuna.create_study(direction="maximize")
+        for trial in trials:
+            counting.enqueue_trial(dict(trial.point))
+            study.points.space.define(made := counting.ask())
+            counting.tell(made, 100 * trial.mean())
+        views = [
+            View(name, study.trials, (), [said], partial(_figure, counting, shown, title, f"plot_{plot}"))
+            for name, plot, said in (
+                ("importances", "param_importances", f"Importances for {title}, {points}"),
+                ("parallel_coordinate", "parallel_coordinate", f"{points} as lines over their parameters"),
+            )
+        ]
+        try:
+            optuna.importance.get_param_importances(counting, params=shown)
+        except (ValueError, RuntimeError) as error:
+            return views[1:], [f"No importances: {' '.join(str(error).split()).rstrip('.') or type(error).__name__}."]
+    few = f"Importances rest on {points}: with fewer than {FEW} they are mostly chance."
+    return views, [few] * (len(trials) < FEW)
+
+
+def _figure(study: optuna.Study, paths: list[str], title: str, function: str) -> Any:
+    """A picture of Optuna's, which is made by pyplot, without a trace in it."""
+    import matplotlib
+    from matplotlib import pyplot
+    from optuna.visualization import matplotlib as drawing
+
+    style: Any = {"text.parse_math": True, "axes.grid": False}  # ticks of a logarithm are formulas, and axes overlap
+    with matplotlib.rc_context(style):
+        figure = getattr(drawing, function)(study, params=paths, target_name=title).figure
+        pyplot.close(figure)
+        figure.set_layout_engine("tight")
+        figure.set_size_inches(max(6.4, 1.5 * len(paths)), 4.0)
+        figure.draw_without_rendering()  # which makes the ticks
+    return figure
+
+
 # ------------------------------------------------------------------------------------------------------------ the page
 
 
 def study_page(
-    study: Study, best_yaml: str, tested: Sequence[str], machines: Sequence[str], again: Sequence[str]
+    study: Study,
+    best_yaml: str,
+    tested: Sequence[str],
+    pictures: Sequence[View],
+    notes: Sequence[str],
+    machines: Sequence[str],
+    again: Sequence[str],
 ) -> str:
-    """`best_yaml`: its text, '' where no point is the best; `tested`: sentences of the final test; `machines`: of its runs; `again`: the commands that
-    make the study and run its best point."""
+    """`best_yaml`: its text, '' where no point is the best; `tested`: sentences of the final test; `notes`: why a picture is missing;
+    `machines`: of its runs; `again`: the commands that make the study and run its best point."""
     chosen = html_of((), [NO_BEST])
     if study.best:
         values = ", ".join(f"{path} = {shown_value(study.best.point.get(path))}" for path in study.paths)
@@ -313,10 +372,12 @@ def study_page(
         chosen = html_of((), [f"Trial {study.best.number}: {values}; {score}.", *tested])
         chosen += folded("best.yaml", commands([without_folders(best_yaml.rstrip())]))
     points = study_view(study)
+    plots = "".join(view.html for view in pictures) + html_of((), map(without_folders, notes))
     made = commands(map(without_folders, again)) + html_of((), [f"{machine}." for machine in machines])
     sections = [
         ("best", "Best point", chosen),
         ("points", "Points", replace(points, lines=points.lines[2:]).html),  # the others stand above
+        ("plots", "Plots", plots),
         ("again", "How to make it again", made),
     ]
     return page(f"Study {study.name}", _subtitle(study), sections, _conclusion(study))

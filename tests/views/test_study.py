@@ -1,4 +1,4 @@
-"""What a study shows: all points in every format, the margins of a grid, the page, best.yaml and the final test."""
+"""What a study shows: all points in every format, the margins of a grid, Optuna's pictures, the page, best.yaml and the final test."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import json
 import random
 import re
 import statistics
+import struct
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import optuna
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from harness.planning.aggregation import mean
 from harness.planning.point import PointFile
@@ -27,12 +31,13 @@ from harness.views.study import (
     Study,
     best_yaml,
     margins,
+    pictures,
     screen,
     study_page,
     study_view,
 )
 from harness.views.study import test_lines as final_test_lines
-from harness.views.view import FORMATS, best
+from harness.views.view import FORMATS, View, best
 from harness.yaml_files import load_yaml
 
 REPLICATES = tuple((subset, seed) for seed in (31, 42) for subset in (0, 1, 2))
@@ -207,24 +212,89 @@ def test_margins_against_a_naive_loop() -> None:
     assert not [*margins(full(grid={**GRID, "k": ("x", "y")}))], "two paths alone make a table"
 
 
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+SEARCH: dict[str, Any] = {
+    "post_train.lr": FloatDistribution(1e-6, 1e-3, log=True),
+    "k": IntDistribution(1, 50),
+    "contrast": CategoricalDistribution(["simclr", "cmlm"]),
+    "tau": FloatDistribution(0.1, 1),
+}
+
+
+@pytest.fixture(autouse=True)
+def _silent() -> Iterator[None]:
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    yield
+    optuna.logging.set_verbosity(level)
+
+
+def searched(count: int, constant: bool = False, paths: tuple[str, ...] = (*SEARCH,)) -> Study:
+    """Points of a log float, an integer, a choice and a parameter that stands under one choice only."""
+    draw, trials = random.Random(1), []
+    for number in range(count):
+        point: dict[str, Any] = {"post_train.lr": 10 ** draw.uniform(-6, -3), "k": draw.randint(1, 50)}
+        point |= {"contrast": "simclr", "tau": draw.uniform(0.1, 1)} if number % 3 else {"contrast": "cmlm"}
+        value = 0.5 if constant else 0.5 + point["k"] / 100
+        trials.append(trial(number, [value] * 6, point=point))
+    found = study(*trials, grid=dict.fromkeys(paths, (1,)), mode="search")
+
+    def define(made: optuna.Trial) -> None:
+        for path, drawn in SEARCH.items():
+            if path != "tau" or made.params["contrast"] == "simclr":
+                made._suggest(path, drawn)
+
+    found.points.space.define = define  # type: ignore[method-assign,assignment]
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:.*is experimental")
+def test_both_pictures_are_drawn_alike_each_time_of_the_points_that_count() -> None:
+    """Not of one with a replicate that failed."""
+    found = searched(20)
+    found = replace(found, found=(broken(found.found[0], 1), *found.found[1:]))
+    made, notes = pictures(found)
+    assert [view.name for view in made] == ["importances", "parallel_coordinate"]
+    assert notes == ["Importances rest on 19 points: with fewer than 20 they are mostly chance."]
+    for view in made:
+        png = view.written("png")
+        assert png == view.written("png")
+        assert min(struct.unpack(">II", bytes(png[16:24]))) > 300
+    lines = made[1].picture
+    assert lines is not None
+    assert len(lines().axes[0].collections[0].get_segments()) == 19
+
+
+def test_a_sentence_says_why_there_is_no_picture() -> None:
+    for made in (searched(0), searched(1), searched(5, constant=True), searched(5, paths=("other",))):
+        drawn, (missing,) = pictures(made)
+        assert drawn == []
+        assert missing.startswith("No plots: ")
+
+
 # ------------------------------------------------------------------------------------------------------------ the page
 
 
-def paged(found: Study, text: str = "method: scl\n", place: str = "") -> str:
+def paged(found: Study, shown: tuple[View, ...] = (), text: str = "method: scl\n", place: str = "") -> str:
     machines = hardware([Record("", "done", provenance={"device": "a CPU", "torch": "2.13.0"})])
     commands = ["harness tune scl", f"harness bench --with {place}/best.yaml --store sqlite:///{place}/h.db"]
-    return study_page(found, text, ["Test: 70.00."], machines, commands)
+    return study_page(
+        found, text, ["Test: 70.00."], shown, ["No x.", f"{place}/p.svg cannot be drawn."], machines, commands
+    )
 
 
 def test_the_page_has_everything_the_study_found() -> None:
-    text = paged(mixed())
-    assert text == paged(mixed())
+    made, _ = pictures(searched(8))
+    text = paged(mixed(), tuple(made))
+    assert text == paged(mixed(), tuple(made))
     assert re.search(r"Trial 1: alpha = 0.1, p_c = 0.15; dev acc 6\d\.\d\d ± \d\.\d\d\.", text)
     parts = ["method: scl", "Test: 70.00.", "dev acc, alpha down, p_c across", "harness tune scl"]
     parts += ["a CPU, 1 thread a run, torch 2.13.0.", "loss is NaN at update 31", "a_translator &amp; 5%"]
     assert not [part for part in parts if part not in text]
     shown = re.sub(r"<style>.*?</style>|<script>.*?</script>|base64,[^\"]*", "", text, flags=re.DOTALL)
     assert not re.search(r"\b(nan|None)\b", shown)
+    assert text.count("<img ") == 2
     ids = re.findall(r' id="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     assert {*re.findall(r'(?:href="|url\()([^")]+)', text)} <= {f"#{each}" for each in ids}
