@@ -16,11 +16,9 @@ _IN_LINES, _IN_LINE = re.compile(f"[{_UNSEEN}]"), re.compile(f"[{_UNSEEN}\t\n]")
 def escaped(text: str, lines: bool = False) -> str:
     """A text of a record, a file or a user, as it may be shown: control characters, a terminal's escapes among them, marks of direction
     and lone surrogates as \\u001b or \\u202e, which JSON reads back. `lines`: it has lines and tabs of its own."""
-    return (_IN_LINES if lines else _IN_LINE).sub(_as_json, text)
-
-
-def _as_json(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode().replace("\\x", "\\u00")
+    return (_IN_LINES if lines else _IN_LINE).sub(
+        lambda found: found[0].encode("unicode_escape").decode().replace("\\x", "\\u00"), text
+    )
 
 
 def wrapped(line: str, width: int | None, indent: int = 2) -> list[str]:

@@ -133,12 +133,10 @@ def load_named(name_or_path: str | Path, model: type[M], folder: str, kind: str,
         return load_yaml(path, model)
     if text not in files:
         raise unknown(kind, text, files, where or kind)
-    return typing.cast(M, _load_packaged(files[text], model))
+    return typing.cast(M, _packaged(files[text], model))
 
 
-@functools.cache
-def _load_packaged(path: Path, model: type[BaseModel]) -> BaseModel:
-    return load_yaml(path, model)
+_packaged = functools.cache(load_yaml)
 
 
 def parse_yaml(text: str, model: type[M], where: str) -> M:
@@ -168,27 +166,21 @@ def parse_value(text: str) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """A value as `parse_value` reads it back: 0.0002 as 2e-4; the string 'true' is quoted, the truth is not."""
+    """A value as `parse_value` reads it back; the string 'true' is quoted, the truth is not. Of a float the shorter of the two ways to write it
+    exactly: 0.05, but 2e-4; counts, of epochs for example, stay plain: 10.0."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {format_value(each)}" for key, each in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(format_value, value)) + "]"
-    if isinstance(value, float):
-        return _shortest(value)
     text = str(value)
-    return json.dumps(value) if isinstance(value, str) and parse_value(text) != value else text
-
-
-def _shortest(value: float) -> str:
-    """The shorter of the two ways to write a float exactly: 0.05, but 2e-4. Counts, of epochs for example, stay plain: 10.0."""
-    plain = repr(value)
+    if not isinstance(value, float):
+        return json.dumps(value) if isinstance(value, str) and parse_value(text) != value else text
     if not math.isfinite(value):
-        return {"inf": ".inf", "-inf": "-.inf"}.get(plain, ".nan")
-    scientific = f"{Decimal(plain).normalize():e}".replace("e+", "e")
-    count = value.is_integer() and abs(value) < 10_000
-    return scientific if len(scientific) < len(plain) and not count else plain
+        return {"inf": ".inf", "-inf": "-.inf"}.get(text, ".nan")
+    scientific, count = f"{Decimal(text).normalize():e}".replace("e+", "e"), value.is_integer() and abs(value) < 10_000
+    return scientific if len(scientific) < len(text) and not count else text
 
 
 def describe_errors(

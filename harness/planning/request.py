@@ -342,18 +342,14 @@ def from_json(values: Mapping[str, Any]) -> Request:
     return _rooted(replace(request, overrides=overrides), Path(folder))
 
 
-def rooted_path(text: Any, folder: Path) -> Any:
-    """A relative path of something in `folder`, made absolute; whatever else a user may name stays as it is."""
-    relative = text and not text.startswith(("/", "~"))
-    return str(folder / text) if relative and (folder / text).exists() else text
-
-
 def _rooted(request: Request, folder: Path) -> Request:
+    """With relative paths of something in `folder` made absolute; whatever else a user may name stays as it is."""
     if folder == Path.cwd():
         return request
 
     def rooted(text: Any) -> Any:
-        return rooted_path(text, folder)
+        relative = text and not text.startswith(("/", "~"))
+        return str(folder / text) if relative and (folder / text).exists() else text
 
     def method(part: str) -> str:
         return rooted(part) if part.endswith(PYTHON) else part

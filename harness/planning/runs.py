@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -178,6 +178,9 @@ def make_plan(
         starts=dict(starts),
     )
     runs, skipped = runs_of(resolved, table_data)
+    corpus = next(iter(corpora.values()), None)
+    if corpus and corpus.rows <= COMPARED_TEXTS and corpus.digest not in {rows.digest for rows in prose}:
+        prose.append(Rows(tuple((text,) for text in corpus.texts()), None, corpus.name))
     places = dict.fromkeys(source.describe(found.task) for found in tasks.values()) if source else ["not read"]
     untranslated: dict[Augment | None, dict[str, Rows]] = {}
     for reader in readers.values():
@@ -189,19 +192,12 @@ def make_plan(
         runs=runs,
         skipped=skipped,
         table_data=replace(table_data, tasks=dict(tasks), training=dict(training)),
-        overlaps=_overlaps(readers.values(), next(iter(corpora.values()), None), prose),
+        overlaps=tuple(overlap for reader in readers.values() for overlap in reader.overlaps(prose)),
         library=library,
         corpora=tuple(corpora.values()),
         untranslated={augment: tuple(rows.values()) for augment, rows in untranslated.items()},
         unread=tuple(reader.missing for reader in readers.values() if reader.missing),
     )
-
-
-def _overlaps(readers: Iterable[TaskReader], corpus: Corpus | None, others: list[Rows]) -> tuple[Overlap, ...]:
-    """Overlap of all evaluation sets with their training sets, the corpus, and the `others` that stages are trained on."""
-    if corpus and corpus.rows <= COMPARED_TEXTS and corpus.digest not in {rows.digest for rows in others}:
-        others = [*others, Rows(tuple((text,) for text in corpus.texts()), None, corpus.name)]
-    return tuple(overlap for reader in readers for overlap in reader.overlaps(others))
 
 
 class _Lazy(dict[K, V]):
