@@ -21,7 +21,7 @@ from harness.planning.starts import best_run
 from harness.specs import Run
 from harness.tasks.sources import HUB_DATASET, HUB_FILE, HUB_REVISION, file_of
 from harness.tasks.task import TASKS, Task
-from harness.wording import counted, in_points, listed
+from harness.wording import counted, in_points
 
 FORMAT = "--format glue-submission"
 
@@ -68,16 +68,13 @@ def write_submissions(prepared: Prepared, out: Path, show: Show) -> list[str]:
     best = _best_runs(prepared)
     check_new_folder(out)
     places = {row: re.sub(r"[^\w.+-]+", "_", row).strip("_.") or "row" for row, _ in best}
-    if twins := [row for row, place in places.items() if [*places.values()].count(place) > 1]:
-        raise UserError(
-            f"--out {out}: rows {listed(twins)} would be one folder, {places[twins[0]]}; name one of them with --methods."
-        )
     tasks, sentences = {task for _, task in best}, list[str]()
     found = {sheet: _file(prepared, sheet) for sheet in SHEETS if sheet.task in tasks}
     tests = {sheet: _test_set(path, sheet) for sheet, path in found.items() if path}
     with new_folder(out) as folder:
-        for row, place in places.items():
+        for place in places.values():
             (folder / place).mkdir()
+        for row, place in places.items():
             for sheet in (sheet for sheet in SHEETS if sheet not in tests or (row, sheet.task) not in best):
                 _write(folder / place / sheet.file, [_answer(TASKS.get(sheet.task), 0)] * sheet.rows)
             for task, (run, of) in ((task, each) for (mine, task), each in best.items() if mine == row):
