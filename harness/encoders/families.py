@@ -113,10 +113,8 @@ def _disentangled(config: Mapping[str, Any]) -> int:
     a distance. The table's own projections, once a batch, are left out."""
     kinds = config.get("pos_att_type") or ()
     kinds = kinds.split("|") if isinstance(kinds, str) else kinds
-    spans = (
-        config.get(name) or 0 for name in ("position_buckets", "max_relative_positions", "max_position_embeddings")
-    )
-    span = next((each for each in spans if each > 0), 512)
+    names = ("position_buckets", "max_relative_positions", "max_position_embeddings")
+    span = next((config[name] for name in names if (config.get(name) or 0) > 0), 512)
     return 2 * span * len({"c2p", "p2c"} & {kind.strip() for kind in kinds}) if config.get("relative_attention") else 0
 
 
