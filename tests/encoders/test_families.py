@@ -219,19 +219,13 @@ class TestFlops:
 @pytest.fixture(scope="module")
 def sentence_pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("spm")
-    sentences = iter([text for row in TEXTS for text in row])
+    pieces = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=sentences,
+        sentence_iterator=iter([text for row in TEXTS for text in row]),
         model_prefix=str(root / "spm"),
         vocab_size=90,
-        pad_id=0,
-        bos_id=1,
-        eos_id=2,
-        unk_id=3,
-        pad_piece="[PAD]",
-        bos_piece="[CLS]",
-        eos_piece="[SEP]",
-        unk_piece="[UNK]",
+        **{f"{name}_id": place for place, name in enumerate(pieces)},
+        **{f"{name}_piece": piece for name, piece in pieces.items()},
         user_defined_symbols=["[MASK]"],
         hard_vocab_limit=False,
         minloglevel=2,

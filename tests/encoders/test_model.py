@@ -26,6 +26,11 @@ from harness.storage import Storage
 CPU = torch.device("cpu")
 
 
+def changed(folder: Path, **settings: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
 def hidden(encoder: TextEncoder, tokens: Tokens, ids: Any = None) -> torch.Tensor:
     encoder.eval()
     with torch.no_grad():
@@ -165,11 +170,11 @@ class TestFreshHead:
 
 
 class TestLoading:
-    def copy(self, bert: Path, tmp_path: Path) -> Path:
+    @pytest.fixture
+    def folder(self, bert: Path, tmp_path: Path) -> Path:
         return Path(shutil.copytree(bert, tmp_path / "copy"))
 
-    def test_missing_encoder_weights(self, bert: Path, tmp_path: Path) -> None:
-        folder = self.copy(bert, tmp_path)
+    def test_missing_encoder_weights(self, folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
         del weights["bert.encoder.layer.1.output.dense.weight"]
         save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
@@ -177,20 +182,17 @@ class TestLoading:
             tiny.encoder(folder)
 
     @pytest.mark.parametrize("prefix", ["bert.", ""])
-    def test_layers_that_the_config_does_not_have(self, prefix: str, bert: Path, tmp_path: Path) -> None:
-        folder = self.copy(bert, tmp_path)
-        config = json.loads((folder / "config.json").read_text())
+    def test_layers_that_the_config_does_not_have(self, prefix: str, folder: Path) -> None:
         weights = {n.replace("bert.", prefix): t for n, t in load_file(folder / "model.safetensors").items()}
         extra = {f"{prefix}pooler.dense.bias": torch.zeros(1), f"{prefix}encoder.layer.0.adapter.bias": torch.zeros(1)}
         save_file({**weights, **extra}, str(folder / "model.safetensors"), metadata={"format": "pt"})
         assert with_weights(locate(str(folder))).unread == ("encoder.layer.0.adapter.bias",)
-        (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+        changed(folder, num_hidden_layers=1)
         with pytest.raises(UserError, match=r"layers that its config.json does not have \(encoder\.layer\.1\."):
             with_weights(locate(str(folder)))
 
-    def test_shapes_that_contradict_the_config(self, bert: Path, tmp_path: Path) -> None:
-        folder = self.copy(bert, tmp_path)
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))
+    @pytest.mark.parametrize("change", [{"intermediate_size": 64}, {"num_attention_heads": 5}])
+    def test_what_contradicts_the_config(self, change: dict[str, int], folder: Path) -> None:
+        changed(folder, **change)
         with pytest.raises(UserError, match="cannot be loaded"):
             tiny.encoder(folder)
