@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import pytest
@@ -52,31 +51,24 @@ def assert_is_the_whole_pass(encoder: TextEncoder, batch: Batch, wanted: Tensor)
 
 @pytest.fixture(scope="module")
 def encoders(folders: dict[str, Path]) -> dict[str, TextEncoder]:
+    """Of each kind, and one with relative positions."""
     made = {kind: tiny.encoder(folder).train() for kind, folder in folders.items()}
+    made["relative"] = tiny.encoder(folders["bert"]).train()
+    made["relative"].add_relative_positions()
+    torch.nn.init.normal_(made["relative"].base.relative_positions.table, 0.0, 0.5, torch.Generator().manual_seed(0))
     for encoder in made.values():
         encoder.set_dropout(0.0)
     return made
 
 
 @pytest.mark.parametrize(("count", "how"), [*((7, how) for how in WANTED), (1, "first")])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "relative"])
 def test_is_the_whole_pass(
     kind: str, count: int, how: str, folders: dict[str, Path], encoders: dict[str, TextEncoder]
 ) -> None:
-    batch = Batch.of(tiny.tokens(folders[kind], tiny.texts(count, seed=4, pairs=True)[0]), CPU)
+    folder = folders["bert" if kind == "relative" else kind]
+    batch = Batch.of(tiny.tokens(folder, tiny.texts(count, seed=4, pairs=True)[0]), CPU)
     assert_is_the_whole_pass(encoders[kind], batch, chosen(how, batch))
-
-
-@pytest.mark.parametrize("how", ["first", "mixture"])
-def test_with_relative_positions(how: str, bert: Path, encoders: dict[str, TextEncoder]) -> None:
-    encoder = copy.deepcopy(encoders["bert"])
-    encoder.add_relative_positions()
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in encoder.relative_positions.parameters():  # type: ignore[union-attr]
-            parameter.normal_(0.0, 0.5)
-    batch = Batch.of(tiny.tokens(bert, tiny.texts(7, seed=4)[0]), CPU)
-    assert_is_the_whole_pass(encoder, batch, chosen(how, batch))
 
 
 @pytest.mark.parametrize("how", ["first", "mixture"])
@@ -106,10 +98,8 @@ def test_the_next_pass_is_a_whole_one(bert: Path, encoders: dict[str, TextEncode
     assert not any(module._forward_pre_hooks for module in encoder.modules())
 
 
-class TestRounded:
-    @given(st.integers(0, 2**40))
-    def test_a_little_more(self, count: int) -> None:
-        assert count <= step_size(count) <= count + max(15, count // 16)
-        assert step_size(step_size(count)) == step_size(count)
-        assert step_size(count) <= step_size(count + 1)
-        assert step_size(count) % 16 == 0
+@given(st.integers(0, 2**40))
+def test_a_rounded_number_is_a_little_more(count: int) -> None:
+    assert count <= step_size(count) <= count + max(15, count // 16)
+    assert step_size(step_size(count)) == step_size(count) <= step_size(count + 1)
+    assert step_size(count) % 16 == 0

@@ -60,9 +60,7 @@ def test_windows_are_those_of_transformers(tokeniser: Tokeniser, length: int, st
         assert ours.places is not None
         assert ours.ids.tolist() == ids
         inside = [part == 1 for part in theirs.sequence_ids(window)]
-        assert ours.places[inside].tolist() == [
-            list(place) for place in np.array(theirs["offset_mapping"][window])[inside]
-        ]
+        assert ours.places[inside].tolist() == np.array(theirs["offset_mapping"][window])[inside].tolist()
         assert (ours.places[:, 0] >= 0).tolist() == inside
 
 
