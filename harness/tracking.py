@@ -28,8 +28,6 @@ FINAL = "final/"
 """How the names of scores at the selected checkpoint begin."""
 KEY = "harness.key"
 """The tag under which MLflow keeps a stage's key."""
-_MLFLOW_ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""A server that is away is found out in seconds: MLflow's own defaults are minutes."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,8 @@ def _slug(text: str) -> str:
 def mlflow(run: Tracked, experiment: str, folder: Path) -> str:
     """`MLFLOW_TRACKING_URI` names the server or database. MLflow chooses ids itself, so the key is a tag. A run that a killed command left
     is not finished, and is written again."""
-    for name, value in _MLFLOW_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # minutes by default, until a server is away
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     from mlflow.entities import Metric, Param
     from mlflow.tracking import MlflowClient
 

@@ -20,11 +20,6 @@ from harness.search.study import DIED, NOTES, REPEATS, asked, key_of, limit_of, 
 from harness.store import Store
 from harness.store.studies import database_errors
 
-GRACE = 2
-"""Replicates that ASHA and median stopping grant each point."""
-FACTOR = 2
-"""ASHA: the better half continues at each rung."""
-
 T = TypeVar("T")
 
 
@@ -181,7 +176,7 @@ def scheduler_of(proposals: Proposals) -> TrialScheduler | None:
         return None
     if rule == "paired":
         return Race(proposals)
-    common = {"time_attr": "replicates_done", "metric": "score", "mode": "max", "grace_period": min(GRACE, full - 1)}
+    common = {"time_attr": "replicates_done", "metric": "score", "mode": "max", "grace_period": min(2, full - 1)}
     if rule == "asha":
-        return ASHAScheduler(max_t=full, reduction_factor=FACTOR, **common)
+        return ASHAScheduler(max_t=full, reduction_factor=2, **common)  # the better half continues at each rung
     return MedianStoppingRule(hard_stop=True, min_time_slice=math.inf, **common)  # never pauses

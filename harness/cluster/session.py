@@ -29,7 +29,6 @@ from harness.wording import counted
 
 LONGEST_FOLDER = 24
 """Characters of the folder in which Ray's own lies: the path of a socket, up to 83 characters longer, has 107 bytes at most."""
-REMOVE_SECONDS = 2.0
 
 
 @contextmanager
@@ -119,7 +118,7 @@ def _new_folder() -> str:
 
 def _remove(folder: str) -> None:
     """The last processes of Ray may still write as they end."""
-    until = time.monotonic() + REMOVE_SECONDS
+    until = time.monotonic() + 2.0
     while Path(folder).exists() and time.monotonic() < until:
         shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.05)

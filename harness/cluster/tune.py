@@ -32,7 +32,6 @@ from harness.processes import end_with_parent
 from harness.search.points import Points, ReplicateOutcome, Trial
 from harness.specs import SHARED_PHASES, Parent, Record, Run
 
-POLL_SECONDS = 0.5
 STOP_SECONDS = 1.5 * ASK_SECONDS
 """The time in which all workers hear that they are to stop."""
 LOSSES = 100
@@ -178,7 +177,7 @@ class HarnessTrial(tune.Trainable):
             if item := stages.next():
                 stages.ended(item, self._train(item))
             else:
-                time.sleep(POLL_SECONDS)  # another process trains the stage
+                time.sleep(0.5)  # another process trains the stage
                 stages.ask_again()
         broken = [event for event in stages.events() if event.kind in ("failed", "diverged")]
         alone = [event.item.stage.key for event in broken] == [run.stage.key]

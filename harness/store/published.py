@@ -28,7 +28,6 @@ from harness.paths import replace_file
 RECORDS_FILE = "records.db.xz"
 UNLABELLED_FILE = "records-without-labels.db.xz"
 """The same without gold labels: no store, `harness merge` completes it from the data."""
-SUFFIX = ".db.xz"
 EXPANSION, SMALL = 50, 1 << 26
 """What a file may unpack to: so many times its size (published ones: up to 3), and at least so many bytes."""
 LARGEST, MEMORY = 1_000_000_000, 1 << 28
@@ -36,8 +35,6 @@ LARGEST, MEMORY = 1_000_000_000, 1 << 28
 SMALL_ARRAYS = 1 << 24
 """As SMALL, of the arrays of one record."""
 HEADER = b"SQLite format 3\0"
-STEPS = 1_000_000
-"""Instructions of SQLite between two looks at the signals that arrived."""
 _STORED = re.compile(r"CREATE (TABLE|(UNIQUE )?INDEX) (?!.*\bAS\b)", re.IGNORECASE | re.DOTALL)
 """What a store defines. SQLite reads this text alone, whatever its catalogue calls it; AS begins a generated column."""
 
@@ -48,7 +45,7 @@ def connected(path: str, mode: str, seconds: float) -> sqlite3.Connection:
     place = f"file:{quote(os.fsencode(path))}?mode={mode}"
     made = sqlite3.connect(place, uri=True, timeout=seconds, isolation_level=None, check_same_thread=False)
     made.execute("PRAGMA trusted_schema = OFF")
-    made.set_progress_handler(lambda: 0, STEPS)
+    made.set_progress_handler(lambda: 0, 1_000_000)  # instructions between two looks at the signals that arrived
     return made
 
 
@@ -110,7 +107,7 @@ def records_of(name: str) -> str:
     inside = (file for file in (RECORDS_FILE, UNLABELLED_FILE) if is_published(name, file))
     if file := next(inside, None):
         return str(Path(name).expanduser() / file)
-    return name if name.partition("?")[0].endswith(SUFFIX) else ""
+    return name if name.partition("?")[0].endswith(".db.xz") else ""
 
 
 def opened(records: str) -> sqlite3.Connection:
