@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -129,13 +129,10 @@ def _turns(plan: Plan) -> dict[str, int]:
     """When each stage is to start, by its key. All rows and columns on one subset and seed come first, then on the grid of two and
     two, and so on: whenever a bench is interrupted, its rows can be compared."""
     turns: dict[str, int] = {}
-    subsets, seeds = plan.resolved.subsets, plan.resolved.seeds
+    values = plan.resolved.subsets, plan.resolved.seeds
+    subsets, seeds = ({value: place for place, value in enumerate(each)} for each in values)
     for run in plan.runs:
-        turn = max(_place(run.subset, subsets), _place(run.seed, seeds))
+        turn = max(subsets.get(run.subset, 0), seeds.get(run.seed, 0))
         for stage in run.stage.chain:
             turns[stage.key] = min(turn, turns.get(stage.key, turn))
     return turns
-
-
-def _place(value: int, values: Sequence[int]) -> int:
-    return values.index(value) if value in values else 0
