@@ -21,14 +21,9 @@ REVIEWS = "name: reviews\ncolumns: [text]\nmetrics: [accuracy]\nclasses: [a, b]\
 def files(workdir: Path) -> Path:
     """Tables, points, tasks and rows of the user's own, each with one mistake."""
     table = packaged_files("benchmarks")["few_shot"].read_text(encoding="utf-8")
-    changed = {
-        "key": ("lr: 1e-5", "lrr: 1e-5"),
-        "yaml": ("title: Few-shot", "title: [Few-shot"),
-        "alpha": ("{name: TAPT, method: tapt}", "{name: TAPT, method: cmlm, set: {alpha: -2}}"),
-    }
-    for name, (old, new) in changed.items():
-        assert old in table
-        Path(f"{name}.yaml").write_text(table.replace(old, new, 1), encoding="utf-8")
+    old, new = "{name: TAPT, method: tapt}", "{name: TAPT, method: cmlm, set: {alpha: -2}}"
+    assert old in table
+    Path("alpha.yaml").write_text(table.replace(old, new, 1), encoding="utf-8")
     Path("point.yaml").write_text("method: taco\nset: {window: -1}\n", encoding="utf-8")
     Path("one.yaml").write_text(REVIEWS)
     Path("two.yaml").write_text(REVIEWS)
@@ -63,8 +58,6 @@ def files(workdir: Path) -> Path:
         ("bench --table", "bench: argument --table: expected one argument"),
         ("bench few_shot --table few_shot", "unrecognized arguments: few_shot"),
         ("plan --table few_shot --items", "plan: --items is part of a sealed comparison; add --seal, or leave it out."),
-        ("bench --table key.yaml", ", key recipe.fine_tune.lrr: unknown key. Did you mean 'lr'?"),
-        ("bench --table yaml.yaml", "not valid YAML"),
         ("plan --table alpha.yaml --tasks movies", "harness: alpha.yaml, key rows.3.set.alpha: should be greater"),
         (
             f"plan {MOVIES} --methods taco --with point.yaml",

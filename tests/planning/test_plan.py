@@ -64,9 +64,7 @@ def test_methods_that_the_table_has_no_row_for_get_one() -> None:
             {"methods": ("taco",), "set": ("taco.contrast_group=80",)},
             "contrast_group 80 is larger than the batch of 8; set taco.contrast_group to 8 or less",
         ),
-        ({"methods": ("tacco",)}, "Did you mean 'taco'?"),
         ({"methods": ("scl+cmlm",)}, "only the last method may use labels"),
-        ({"corpus": "boolq_prose"}, "has no row that is pre-trained"),
         ({"set": ("pre_train.max_length=64",)}, "has no row that is pre-trained"),
     ],
 )
