@@ -102,9 +102,9 @@ def infer_task(name: str, described: Description, option: Option) -> TaskFile:
         "spans": bool(spans),
         "metrics": kind_of(classes, spans=spans).metrics,
         "splits": {"train": split} if split != "train" else None,
-        "dev": _beside(described.dev, option("dev")),
-        "test": _beside(described.test, option("test")),
-        "unlabelled": _texts(described.unlabelled, option("unlabelled")),
+        "dev": _absolute(described.dev, option("dev")),
+        "test": _absolute(described.test, option("test")),
+        "unlabelled": _absolute(described.unlabelled, option("unlabelled"), texts=True),
         "remove_overlap": described.remove_overlap,
         "skip_bad_rows": described.skip_bad_rows,
     }
@@ -118,22 +118,16 @@ def task_yaml(file: TaskFile, folder: Path) -> dict[str, Any]:
     return found | {key: os.path.relpath(found[key], folder.absolute()) for key in named}
 
 
-def _beside(name: str, where: str) -> str:
-    """The absolute path of a file that has to be there; '' for none."""
-    if not name:
-        return ""
+def _absolute(name: str, where: str, *, texts: bool = False) -> str:
+    """The absolute path of a file that has to be there; of further `texts` in any form that `open_corpus` takes, or the hub's name; '' for none."""
+    if not name or (texts and name.startswith(HUB)):
+        return name
     path = named_path(name, where)
-    if not path.exists():
+    if texts:
+        local_files(Path(name), where)
+    elif not path.exists():
         raise UserError(f"{where}: there is no file {path}.")
     return str(path.absolute())
-
-
-def _texts(name: str, where: str) -> str:
-    """What a task holds of further texts, in whatever form `open_corpus` takes them: their absolute path, or the hub's name; '' for none."""
-    if not name or name.startswith(HUB):
-        return name
-    local_files(Path(name), where)
-    return str(named_path(name, where).absolute())
 
 
 def _stem(text: str) -> str:

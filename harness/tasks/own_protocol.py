@@ -184,14 +184,13 @@ class OwnProtocol(Protocol):
         return _Parts(rest, dev, sets, tuple(words), repeated)
 
     def _dev_words(self, dev: Rows, training: Rows) -> str:
-        left, first = (
-            f"{len(training):,} left for training",
-            f"({len(dev):,} of the first); {len(training):,} left for training there",
-        )
-        if self.dev == "redrawn":
-            return f"dev {100 * self.DEV_SHARE:.0f} % of the others, drawn anew for each subset {first}"
-        fold = f"dev one of {self.folds} folds of the others for each subset {first}; a size counts training and dev examples"
-        return fold if self.dev == "folds" else left
+        left = f"{len(training):,} left for training"
+        first = f"({len(dev):,} of the first); {left} there"
+        return {
+            "once": left,
+            "redrawn": f"dev {100 * self.DEV_SHARE:.0f} % of the others, drawn anew for each subset {first}",
+            "folds": f"dev one of {self.folds} folds of the others for each subset {first}; a size counts training and dev examples",
+        }[self.dev]
 
 
 RARE, SHOWN_CLASSES = 5, 6
