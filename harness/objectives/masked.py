@@ -158,14 +158,11 @@ class TokenAlignment(MaskedText):
         tokens = examples.tokens
         selected, ids = self.mask(tokens, self.params.p_m, draw, 0)
         shape = (len(tokens), int(tokens.lengths.max()))
-        num_negatives, uniforms = self.params.num_negatives, draw("positives").random(shape)
-        positives = sample_positives(tokens.lengths, self.params.window, uniforms)
-        negatives = sample_negatives(
-            tokens.lengths,
-            draw("negatives_row").random((*shape, num_negatives)),
-            draw("negatives_column").random((*shape, num_negatives)),
-            group=self.params.contrast_group,
+        positives = sample_positives(tokens.lengths, self.params.window, draw("positives").random(shape))
+        drawn = (
+            draw(name).random((*shape, self.params.num_negatives)) for name in ("negatives_row", "negatives_column")
         )
+        negatives = sample_negatives(tokens.lengths, *drawn, group=self.params.contrast_group)
         anchors = np.arange(shape[1]) < tokens.lengths[:, None]
         if self.params.concentrated:
             anchors[anchors] = selected

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -38,14 +38,8 @@ class AuxiliaryMaskedLM(TrainingObjective):
 
     def make_auxiliary(self, *, shared: bool) -> Auxiliary:
         layers, hidden = self.params.auxiliary_shape(self.encoder.shape)
-        return Auxiliary(
-            self.encoder,
-            layers=layers,
-            hidden=hidden,
-            initial="encoder" if self.params.auxiliary == "shallow" else "random",
-            shared=shared,
-            seed=self.seed,
-        )
+        initial: Literal["encoder", "random"] = "encoder" if self.params.auxiliary == "shallow" else "random"
+        return Auxiliary(self.encoder, layers=layers, hidden=hidden, initial=initial, shared=shared, seed=self.seed)
 
     def set_dropout(self, probability: float) -> None:
         super().set_dropout(probability)
@@ -113,7 +107,7 @@ class ReplacedTokens(AuxiliaryMaskedLM):
 
     def load_parts(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
         if "auxiliary" in parts and self.auxiliary is not None:
-            self.auxiliary.load_parts({n: t for n, t in tensors.items() if n.startswith("auxiliary/")})
+            self.auxiliary.load_parts(tensors)
 
     def parts(self) -> dict[str, Tensor]:
         return {}  # the auxiliary network is discarded after training (section 3.1)
