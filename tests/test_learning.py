@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -98,22 +97,23 @@ class Learner:
         """Of an objective on replaced tokens: the balanced accuracy of telling original from replaced ones (said to be replaced is what is more
         probable than their share), the share of the replaced ones that is corrected, that of the most frequent original among them, and the gap
         between the cosines of a sequence with its own crop and with others."""
-        if not hasattr(objective, "terms_of"):
+        if not hasattr(objective, "detector"):
             return {}
-        kept: list[Any] = []
-        with patch.object(objective, "terms_of", lambda seen: kept.append(seen) or {}):
-            objective(objective.prepare(Examples(tokens), None, lambda p, *m: stream(SEED + 1, p, index, *m)).on(CPU))
-        (seen,) = kept
-        same = seen.original == seen.ids
-        said = objective.detector(seen.states)[:, 0].sigmoid() >= same.float().mean()
-        words, originals = objective.encoder.embedding_logits(seen.states[~same]).argmax(dim=1), seen.original[~same]
+        views = objective.prepare(Examples(tokens), None, lambda p, *m: stream(SEED + 1, p, index, *m))
+        main, original = objective.replace(views.on(CPU))
+        hidden, ids = objective.encoder(main), main.ids[: len(original)]
+        states, first = hidden[: len(original)], hidden.index_select(0, main.packing.first)
+        corrupted, cropped = first[: len(tokens)], first[len(tokens) :]
+        same = original == ids
+        said = objective.detector(states)[:, 0].sigmoid() >= same.float().mean()
+        words, originals = objective.encoder.embedding_logits(states[~same]).argmax(dim=1), original[~same]
         found = {
             "rtd_balanced_accuracy": ((said & same).sum() / same.sum() + (~said & ~same).sum() / (~same).sum()) / 2,
             "corrected_share": (words == originals).float().mean(),
             "corrected_by_frequency": torch.bincount(originals).max() / len(originals),
         }
-        if len(seen.first_cropped):
-            cosines, own = normalize(seen.first) @ normalize(seen.first_cropped).T, torch.eye(len(seen.first)).bool()
+        if len(cropped):
+            cosines, own = normalize(corrupted) @ normalize(cropped).T, torch.eye(len(corrupted)).bool()
             found["sequence_gap"] = cosines[own].mean() - cosines[~own].mean()
         return found
 

@@ -51,7 +51,7 @@ def plain_step(opened: Opened, stage: Stage, model: Any, loss: Callable[[Tokens,
 def our_step(opened: Opened, stage: Stage) -> Part:
     """The same updates as `harness.training.loop.train` makes them."""
     objective, inputs = opened.objective(stage), opened.inputs(stage)
-    if objective.labelled and not objective.uses_mlm_head:
+    if objective.has_classifier:
         compact(objective.encoder.base, torch.from_numpy(inputs.train.tokens.ids.astype(np.int64)))
     trained = trainable(objective)
     optimizer = torch.optim.AdamW(decay_groups(trained, stage.optim), lr=stage.optim.lr, fused=True)
