@@ -27,7 +27,7 @@ from harness.planning.recipe import (
 )
 from harness.planning.request import OWN_DATA, YAML, Override, Request, encoder_names, value_of
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ResolvedRow, Row, UnderEncoder, drawn, resolved_row, rows_named
+from harness.planning.row import ResolvedRow, Row, UnderEncoder, drawn, on_encoder, rows_named
 from harness.planning.table import Column, Preset, Table
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS, Task
@@ -91,8 +91,11 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     for each, row in itertools.product(of_encoders, rows):
         overrides = [one for one in every if not one.row or row.name in reach[one.row]]
         own = each if overrides == shared else under(each.name, each.title, overrides)
-        carried = {"tasks": tuple(task for task in chosen_tasks if takes(row, task)), "overrides": tuple(overrides)}
-        resolved_rows.append(resolved_row(row, own, len(encoders) > 1, shared=each, **carried))
+        carried: dict[str, Any] = {"under": own, "shared": each, "overrides": tuple(overrides)}
+        carried["tasks"] = tuple(task for task in chosen_tasks if takes(row, task))
+        for key in ("name", "configuration_of") if len(encoders) > 1 else ():
+            carried[key] = getattr(row, key) and on_encoder(getattr(row, key), each.title)
+        resolved_rows.append(ResolvedRow.of(row, **carried))
     own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
     pre_trained = any(row.pre_train for row in rows)
     result = ResolvedTable(

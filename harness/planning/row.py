@@ -33,9 +33,6 @@ T = TypeVar("T")
 Place = tuple[int, str, str, int, int]
 """Where a table has a score: (size, row, column, subset, seed)."""
 
-ENCODER = "encoder."
-"""How keys of a row's `set` and of overrides begin that are settings of the encoder."""
-
 
 def drawn(points: Sequence[T], draws: int, seed: str) -> list[T]:
     """`draws` of the points of a grid, without replacement."""
@@ -106,9 +103,10 @@ class Row(Strict):
                 raise MisplacedError([key], why)
         for key, value in self.set.items():
             with placed("set", key):
-                if key.startswith(ENCODER):
-                    read_value(EncoderSettings, key.removeprefix(ENCODER), value)
-                elif len(self.parts) > 1 and key.partition(".")[0] not in self.parts:
+                group, _, name = key.partition(".")
+                if group == "encoder":
+                    read_value(EncoderSettings, name, value)
+                elif len(self.parts) > 1 and group not in self.parts:
                     known = " or ".join(f"{part}.{key}" for part in dict.fromkeys(self.parts))
                     raise ValueError(f"the row has several methods; write {known}")
         return self
@@ -183,6 +181,11 @@ class ResolvedRow(Row):
     shared: UnderEncoder = Field(UnderEncoder(), exclude=True)
     overrides: tuple[Override, ...] = Field((), exclude=True)
 
+    @classmethod
+    def of(cls, own: Row, **carried: Any) -> ResolvedRow:
+        """A row of a table with what it carries."""
+        return cls.model_construct(**{**dict(own), **carried}, own=own)
+
     @property
     def encoder(self) -> str:
         return self.under.name
@@ -212,14 +215,6 @@ class ResolvedRow(Row):
     def settings(self) -> dict[str, dict[str, Value]]:
         """The hyperparameters that each of its methods is set to."""
         return {part: group_of(self.values, part) for part in self.parts}
-
-
-def resolved_row(own: Row, under: UnderEncoder | None = None, named: bool = False, **carried: Any) -> ResolvedRow:
-    """A row of a table with what it carries; `named`: under the name of its encoder."""
-    under, carried = under or UnderEncoder(), {"shared": under or UnderEncoder(), **dict(own), **carried}
-    for name in ("name", "configuration_of") if named else ():
-        carried[name] = carried[name] and on_encoder(carried[name], under.title)
-    return ResolvedRow.model_construct(**carried, own=own, under=under)
 
 
 def on_encoder(row: str, encoder: str) -> str:

@@ -13,7 +13,7 @@ from harness.paths import without_folders
 from harness.planning.data import TableData, TaskData, TrainingSet, runs_of
 from harness.planning.recipe import Augment, EncoderSettings
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ENCODER, UnderEncoder
+from harness.planning.row import UnderEncoder
 from harness.planning.runs import Plan
 from harness.planning.task_reader import Overlap
 from harness.planning.truncation import Truncation
@@ -97,7 +97,7 @@ def _read_under(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, objec
     head, text, translator = resolved.mlm_head, resolved.pre_train, resolved.translator
     settings: dict[str, object] = {"protocol": resolved.protocol, "encoder": under.name, "data": resolved.data}
     settings |= {"mlm_head.steps": head.steps, "mlm_head.frozen": head.frozen}
-    settings |= {f"{ENCODER}{name}": under.settings.get(name) for name in EncoderSettings.model_fields}
+    settings |= {f"encoder.{name}": under.settings.get(name) for name in EncoderSettings.model_fields}
     settings |= {"translator": translator} if resolved.translations and translator else {}
     settings |= {"pre_train.corpus": text.corpus, "pre_train.fraction": text.fraction} if text else {}
     return {name: without_folders(value) if isinstance(value, str) else value for name, value in settings.items()}

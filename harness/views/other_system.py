@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from harness.errors import UserError, unknown
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ResolvedRow, Row, resolved_row
+from harness.planning.row import ResolvedRow, Row
 from harness.scores import Result
 from harness.tasks.reading import existing_file, rows_of
 from harness.wording import listed
@@ -92,7 +92,7 @@ def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> 
         raise UserError(f"{path}: has no score at a task, size, subset and seed of this table; see 'harness plan'.")
     systems = {each.row: each.method for each in results.values()}
     tasks = {name: tuple(dict.fromkeys(each.task for each in results.values() if each.row == name)) for name in systems}
-    rows = tuple(resolved_row(Row(name=name, method=systems[name], tasks=tasks[name])) for name in systems)
+    rows = tuple(ResolvedRow.of(Row(name=name, method=systems[name], tasks=tasks[name])) for name in systems)
     note = f"Not trained by harness: {listed(systems)}, from {path.name}: scores of another system on the same examples (by their digests), without records."
     return OtherSystem(rows, tuple(results.values()), note)
 

@@ -20,7 +20,7 @@ from views.runs import filled, render, results
 from harness.errors import UserError
 from harness.planning.aggregation import RULES, Aggregation, subset_means, subset_std
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import Row, resolved_row
+from harness.planning.row import ResolvedRow, Row
 from harness.planning.table import Table, load_table
 from harness.scores import Result
 from harness.views.cells import AVERAGE
@@ -100,7 +100,7 @@ def configured(aggregate: Aggregation, subsets: int = 2, seeds: int = 2) -> Reso
     chosen = {"tasks": ("sst2", "mnli"), "sizes": (20,), "methods": ("ft", "tapt"), "subsets": tuple(range(subsets))}
     found = resolve_table("few_shot", "paper", seeds=tuple(range(seeds)), **chosen)
     points = tuple(
-        resolved_row(Row(name=name, method="tapt", configuration_of="TAPT", tasks=found.tasks)) for name in POINTS
+        ResolvedRow.of(Row(name=name, method="tapt", configuration_of="TAPT", tasks=found.tasks)) for name in POINTS
     )
     return aggregated(replace(found, rows=(found.rows[0], *points)), aggregate)
 
