@@ -85,10 +85,6 @@ class Located:
         """The configuration that weights are drawn by; None where the folder holds them."""
         return self.config if self.new else None
 
-    def adapted(self, settings: Mapping[str, int]) -> Located:
-        """With the settings of `adapted`."""
-        return replace(self, encoder=adapted(self.encoder, settings, self.config))
-
 
 def adapted(encoder: Encoder, settings: Mapping[str, int], config: Mapping[str, Any]) -> Encoder:
     """An encoder of this configuration with `relative_buckets` (0: none) and `relative_distance` (128 where neither says it);

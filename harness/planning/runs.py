@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from harness.encoders import Located
+from harness.encoders import Located, adapted
 from harness.encoders.flops import forward_flops
 from harness.encoders.packaged import HEAD_TRAINING
 from harness.errors import UserError
@@ -148,7 +148,7 @@ def make_plan(
     library: dict[str, Rows] = {}
     encoders, mlm_heads = dict[str, Located](), dict[str, Parent]()
     for under, each in zip(resolved.encoders, located, strict=True):
-        encoders[under.name] = each.adapted(under.settings)
+        encoders[under.name] = replace(each, encoder=adapted(each.encoder, under.settings, each.config))
         if head := _mlm_head(resolved, encoders[under.name], library, bool(source)):
             mlm_heads[under.name] = head
     prose = [*library.values()]

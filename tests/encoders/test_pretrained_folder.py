@@ -24,7 +24,7 @@ from harness.encoders.models.pretrained_folder import (
     write_model,
     write_tokenizer,
 )
-from harness.encoders.sources import locate
+from harness.encoders.sources import adapted, locate
 from harness.encoders.tokens import Tokeniser, Windows
 from harness.errors import UserError
 from harness.kinds import Spans
@@ -125,8 +125,8 @@ def test_relative_positions_come_back_and_plain_transformers_refuses_them(
     with pytest.raises(ValueError, match="harness-relative-positions"):
         AutoModel.from_pretrained(str(folder))
     with pytest.raises(UserError, match="its weights hold relative positions with 8 buckets and distance 20"):
-        located.adapted({"relative_buckets": 16})
-    assert located.adapted({}).encoder == located.encoder
+        adapted(located.encoder, {"relative_buckets": 16}, located.config)
+    assert adapted(located.encoder, {}, located.config) == located.encoder
 
 
 @pytest.mark.parametrize("kind", KINDS)
