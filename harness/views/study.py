@@ -53,14 +53,6 @@ class Study:
         return tuple(self.points.space.parameters)
 
     @property
-    def replicates(self) -> Sequence[tuple[int, int]]:
-        return self.points.replicates
-
-    @property
-    def row(self) -> str:
-        return self.points.base.rows[0].name
-
-    @property
     def score(self) -> str:
         """What a column of means is called."""
         return f"dev {METRICS[self.points.metric].short}"
@@ -96,7 +88,7 @@ class Study:
             | {"subset": subset, "seed": seed, "metric": self.points.metric}
             | asdict(outcome)
             for trial in sorted(self.found, key=lambda trial: trial.number)
-            for (subset, seed), outcome in zip(self.replicates, trial.outcomes, strict=False)
+            for (subset, seed), outcome in zip(self.points.replicates, trial.outcomes, strict=False)
         ]
         outcome = [field.name for field in fields(ReplicateOutcome)]
         columns = ["trial", "state", *self.paths, "subset", "seed", "metric", *outcome]
@@ -107,14 +99,15 @@ class Study:
         FLOPs and seconds recorded with these, whoever trained them."""
         states, ended = Counter(trial.state for trial in self.found), self.trials
         counts: dict[str, Any] = {"trials": len(self.found), **{state: states[state] for state in STATES[:3]}}
-        full, stages = len(self.found) * len(self.replicates), int(ended["stages"].sum())
+        full, stages = len(self.found) * len(self.points.replicates), int(ended["stages"].sum())
         counts |= {"replicates": len(ended), "full": full, "stages": stages}
         return counts | {name: math.fsum(ended[name]) for name in ("flops", "seconds")}
 
     def measured(self, values: Sequence[float], less: Iterable[float] | None = None) -> Measured:
         """Of the `values` of the first replicates, each `less` another one on the same replicate."""
         each = values if less is None else [a - b for a, b in zip(values, less, strict=True)]
-        return {"mean": mean(each), "spread": subset_std([subset for subset, _ in self.replicates[: len(each)]], each)}
+        subsets = [subset for subset, _ in self.points.replicates[: len(each)]]
+        return {"mean": mean(each), "spread": subset_std(subsets, each)}
 
     def above_default(self) -> Measured | None:
         """The best point minus the default one, replicate by replicate. None unless all replicates of both are done."""
@@ -144,7 +137,12 @@ def best_yaml(point: Mapping[str, Any]) -> str:
 def study_view(study: Study) -> View:
     """All points, best first, with the margins of a grid; its frame has every replicate."""
     space = study.points.space
-    about: dict[str, Any] = {"study": study.name, "method": space.method, "row": study.row, "mode": space.mode}
+    about: dict[str, Any] = {
+        "study": study.name,
+        "method": space.method,
+        "row": study.points.base.rows[0].name,
+        "mode": space.mode,
+    }
     about |= {"metric": study.points.metric, "sampler": space.sampler, "racing": space.racing, "seed": study.seed}
     about |= {name: getattr(getattr(study, name), "number", None) for name in ("best", "default")}
     about |= {"spent": study.spent()}
@@ -168,7 +166,7 @@ def _points_table(study: Study) -> Table:
         words = {"best": trial is study.best, "default": trial is study.default, trial.state: trial.state != "complete"}
         note = [word for word, holds in words.items() if holds] + [f"{n} {status}" for status, n in statuses.items()]
         values = [shown_value(trial.point.get(path)) for path in study.paths]
-        done = f"{len(trial.outcomes)}/{len(study.replicates)}"
+        done = f"{len(trial.outcomes)}/{len(study.points.replicates)}"
         rows.append([str(trial.number), *values, _score(study, trial), done, ", ".join(note)])
     names = [path.rpartition(".")[2] for path in study.paths]
     head = ["#", *(names if len({*names}) == len(names) else study.paths), study.score, "replicates", "note"]
@@ -227,9 +225,9 @@ def _footnotes(study: Study) -> list[str]:
 
 
 def _subtitle(study: Study) -> str:
-    space = study.points.space
-    method = f" ({space.method})" if space.method != study.row else ""
-    return f"{study.row}{method}, {space.mode} over {', '.join(study.paths)}; sampler {space.sampler}, racing {space.racing}, seed {study.seed}."
+    space, row = study.points.space, study.points.base.rows[0].name
+    method = f" ({space.method})" if space.method != row else ""
+    return f"{row}{method}, {space.mode} over {', '.join(study.paths)}; sampler {space.sampler}, racing {space.racing}, seed {study.seed}."
 
 
 def _lines(study: Study) -> Iterator[str]:
@@ -268,11 +266,11 @@ def _conclusion(study: Study) -> str:
 
 def _design(study: Study) -> str:
     """What a mean and its ± are taken over, in words."""
-    subsets, seeds = ({*each} for each in zip(*study.replicates, strict=True))
-    if len(study.replicates) == 1:
+    subsets, seeds = ({*each} for each in zip(*study.points.replicates, strict=True))
+    if len(study.points.replicates) == 1:
         return "one replicate, so no spread"
     if len(subsets) == 1:
-        return f"mean ± standard deviation (ddof 1) over {len(study.replicates)} replicates of one subset"
+        return f"mean ± standard deviation (ddof 1) over {len(study.points.replicates)} replicates of one subset"
     over = f"{len(subsets)} subsets x {counted(len(seeds), 'seed')}"
     return f"mean ± standard deviation of the subsets' means (ddof 1) over {over}"
 
