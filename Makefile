@@ -25,8 +25,8 @@ help:
 demo: install packaged
 	$(BIN)/harness $(DEMO)
 
-# A file's tests in one process, files in the order of tests/conftest.py. One process more than cores: tests with Ray wait half of their time.
-PYTEST := $(BIN)/pytest -q -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder
+# A file's tests in one process, files in the order of tests/conftest.py. Two processes more than cores: tests with Ray mostly wait.
+PYTEST := $(BIN)/pytest -q -n $$(($$(getconf _NPROCESSORS_ONLN) + 2)) --dist loadfile --no-loadscope-reorder
 
 # Types are checked while tests run: collecting them takes one core, too.
 test: lint packaged
