@@ -260,9 +260,15 @@ class Store(Database):
 
     @retried
     def keep_request(self, request: StoredRequest, keys: Iterable[str], snapshot: Any = None) -> None:
-        """Keep a request with the keys of its stages and, as JSON, what its plan read; a known one gets the time, its new stages and that."""
-        digest = request.digest
+        """Keep a request with the keys of its stages and, as JSON, what its plan read; a known one gets the time, its new stages and that. If it is
+        the last request and has nothing new, nothing is written."""
+        digest, keys = request.digest, tuple(keys)
+        last = self._select(sa.select(REQUESTS.c.digest).order_by(REQUESTS.c.asked_at.desc()).limit(1))
         read = [] if snapshot is None else [{"digest": digest, "body": json.dumps(snapshot)}]
+        known = [row["digest"] for row in last] == [digest] and set(keys) <= set(self.stages_of(request))
+        query = sa.select(SNAPSHOTS).where(SNAPSHOTS.c.digest == digest)
+        if known and (not read or [*map(dict, self._select(query))] == read):
+            return
         with self._write() as connection:
             row = request.row | {"asked_at": self._now(connection)}
             self._insert(connection, REQUESTS, [row], replacing=["asked_at"])
