@@ -249,26 +249,22 @@ def test_the_session_on_results_runs_and_every_format_has_them(
     assert read.call_count == 1, "the records of a bench are read once"
 
 
-@pytest.mark.ray
 @pytest.mark.usefixtures("packaged")
-@pytest.mark.parametrize("benches_on_ray", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_examples_run(benches_on_ray: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order of a notebook, in one folder: plan, bench, results, record, tune, compare. The search is always on Ray. After them, and
-    after a model was taken away, the process is as it was."""
-    if not benches_on_ray:
-        monkeypatch.setattr(
-            "harness.commands.bench.train", undisturbed("torch", "transformers.utils.logging")(train_here)
-        )
-        monkeypatch.setattr(
-            "harness.commands.trained.train", undisturbed("torch", "transformers.utils.logging")(train_here)
-        )
+@pytest.mark.parametrize("on_ray", [False, pytest.param(True, marks=[pytest.mark.ray, pytest.mark.slow])])
+def test_the_examples_run(on_ray: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of a notebook, in one folder: plan, bench, results, record, tune (on Ray alone), compare. After them, and after a model was taken
+    away, the process is as it was."""
+    if not on_ray:
+        for room in ("bench", "trained"):
+            here = undisturbed("torch", "transformers.utils.logging")(train_here)
+            monkeypatch.setattr(f"harness.commands.{room}.train", here)
     before = _process()
     finder, runner = (
         doctest.DocTestFinder(recurse=False),
         doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE),
     )
     told: list[str] = []
-    for function in (api.plan, api.bench, api.results, api.record, api.tune, api.compare):
+    for function in (api.plan, api.bench, api.results, api.record, *([api.tune] * on_ray), api.compare):
         (example,) = finder.find(function, function.__name__)
         assert example.examples, f"{function.__name__} has no example"
         runner.run(example, out=told.append)
