@@ -124,7 +124,7 @@ class CrossEntropy(TrainingObjective):
 
     def load_parts(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
         """Raises KeyError where the weights have no head."""
-        if HEAD in parts:
+        if HEAD in parts and self.has_classifier:
             self.head.load_state_dict({name: tensors[f"{HEAD}/{name}"] for name in self.head.state_dict()})
 
     def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:

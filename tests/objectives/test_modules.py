@@ -16,6 +16,7 @@ from torch import Tensor
 from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, Tokeniser
 from harness.kinds import Scores, kind_of_outputs
+from harness.methods.definition import HEAD
 from harness.objectives import build
 from harness.objectives.classification import CRITERIA
 from harness.objectives.losses import simclr, supervised_contrastive
@@ -118,6 +119,9 @@ class TestHeads:
         assert not any(torch.equal(first[name], other[name]) for name in matrices)
         assert len({first[name].flatten()[:4].numpy().tobytes() for name in matrices}) == len(matrices)
         assert all((first[name] == 0).all() for name in first.keys() - set(matrices))
+
+    def test_a_prompt_starts_from_a_classifier_without_its_head(self, bert: Path) -> None:
+        made(bert, tiny.OBJECTIVES["prompt"]).load_parts({}, ("encoder", HEAD))
 
 
 class TestSupervised:
