@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -109,11 +108,14 @@ class Checkpoints:
         `gold`: labels of the evaluation sets by digest. The losses of the ranks are shared by as many as there are in `group`.
         """
         try:
-            content = BytesIO(self._storage.read(self._name))
-            kept = torch.load(content, map_location=updates.placement.device, weights_only=True)
-        except (FileNotFoundError, EOFError, RuntimeError, UnpicklingError):
+            content = self._storage.read(self._name)
+        except FileNotFoundError:
             return None
-        weights, losses = kept.pop("weights"), kept.pop("losses")
+        try:
+            kept = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+            weights, losses = kept.pop("weights"), kept.pop("losses")
+        except Exception:  # torch has no type for what is no file of its own
+            return None
         if not usable(kept["step"]) or weights.keys() != updates.trained.keys():
             return None
         with torch.no_grad():
@@ -124,10 +126,12 @@ class Checkpoints:
         updates.scaler.load_state_dict(kept.pop("scaler"))
         result, self.seconds_before = kept["result"], kept.pop("seconds")
         result["predictions"] = {
-            digest: Predictions({name: tensor.numpy(force=True) for name, tensor in arrays.items()}, gold[digest])
+            digest: Predictions({name: tensor.numpy() for name, tensor in arrays.items()}, gold[digest])
             for digest, arrays in result["predictions"].items()
         }
-        own = losses[group.rank :: group.size].sum(dim=0)
+        device = updates.placement.device
+        kept["best"] = {name: tensor.to(device) for name, tensor in kept["best"].items()}
+        own = losses[group.rank :: group.size].sum(dim=0).to(device)
         pending = [
             (step, dict(zip(names, row, strict=True)))
             for (step, names), row in zip(kept.pop("pending"), own, strict=True)

@@ -158,7 +158,8 @@ def test_a_checkpoint_that_cannot_be_read_is_none(bert: Path, tmp_path: Path) ->
     content = place.storage.read(checkpoint_of(stage.key))
     kept = read(place, stage)
     renamed = {name.removeprefix("head."): tensor for name, tensor in kept["weights"].items()}
-    for damaged in (content[: len(content) // 2], b"", save(kept["best"]), written(kept | {"weights": renamed})):
+    cut = (content[: len(content) // 2], content[:5000], b"")  # each another error of torch's
+    for damaged in (*cut, save(kept["best"]), written(kept | {"weights": renamed})):
         place.storage.write(checkpoint_of(stage.key), damaged)
         again = run(stage, inputs, replace(place, checkpoint_seconds=1e9))
         assert "resumed_at" not in again.provenance
