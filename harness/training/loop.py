@@ -124,7 +124,8 @@ class _TrainingRun:
         self._restore: Callable[[], None] = lambda: None
         base, packed = objective.encoder.base, objective.encoder.family.packed
         trained = base.get_input_embeddings().weight.requires_grad
-        if objective.has_classifier and trained and packed and optim.weight_decay == 0:
+        reads_words_only = objective.has_classifier and not objective.uses_mlm_head
+        if reads_words_only and trained and packed and optim.weight_decay == 0:
             ids = torch.from_numpy(inputs.train.tokens.ids.astype(np.int64)).to(self.device)
             self._restore = compact(base, ids)
         kind = CapturedUpdate if capturable(objective, optim, placement) else Update
