@@ -128,12 +128,12 @@ def random_tokens(count: int, vocabulary: int, mean: float, longest: int, seed: 
     return Tokens(ids, np.zeros(len(ids), dtype=np.int8), special, offsets)
 
 
-def padded(tokens: Tokens, pad: int, ids: Any = None) -> dict[str, Tensor]:
+def padded(tokens: Tokens, pad: int) -> dict[str, Tensor]:
     """An ordinary padded batch [B, L]: `input_ids`, `attention_mask`."""
     width = int(tokens.lengths.max())
     real = np.arange(width)[None, :] < tokens.lengths[:, None]
     filled = np.full(real.shape, pad, dtype=np.int64)
-    filled[real] = tokens.ids if ids is None else ids
+    filled[real] = tokens.ids
     return {"input_ids": torch.from_numpy(filled), "attention_mask": torch.from_numpy(real.astype(np.int64))}
 
 

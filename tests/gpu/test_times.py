@@ -27,7 +27,7 @@ from gpu.models import (
 from harness.specs import Optim
 from harness.training.forward_backward import Placement, use_repeatable_kernels
 from harness.training.loop import _TrainingRun as TrainingRun
-from harness.training.update import CudaGraphs
+from harness.training.update import _KEPT, CudaGraphs
 
 ROWS = 64
 """Sequences that the batches are drawn from, as in few-shot training."""
@@ -89,6 +89,7 @@ def update(setting: Setting, case: Timed, shape: str, precision: Any) -> dict[st
 
 def timed(setting: Setting, case: Timed, shape: str, precision: Any, *, eager: bool = False) -> tuple[float, float]:
     """(seconds, FLOPs) of an update; on a GPU captured, but for an `eager` one. Before it starts, every form of a batch was seen twice."""
+    _KEPT.clear()  # or a captured one would take over that nothing was captured
     inputs = inputs_of(case.what, SHAPES[shape], max(ROWS, 2 * case.batch), case.lengths)
     optim = Optim(1e-5, case.batch, setting.warm + setting.updates, dropout=0.1, precision=precision)
     placement = Placement(setting.device, recorder=_Eager if eager and setting.cuda else None)
