@@ -98,7 +98,7 @@ class Views:
             step = max(16, 1 << max(0, count.bit_length() - 2))
             filled = max(step, -(-count // step) * step)
             for name, array in predicted.items():
-                predicted[name] = np.append(array, np.zeros(filled - count, array.dtype))
+                predicted[name] = np.concatenate([array, np.zeros((filled - count, *array.shape[1:]), array.dtype)])
             predicted["counted"] = np.arange(filled) < count
         found = Batch.on_host(self.tokens, width)
         main = Batch.on_host(self.main, width) if self.main else None
