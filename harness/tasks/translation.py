@@ -169,6 +169,8 @@ def _pairs(where: str, body: str) -> list[tuple[str, str]]:
     kind, colon, rest = body.partition(":")
     if kind in MODELS and colon:
         pivots = [each.strip() for each in rest.split(",")]
+        if len({*pivots}) < len(pivots):
+            raise UserError(f"{where}: '{rest}' names a language twice, whose views are one text; write {kind}:de,zh.")
         return [(MODELS[kind].format("en", pivot), MODELS[kind].format(pivot, "en")) for pivot in pivots]
     pairs = [(there.strip(), back.strip()) for there, _, back in (each.partition("+") for each in body.split(","))]
     if not all(there and back and "+" not in back for there, back in pairs):

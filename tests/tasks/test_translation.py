@@ -188,6 +188,7 @@ class TestNames:
         [
             ("", "there is no such translator. Write opus-mt:de,zh"),
             ("opusmt:de", "Did you mean 'opus-mt'?"),
+            ("opus-mt:de,de", "'de,de' names a language twice"),
             ("file:views.csv@T=0.7", "a file cannot sample; where a row sets the temperature, name models"),
             ("opus-mt:de@0.7", "'Helsinki-NLP/opus-mt-en-de@0.7' is neither a folder nor an id of the hub"),
             ("opus-mt:de@T=0", "a temperature above 0"),
