@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.answers import SQUAD, SpanReading
-from harness.errors import UserError, unknown
+from harness.errors import UserError, quoted, unknown
 from harness.hub import HUB
 from harness.kinds import Spans, kind_of, number_of
 from harness.paths import named_path
@@ -36,6 +36,8 @@ FEW_NUMBERS = 10
 """Whole numbers of at most so many different values are classes; of more, a flag says what they are."""
 SAMPLE = 1000
 SHOWN_NAMES = 12
+LABELS = (str, int, float, type(None))
+"""What a label is read as."""
 _Counts = Mapping[str, tuple[int, str, Any]]
 """(rows, place of the first, value) of each label by the name of its class."""
 
@@ -198,18 +200,23 @@ def _is_text(values: Sequence[Any]) -> bool:
 
 def _counts(paths: Sequence[Path], text: Sequence[str], label: str, names: Sequence[str]) -> _Counts:
     """Of the rows with a text and a label; the others are refused, or skipped, where the task is read. `names`: those of codes."""
-    found = dict[str, tuple[int, str, Any]]()
+    found, first = dict[str, tuple[int, str, Any]](), ""
     for path in paths:
         for number, row in rows_of(path, (*text, label), bad=[]):
             value = name_of(row[label], names)
-            if isinstance(value, list | dict):
-                raise UserError(f"{path}, {unit_of(path)} {number}: label {value} is neither text nor a number.")
-            if value is None or value != value or not str(value).strip() or problem_of(text, row):
-                continue
-            # 1, 1.0 and '1' are one class
-            of = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
-            count, place, first = found.get(of) or (0, f"{path}, {unit_of(path)} {number}", value)
-            found[of] = (count + 1, place, first)
+            if not isinstance(value, LABELS):
+                raise UserError(
+                    f"{path}, {unit_of(path)} {number}: label {quoted(value)} is neither text nor a number."
+                )
+            if problem := problem_of(text, row):
+                first = first or f"{path}, {unit_of(path)} {number}: {problem}"
+            elif value is not None and value == value and (of := str(value).strip()):
+                # 1, 1.0 and '1' are one class
+                of = str(int(value)) if isinstance(value, float) and value.is_integer() else of
+                count, *seen = found.get(of) or (0, f"{path}, {unit_of(path)} {number}", value)
+                found[of] = (count + 1, *seen)
+    if first and not found:
+        raise UserError(first)
     return found
 
 
@@ -234,6 +241,8 @@ def _classes(name: str, counts: _Counts, kind: str, label: str, option: Option) 
             f"{place}: label '{words[0]}' ({count:,} of {rows:,} rows) stands among numbers; correct it, or take each value for a class "
             f"with {flag} classes."
         )
+    if not kind and (decimal := next((each for each in words if re.fullmatch(r"-?\d+,\d+", each)), None)):
+        raise UserError(f"{counts[decimal][1]}: label '{decimal}' has a decimal comma; write it with a point.")
     if not kind and not words and len(counts) > 2:
         if not all(number.is_integer() for number in values):
             return ()

@@ -180,6 +180,7 @@ def test_numbers_beside_words_are_refused(kind: str, tmp_path: Path) -> None:
             ["line 4: label 'Yes' and 'yes'", "line 2", "one in two ways of writing", "--kind classes"],
         ),
         ("text,label\na b,caf\u00e9\nc d,bar\ne f,cafe\u0301\n", {}, ["line 4: label", "line 2", "one in two ways"]),
+        ("text;score\na b;0,5\nc d;1,5\ne f;0,5\n", {}, ["line 2: label '0,5' has a decimal comma"]),
         ("text,label\na b,x\nc d,2\n", {"kind": "regression"}, ["line 2: label 'x' is no number"]),
         ("text,label\na b,x\n", {"kind": "class"}, ["--kind class: should be classes, regression or spans"]),
         ("text,label\n", {}, ["there are no rows"]),
@@ -227,6 +228,8 @@ def test_a_flag_settles_what_is_ambiguous(tmp_path: Path) -> None:
     numbers = text_file(tmp_path, "text,label\n" + "".join(f"t {i % 90},{i % 30}\n" for i in range(90)))
     assert infer(numbers, kind="regression").classes == ()
     assert infer(numbers, kind="classes").classes == tuple(map(str, range(30)))
+    with pytest.raises(UserError, match=r"row 1: label b'x' is neither text nor a number"):
+        infer(write_file(tmp_path / "bytes.parquet", reviews([b"x", b"y"] * 9)), label="stars", text=("review",))
 
 
 # ------------------------------------------------------------------------------------------------------------- files
@@ -235,6 +238,7 @@ def test_a_flag_settles_what_is_ambiguous(tmp_path: Path) -> None:
 def test_the_separator_that_excel_states_is_no_row(tmp_path: Path) -> None:
     rows = "text;label\na, b;x\nc d;y\n"
     assert loaded(infer(text_file(tmp_path, f"sep=;\n{rows}"))) == {"a, b": "x", "c d": "y"}
+    assert loaded(infer(text_file(tmp_path, rows.replace("\n", "\r")))) == {"a, b": "x", "c d": "y"}
     with pytest.raises(UserError, match=r"line 5"):
         loaded(infer(text_file(tmp_path, f"sep=;\n{rows}short\n")))
 
