@@ -15,7 +15,9 @@ import re
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,9 +75,11 @@ def text_rows(
 ) -> Iterator[tuple[str, dict[str, Any], tuple[str, ...]]]:
     """(place, row, texts of the columns) of each row. Raises UserError as `rows_of` does, and for a null, for what is no text, and unless texts
     may be `blank` for a row of blank ones."""
+    needed = {*columns}
     for number, row in rows_of(path):
         place = f"{path}, {unit_of(path)} {number}"
-        require(place, list(row), columns, fix)
+        if not row.keys() >= needed:
+            require(place, list(row), columns, fix)
         if problem := problem_of(columns, row, blank=blank):
             raise UserError(f"{place}: {problem}")
         yield place, row, tuple(row[column] for column in columns)
@@ -122,9 +126,12 @@ def raw_lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             for number, line in enumerate(file, 1):
-                if number == 1 and (line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line):
+                if number > 1:
+                    yield number, line.decode()
+                    continue
+                if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line[:2]:
                     raise UserError(f"{path}: is UTF-16 (as Excel's 'Unicode text' is); save the file as UTF-8.")
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+                yield number, line.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = f"byte {error.object[error.start]:#04x}"
         raise UserError(f"{path}, line {number}: {byte} is not UTF-8; save the file as UTF-8.") from None
@@ -141,13 +148,16 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 def _objects(
     path: Path, wanted: Sequence[str], fix: str, bad: list[str] | None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    whole = False
+    whole, needed = False, {*wanted}
     for line, text in lines(path):
         place = f"{path}, line {line}"
         try:
-            row = json.loads(text, object_pairs_hook=_once)
+            row = json.loads(text)
             if isinstance(row, dict):
-                require(place, list(row), wanted, fix)
+                if text.count(":") > len(row):  # a key may stand twice
+                    json.loads(text, object_pairs_hook=_once)
+                if not row.keys() >= needed:
+                    require(place, list(row), wanted, fix)
                 whole = True
                 yield line, row
                 continue
@@ -202,13 +212,16 @@ def _csv_rows(path: Path, wanted: Sequence[str], bad: list[str] | None) -> Itera
     is no row. The separator of `.tsv` is the tab; that of `.csv` is what Excel's 'sep=;' states, else what separates its header."""
     csv.field_size_limit(FIELD_CHARACTERS)
     numbered, header = raw_lines(path), list[str]()
-    line, first = next(((number, text) for number, text in numbered if text.strip("\r\n")), (1, ""))
+    line, first = _first_of(numbered)
+    if "\r" in first.rstrip("\r\n"):  # each line ends with one, as Excel's 'CSV (Macintosh)' has it
+        numbered = enumerate((each for _, text in raw_lines(path) for each in StringIO(text, newline="")), 1)
+        line, first = _first_of(numbered)
     if stated := re.fullmatch(r"sep=([,;\t])\r?\n?", first):
         separator, line, first = stated[1], line + 1, next(numbered, (0, ""))[1]
     else:
         separator = "\t" if ending_of(path).lower() == ".tsv" else _separator(path, first)
     before = line - 1
-    rows = csv.reader(chain([first], (text for _, text in numbered)), delimiter=separator, strict=True)
+    rows = csv.reader(chain([first], map(itemgetter(1), numbered)), delimiter=separator, strict=True)
     try:
         for row in rows:
             end = before + rows.line_num
@@ -230,6 +243,11 @@ def _csv_rows(path: Path, wanted: Sequence[str], bad: list[str] | None) -> Itera
     if not header:
         names = f"with {', '.join(wanted)} " if wanted else ""
         raise UserError(f"{path}: is empty; write a header line {names}and a line for each row.")
+
+
+def _first_of(numbered: Iterator[tuple[int, str]]) -> tuple[int, str]:
+    """The first line that holds a character."""
+    return next(((number, text) for number, text in numbered if text.strip("\r\n")), (1, ""))
 
 
 def _separator(path: Path, header: str) -> str:
@@ -323,14 +341,15 @@ def read_rows(paths: Sequence[Path], task: Task, name: str, names: Sequence[str]
         ]()  # of each value the place of its label in `labels`, and what is wrong with it
         for number, row in rows_of(path, (*columns, task.label), bad=bad):
             value = row[task.label]
-            value = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
-            if (type(value), value) not in known:
+            if isinstance(value, (list, dict)):
+                value = json.dumps(value, ensure_ascii=False, default=str)
+            if (key := (type(value), value)) not in known:
                 if kind.reads_codes and number_of(value) is not None and str(value).casefold() not in classes:
                     form = "named codes" if named else "codes"
                 label = kind.read(name_of(value, named))
-                known[type(value), value] = len(labels), "" if label is not None else _bad_label(task, value)
+                known[key] = len(labels), "" if label is not None else _bad_label(task, value)
                 labels += [] if label is None else [label]
-            (code, wrong), found = known[type(value), value], [row[column] for column in columns]
+            (code, wrong), found = known[key], [row[column] for column in columns]
             if problem := problem_of(columns, row) or wrong or kind.misplaced(found, labels[code]):
                 bad.append(f"{path}, {unit_of(path)} {number}: {problem}")
             else:
@@ -358,7 +377,7 @@ def name_of(value: Any, names: Sequence[str]) -> Any:
 
 def _bad_label(task: Task, value: Any) -> str:
     allowed = task.kind.allowed
-    if value is None or value == "":
+    if value is None or not str(value).strip():
         return f"the label is missing; it should be {allowed}."
     if number_of(value) == -1:
         return (
