@@ -54,8 +54,7 @@ def scoped(ids: Ids, scope: Scope) -> Ids:
 def hashes(texts: Iterable[str]) -> Ids:
     """Hash of each text, uint64 [n]."""
     blake2b = hashlib.blake2b
-    encoded = (text.encode("utf-8", "surrogatepass") for text in texts)
-    packed = b"".join([blake2b(each, digest_size=8).digest() for each in encoded])
+    packed = b"".join([blake2b(each.encode("utf-8", "surrogatepass"), digest_size=8).digest() for each in texts])
     return np.frombuffer(packed, dtype="<u8").astype(np.uint64)
 
 
@@ -132,10 +131,12 @@ class Rows:
 
     def _counted(self, form: Callable[[str], str]) -> Iterator[str]:
         """The form of each text after its number of characters, so that nothing is lost where several are joined."""
-        return (f"{len(text)}:{text}" for text in map(form, self._texts.ravel().tolist()))
+        texts = self._texts.ravel().tolist()
+        return (f"{len(text)}:{text}" for text in (texts if form is str else map(form, texts)))
 
     def _joined(self, form: Callable[[str], str]) -> Iterator[str]:
-        return map("".join, zip(*[self._counted(form)] * self.columns, strict=True))
+        each = self._counted(form)
+        return each if self.columns == 1 else map("".join, zip(*[each] * self.columns, strict=True))
 
     @property
     def text_ids(self) -> Ids:
