@@ -59,7 +59,7 @@ def packaged_rows(task: str, split: str) -> Rows:
     """Rows of 'train' or 'validation' of a packaged task. Raises NotAtHand, or UserError for a file that has changed."""
     try:
         train, validation = _snippets(task) if task in SNIPPETS else _boolq()
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         wanted = f"{HOMES[task]}=={PACKAGES[HOMES[task]]}"
         raise UserError(
             f"task {task}: its text is not as in {wanted}; run `pip install --no-deps --force-reinstall {wanted}`."
