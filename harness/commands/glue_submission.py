@@ -21,7 +21,7 @@ from harness.planning.starts import best_run
 from harness.specs import Run
 from harness.tasks.sources import HUB_DATASET, HUB_FILE, HUB_REVISION, file_of
 from harness.tasks.task import TASKS, Task
-from harness.wording import counted, in_points
+from harness.wording import counted, in_points, listed
 
 FORMAT = "--format glue-submission"
 
@@ -68,6 +68,10 @@ def write_submissions(prepared: Prepared, out: Path, show: Show) -> list[str]:
     best = _best_runs(prepared)
     check_new_folder(out)
     places = {row: re.sub(r"[^\w.+-]+", "_", row).strip("_.") or "row" for row, _ in best}
+    if twins := [row for row, place in places.items() if [*places.values()].count(place) > 1]:
+        raise UserError(
+            f"--out {out}: rows {listed(twins)} would be one folder, {places[twins[0]]}; name one of them with --methods."
+        )
     tasks, sentences = {task for _, task in best}, list[str]()
     found = {sheet: _file(prepared, sheet) for sheet in SHEETS if sheet.task in tasks}
     tests = {sheet: _test_set(path, sheet) for sheet, path in found.items() if path}
