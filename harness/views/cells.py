@@ -25,7 +25,6 @@ from harness.planning.aggregation import (
     mean,
     replicate_averages,
     std,
-    subset_std,
 )
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow, on_encoder
@@ -54,8 +53,7 @@ class Cell:
     """One cell, on the metric's own scale. `value` and all spreads are None until all `expected` runs are done.
 
     `value`: of the runs by the table's rule. `spread`: sd of the runs that the value is made of, with the table's ddof.
-    `spread_between`: sd of the subsets' means (of the runs where there is one subset). `half_width`: of the interval of ours minus paper
-    (`_verdict`). `selected`: the configurations whose runs count, where the row has several. `why`: reasons for no verdict.
+    `half_width`: of the interval of ours minus paper (`_verdict`). `selected`: the configurations whose runs count, where the row has several. `why`: reasons for no verdict.
     """
 
     value: float | None = None
@@ -67,7 +65,6 @@ class Cell:
     verdict: Verdict = ""
     collapsed: int = 0
     notes: tuple[Note, ...] = ()
-    spread_between: float | None = None
     half_width: float | None = None
     why: tuple[str, ...] = ()
     skip: str = ""
@@ -281,9 +278,7 @@ def _cell_of_runs(
 def _summarised(resolved: ResolvedTable, cell: Cell, scores: pd.DataFrame) -> Cell:
     """A complete cell with its value and spreads, of `scores` with a row for each run that counts."""
     rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
-    spread_between = subset_std(scores["subset"].tolist(), scores["test"].tolist())
-    spread = std(rule.scores(scores, k), resolved.aggregate.ddof)
-    return replace(cell, value=rule.value(scores, k), spread=spread, spread_between=spread_between)
+    return replace(cell, value=rule.value(scores, k), spread=std(rule.scores(scores, k), resolved.aggregate.ddof))
 
 
 def _mean_of_rows(
