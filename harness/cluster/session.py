@@ -25,7 +25,6 @@ from harness.errors import UserError, first_line
 from harness.execution import Execution
 from harness.private import command_line_masked, job_config
 from harness.processes import few_arenas
-from harness.wording import counted
 
 LONGEST_FOLDER = 24
 """Characters of the folder in which Ray's own lies: the path of a socket, up to 83 characters longer, has 107 bytes at most."""
@@ -49,11 +48,6 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
     options |= {"namespace": "harness", "job_config": job_config({f"harness_{k}": v for k, v in metadata.items()})}
     local, folder, of_processes = execution.address == "local", "", dict[str, str]()
-    if local and execution.num_workers > cores():
-        raise UserError(
-            f"--num-workers {execution.num_workers}: {counted(cores(), 'CPU core')} may be used here; take as many workers or fewer, or "
-            "name a cluster with --address."
-        )
     if local:
         slots, folder = execution.slots or max(1, cores() // execution.num_workers), _new_folder()
         options["num_cpus"] = max(1, round(slots * execution.num_workers * execution.cpus_per_run))

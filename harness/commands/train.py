@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.commands.prepare import Prepared, check_work, storage_of
 from harness.commands.texts import reader
+from harness.devices import cores
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
@@ -20,6 +21,7 @@ from harness.planning.work import Event
 from harness.specs import NO_ENCODER, Record, Run
 from harness.storage import Storage, weights_of
 from harness.store import Store
+from harness.wording import counted
 
 Show = Callable[[Any, str], AbstractContextManager[Callable[..., None]]]
 """How the progress of something is shown, with the address of Ray's dashboard ('': it has none): a context in which is passed on each event of a table's
@@ -61,7 +63,12 @@ def worker_setup_of(
 
 
 def check_machine(request: Request) -> None:
-    """Raises UserError, before Ray starts, for GPUs that this machine lacks. The session checks another cluster."""
+    """Raises UserError, before Ray starts, for cores and GPUs that this machine lacks. The session checks another cluster."""
+    if request.address == "local" and request.num_workers > cores():
+        raise UserError(
+            f"{request.origin('num_workers')} {request.num_workers}: {counted(cores(), 'CPU core')} may be used here; take as many workers or fewer, "
+            "or name a cluster with --address."
+        )
     if request.address == "local" and request.gpus_per_run:
         import torch
 
@@ -95,7 +102,8 @@ def train(
         for encoder in (located.encoder, NO_ENCODER):
             vocabularies[encoder.digest] = tokeniser.vocabulary
             readers[encoder.digest] = reader(plan, located, tokeniser, prepared.store)
-    check_machine(request)
+    if remember:  # else a record says how many workers train again, on fewer cores too
+        check_machine(request)
     name, encoders = resolved.table.name, ",".join(located.name for located in plan.encoders)
     metadata = {"table": name, "preset": resolved.preset, "encoder": encoders, "runs": str(len(plan.runs))}
     prepared.store = Store(prepared.store.url)

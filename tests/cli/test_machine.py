@@ -33,6 +33,7 @@ def test_gpus_and_positions_that_are_not_there(harness: Harness, workdir: Path, 
     said = harness(f"bench {MOVIES} --gpus-per-run {asked}")
     assert said.status == 2
     assert f"--gpus-per-run {asked}: torch {torch.__version__} sees {asked - 1} GPUs" in said.err.splitlines()[-1]
+    assert "--num-workers 9999: " in harness(f"bench {MOVIES} --num-workers 9999").err.splitlines()[-1]
     weights = next(packaged["cognition"].rglob("model.safetensors"))
     shutil.copytree(weights.parent, workdir / "short")
     config = json.loads((workdir / "short" / "config.json").read_text())
