@@ -46,8 +46,6 @@ from harness.wording import counted, listed, some_of
 
 def grid_of(prepared: Prepared) -> Grid:
     """The table's cells from what the store holds now."""
-    import pandas as pd
-
     plan, store, resolved = prepared.plan, prepared.store, prepared.resolved
     test_rows = {name: of_column.test for name, of_column in example_counts(plan).items()}
     not_comparable = {
@@ -283,7 +281,12 @@ def seal(
             f"plan --seal: {len(recorded):,} of its {counted(len(keys), 'run')} are recorded in {store.shown}, and a plan is made before its runs; seal one of "
             f"subsets that no run has used, such as --subsets {','.join(str(first + k) for k in range(number))}."
         )
-    return next(each for each in store.seals(planned["table"]) if each.plan == planned)
+    kept = next((each for each in store.seals(planned["table"]) if each.intact and each.plan == planned), None)
+    if kept is None:
+        raise UserError(
+            f"plan --seal: the store {store.shown} has this seal, but not as it was sealed; restore a copy of the store."
+        )
+    return kept
 
 
 def began(store: Store, keys: Iterable[str]) -> dict[str, float]:

@@ -153,6 +153,10 @@ def test_a_changed_or_deleted_seal_counts_for_nothing(harness: Harness, sealed: 
     assert "Exploratory: no plan of this table was sealed before its runs" in harness("compare").out
     assert f"the store has no seal {sealed[1]} of this table" in harness(verify).out
     assert harness(f"plan {PLANNED} --seal").status == 2, "nor is it made again after the runs"
+    shutil.rmtree(".harness")
+    assert harness(f"plan {PLANNED} --seal").status == 0
+    in_store("update seals set body = '{}'")
+    assert "has this seal, but not as it was sealed" in harness(f"plan {PLANNED} --seal").err
 
 
 def test_whoever_has_the_data_gets_the_same_digest_and_of_several_seals_the_one_that_is_followed_counts(
