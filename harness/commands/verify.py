@@ -271,7 +271,7 @@ def rerun(
 
 def judged(stage: Stage, record: Record, ended: Record | None) -> tuple[bool, str]:
     """Whether a stage that was trained again agrees with its record, and the sentence about it: bit for bit on the same kind of hardware, up to
-    rounding in its first losses on another one, whose scores are told."""
+    rounding in its first losses on another one (by its dev scores where it has no losses), whose scores are told."""
     if ended is None or ended.status != "done":
         return False, f"could not be trained again: {ended.reason if ended else 'no worker returned it'}"
     there, here = ({part: one.provenance.get(part) for part in HARDWARE} for one in (record, ended))
@@ -283,8 +283,8 @@ def judged(stage: Stage, record: Record, ended: Record | None) -> tuple[bool, st
         weights = " and weights" if record.weights_digest else ""
         losses = sum("loss" in entry for entry in record.history)
         return True, f"bit-identical: {losses:,} mean losses, {rows:,} predictions{weights}{of}"
-    start, again = (next((loss for _, loss in learning_curve(each, stage)[0]), 0.0) for each in (record, ended))
-    apart = abs(start - again) / abs(start) if start else 0.0
+    start, again = (next((loss for _, loss in learning_curve(each, stage)[0]), None) for each in (record, ended))
+    apart = abs(start - again) / abs(start) if start and again is not None else float(start != again)
     # rounding has not grown yet; fp16 rounds more finely than bf16, but another device may skip another of its first updates
     limit = 1e-3 if stage.optim.precision == "fp32" else 2e-2
     scores = [
@@ -292,5 +292,7 @@ def judged(stage: Stage, record: Record, ended: Record | None) -> tuple[bool, st
         for name, value in record.dev_scores.items()
     ]
     moved = ", ".join(f"{part} {here[part]} instead of {there[part]}" for part in HARDWARE if there[part] != here[part])
-    said = "; ".join([f"first losses differ by {apart:.1e} of their value, tolerance {limit:.0e}", *scores])
-    return apart <= limit, f"{said} (other hardware: {moved})"
+    first = f"first losses differ by {apart:.1e} of their value, tolerance {limit:.0e}"
+    if start is None:  # fitted: it has scores alone
+        apart, first = float(record.dev_scores != ended.dev_scores), "no losses, so dev scores have to be equal"
+    return apart <= limit, f"{'; '.join([first, *scores])} (other hardware: {moved})"

@@ -215,4 +215,7 @@ def test_on_other_hardware_first_losses_are_compared(benched: Benched, monkeypat
     assert "(other hardware: device abacus instead of" in said
     history = [entry | {"loss": 9.0, "curve": {}} for entry in record.history]
     assert not judged(stage, record, replace(moved, history=history))[0]
+    fitted, here = (replace(each, history=[]) for each in (record, moved))  # as by scikit-learn
+    assert judged(stage, fitted, here)[0]
+    assert not judged(stage, fitted, replace(here, dev_scores={"accuracy": 0.0}))[0]
     assert not judged(stage, record, Record(key, "failed", "no memory"))[0]
