@@ -286,6 +286,8 @@ def _sentence(item: Any) -> str:
     kind, message = item["type"], str(item["msg"])
     if kind == "missing":
         return "this key is missing and is required."
+    if kind == "too_short":
+        return "the list is empty; give it a value, or leave the key out."
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"should be a mapping of keys to values, not {quoted(item['input'])}."
     if kind in ("value_error", "assertion_error"):

@@ -166,7 +166,7 @@ GIVEN = "{alpha: 0.5, num_views: 1, contrast: simsiam}"
         ({"method": "cmml"}, "method", ["unknown method 'cmml'", "Did you mean 'cmlm'?"]),
         ({"grid": "{alhpa: [1]}"}, "grid.alhpa", ["unknown parameter", "Did you mean 'alpha'?", "fine_tune.*"]),
         ({"method": "cmlm+scl"}, "grid.alpha", ["write cmlm.alpha instead of alpha"]),
-        ({"grid": "{alpha: []}"}, "grid.alpha", ["at least 1 item"]),
+        ({"grid": "{alpha: []}"}, "grid.alpha", ["the list is empty"]),
         ({"grid": "{alpha: {low: 0.1, high: 1}}"}, "grid.alpha", ["should be a list"]),
         ({"grid": "{alpha: [0.5, -1]}"}, "grid.alpha.1", ["greater than or equal to 0", "not -1"]),
         ({"grid": "\n  alpha: [0.5]\n  cmlm.alpha: [0.5]"}, "grid.cmlm.alpha", ["replaces alpha, which is there too"]),
