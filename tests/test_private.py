@@ -36,13 +36,7 @@ def test_versions_are_capped_to_the_tested_minor(name: str) -> None:
 
 def test_only_this_module_knows_private_names() -> None:
     package = Path(private.__file__).parent
-    names = (
-        "ray._private.",
-        "ray._raylet",
-        "ray.dashboard",
-        "_stopped_trials",
-        "node has died",
-    )
+    names = ("ray._private.", "ray._raylet", "ray.dashboard", "_stopped_trials", "node has died")
     names += ("torch._softmax", "torch.ops.", "._study_id", "._trial_id")
     found = [
         f"{path.relative_to(package)}: {name}"

@@ -60,8 +60,7 @@ OTHER: dict[type, Any] = {
         ),
         Objective("other", 2, {"lam": 0.8, "temperature": 0.3}, "7" * 32, "another source"),
         Data(
-            *(OTHERS, 1, 64, OTHERS, (OTHERS,), 2, "packed", SpanReading(stride=64), PROMPT, (2.5, 1.25)),
-            ("no", "yes"),
+            *(OTHERS, 1, 64, OTHERS, (OTHERS,), 2, "packed", SpanReading(stride=64), PROMPT, (2.5, 1.25)), ("no", "yes")
         ),
         RowSet("9" * 32, "renamed", 7, 1.5),
         Optim(2e-5, 32, 701, 0.06, "constant", 0.01, 0.0, 0.8, 0.98, 1e-6, 0.0, "bf16", True),

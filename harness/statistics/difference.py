@@ -9,14 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from harness.statistics.crossed import (
-    ROUNDING,
-    half_width,
-    item_variance,
-    mean_squares,
-    p_value,
-    t_inference,
-)
+from harness.statistics.crossed import ROUNDING, half_width, item_variance, mean_squares, p_value, t_inference
 
 Floats = NDArray[np.float64]
 

@@ -80,10 +80,7 @@ class Rows:
     """
 
     def __init__(
-        self,
-        texts: Iterable[Sequence[str]] | NDArray[np.object_],
-        labels: NDArray[Any] | None = None,
-        name: str = "",
+        self, texts: Iterable[Sequence[str]] | NDArray[np.object_], labels: NDArray[Any] | None = None, name: str = ""
     ) -> None:
         """`texts`: those of each row, or strings [n, columns]."""
         if not isinstance(texts, np.ndarray):

@@ -19,15 +19,7 @@ from harness.tasks.corpora import open_corpus
 from harness.tasks.hub_data import HubData, open_hub_data
 from harness.tasks.overlap import parted
 from harness.tasks.packaged import HOMES, described, packaged_rows
-from harness.tasks.reading import (
-    FORMATS,
-    LABELLED,
-    existing_file,
-    is_separated,
-    read_rows,
-    rows_of,
-    text_rows,
-)
+from harness.tasks.reading import FORMATS, LABELLED, existing_file, is_separated, read_rows, rows_of, text_rows
 from harness.tasks.rows import Rows
 from harness.tasks.task import TASKS, Task
 from harness.wording import some_of

@@ -17,15 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from harness.errors import unknown
-from harness.planning.aggregation import (
-    AVERAGE,
-    RULES,
-    average,
-    best_configurations,
-    mean,
-    replicate_averages,
-    std,
-)
+from harness.planning.aggregation import AVERAGE, RULES, average, best_configurations, mean, replicate_averages, std
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow, on_encoder
 from harness.scores import PLACE, placed

@@ -95,8 +95,7 @@ def test_incomplete_cells_are_said_and_set_the_status(at_bench: Harness) -> None
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["few_shot --tasks sst2,cola", "taco_small --tasks mnli,rte", "scl_noisy --preset paper --tasks sst2"],
+    "words", ["few_shot --tasks sst2,cola", "taco_small --tasks mnli,rte", "scl_noisy --preset paper --tasks sst2"]
 )
 def test_a_run_is_counted_once_whatever_columns_and_rows_show_it(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -159,10 +159,7 @@ def test_a_report_names_the_file_and_its_rows_but_no_folder(harness: Harness, re
             "bench --tasks movies --table own --text review",
             "--text describes a file of labelled rows, and --tasks names none",
         ),
-        (
-            "bench --tasks reviews.csv --label stars --remove-overlap",
-            "there are no unlabelled texts; add unlabelled",
-        ),
+        ("bench --tasks reviews.csv --label stars --remove-overlap", "there are no unlabelled texts; add unlabelled"),
         ("bench --table own", "table own has no task of its own"),
         ("init reviews.csv --label stars --out more.txt", "should end in .yaml"),
     ],

@@ -182,10 +182,7 @@ def test_a_bench_trains_and_records_it_and_a_report_reads_it_again(
             EXAMPLE + '\nclass Other(Definition):\n    name = "cross_entropy"\n',
             "focal.py: objective 'cross_entropy' has the name of another one",
         ),
-        (
-            EXAMPLE + "\nclass A(Method):\n    name = 'a'\n",
-            "focal.py: defines 2 methods",
-        ),
+        (EXAMPLE + "\nclass A(Method):\n    name = 'a'\n", "focal.py: defines 2 methods"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_one_sentence(body: str, sentence: str, focal: Path, harness: Harness) -> None:

@@ -29,10 +29,7 @@ def cpu(tmp_path: Path) -> Setting:
 
 @pytest.fixture
 def cuda(
-    machine: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    record_property: Callable[[str, object], None],
+    machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> Iterator[Setting]:
     """The first GPU that CUDA_VISIBLE_DEVICES names, also for the processes that a test starts."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0])

@@ -61,13 +61,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained_by(
-    setting: Setting,
-    what: Trained,
-    *,
-    eager: bool = False,
-    seed: int = SEED,
-    precision: Any = "fp32",
-    **named: Any,
+    setting: Setting, what: Trained, *, eager: bool = False, seed: int = SEED, precision: Any = "fp32", **named: Any
 ) -> tuple[list[Tensor], list[Any], TrainingObjective]:
     """(weights, losses, the objective) after updates with dropout, on batches of several widths of which the last of an epoch is smaller."""
     steps = 20 if setting.cuda else 12

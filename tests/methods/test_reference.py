@@ -31,10 +31,7 @@ def test_what_is_fitted_depends_on_its_rows_and_on_nothing_else(name: str) -> No
         {"selection": Selection("accuracy", 7)},
         {"mlm_head": HEADLESS.mlm_head},
     ]
-    reads_texts: list[dict[str, Any]] = [
-        {"encoder": Encoder("9" * 32)},
-        {"data": replace(CONTEXT.data, max_length=64)},
-    ]
+    reads_texts: list[dict[str, Any]] = [{"encoder": Encoder("9" * 32)}, {"data": replace(CONTEXT.data, max_length=64)}]
     other: list[dict[str, Any]] = [
         {"data": replace(CONTEXT.data, train=CONTEXT.unlabelled.train)},
         {"data": replace(CONTEXT.data, tests=())},

@@ -106,10 +106,7 @@ class TestHeads:
         state = made(folder, spec, seed=seed).state_dict()
         return {name: tensor for name, tensor in state.items() if not name.startswith("encoder.")}
 
-    @pytest.mark.parametrize(
-        "name",
-        ["cross_entropy", "scl", "cmlm-simsiam", "cssl-simsiam", "coco_lm-random"],
-    )
+    @pytest.mark.parametrize("name", ["cross_entropy", "scl", "cmlm-simsiam", "cssl-simsiam", "coco_lm-random"])
     def test_drawn_from_the_seeds_streams(self, name: str, bert: Path) -> None:
         spec = tiny.OBJECTIVES[name]
         first, again, other = (self.heads(bert, spec, seed, noise) for seed, noise in ((1, 5), (1, 6), (2, 5)))

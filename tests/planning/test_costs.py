@@ -39,8 +39,7 @@ def spent(*runs: tuple[Any, ...]) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("subsets", "seeds", "missing"),
-    [((0,), (31,), None), ((0,), (31, 42, 53), None), ((0, 1, 2), (31, 42), (1, 31))],
+    ("subsets", "seeds", "missing"), [((0,), (31,), None), ((0,), (31, 42, 53), None), ((0, 1, 2), (31, 42), (1, 31))]
 )
 def test_small_and_incomplete_designs_are_never_nan(
     subsets: tuple[int, ...], seeds: tuple[int, ...], missing: tuple[int, int] | None

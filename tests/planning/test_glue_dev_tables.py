@@ -85,10 +85,7 @@ def test_a_figure_over_sizes_has_a_line_for_each_row_and_bars_from_the_lowest_ru
         assert found == (point.size, *([None] * 3 if missing else map(pytest.approx, (70, 50, 90))))
 
 
-@pytest.mark.parametrize(
-    ("table", "decayed"),
-    [("coco_lm_glue", True), ("scl_full_size", True), ("taco_small", False)],
-)
+@pytest.mark.parametrize(("table", "decayed"), [("coco_lm_glue", True), ("scl_full_size", True), ("taco_small", False)])
 def test_what_weight_decay_is_of_is_what_each_papers_library_does(table: str, decayed: bool) -> None:
     """Fairseq decays biases and norms, Hugging Face's Trainer does not; without weight decay it changes no key."""
     few: dict[str, Any] = {"seeds": (31,), "tasks": ("rte",)}

@@ -45,10 +45,7 @@ def left(
     """Items by name in order, and the blocked ones."""
     have = {weights_of(KEYS[name]) for name in weights}
     items, blocked = work(PLAN, states, have.__contains__, retry)
-    return (
-        {NAMES[item.stage.key]: item for item in items},
-        {NAMES[stage.key] for stage in blocked},
-    )
+    return ({NAMES[item.stage.key]: item for item in items}, {NAMES[stage.key] for stage in blocked})
 
 
 def test_names_metrics_and_costs() -> None:

@@ -22,15 +22,7 @@ from harness.planning.request import Request, parse_override
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table, table_names
-from harness.search.space import (
-    ResolvedSpace,
-    Space,
-    check_metric,
-    check_varied,
-    load_space,
-    space_names,
-    tunable_at,
-)
+from harness.search.space import ResolvedSpace, Space, check_metric, check_varied, load_space, space_names, tunable_at
 from harness.tasks.task import TASKS
 from harness.yaml_files import parse_yaml
 

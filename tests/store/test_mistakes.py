@@ -92,11 +92,7 @@ def test_a_place_that_cannot_be_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "written", "passes"),
-    [
-        ("SQLITE_READONLY", False, False),
-        ("SQLITE_READONLY", True, True),
-        ("SQLITE_FULL", True, True),
-    ],
+    [("SQLITE_READONLY", False, False), ("SQLITE_READONLY", True, True), ("SQLITE_FULL", True, True)],
 )
 def test_an_error_of_the_database_is_a_sentence_and_may_pass(
     file_store: Store, name: str, written: bool, passes: bool

@@ -163,11 +163,7 @@ def test_numbers_beside_words_are_refused(kind: str, tmp_path: Path) -> None:
         ("a,b,label\nx y z,u v w,2\nk l m,o p q,3\n", {}, ["several columns hold text (a, b)", "--text COLUMN,COLUMN"]),
         ("a,b,label\n1,2,2\n3,4,3\n", {}, ["no column holds text", "--text"]),
         ("text,label\nx,1\n", {"text": ("txet",)}, ["unknown column 'txet'", "Did you mean 'text'", "--text"]),
-        (
-            "text,label\nx,1\n",
-            {"text": ("text",), "label": "text"},
-            ["and none for the labels"],
-        ),
+        ("text,label\nx,1\n", {"text": ("text",), "label": "text"}, ["and none for the labels"]),
         ("text,label\nx y,1\nz w,1\n", {}, ["holds one value, '1'"]),
         (
             "text,label\na b,1\nc d,2\ne f,3\ng h,n/a\n",
@@ -184,11 +180,7 @@ def test_numbers_beside_words_are_refused(kind: str, tmp_path: Path) -> None:
         ("text,label\na b,x\nc d,2\n", {"kind": "regression"}, ["line 2: label 'x' is no number"]),
         ("text,label\na b,x\n", {"kind": "class"}, ["--kind class: should be classes, regression or spans"]),
         ("text,label\n", {}, ["there are no rows"]),
-        (
-            "text,label\na b,1\nc d,0\ne f,1.0\n",
-            {},
-            ["line 4: label '1.0' and '1' (", "line 2)", "one in two ways"],
-        ),
+        ("text,label\na b,1\nc d,0\ne f,1.0\n", {}, ["line 4: label '1.0' and '1' (", "line 2)", "one in two ways"]),
         (
             "text,label\n" + "".join(f"t {i},{i}\n" for i in range(30)),
             {},

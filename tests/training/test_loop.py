@@ -218,8 +218,7 @@ class TestSelection:
         return found
 
     @pytest.mark.parametrize(
-        ("steps", "every", "expected"),
-        [(14, 4, [4, 8, 12, 14]), (5, 1, [1, 2, 3, 4, 5]), (3, 100, [3])],
+        ("steps", "every", "expected"), [(14, 4, [4, 8, 12, 14]), (5, 1, [1, 2, 3, 4, 5]), (3, 100, [3])]
     )
     def test_when_it_is_evaluated(
         self, steps: int, every: int, expected: list[int], bert: Path, events: list[str]
@@ -232,11 +231,7 @@ class TestSelection:
 
     @pytest.mark.parametrize(
         ("scores", "chosen", "tied"),
-        [
-            ([0.5, 0.7, 0.7, 0.6, 0.7], 2, 3),
-            ([0.5, 0.5, 0.6], 3, 1),
-            ([0.0, 0.0, 0.0], 1, 3),
-        ],
+        [([0.5, 0.7, 0.7, 0.6, 0.7], 2, 3), ([0.5, 0.5, 0.6], 3, 1), ([0.0, 0.0, 0.0], 1, 3)],
     )
     def test_the_first_best_is_kept(
         self, scores: list[float], chosen: int, tied: int, bert: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,17 +25,7 @@ from harness.planning.point import PointFile
 from harness.scores import hardware
 from harness.search.points import ReplicateOutcome, Trial
 from harness.specs import Record
-from harness.views.study import (
-    NO_BEST,
-    SCREEN,
-    Study,
-    best_yaml,
-    margins,
-    pictures,
-    screen,
-    study_page,
-    study_view,
-)
+from harness.views.study import NO_BEST, SCREEN, Study, best_yaml, margins, pictures, screen, study_page, study_view
 from harness.views.study import test_lines as final_test_lines
 from harness.views.view import FORMATS, View, best
 from harness.yaml_files import load_yaml

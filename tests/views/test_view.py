@@ -15,17 +15,7 @@ import pytest
 from rich.cells import cell_len
 
 from harness.errors import UserError
-from harness.views.view import (
-    FORMATS,
-    PICTURES,
-    Table,
-    View,
-    best,
-    escape_latex,
-    noted,
-    shown,
-    with_spread,
-)
+from harness.views.view import FORMATS, PICTURES, Table, View, best, escape_latex, noted, shown, with_spread
 
 NASTY = "a|b <i>*x*</i> & 5% {y} \\z ~^# $1 _q_ [é]"
 
