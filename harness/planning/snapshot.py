@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -26,13 +26,11 @@ OF_ENCODER = ("encoder", "config", "contaminated", "lacks", "unread")
 @dataclass(frozen=True)
 class PlanSnapshot:
     """Under one encoder. The mappings of `TableData` whose keys are no text are pairs here. `read_under`: what the table said that this depends
-    on, by the name under which a user sets it; of paths the last part alone."""
+    on, by the name under which a user sets it; of paths the last part alone. What stands last has a default: earlier states kept less."""
 
     encoder: Encoder
     config: Mapping[str, Any]
     contaminated: tuple[str, ...]
-    lacks: tuple[str, ...]
-    unread: tuple[str, ...]
     source: str
     tasks: Mapping[str, TaskData]
     training: tuple[tuple[tuple[str, int, int, int, Augment | None], TrainingSet], ...]
@@ -41,10 +39,12 @@ class PlanSnapshot:
     views: int
     untranslated: str
     unaugmented: tuple[tuple[Augment | None, str], ...]
-    starts: Mapping[str, Parent | str]
     read_under: Mapping[str, Any]
     overlaps: tuple[Overlap, ...]
-    truncations: Mapping[str, Truncation]
+    lacks: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    starts: Mapping[str, Parent | str] | None = None
+    truncations: Mapping[str, Truncation] = field(default_factory=dict)
 
 
 class Snapshot(BaseModel, defer_build=True):
@@ -112,9 +112,9 @@ def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
         for part in read.parts
         if _read_under(resolved, under).items() <= part.read_under.items()
     }
-    if len(parts) < len(resolved.encoders):
+    first = next(iter(parts.values()), None)
+    if first is None or len(parts) < len(resolved.encoders) or (resolved.starts_from and first.starts is None):
         return None
-    first = next(iter(parts.values()))
     table_data = TableData(
         tasks={name: first.tasks[name] for name in resolved.tasks if name in first.tasks},
         training=dict(first.training),
@@ -127,7 +127,7 @@ def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
         views=first.views,
         untranslated=first.untranslated,
         unaugmented=dict(first.unaugmented),
-        starts={row: start if isinstance(start, str) else _checked(start) for row, start in first.starts.items()},
+        starts={row: at if isinstance(at, str) else _checked(at) for row, at in (first.starts or {}).items()},
     )
     try:
         runs, skipped = runs_of(resolved, table_data)

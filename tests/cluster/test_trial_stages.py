@@ -70,13 +70,6 @@ def dies(item: Item) -> Any:
     return "died"
 
 
-def test_a_chain_is_trained_once_and_then_read(begin: Callable[..., Trial]) -> None:
-    first, second = begin(), begin(number=1)
-    assert (first.run(), second.run()) == (None, None)
-    assert first.trained == ["mlm-head", "post-train", "fine-tune"]
-    assert second.trained == []
-
-
 def test_weights_stay_until_the_last_run_that_starts_from_them() -> None:
     """Of a trial that ends and of one that is dropped; a head stays, and what the default point starts from until the study ends."""
     deleted, own = list[str](), replace(POST, seed=9)
