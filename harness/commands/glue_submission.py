@@ -76,9 +76,8 @@ def write_submissions(prepared: Prepared, out: Path, show: Show) -> list[str]:
     found = {sheet: _file(prepared, sheet) for sheet in SHEETS if sheet.task in tasks}
     tests = {sheet: _test_set(path, sheet) for sheet, path in found.items() if path}
     with new_folder(out) as folder:
-        for place in places.values():
-            (folder / place).mkdir()
         for row, place in places.items():
+            (folder / place).mkdir()
             for sheet in (sheet for sheet in SHEETS if sheet not in tests or (row, sheet.task) not in best):
                 _write(folder / place / sheet.file, [_answer(TASKS.get(sheet.task), 0)] * sheet.rows)
             for task, (run, of) in ((task, each) for (mine, task), each in best.items() if mine == row):
