@@ -95,10 +95,10 @@ def open_other(name: str, data: str | None = None) -> tuple[Store, Labels | None
     """A store, a published folder, or the file of records of one (a path or an URL), for `harness.store.merge`, with the labels of one that was published
     without them, and its name for people. `data`: the folder with the data of such a one; None: where its bench had them. Raises UserError where it is not there, and where the data are not the rows that
     it predicts."""
-    store = Store(records_of(name) or name, create=False)
+    records = records_of(name)
+    store = Store(records or name, create=False)
     check_exists(store)
-    unlabelled = UNLABELLED_FILE in records_of(name)
-    return store, _labels_of(store, name, data) if unlabelled else None, store.shown
+    return store, _labels_of(store, name, data) if UNLABELLED_FILE in records else None, store.shown
 
 
 def _labels_of(there: Store, shown: str, data: str | None) -> Labels:
