@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from harness.commands.prepare import Prepared, prepare
 from harness.commands.texts import translator_of
-from harness.commands.train import Show, deadline_of, train, unshown
+from harness.commands.train import Show, check_machine, deadline_of, train, unshown
 from harness.planning.request import Request
 from harness.planning.work import Event
 from harness.store import Store
@@ -55,6 +55,7 @@ def bench(
             trackers.write([event.item.stage.key], warn)
 
     if prepared.items:
+        check_machine(request)
         prepared = train(prepared, show, deadline=deadline, watch=track)
     if prepared.plan.runs:
         prepared.remember()

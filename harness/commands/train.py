@@ -88,7 +88,7 @@ def train(
     watch: Callable[[Event], None] = lambda event: None,
 ) -> Prepared:
     """Train the stages that are left, and keep the request (`remember`). The same table: where stages are left at `deadline` (by
-    `time.monotonic()`), `stopped` says why. `watch`: told each event. Raises UserError before Ray starts for what this machine lacks."""
+    `time.monotonic()`), `stopped` says why. `watch`: told each event."""
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
 
@@ -102,8 +102,6 @@ def train(
         for encoder in (located.encoder, NO_ENCODER):
             vocabularies[encoder.digest] = tokeniser.vocabulary
             readers[encoder.digest] = reader(plan, located, tokeniser, prepared.store)
-    if remember:  # else a record says how many workers train again, on fewer cores too
-        check_machine(request)
     name, encoders = resolved.table.name, ",".join(located.name for located in plan.encoders)
     metadata = {"table": name, "preset": resolved.preset, "encoder": encoders, "runs": str(len(plan.runs))}
     prepared.store = Store(prepared.store.url)
