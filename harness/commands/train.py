@@ -154,6 +154,8 @@ class BestWeights:
         """Something happened to stages. Of those that are recorded with weights keep them where one is the best of a cell, and delete those that
         are the best of none. What only starts, over weights that a killed command left, has no record."""
         stored = [key for key in keys if key in self._leaves and self._storage.exists(weights_of(key))]
+        if not stored:
+            return
         self._ended |= self._store.records(stored)
         best = {run.stage.key for runs in self._cells.values() if (run := best_run(runs, self._ended))}
         for each in self._ended.keys() - best - self._parents:
