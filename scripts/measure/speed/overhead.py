@@ -108,13 +108,13 @@ def main() -> None:
     store, request = Store(opened.prepared.store.url), opened.prepared.request
 
     with session(Execution(slots=slots), {}) as (_, settled):
-        from harness.cluster.pool import Pool
+        from harness.cluster import pool as place
 
         setup = worker_setup_of(request, [opened.plan.encoders[0]], storage_of(request, store), settled)
         read = reader(opened.plan, opened.plan.encoders[0], opened.tokeniser, store)
         vocabularies = {opened.plan.encoders[0].encoder.digest: opened.tokeniser.vocabulary}
-        start = start_worker_into(workers)
-        pool = Pool(store, setup, vocabularies, lambda rows, data, _: read(rows, data), settled, "speed", start)
+        vars(place)["start_worker"] = start_worker_into(workers)
+        pool = place.Pool(store, setup, vocabularies, lambda rows, data, _: read(rows, data), settled, "speed")
         ended, marks = 0, []
         for event in pool.run(opened.prepared.items):
             assert event.kind in ("started", "running", "done", "notice"), event
