@@ -1,21 +1,19 @@
-"""What a study proposes and when it stops a trial: Optuna's study in the store's database as a searcher of Ray Tune, and Ray's schedulers."""
+"""What a study proposes and when it stops a trial: Optuna's study in the store's database as a searcher and a stopper of Ray Tune."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import optuna
 from optuna.trial import TrialState
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
 from harness.errors import UserError
-from harness.search.points import Points, State, Trial, Watch, best_trial
-from harness.search.racing import paired, projected
+from harness.search.points import Points, Trial, Watch, best_trial
+from harness.search.racing import paired
 from harness.search.study import DIED, NOTES, REPEATS, asked, key_of, limit_of, notes_of, sampler_of, trials_of
 from harness.store import Store
 from harness.store.studies import database_errors
@@ -25,8 +23,8 @@ T = TypeVar("T")
 
 class Proposals(Searcher, Stopper):
     """Gives Tune one point of the `study` after another, up to as many distinct ones as its space asks for. A point that repeats an
-    earlier one is not run. `seed`: of the sampler; a study that goes on takes another, lest it draws the same points again. It stops all trials if the
-    study cannot continue (`fatal`), or its time is `over`."""
+    earlier one is not run. `seed`: of the sampler; a study that goes on takes another, lest it draws the same points again. It stops a trial that
+    loses the race, and all if the study cannot continue (`fatal`) or its time is `over`."""
 
     def __init__(self, study: optuna.Study, points: Points, store: Store, watch: Watch, seed: int) -> None:
         super().__init__()
@@ -34,7 +32,6 @@ class Proposals(Searcher, Stopper):
         self.trials = {key_of(trial.point): trial for trial in trials_of(study, points, store)}
         self.fatal: Exception | None = None
         self.over = False
-        self.reasons: dict[int, str] = {}
         self._store, self._watch = store, watch
         self._running: dict[str, tuple[optuna.Trial, frozenset[Any]]] = {}
         """By Tune's name of a trial: Optuna's trial, and the key of its point."""
@@ -43,11 +40,20 @@ class Proposals(Searcher, Stopper):
     def __reduce__(self) -> tuple[Any, ...]:
         return (Searcher, ())  # Tune would pickle its searcher and its stopper into a folder that is never read
 
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return self.stop_all()
+    # ------------------------------------------------------------------------------------------------- Tune's calls
 
     def stop_all(self) -> bool:
         return self.fatal is not None or self.over
+
+    def suggest(self, trial_id: str) -> Any:
+        return self._guarded(self._next, trial_id) or Searcher.FINISHED
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Whether a trial that reports is to stop."""
+        return self._guarded(self._heard, trial_id, result) is not False
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        self._guarded(self._complete, trial_id)
 
     def _guarded(self, act: Callable[..., T], *arguments: Any) -> T | None:
         """Tune swallows or wraps exceptions of its searcher; an error of the store must end the study."""
@@ -59,21 +65,6 @@ class Proposals(Searcher, Stopper):
         except UserError as error:
             self.fatal = error
             return None
-
-    # ------------------------------------------------------------------------------------------------- Tune's calls
-
-    def suggest(self, trial_id: str) -> Any:
-        return self._guarded(self._next, trial_id) or Searcher.FINISHED
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        self.heard(trial_id, result)
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        self._guarded(self._complete, trial_id, result, error)
-
-    def heard(self, trial_id: str, result: dict[str, Any]) -> Trial | None:
-        """The trial with the replicates that it reported; None if the study must end."""
-        return self._guarded(self._take, trial_id, result)
 
     # ------------------------------------------------------------------------------------------------- what they do
 
@@ -101,82 +92,46 @@ class Proposals(Searcher, Stopper):
             return {"number": begun.number, "point": dict(point)}
         return None
 
-    def _take(self, trial_id: str, result: dict[str, Any]) -> Trial:
-        """Scheduler and searcher both report a replicate, in either order, and a trial whose process died reports it again."""
-        if result.get("fatal"):
-            raise UserError(str(result["error"]))
+    def _heard(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Take the replicates so far, which a trial whose process died reports again. Returns whether it has ended."""
         trial, key = self._running[trial_id]
-        outcomes = tuple(result.get("outcomes", ()))
-        if len(outcomes) > len(self.trials[key].outcomes):
-            self.trials[key] = replace(self.trials[key], outcomes=outcomes)
-            trial.report(self.trials[key].mean(), len(outcomes))
-            self._watch("replicate", self.trials[key])
-        return self.trials[key]
+        mine = self.trials[key]
+        if error := result.get("error"):
+            if result["fatal"]:
+                raise UserError(error)
+            self.trials[key] = replace(mine, state="failed", reason=error)
+        elif len(result["outcomes"]) > len(mine.outcomes):
+            mine = replace(mine, outcomes=result["outcomes"])
+            trial.report(mine.mean(), len(mine.outcomes))
+            self._watch("replicate", mine)
+            if len(mine.outcomes) == len(self.points.replicates):
+                mine = replace(mine, state="complete")
+            elif self.points.space.racing == "paired" and (reason := self._lost(mine)):
+                mine = replace(mine, state="dropped", reason=reason)
+            self.trials[key] = mine
+        return self.trials[key].state != "running"
 
-    def _complete(self, trial_id: str, result: dict[str, Any] | None, error: bool) -> None:
-        ended = self._take(trial_id, result or {})
-        trial, _ = self._running.pop(trial_id)
-        state: State = "dropped"
-        reason = self.reasons.get(ended.number, "")
-        if failure := str((result or {}).get("error", "")) or (DIED if error else ""):
-            state, reason = "failed", failure
-        elif len(ended.outcomes) == len(self.points.replicates):
-            state, reason = "complete", ""
-        self._end(trial, replace(ended, state=state, reason=reason))
+    def _lost(self, mine: Trial) -> str:
+        """Why a trial cannot be the best: its last replicate failed or diverged, or the paired test holds it worse than the best complete one. Else ''."""
+        replicates, best, status = self.points.replicates, best_trial(self.trials.values()), mine.outcomes[-1].status
+        if status != "done":
+            subset, seed = replicates[len(mine.outcomes) - 1]
+            return f"subset {subset}, seed {seed} {status}: such a point cannot be the best"
+        return paired(mine.values, best.values, replicates, f"trial {best.number}") if best else ""
+
+    def _complete(self, trial_id: str) -> None:
+        trial, key = self._running.pop(trial_id)
+        ended = self.trials[key]
+        self._end(trial, replace(ended, state="failed", reason=DIED) if ended.state == "running" else ended)
 
     def _end(self, trial: optuna.Trial, ended: Trial) -> None:
-        broken = [outcome.reason for outcome in ended.outcomes if outcome.status != "done"]
-        notes = {"state": ended.state, "reason": ended.reason, "not done": broken}
-        trial.set_user_attr(NOTES, notes_of(trial) | {key: note for key, note in notes.items() if note})
+        trial.set_user_attr(NOTES, notes_of(trial) | {"state": ended.state, "reason": ended.reason})
         self.trials[key_of(ended.point)] = ended
         self._tell(trial, ended)
         self._watch("ended", ended)
 
     def _tell(self, trial: optuna.Trial, ended: Trial) -> None:
-        """Tell the sampler the mean of a complete trial; of a dropped one its running mean, corrected for which subsets came first."""
-        told = ended.mean() if ended.state == "complete" else None
-        if ended.state == "dropped":
-            told = projected(ended.values, [other.values for other in self.trials.values() if other.eligible])
-        self.study.tell(trial, told, state=TrialState.FAIL if told is None else TrialState.COMPLETE)
-
-
-# ---------------------------------------------------------------------------------------------------------- schedulers
-
-
-class Race(FIFOScheduler):
-    """Drops a point by the paired test of `search/racing.py` against the best fully replicated one, and at once when a
-    replicate of it failed or diverged: it can not be the best any more."""
-
-    def __init__(self, proposals: Proposals) -> None:
-        super().__init__()
-        self._proposals = proposals
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        mine = self._proposals.heard(trial.trial_id, result)
-        if mine is None:
-            return str(TrialScheduler.STOP)
-        replicates, best = self._proposals.points.replicates, best_trial(self._proposals.trials.values())
-        reason = ""
-        if mine.outcomes[-1].status != "done":
-            (subset, seed), status = replicates[len(mine.outcomes) - 1], mine.outcomes[-1].status
-            reason = f"subset {subset}, seed {seed} {status}: such a point cannot be the best"
-        elif best is not None:
-            reason = paired(mine.values, best.values, replicates, f"trial {best.number}")
-        if not reason:
-            return str(TrialScheduler.CONTINUE)
-        self._proposals.reasons[mine.number] = reason
-        return str(TrialScheduler.STOP)
-
-
-def scheduler_of(proposals: Proposals) -> TrialScheduler | None:
-    """The racing rule as Tune's scheduler. The paired rule knows the trials that ended in earlier commands, Ray's own know those of this one."""
-    points = proposals.points
-    rule, full = points.space.racing, len(points.replicates)
-    if rule == "none" or full < 2:
-        return None
-    if rule == "paired":
-        return Race(proposals)
-    common = {"time_attr": "replicates_done", "metric": "score", "mode": "max", "grace_period": min(2, full - 1)}
-    if rule == "asha":
-        return ASHAScheduler(max_t=full, reduction_factor=2, **common)  # the better half continues at each rung
-    return MedianStoppingRule(hard_stop=True, min_time_slice=math.inf, **common)  # never pauses
+        """Tell the sampler the mean of a trial that can be the best. Optuna ranks one that was pruned below these, whatever its replicates scored."""
+        pruned = ended.state == "dropped" or (ended.state == "complete" and not ended.eligible)
+        state = TrialState.COMPLETE if ended.eligible else TrialState.PRUNED if pruned else TrialState.FAIL
+        self.study.tell(trial, ended.mean() if ended.eligible else None, state=state)

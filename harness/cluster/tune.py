@@ -4,7 +4,6 @@ bench. Of the stages of a run what is recorded is taken as it is, the rest is tr
 from __future__ import annotations
 
 import logging
-import math
 import signal
 import tempfile
 import threading
@@ -20,7 +19,7 @@ import ray
 from ray import tune
 
 from harness.cluster.ledger import LOOK_SECONDS, StopRequests, ask
-from harness.cluster.proposals import Proposals, scheduler_of
+from harness.cluster.proposals import Proposals
 from harness.cluster.stages import Stages
 from harness.cluster.worker import ASK_SECONDS, TokenCache, result_of, start_worker, submit
 from harness.encoders.tokens import Vocabulary
@@ -74,7 +73,6 @@ def explore(
                 ),
                 tune_config=tune.TuneConfig(
                     search_alg=proposals,
-                    scheduler=scheduler_of(proposals),
                     num_samples=count,
                     max_concurrent_trials=concurrent,
                     reuse_actors=True,
@@ -115,7 +113,7 @@ def watch(stop_requests: StopRequests, proposals: Proposals, ended: threading.Ev
 
 
 class HarnessTrial(tune.Trainable):
-    """`step` runs the next replicate, each a run along its chains, by a worker in the trial's placement group, and reports the point's scores so far. An
+    """`step` runs the next replicate, each a run along its chains, by a worker in the trial's placement group, and reports the outcomes so far. An
     actor serves one trial after another with the same worker; a new one starts after its death. `references`: to tokens, as of `TokenCache`;
     `retry`: diverged stages of earlier commands are trained again."""
 
@@ -149,7 +147,6 @@ class HarnessTrial(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        ended: dict[str, Any] = {}
         try:
             self._outcomes.append(self._outcome(len(self._outcomes)))
         except StoppedError:
@@ -157,11 +154,8 @@ class HarnessTrial(tune.Trainable):
         except Exception as error:  # a failed trial does not stop the study; a cluster that cannot run any trial does
             fatal = isinstance(error, UserError)
             reason = str(error) if fatal else f"{type(error).__name__}: {first_line(error)}"
-            ended = {"error": reason, "fatal": fatal, "score": math.nan, "done": True}
-        done = len(self._outcomes)
-        score = sum(outcome.value for outcome in self._outcomes) / max(1, done)
-        told = {"score": score, "replicates_done": done, "outcomes": tuple(self._outcomes)}
-        return {**told, "done": done >= len(self._points.replicates), **ended}
+            return {"error": reason, "fatal": fatal, "done": True}
+        return {"outcomes": tuple(self._outcomes), "done": len(self._outcomes) >= len(self._points.replicates)}
 
     def _outcome(self, index: int) -> ReplicateOutcome:
         points, runs = self._points, self._runs[index]

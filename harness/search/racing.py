@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.planning.aggregation import mean
 from harness.statistics.crossed import ROUNDING, half_width, mean_squares, t_inference
 
 Replicates = Sequence[tuple[int, int]]
@@ -63,14 +62,3 @@ def paired(candidate: Sequence[float], incumbent: Sequence[float], replicates: R
     over = f"{seeds} seeds" if subsets == 1 else f"{subsets} subsets" if seeds == 1 else design
     lost = f"{100 * worse:.1f} points worse"
     return f"paired t {t:.1f} over {over} against {name} (limit {limit:.1f}): {lost}" if t < limit else ""
-
-
-def projected(values: Sequence[float], complete: Sequence[Sequence[float]]) -> float:
-    """The value of a dropped trial for the sampler: an estimate of its mean over all replicates.
-
-    Subsets are easy or hard for all points alike, so the running mean of a trial that ended on the easy ones would mislead. So: its running mean,
-    plus what the other replicates add to the mean of the `complete` trials (the values of each). Exact where effects of point and replicate add up.
-    Without a complete trial the running mean. It is no measurement: no table shows it, and it may lie outside the metric's range.
-    """
-    reference = [mean(column) for column in zip(*complete, strict=True)]
-    return mean(values) + mean(reference) - mean(reference[: len(values)]) if reference else mean(values)

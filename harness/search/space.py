@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 SAMPLERS = ("tpe", "gp", "random", "grid")
-RACINGS = ("none", "asha", "median", "paired")
+RACINGS = ("none", "paired")
 
 
 class Tunable(NamedTuple):

@@ -27,7 +27,7 @@ from harness.store.studies import begun_study, database_errors, storage_of
 
 NOTES = "harness"
 """The attribute of Optuna's trials for what Optuna has no field for: 'point', which the study asked for itself (the default one, one of a grid, one
-that is run again); 'state' and 'reason'; 'not done', why replicates failed or diverged."""
+that is run again); 'state' and 'reason'. In older studies 'not done', why replicates of a complete trial failed."""
 DIED = "its process died too often"
 """Reason of a failed trial that the next command retries."""
 REPEATS = 100
@@ -169,7 +169,7 @@ def summaries(store: Store) -> dict[str, tuple[Counter[State], float | None, str
             notes = notes_of(each)
             if "state" in notes or each.state == TrialState.RUNNING:
                 state = notes.get("state", "running")
-                sound = each.values is not None and state == "complete" and "not done" not in notes
+                sound = each.state == TrialState.COMPLETE and state == "complete" and "not done" not in notes
                 ends[key_of(each.params)] = state, each.values[0] if sound else None
         if study and ends:
             best = max((mean for _, mean in ends.values() if mean is not None), default=None)

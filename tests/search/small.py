@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from optuna.trial import TrialState
+
 from harness.commands.study import Opened, _remember
 from harness.planning.request import Request
 from harness.search.points import ReplicateOutcome, Trial
@@ -70,5 +72,5 @@ def ran(opened: Opened, point: Point, *values: float, status: Status = "done") -
                 scores = {"accuracy": value} if how == "done" and stage.key in stages else {}
                 store.commit(stage, Record(stage.key, how, dev_scores=scores, flops=1e9, seconds=2.0), opened.owner)
     _remember(opened, "started", Trial(trial.number, point))
-    trial.set_user_attr(NOTES, {"state": "complete"} | ({} if status == "done" else {"not done": [status]}))
-    study.tell(trial, sum(values) / len(values))
+    trial.set_user_attr(NOTES, {"state": "complete"})
+    study.tell(trial, sum(values) / len(values), state=TrialState.COMPLETE if status == "done" else TrialState.FAIL)

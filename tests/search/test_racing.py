@@ -1,4 +1,4 @@
-"""The paired racing test: its error rate, what it may not depend on, and what the sampler is told of a dropped trial."""
+"""The paired racing test: when it looks, its error rate, and what it may not depend on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scipy.stats import t as student
 from scipy.stats import ttest_rel
 
 from harness.search import racing
-from harness.search.racing import ERROR_RATE, looks, projected
+from harness.search.racing import ERROR_RATE, looks
 
 
 def paired(candidate: list[float], incumbent: list[float], replicates: list[tuple[int, int]]) -> bool:
@@ -93,18 +93,6 @@ def test_ties(subsets: int, seeds: int, drop: bool) -> None:
     for difference, expected in ((-0.1, drop), (0.0, False), (0.1, False), (-1e-12, False)):
         candidate = [value + difference for value in incumbent[: looks(replicates)[0]]]
         assert paired(candidate, incumbent, replicates) == expected
-
-
-@given(designs, st.integers(0, 2**32), st.data())
-def test_what_the_sampler_is_told_is_exact_where_effects_add_up(
-    replicates: list[tuple[int, int]], seed: int, data: st.DataObject
-) -> None:
-    draw = np.random.default_rng(seed)
-    effects, own = draw.normal(size=len(replicates)), draw.normal(size=4)
-    values = (own[:, None] + effects).tolist()
-    done = data.draw(st.integers(1, len(replicates)))
-    assert projected(values[0][:done], values[1:]) == pytest.approx(float(np.mean(values[0])))
-    assert projected([0.5, 0.7], []) == pytest.approx(0.6), "without a complete trial the running mean"
 
 
 def simulated(subsets: int, seeds: int, points: int, better: float = 0.0, rounded: float = 0.0) -> NDArray[np.float64]:

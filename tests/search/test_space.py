@@ -244,7 +244,7 @@ def test_samplers_trials_and_racing() -> None:
     assert found() == ("search", "tpe", 8, "paired")
     assert found(trials=50, sampler="gp", racing="none") == ("search", "gp", 50, "none")
     assert found(mode="grid") == found(sampler="grid") == ("grid", "grid", 30, "none")
-    assert found(mode="grid", racing="asha") == ("grid", "grid", 30, "asha")
+    assert found(mode="grid", racing="paired") == ("grid", "grid", 30, "paired")
     assert found(mode="grid", sampler="tpe", trials=12) == ("grid", "tpe", 12, "none")
     drawn = explored(cmlm, mode="grid", sampler="random")
     assert drawn.num_points == 30

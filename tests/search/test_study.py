@@ -48,7 +48,7 @@ def test_a_studys_name_says_what_decides_its_points(tmp_path: Path) -> None:
     assert name(old="\n", new="\nsizes: [20]\nnotes: [so]\n") == base
     others: list[dict[str, Any]] = [{"seed": 1}, {"runs": ("a", "c")}, {"mode": "grid"}]
     others += [{"mode": "grid", "sampler": "tpe"}]
-    others += [{"sampler": "random"}, {"racing": "none"}, {"racing": "asha"}, {"metric": "f1"}]
+    others += [{"sampler": "random"}, {"racing": "none"}, {"metric": "f1"}]
     changes = {"alpha: 0.5": "alpha: 0.4", "high: 2.0": "high: 3.0", "high: 2.0, log: true": "high: 2.0"}
     changes["when: {contrast: simclr}"] = "when: {contrast: [simclr, simsiam]}"
     others += [{"old": old, "new": new} for old, new in changes.items()]
