@@ -7,15 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from harness.encoders import PACKAGED, HeadTraining, Located
-from harness.methods.definition import HEAD
 from harness.planning.aggregation import Aggregation
 from harness.planning.request import Request, parse_override
 from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
-from harness.planning.runs import make_plan
 from harness.planning.table import Table, load_table
-from harness.specs import Encoder, Parent
-from harness.tasks.sources import TextSource
+from harness.specs import Encoder
 from harness.tasks.task import Task
 
 ROBERTA_BASE = {
@@ -63,35 +60,6 @@ def aggregated(resolved: ResolvedTable, aggregate: Aggregation | None = None, **
     """The table with another aggregation, its own."""
     table = resolved.table.model_copy(update={"aggregate": aggregate or Aggregation(**values)})
     return replace(resolved, table=table)
-
-
-def first_starts(
-    resolved: ResolvedTable, request: Request, source: TextSource | None, encoder: Located
-) -> dict[str, Parent | str]:
-    """What runs start from where they start from runs of another table: the first run of each row there."""
-    starts: dict[str, Parent | str] = {}
-    if start := resolved.starts_from:
-        for run in make_plan(resolve_start(resolved, request), source, encoder).runs:
-            parts = ("encoder", HEAD) if start.head else ("encoder",)
-            starts.setdefault(run.row, Parent(run.stage, "selected", parts))
-    return starts
-
-
-def resolve_start(resolved: ResolvedTable, request: Request) -> ResolvedTable:
-    """The table whose runs those of a table start from, as far as they need it."""
-    start = resolved.starts_from
-    assert start is not None
-    rows = tuple(dict.fromkeys(row.own.name for row in resolved.continued))
-    tasks, sizes = (start.task,), (start.size,)
-    before = Request(
-        preset=resolved.preset,
-        methods=rows,
-        tasks=tasks,
-        sizes=sizes,
-        encoder=request.encoder,
-        overrides=request.overrides,
-    )
-    return resolve(load_table(start.table), before)
 
 
 def by_letter(resolved: ResolvedTable) -> dict[str, dict[str, Any]]:

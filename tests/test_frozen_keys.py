@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from requested import first_starts, located
+from requested import located
 
 from harness.encoders import locate
 from harness.planning.request import Request
@@ -44,8 +44,7 @@ def digests(table: str, preset: str, source: TextSource | None) -> Digests:
     request = Request(preset=preset, tasks=None if loaded.tasks else ("sst2",))
     resolved = resolve(loaded, request)
     encoder = locate(resolved.encoder) if source else located(resolved.encoder)
-    starts = first_starts(resolved, request, source, encoder)
-    plan = make_plan(resolved, source, encoder, translations=lambda augment: Translation(), starts=starts)
+    plan = make_plan(resolved, source, encoder, translations=lambda augment: Translation())
     keys: dict[str, list[str]] = {}
     for run in plan.runs:
         keys.setdefault(run.row.partition(", ")[0].partition(" on ")[0], []).append(f"{run.name} {run.stage.key}")

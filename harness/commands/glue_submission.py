@@ -17,7 +17,7 @@ from harness.commands.trained import trained_model
 from harness.errors import UserError
 from harness.hub import Repository
 from harness.paths import check_new_folder, new_folder
-from harness.planning.starts import best_run
+from harness.planning.runs import best_run
 from harness.specs import Run
 from harness.tasks.sources import HUB_DATASET, HUB_FILE, HUB_REVISION, file_of
 from harness.tasks.task import TASKS, Task

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -31,10 +30,9 @@ from harness.planning.resolve import resolve
 from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
 from harness.planning.snapshot import Snapshot, remade, snapshot
-from harness.planning.starts import SELECTED, starts_of
 from harness.planning.table import Table, load_table
 from harness.planning.work import Item, work
-from harness.specs import Parent, Stage, Status
+from harness.specs import Stage, Status
 from harness.storage import Storage
 from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.tasks.inferred import Description, infer_task, task_name
@@ -48,7 +46,6 @@ from harness.wording import some_of
 
 UNTRANSLATED = "data back-translation of "
 """How the plan names rows that are not back-translated yet, which the command that trains does."""
-SELECTED_LATER = f"encoder {SELECTED}"
 GPU_DRIVERS = tuple(map(Path, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")))
 """Of NVIDIA, of either maker under Windows' subsystem, of AMD."""
 
@@ -150,9 +147,6 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
     store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
     if train and writes:
         store.check_writable()
-    starts = starts_of(
-        resolved, store, {each.name: at.encoder.digest for each, at in zip(resolved.encoders, located, strict=True)}
-    )
     plan = make_plan(
         resolved,
         source,
@@ -160,13 +154,10 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
         user_tasks=tasks,
         translations=partial(translation_of, resolved, store, train),
         corpora=corpora_of(resolved, store, train, request.origin("corpus") if request.corpus else "pre_train.corpus"),
-        starts=starts,
     )
-    prepared = _with_work(request, named, plan, store)
-    selected = {start.stage.key for start in starts.values() if isinstance(start, Parent)}
-    if train and (lacking(plan, UNTRANSLATED) or any(item.stage.key in selected for item in prepared.items)):
-        raise UserError(_not_at_hand(plan))
-    return prepared
+    if train and (missing := lacking(plan)):
+        raise UserError(plan.unread[0] if plan.unread else f"Not at hand: {', '.join(missing)}.")
+    return _with_work(request, named, plan, store)
 
 
 def _of_preset(table: Table, request: Request) -> Request:
@@ -281,25 +272,9 @@ def device_here(gpus_per_run: float | None) -> str:
     return device_name("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def lacking(plan: Plan, later: str | tuple[str, ...] = (UNTRANSLATED, SELECTED_LATER)) -> list[str]:
-    """What a plan needs and has not got, without what begins like `later`, which a command that trains makes."""
-    return [name for name in plan.unresolved if not name.startswith(later)]
-
-
-def _not_at_hand(plan: Plan) -> str:
-    """The reason why the first missing thing is missing, as its own reader gives it."""
-    if plan.unread:
-        return plan.unread[0]
-    if missing := lacking(plan):
-        return f"Not at hand: {', '.join(missing)}."
-    r, start = plan.resolved, plan.resolved.starts_from
-    assert start is not None  # nothing else is missing
-    rows = ",".join(dict.fromkeys(row.own.name for row in r.continued))
-    return (
-        f"table {r.table.name}, key starts_from: its runs start from the best runs of table {start.table}, whose weights are not there; with this "
-        f"store run first: harness bench --table {start.table} --preset {r.preset} --encoder {shlex.quote(r.encoder)} --tasks {start.task} "
-        f"--sizes {start.size} --methods {shlex.quote(rows)} --keep best"
-    )
+def lacking(plan: Plan) -> list[str]:
+    """What a plan needs and has not got, without back-translations, which a command that trains makes."""
+    return [name for name in plan.unresolved if not name.startswith(UNTRANSLATED)]
 
 
 # ------------------------------------------------------------------------------------------------------ what is recorded
@@ -318,7 +293,7 @@ def prepare_recorded(request: Request, *, texts: bool = False) -> Prepared:
             read = prepare(request, train=False)
             if read.plan.stages.keys() == found.plan.stages.keys():
                 return read
-            if names := lacking(read.plan) or lacking(read.plan, SELECTED_LATER):
+            if names := lacking(read.plan) or read.plan.unresolved:
                 found.textless = f"{some_of(names)} is not at hand"
             else:
                 skipped = (reason for _, _, reason in read.plan.skipped)

@@ -28,8 +28,7 @@ from harness.planning.request import (
     is_own,
     same_table,
 )
-from harness.planning.runs import Plan
-from harness.planning.starts import best_run
+from harness.planning.runs import Plan, best_run
 from harness.planning.table import load_table
 from harness.search.request import SEARCH_FLAGS, TuneRequest
 from harness.specs import Record, RowSet, Run, Stage

@@ -15,8 +15,7 @@ from harness.encoders import Located
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
 from harness.planning.request import Request
-from harness.planning.runs import Plan
-from harness.planning.starts import best_run
+from harness.planning.runs import Plan, best_run
 from harness.planning.work import Event
 from harness.specs import NO_ENCODER, Record, Run
 from harness.storage import Storage, weights_of

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from harness.errors import UserError, first_line
 from harness.kinds import Classes, Kind, Scores, Spans
-from harness.methods.definition import HEAD, definition_of, objective
+from harness.methods.definition import definition_of, objective
 from harness.prompts import Prompt
 from harness.specs import NO_ENCODER, Data, Encoder, Objective, Optim, Parent, RowSet, Selection, Stage
 from harness.yaml_files import Strict, describe_errors
@@ -136,7 +136,7 @@ def chain(steps: Sequence[Method], context: RunContext, start: Encoder | Parent 
                 stages += method.train(phase)
                 base = Parent(stages[-1])
     reads_encoder = definition_of(spec).encoded
-    init = _start(spec, base, context.mlm_head, head=True) if reads_encoder else NO_ENCODER
+    init = _start(spec, base, context.mlm_head) if reads_encoder else NO_ENCODER
     if (stages or start) and init == NO_ENCODER:
         raise UserError(
             f"method {steps[-1].name} reads no encoder, so nothing can be trained before it; name it alone."
@@ -157,16 +157,15 @@ def _in_its_file(method: Method) -> Iterator[None]:
         raise UserError(f"{file}: {type(error).__name__}: {first_line(error)}.") from None
 
 
-def _start(spec: Objective, base: Encoder | Parent, mlm_head: Parent | None, *, head: bool = False) -> Encoder | Parent:
-    """What a stage starts from: an encoder, or the stage that gives it an MLM head where the objective uses one; of an earlier stage its encoder, the `head` of
-    a classifier where that is to be kept, and the parts that the objective inherits."""
+def _start(spec: Objective, base: Encoder | Parent, mlm_head: Parent | None) -> Encoder | Parent:
+    """What a stage starts from: an encoder, or the stage that gives it an MLM head where the objective uses one; of an earlier stage its encoder
+    and the parts that the objective inherits."""
     inherits = definition_of(spec).inherits
     if isinstance(base, Encoder) and "mlm_head" in inherits:
         base = mlm_head or base
     if isinstance(base, Encoder):
         return base
-    kept = ("encoder", HEAD) if head and HEAD in base.parts else ("encoder",)
-    return Parent(base.stage, base.step, (*kept, *inherits))
+    return Parent(base.stage, base.step, ("encoder", *inherits))
 
 
 def unlabelled_stage(spec: Objective, phase: UnlabelledPhase) -> Stage:

@@ -11,12 +11,10 @@ from harness.encoders import Located, adapted
 from harness.encoders.families import family_of
 from harness.errors import UserError
 from harness.methods import Method, RunContext, UnlabelledPhase, chain, definition_of, hyperparameters, methods_named
-from harness.methods.definition import HEAD
 from harness.planning.recipe import Augment, group_of, updates_between
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ResolvedRow, Row
-from harness.planning.starts import SELECTED
-from harness.specs import UNRESOLVED, Data, Encoder, Parent, RowSet, Run, Selection, Stage
+from harness.planning.row import ResolvedRow
+from harness.specs import Data, Encoder, Parent, RowSet, Run, Selection, Stage
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import Task
 
@@ -62,8 +60,7 @@ class TableData:
 
     `training` by (task, size, subset, number of texts, 0 for its own, augmentation); `located`: encoders by the names that rows have for them;
     `mlm_heads`: where stages that use an MLM head start from instead; `corpora` of pre-training by fraction; `views` and `untranslated` of the
-    translation; `unaugmented`: why training sets cannot be augmented so. `starts`: of each row that starts from another run the weights of the
-    selected one, or why there are none; a row is left out before that.
+    translation; `unaugmented`: why training sets cannot be augmented so.
     """
 
     tasks: Mapping[str, TaskData]
@@ -74,7 +71,6 @@ class TableData:
     views: int
     untranslated: str
     unaugmented: Mapping[Augment | None, str] = field(default_factory=dict)
-    starts: Mapping[str, Parent | str] = field(default_factory=dict)
 
 
 def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, ...], tuple[tuple[str, str, str], ...]]:
@@ -88,10 +84,7 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
     prepared = []
     for row in resolved.rows:
         before, steps = _steps(resolved, row)
-        start: Encoder | Parent | str | None = _pre_trained(resolved, row, before, table_data)
-        if row in resolved.continued:
-            later = Encoder(f"{UNRESOLVED}start of {row.name}", f"{SELECTED}{row.name}")
-            start = table_data.starts.get(row.name, later)
+        start = _pre_trained(resolved, row, before, table_data)
         if start is None and resolved.mlm_head.shared and any(not method.labelled for method in steps):
             start = table_data.mlm_heads.get(row.encoder)
         prepared.append((row, steps, start))
@@ -100,11 +93,9 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
         for row, steps, start in prepared:
             if name not in row.tasks:
                 continue
-            reason = start if isinstance(start, str) else table_data.unaugmented.get(row.augment)
-            if isinstance(start, str) or reason:
-                skipped.append((row.name, name, reason or ""))
+            if reason := table_data.unaugmented.get(row.augment):
+                skipped.append((row.name, name, reason))
                 continue
-            _check_head(resolved, row, start, table_data.tasks[name].task)
             like = (row.encoder, f"{row.recipe.values}{row.alone}", row.unlabelled, row.augment)
             if like not in contexts_of:
                 contexts_of[like] = _contexts(resolved, row, table_data, name)
@@ -137,17 +128,6 @@ def _unsuited(leaf: Stage, located: Located, trains_head: bool) -> str | None:
     if missing := next(filter(None, (each.refused(config) for each in definitions if config)), None):
         raise UserError(f"{located.name}: {missing}.")
     return None
-
-
-def _check_head(resolved: ResolvedTable, row: Row, start: Encoder | Parent | None, task: Task) -> None:
-    if not isinstance(start, Parent) or HEAD not in start.parts:
-        return
-    before, kind = start.stage.data.kind, task.kind
-    if before is None or (before.outputs, before.per_token) != (kind.outputs, kind.per_token):
-        raise UserError(
-            f"table {resolved.table.name}, row {row.name}: the head that it starts from has {start.stage.data.num_labels} outputs, and "
-            f"task {task.name} has {kind.outputs} labels; choose other tasks, or set starts_from.head to false."
-        )
 
 
 def _steps(resolved: ResolvedTable, row: ResolvedRow) -> tuple[list[Method], list[Method]]:

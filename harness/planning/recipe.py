@@ -220,16 +220,6 @@ class PreTrain(Strict):
     save_at: tuple[Count, ...] = ()
 
 
-class StartsFrom(Strict):
-    """What every run of a table starts from: of the runs of its row in another `table`, on `task` at `size` and under the preset of
-    the same name, the one with the best dev score. `head`: with its classification head; else its encoder alone."""
-
-    table: str
-    task: str
-    size: Size = 0
-    head: bool = True
-
-
 class MlmHead(Strict):
     """The MLM stage for encoders without a usable MLM head. `steps` in updates: 0 for none, unset for the encoder's own
     number; `frozen`: the head alone is trained; `shared`: every row with post-training starts from it, one without an MLM term too."""

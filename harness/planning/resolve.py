@@ -116,7 +116,6 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         translator=here.translator if request.translator is None else request.translator,
         file=request.table if request.table.endswith(YAML) else "",
         protocol=request.protocol or table.protocol,
-        starts_from=here.starts_from,
     )
     _check(result, request.overrides)
     return result
@@ -307,19 +306,13 @@ def _effects(
 
 
 def _check(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
-    """Raises UserError for an override that every row which it concerns replaces by a value of its own, or a row that it is for alone, for rows that
-    cannot start from selected runs, and for an aggregation of more runs than there are."""
+    """Raises UserError for an override that every row which it concerns replaces by a value of its own, or a row that it is for alone, and for an
+    aggregation of more runs than there are."""
     for override, own in _effects(resolved, overrides):
         if own and (any if override.row else all)(keeps for rows in own.values() for keeps in rows.values()):
             key = next(key for key, rows in own.items() if any(rows.values()))
             raise UserError(
                 f"{override.place}: has no effect, each chosen row sets {key} itself; change it in a table of your own."
-            )
-    for row in resolved.continued:
-        if not {"pre_train", "post_train"}.isdisjoint(row.groups):
-            raise UserError(
-                f"table {resolved.table.name}, key starts_from: row {row.name} trains on unlabelled texts; rows of a table that starts from "
-                "selected runs are fine-tuned only."
             )
     configurations = min(map(len, resolved.printed_rows.values())) if resolved.aggregate.select == "none" else 1
     runs = min(len(resolved.replicates_at(size)) for size in resolved.sizes) * configurations

@@ -21,7 +21,6 @@ from harness.planning.recipe import (
     Phase,
     PreTrain,
     Recipe,
-    StartsFrom,
     Value,
     fraction_of,
     group_of,
@@ -75,6 +74,7 @@ class Use:
             "pre_train.corpus": "--corpus FILES",
             "translator": "--translator NAME",
             "grids": "",
+            "encoder": "--encoder FOLDER",
             TOKENIZER: f"--encoder {self.encoder.partition('@')[0]}@FOLDER",
         }
         return files.get(self.path, f"--set {self.key}={self.paper}")
@@ -134,7 +134,6 @@ class ResolvedTable:
     translator: str = ""
     file: str = ""
     protocol: str = ""
-    starts_from: StartsFrom | None = None
 
     @property
     def encoder(self) -> str:
@@ -299,11 +298,6 @@ class ResolvedTable:
         titles = {row.title for row in (*self.table.rows, *self.rows) if row.method in REFERENCE}
         titles |= {METHODS[name].title for name in REFERENCE}
         return frozenset(titles | {on_encoder(title, encoder) for title in titles for encoder in self.encoder_titles})
-
-    @property
-    def continued(self) -> tuple[ResolvedRow, ...]:
-        """The rows that start from other runs: reference rows start from the encoder as it is."""
-        return tuple(row for row in self.rows if self.starts_from and row.title not in self.reference_titles)
 
     def origins_of(self, row: ResolvedRow, method: str) -> dict[str, str]:
         """Where a hyperparameter of a row's method is set, by its name: an override, or a key of a user's own table."""

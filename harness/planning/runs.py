@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
 from harness.planning.task_reader import NO_TRANSLATION, Overlap, TaskReader, Translation
 from harness.planning.truncation import Truncation, truncation
-from harness.specs import UNRESOLVED, Optim, Parent, RowSet, Run, Stage, Status, trained_again
+from harness.specs import UNRESOLVED, Optim, Parent, Record, RowSet, Run, Stage, Status, trained_again
 from harness.tasks.corpora import CORPORA, Corpus, part_name
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource
@@ -137,12 +137,11 @@ def make_plan(
     user_tasks: Mapping[str, Task] | None = None,
     translations: Callable[[Augment | None], Translation] = lambda augment: NO_TRANSLATION,
     corpora: Mapping[float, Corpus] = MappingProxyType({}),
-    starts: Mapping[str, Parent | str] = MappingProxyType({}),
 ) -> Plan:
     """All runs of a table, with its encoders `located` in their order. Without a source nothing is read and every row set is unresolved, which is enough for a cost.
 
-    `translations`: of views (None), and of an augmentation; `corpora`: what rows are pre-trained on, by fraction, where it was opened; `starts`: see
-    `TableData`. Raises UserError for unknown tasks, methods and hyperparameters, for objectives that the encoder cannot be trained with, and for data
+    `translations`: of views (None), and of an augmentation; `corpora`: what rows are pre-trained on, by fraction, where it was opened.
+    Raises UserError for unknown tasks, methods and hyperparameters, for objectives that the encoder cannot be trained with, and for data
     that are wrong.
     """
     library: dict[str, Rows] = {}
@@ -175,7 +174,6 @@ def make_plan(
         views=found[None].views,
         untranslated=found[None].reason,
         unaugmented={augment: each.reason for augment, each in found.items() if augment and each.reason},
-        starts=dict(starts),
     )
     runs, skipped = runs_of(resolved, table_data)
     corpus = next(iter(corpora.values()), None)
@@ -198,6 +196,17 @@ def make_plan(
         untranslated={augment: tuple(rows.values()) for augment, rows in untranslated.items()},
         unread=tuple(reader.missing for reader in readers.values() if reader.missing),
     )
+
+
+def best_run(runs: Sequence[Run], records: Mapping[str, Record]) -> Run | None:
+    """Of the runs that were trained the one with the best dev score by its selection; of equal ones the first in the plan, whichever
+    ended first. `records`: how each ended, by the key of its last stage; None where none of them was trained."""
+    scored = []
+    for run in runs:
+        record, selection = records.get(run.stage.key), run.stage.selection
+        if record and record.status == "done" and selection:
+            scored.append((record.dev_scores[selection.metric], run))
+    return max(scored, key=lambda each: each[0])[1] if scored else None
 
 
 class _Lazy(dict[K, V]):

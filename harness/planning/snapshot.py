@@ -43,7 +43,6 @@ class PlanSnapshot:
     overlaps: tuple[Overlap, ...]
     lacks: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-    starts: Mapping[str, Parent | str] | None = None
     truncations: Mapping[str, Truncation] = field(default_factory=dict)
 
 
@@ -76,7 +75,6 @@ def snapshot(plan: Plan, files: Mapping[str, str]) -> Snapshot:
         "views": data.views,
         "untranslated": without_folders(data.untranslated),
         "unaugmented": tuple((augment, without_folders(why)) for augment, why in data.unaugmented.items()),
-        "starts": data.starts,
     }
     parts = [
         PlanSnapshot(
@@ -113,7 +111,7 @@ def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
         if _read_under(resolved, under).items() <= part.read_under.items()
     }
     first = next(iter(parts.values()), None)
-    if first is None or len(parts) < len(resolved.encoders) or (resolved.starts_from and first.starts is None):
+    if first is None or len(parts) < len(resolved.encoders):
         return None
     table_data = TableData(
         tasks={name: first.tasks[name] for name in resolved.tasks if name in first.tasks},
@@ -127,7 +125,6 @@ def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
         views=first.views,
         untranslated=first.untranslated,
         unaugmented=dict(first.unaugmented),
-        starts={row: at if isinstance(at, str) else _checked(at) for row, at in (first.starts or {}).items()},
     )
     try:
         runs, skipped = runs_of(resolved, table_data)

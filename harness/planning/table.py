@@ -34,7 +34,6 @@ from harness.planning.recipe import (
     Recipe,
     Seed,
     Size,
-    StartsFrom,
     TaskRecipe,
     patched,
 )
@@ -133,7 +132,7 @@ def _listed(value: object) -> object:
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
-DATA = ("pre_train", "starts_from", "translator")
+DATA = ("pre_train", "translator")
 DESIGN = ("max_length", "selection_every", "tasks", "sizes", "subsets", "seeds")
 """With `DATA` what a preset replaces of a table."""
 
@@ -154,7 +153,6 @@ class Preset(Strict):
     draws: Few | None = None
     recipe: Recipe = Recipe()
     pre_train: PreTrain | None = None
-    starts_from: StartsFrom | None = None
     translator: str | None = None
     mlm_head: MlmHead | None = None
     max_length: Length | None = None
@@ -188,7 +186,6 @@ class Table(Strict):
     recipe: Recipe
     task_recipes: tuple[TaskRecipe, ...] = ()
     pre_train: PreTrain | None = None
-    starts_from: StartsFrom | None = None
     encoder_settings: EncoderSettings = EncoderSettings()
     encoders: dict[str, OfEncoder] = Field(default_factory=dict)
     translator: str = ""
@@ -342,8 +339,8 @@ def flat(
     found |= {"data": data, **trained}
     found |= {"grids": "of the rows"} if any(row.configuration_of for row in of.rows) else {}
     found |= {} if translator is None else {"translator": translator}
-    for name, part in (("pre_train", of.pre_train), ("starts_from", of.starts_from)):
-        found |= {f"{name}.{key}": value for key, value in part or () if key != "save_at" and (key, value) != WHOLE}
+    pre_train = of.pre_train or ()
+    found |= {f"pre_train.{key}": value for key, value in pre_train if key != "save_at" and (key, value) != WHOLE}
     found |= {name: getattr(of, name) for name in ("max_length", "selection_every", "sizes", "seeds")} | more
     return found | {f"aggregate.{name}": value for name, value in of.aggregate.stated.items()}
 

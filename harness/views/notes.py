@@ -12,7 +12,7 @@ from harness.planning.request import Override
 from harness.planning.resolve import unreached
 from harness.planning.runs import COMPARED_TEXTS, Plan
 from harness.planning.task_reader import UNLABELLED
-from harness.specs import Parent, Record, Run, starts_elsewhere
+from harness.specs import Record, Run, starts_elsewhere
 from harness.wording import counted, listed, shares, some_of, two_digits
 from harness.yaml_files import format_value
 
@@ -24,7 +24,6 @@ def plan_notes(plan: Plan, overrides: Sequence[Override]) -> Iterator[str]:
     yield from unreached_sentences(plan, overrides)
     yield from overlap_sentences(plan)
     yield from seedless_sentences(plan)
-    yield from start_sentences(plan)
     yield from weight_sentences(plan)
     yield from mlm_head_notes(plan)
     for encoder, located in plan.table_data.located.items():
@@ -98,20 +97,6 @@ def weight_sentences(plan: Plan) -> Iterator[str]:
         if located.unread:
             unread = some_of(located.unread, 3)
             yield f"Weights of {located.name} that its configuration has no place for are not read: {unread}."
-
-
-def start_sentences(plan: Plan) -> Iterator[str]:
-    """Which run the runs of each row start from, where they start from a selected one."""
-    starts, table = plan.table_data.starts, plan.resolved.starts_from
-    if table is None or not plan.resolved.continued:
-        return
-    yield f"Its runs start from runs of table {table.table}: in each row from the one that is best on dev."
-    for row in plan.resolved.continued:
-        start = starts.get(row.name)
-        if start is None:
-            yield f"{row.name}: none is selected yet, its keys are provisional."
-        elif isinstance(start, Parent):
-            yield f"{row.name} starts from {start.stage.key[:10]}."
 
 
 def own_tasks(plan: Plan) -> Iterator[str]:

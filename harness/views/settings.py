@@ -110,9 +110,8 @@ def titles_of(resolved: ResolvedTable, tasks: Iterable[str]) -> str:
 
 
 def _text(resolved: ResolvedTable, use: Use) -> str:
-    if use.path in ("sizes", "starts_from.size"):
-        sizes = [use.value] if isinstance(use.value, int) else use.value
-        return ", ".join(str(size) if size else "full" for size in sizes)
+    if use.path == "sizes":
+        return ", ".join(str(size) if size else "full" for size in use.value)
     if use.path == "aggregate.average_over":
         return ", ".join(group if isinstance(group, str) else "+".join(group) for group in use.value)
     if isinstance(use.value, Mapping) and set(use.value) & set(resolved.sizes):

@@ -16,7 +16,7 @@ from cli.conftest import BENCH, Benched
 
 from harness.commands.train import BestWeights
 from harness.encoders.flops import weights_bytes
-from harness.planning.starts import best_run
+from harness.planning.runs import best_run
 from harness.storage import Storage, weights_of
 
 Harness = Callable[..., Said]

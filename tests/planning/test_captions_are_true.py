@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from requested import first_starts, located, request, resolve_table
+from requested import located, resolve_table
 from views.runs import filled
 
 from harness.methods import definition_of
@@ -63,9 +63,7 @@ def narrowed(table: str, preset: str, more: Mapping[str, Any]) -> ResolvedTable:
 
 def planned(table: str, preset: str, more: Mapping[str, Any]) -> Plan:
     r = narrowed(table, preset, more)
-    encoder = located(r.encoder)
-    starts = first_starts(r, request(preset), None, encoder)
-    return make_plan(r, None, encoder, translations=lambda augment: Translation(), starts=starts)
+    return make_plan(r, None, located(r.encoder), translations=lambda augment: Translation())
 
 
 def holds(optim: Optim, name: str, value: Any, size: int, rows: int) -> bool:

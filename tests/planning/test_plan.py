@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from requested import BERT_TINY, ROBERTA_BASE, TINY, resolve_table
 from tasks.task_files import write_file
@@ -19,9 +20,9 @@ from harness.encoders import Located, locate
 from harness.encoders.packaged import HEAD_TRAINING
 from harness.encoders.tokens import Vocabulary
 from harness.errors import NotAtHand, UserError
-from harness.planning.runs import CHARS_PER_TOKEN, Plan, make_plan, stage_flops
+from harness.planning.runs import CHARS_PER_TOKEN, Plan, best_run, make_plan, stage_flops
 from harness.planning.task_reader import NO_TRANSLATION, Translation
-from harness.specs import Encoder, Parent, Selection, Stage
+from harness.specs import Encoder, Parent, Record, Selection, Stage
 from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import TASKS, Task, load_user_task
 from harness.views.notes import mlm_head_notes, weight_sentences
@@ -46,6 +47,20 @@ def plan(
 @pytest.fixture(scope="module")
 def few_shot() -> Plan:
     return plan("few_shot")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_first_of_the_best_on_dev_is_selected(few_shot: Plan, seed: int) -> None:
+    """Against a naive loop, with ties, failures and diverged runs among them."""
+    draw = np.random.default_rng(seed)
+    best, records = None, dict[str, Record]()
+    runs = [run for run in few_shot.runs if (run.row, run.task) == ("FT", "sst2")]
+    for run in runs:
+        end, score = draw.choice(["done", "failed", "diverged"], p=[0.6, 0.3, 0.1]), float(draw.integers(3)) / 4
+        records[run.stage.key] = Record(run.stage.key, end, dev_scores={"accuracy": score} if end == "done" else {})
+        if end == "done" and (best is None or score > records[best.stage.key].dev_scores["accuracy"]):
+            best = run
+    assert best_run(runs, records) == best
 
 
 def test_methods_that_the_table_has_no_row_for_get_one() -> None:

@@ -103,7 +103,7 @@ def test_every_table_has_its_runs_again(name: str) -> None:
 def test_a_part_of_what_was_read_is_enough_and_another_recipe_gives_other_keys() -> None:
     """Also of an earlier state, which kept less."""
     plan = plan_of(resolve_table("few_shot", "quick", encoder="bert-tiny,minilm"))
-    read = kept(plan, "lacks", "unread", "starts", "truncations")
+    read = kept(plan, "lacks", "unread", "truncations")
     for fields in ({"encoder": "minilm"}, {"methods": ("ft",), "subsets": (0,)}, {"set": ["fine_tune.lr=0.1"]}):
         resolved = resolve_table("few_shot", "quick", **{"encoder": "bert-tiny", **fields})
         again = remade(resolved, read)
