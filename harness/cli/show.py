@@ -269,9 +269,9 @@ def _parent_lines(store: Store, storage: str | None, stage: Stage) -> Iterator[s
 
 def _run_lines(found: StageRecord) -> Iterator[str]:
     """The runs that end with a stage, each with the command that reproduces it."""
-    labelled = any(label for label, _ in found.runs)
+    labelled = any(run.label for run in found.runs)
     yield "runs" if labelled else f"{'runs':<{LABEL}}no run ends with this stage; later stages start from it"
-    for (label, _), again in zip(found.runs, found.commands, strict=True):
+    for label, _, again in found.runs:
         if label:
             size = f"n{label['size']}" if label["size"] else "full size"
             place = f"{label['task']}, {size}, subset {label['subset']}, seed {label['seed']}"

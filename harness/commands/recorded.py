@@ -6,22 +6,22 @@ from __future__ import annotations
 import html
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from harness.commands.prepare import Prepared, lacking, name_of_task, prepare, prepare_recorded
 from harness.errors import UserError, masked, unknown
-from harness.methods import METHODS, definition_of, known_methods, methods_named
+from harness.methods import METHODS, definition_of, known_methods
 from harness.paths import PYTHON
 from harness.planning.request import (
     FIELDS,
     LABELLED,
     Request,
-    encoder_names,
     flag_of,
     from_json,
     has_rows,
@@ -42,6 +42,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+class RecordedRun(NamedTuple):
+    """`label`: as the store has it; empty where a stage ends no run. `cell`: the request of all subsets and seeds of its cell, or without a label the whole
+    one, and the `command` that makes it again; None and '' where the store does not know the request."""
+
+    label: Mapping[str, Any]
+    cell: Request | None = None
+    command: str = ""
+
+
 @dataclass(frozen=True, repr=False)
 class StageRecord:
     """A stage of a store and its record with predictions."""
@@ -49,24 +58,13 @@ class StageRecord:
     store: Store
     stage: Stage
     record: Record
-    runs: Sequence[tuple[Mapping[str, Any], StoredRequest | None]] = ()
-    """The labels of the runs that it ends, each with the request that makes it, where the store knows that; without one the whole request and no label."""
-    url: str | None = None  # of the store, as it was named
+    runs: Sequence[RecordedRun] = ()  # those that it ends
     planned: Prepared | None = None  # a table of several runs that has it, where one is at hand
 
     @property
-    def cell(self) -> Request | None:
-        """The request of its cell, all subsets and seeds, or the whole one where it ends no run."""
-        return next((of_run(stored, label, cell=True) for label, stored in self.runs if stored), None)
-
-    @property
-    def commands(self) -> list[str]:
-        """Those that make its `runs` again; '' where one is not known."""
-        return [command(of_run(stored, label), store=self.url) if stored else "" for label, stored in self.runs]
-
-    @property
     def again(self) -> str:
-        return next(filter(None, self.commands), "")
+        """The command that makes it again, '' where that is not known."""
+        return next((run.command for run in self.runs if run.command), "")
 
     @property
     def key(self) -> str:
@@ -88,12 +86,13 @@ class StageRecord:
         """Its cell, or the table that has it, planned. Raises UserError where the request is not known, or its files changed."""
         if self.planned:
             return prepare(self.planned.request, train=True, writes=False) if train else self.planned
-        if self.cell is None:
+        cell = next((run.cell for run in self.runs if run.cell), None)
+        if cell is None:
             raise UserError(
                 f"{self.key[:12]}: the store {self.store.shown} does not know which request made this stage; run its bench again "
                 "with this store, which trains nothing that is recorded."
             )
-        prepared = prepare(replace(self.cell, store=self.store.url), train=train, writes=False)
+        prepared = prepare(replace(cell, store=self.store.url), train=train, writes=False)
         if self.key not in prepared.plan.stages:
             missing = ", ".join(prepared.plan.unresolved[:3])
             why = f"{missing} is not at hand" if missing else "its table, its data or its encoder changed since then"
@@ -191,20 +190,44 @@ def recorded(url: str | None, beginning: str) -> StageRecord:
         shown = ", ".join(key[:12] for key in keys)
         raise UserError(f"Several keys begin with '{beginning}': {shown}; give more characters.")
     stage, record = store.stages(keys)[keys[0]], store.records(keys, predictions=True)[keys[0]]
-    asked = [_of_encoder(each, stage) for each in sorted(store.requests(keys[0]), key=lambda each: bool(each.study))]
+    asked = sorted(store.requests(keys[0]), key=lambda each: bool(each.study))
     runs = [
-        (label, next((each for each in asked if each.table == label["table"]), None)) for label in store.labels(keys)
+        _recorded_run(label, next((each for each in asked if each.table == label["table"]), None), stage, url)
+        for label in store.labels(keys)
     ]
-    if not any(each for _, each in runs):
-        runs += [({}, each) for each in asked if not each.study][:1]
-    return StageRecord(store, stage, record, runs, url)
+    if not any(run.cell for run in runs):
+        runs += [_recorded_run({}, each, stage, url) for each in asked if not each.study][:1]
+    return StageRecord(store, stage, record, runs)
 
 
-def _of_encoder(stored: StoredRequest, stage: Stage) -> StoredRequest:
-    """A request of several encoders with the stage's own alone."""
-    names = encoder_names(str(stored.values.get("encoder", "")))
-    mine = [name for name in names if stage.encoder.name in (name, Path(name).name)]
-    return replace(stored, values={**stored.values, "encoder": mine[0]}) if len(names) > 1 and mine else stored
+def _recorded_run(label: Mapping[str, Any], stored: StoredRequest | None, stage: Stage, url: str | None) -> RecordedRun:
+    """With the part of a stored request that makes it; all subsets and seeds of its cell where the table takes the best of several. A row that the
+    table does not have goes by its method, and a method of a user's file by all the files that the request names."""
+    if stored is None:
+        return RecordedRun(label)
+    request = from_json(stored.values)
+    encoder = next((name for name in request.encoders if stage.encoder.name in (name, Path(name).name)), None)
+    request = replace(request, encoder=encoder or request.encoder)
+    if not label:
+        return RecordedRun(label, request, command(request, store=url))
+    task, row, method = (str(label[name]) for name in ("task", "row", "method"))
+    best_of = False
+    with suppress(UserError):  # the user's file is gone or changed
+        table = load_table(request.table)
+        best_of = (table.aggregate.k or 1) > 1
+        row = row if row in {each.name for each in table.rows} else method
+    of_file = any(part not in METHODS or METHODS[part].file for part in method.split("+"))
+    files = tuple(name for name in request.methods or () if PYTHON in name and of_file)
+    named = request.tasks is None or task in request.tasks
+    cell = replace(
+        request,
+        reference=None,
+        methods=files or (row,),
+        tasks=(task,) if named else tuple(text for text in request.tasks or () if is_own(text)),
+        sizes=(label["size"],) if label["size"] else request.sizes,
+    )
+    alone = cell if best_of else replace(cell, seeds=(label["seed"],), subsets=(label["subset"],))
+    return RecordedRun(label, cell, command(alone, store=url))
 
 
 def best_key(request: Request) -> tuple[str, list[str]]:
@@ -323,42 +346,6 @@ def like_last(request: Request, last: Request) -> Request:
     origins = {name: last.origin(name) for name in taken}
     overrides = (*last.overrides, *request.overrides)
     return replace(request, **taken, overrides=overrides, origins={**request.origins, **origins})
-
-
-def of_run(stored: StoredRequest, label: Mapping[str, Any], cell: bool = False) -> Request:
-    """The part of a stored request that makes one run, by the run's label in the store (without one all of it); all subsets and seeds of its `cell`, where that is
-    wanted or the table takes the best of several. A row that the table does not have, and gets for its method, goes by the method."""
-    request = from_json(stored.values)
-    if not label:
-        return request
-    task, row, method = (str(label[name]) for name in ("task", "row", "method"))
-    try:
-        table = load_table(request.table)
-        cell = cell or (table.aggregate.k or 1) > 1
-        added = set(method.split("+")) <= METHODS.keys() and row == "+".join(m.title for m in methods_named(method))
-        row = method if added and row not in {each.name for each in table.rows} else row
-    except UserError:  # the user's file is gone or changed
-        pass
-    files = [name for name in request.methods or () if PYTHON in name and _is_of(name, method)]
-    named = request.tasks is None or task in request.tasks
-    return replace(
-        request,
-        reference=None,
-        methods=(files[0] if files else row,),
-        seeds=request.seeds if cell else (label["seed"],),
-        subsets=request.subsets if cell else (label["subset"],),
-        tasks=(task,) if named else tuple(text for text in request.tasks or () if is_own(text)),
-        sizes=(label["size"],) if label["size"] else request.sizes,
-    )
-
-
-def _is_of(name: str, method: str) -> bool:
-    """Whether a method may be what files in a name define: what stands beside them is the same, and no other method has their part."""
-    parts, known = name.split("+"), method.split("+")
-    return len(parts) == len(known) and all(
-        part == each or (part.endswith(PYTHON) and (each not in METHODS or METHODS[each].file))
-        for part, each in zip(parts, known, strict=True)
-    )
 
 
 def tune_command(request: TuneRequest) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from harness.methods import METHODS
 from harness.paths import without_folders
 from harness.planning.recipe import group_of
 from harness.planning.resolved import ResolvedTable, Use
-from harness.planning.row import ResolvedRow, UnderEncoder
+from harness.planning.row import UnderEncoder
 from harness.planning.table import TASK_RECIPES
 from harness.tasks.protocols import protocol_named
 from harness.views.view import Table, View
@@ -61,36 +62,39 @@ def settings_of(resolved: ResolvedTable) -> list[Setting]:
     for under in resolved.encoders:
         for setting in _settings_of(resolved, under):
             found.setdefault(Setting(*map(without_folders, setting)), []).append(under.title)
-    keys = list(dict.fromkeys(setting.key for setting in found))
-    return [
-        each
-        if each.key == "encoder" or len(encoders) == len(resolved.encoders)
-        else each._replace(value=f"{each.value} with {listed(encoders)}")
-        for each, encoders in sorted(found.items(), key=lambda item: keys.index(item[0].key))
-    ]
+    by_key: dict[str, list[Setting]] = {}
+    for each, encoders in found.items():
+        shared = each.key == "encoder" or len(encoders) == len(resolved.encoders)
+        value = each.value if shared else f"{each.value} with {listed(encoders)}"
+        by_key.setdefault(each.key, []).append(each._replace(value=value))
+    return list(itertools.chain(*by_key.values()))
 
 
 def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[Setting]:
     """Of the rows of one encoder."""
-    rows, letters = resolved.rows_under(under), about_paper(resolved) and bool(resolved.table.origin)
-    yield Setting("table", resolved.table.name)
-    for name in ("preset", "protocol"):
-        yield Setting(name, value_text(getattr(resolved, name)))
+    letters = about_paper(resolved) and bool(resolved.table.origin)
+    for name, value in (("table", resolved.table.name), ("preset", resolved.preset), ("protocol", resolved.protocol)):
+        yield Setting(name, value)
     for use in resolved.uses[under.name]:
-        letter = (use.letter or "S" * bool(use.changed)) if letters else ""
-        note = _note(use, letter)
+        origin = _origin(use) if letters else ("", "")
         if use.path == "grids":
             for (title, tasks), points in grid_points(resolved, under).items():
-                text = f"{len(points)} points of {varied(points)} on {titles_of(resolved, tasks)}"
-                yield Setting(f"grid of {title}", text, letter, note)
+                text = f"{len(points)} points of {varied(points)}{_on(resolved, tasks)}"
+                yield Setting(f"grid of {title}", text, *origin)
         else:
             key = use.path.rpartition("recipe.")[2]
-            if use.path.startswith(TASK_RECIPES):
-                key = ".".join(use.path.split(".")[-2:])
-            where = "" if use.tasks == resolved.tasks else f" on {titles_of(resolved, use.tasks)}"
-            yield Setting(key, _text(resolved, use) + where, letter, note)
-    for row in rows:
-        yield from _of_row(row)
+            key = ".".join(key.split(".")[-2:]) if use.path.startswith(TASK_RECIPES) else key
+            on = _on(resolved, use.tasks) if use.tasks != resolved.tasks else ""
+            yield Setting(key, _text(resolved, use) + on, *origin)
+    for row in resolved.rows_under(under):
+        own: dict[str, Any] = {}
+        if not row.configuration_of:
+            own |= row.recipe.values | {key: value for key, value in row.set.items() if key.startswith("encoder.")}
+            own |= {f"augment.{key}": value for key, value in row.augment or () if value is not None}
+            own |= row.model_dump(include={"pre_train_fraction", "pre_train_step", "unlabelled"}, exclude_none=True)
+        yield from (Setting(f"{row.own.name}:{key}", value_text(value)) for key, value in own.items())
+        for key, value in row.alone.items():
+            yield Setting(f"{row.own.name}:{key}", value_text(value), "", "this row alone")
     parts = dict.fromkeys(part for row in resolved.trained_rows for part in row.parts)
     for part in parts:
         source = {"source": METHODS[part].file} if METHODS[part].file else {}
@@ -104,28 +108,32 @@ def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[Setti
         yield from (Setting(name, f"docs/papers.md {', '.join(ids)}", "I") for name, ids in decided.items() if ids)
 
 
-def titles_of(resolved: ResolvedTable, tasks: Iterable[str]) -> str:
-    """The titles of the columns of tasks: 'SST-2 and RTE'."""
-    return listed(column.title for task in tasks for column in resolved.columns.values() if column.task == task)
+def _on(resolved: ResolvedTable, tasks: Iterable[str]) -> str:
+    """The titles of the columns of tasks: ' on SST-2 and RTE'."""
+    return (
+        f" on {listed(column.title for task in tasks for column in resolved.columns.values() if column.task == task)}"
+    )
 
 
 def _text(resolved: ResolvedTable, use: Use) -> str:
+    value = use.value
     if use.path == "sizes":
-        return ", ".join(str(size) if size else "full" for size in use.value)
+        return ", ".join(str(size) if size else "full" for size in value)
     if use.path == "aggregate.average_over":
-        return ", ".join(group if isinstance(group, str) else "+".join(group) for group in use.value)
-    if isinstance(use.value, Mapping) and set(use.value) & set(resolved.sizes):
-        return value_text({size: use.value[size] for size in resolved.sizes if size in use.value})
-    return value_text(use.value)
+        return ", ".join(group if isinstance(group, str) else "+".join(group) for group in value)
+    if isinstance(value, Mapping) and set(value) & set(resolved.sizes):
+        value = {size: value[size] for size in resolved.sizes if size in value}
+    return value_text(value)
 
 
-def _note(use: Use, letter: str) -> str:
-    """What stands beside the letter of a value's origin."""
+def _origin(use: Use) -> tuple[str, str]:
+    """The letter of a value's origin, and what stands beside it."""
+    letter = use.letter or "S" * bool(use.changed)
     if letter == "D":
-        return f"{use.where}: {use.paper}{f'; {use.flag}' if use.flag else ''}"
+        return letter, f"{use.where}: {use.paper}{f'; {use.flag}' if use.flag else ''}"
     if use.changed and letter == "S":
-        return f"instead of {use.changed[1]}"
-    return "" if not letter else use.origin[2:] if use.origin[:1] == letter else use.where
+        return letter, f"instead of {use.changed[1]}"
+    return letter, letter and (use.origin[2:] if use.origin[:1] == letter else use.where)
 
 
 def varied(points: Iterable[Mapping[str, Any]], text: Callable[[Any], str] = value_text) -> str:
@@ -136,26 +144,13 @@ def varied(points: Iterable[Mapping[str, Any]], text: Callable[[Any], str] = val
     return ", ".join(f"{key}={'|'.join(texts)}" for key, texts in values.items())
 
 
-Points = dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]]
-
-
-def grid_points(resolved: ResolvedTable, under: UnderEncoder) -> Points:
+def grid_points(
+    resolved: ResolvedTable, under: UnderEncoder
+) -> dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]]:
     """The points of each printed row that has a grid under an encoder, with the chosen tasks that it is run on: the values of the recipe
     ('fine_tune.lr') and hyperparameters of its configurations."""
-    found: Points = {}
+    found: dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]] = {}
     for row in resolved.rows_under(under):
         if row.configuration_of and row.tasks:
             found.setdefault((row.own.title, row.tasks), []).append(row.recipe.values | row.set)
     return found
-
-
-def _of_row(row: ResolvedRow) -> Iterator[Setting]:
-    """What a row has of its own, and what is set for it alone."""
-    own: dict[str, Any] = {}
-    if not row.configuration_of:
-        own |= row.recipe.values | {key: value for key, value in row.set.items() if key.startswith("encoder.")}
-        own |= {f"augment.{key}": value for key, value in row.augment or () if value is not None}
-        own |= row.model_dump(include={"pre_train_fraction", "pre_train_step", "unlabelled"}, exclude_none=True)
-    yield from (Setting(f"{row.own.name}:{key}", value_text(value)) for key, value in own.items())
-    for key, value in row.alone.items():
-        yield Setting(f"{row.own.name}:{key}", value_text(value), "", "this row alone")
