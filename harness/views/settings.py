@@ -73,8 +73,9 @@ def settings_of(resolved: ResolvedTable) -> list[Setting]:
 def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[Setting]:
     """Of the rows of one encoder."""
     letters = about_paper(resolved) and bool(resolved.table.origin)
-    for name, value in (("table", resolved.table.name), ("preset", resolved.preset), ("protocol", resolved.protocol)):
-        yield Setting(name, value)
+    yield Setting("table", resolved.table.name)
+    yield Setting("preset", resolved.preset)
+    yield Setting("protocol", resolved.protocol)
     for use in resolved.uses[under.name]:
         origin = _origin(use) if letters else ("", "")
         if use.path == "grids":
