@@ -130,7 +130,7 @@ def tune(method: str, **arguments: Any) -> Any:
         (partial(tune, "cmlm", mode="gird"), "mode: unknown mode 'gird'. Did you mean 'grid'?"),
         (partial(tune, "cmlm", store="harness.db"), "store 'harness.db' is not a store's URL"),
         (harness.results, "table: the store holds no bench yet; name a table"),
-        (partial(harness.report, "few_shot", view="rank"), "view: unknown view 'rank'. Did you mean 'ranks'?"),
+        (partial(harness.report, "few_shot", view="note"), "view: unknown view 'note'. Did you mean 'notes'?"),
         (partial(harness.compare, "few_shot", region="x"), "region: should be a valid number"),
         (partial(harness.export, best=True), "best: the store"),
         (partial(harness.predict, "nowhere", "a"), "texts: should be a list of texts; give one text as [text]."),

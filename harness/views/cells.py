@@ -10,7 +10,8 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -29,11 +30,10 @@ Verdict = Literal["", "agrees", "higher", "lower", "incomplete", "not comparable
 Place = tuple[int, str, str]
 """(size, row as printed, column)."""
 CONFIDENCE = 0.95
-REPLICATE = ["subset", "seed"]
+CELL, REPLICATE = ["size", "row", "column"], ["subset", "seed"]
 
 
-@dataclass(frozen=True, order=True)
-class Note:
+class Note(NamedTuple):
     """The reason of a footnote mark: `kind` is collapsed, diverged, failed or skipped."""
 
     kind: str
@@ -98,20 +98,27 @@ class Grid:
     @cached_property
     def scores(self) -> Mapping[Place, pd.DataFrame]:
         """The scores that cells are made of, by place, Avg among them: `test` on the metric's own scale, the `configuration` that was run ('' of
-        several, whose mean it is), whether a run `collapsed`, and the known `hardware` of all that is in it, each by (subset, seed)."""
-        r, replicate = self.resolved, ["size", "row", *REPLICATE]
-        by_run = _whole_replicates(r, self.counted).groupby(PLACE, sort=False)
-        kept = {"dev": "mean", "test": "mean", "configuration": "first", "collapsed": "any", "hardware": _known}
-        found: pd.DataFrame = by_run.agg(kept)  # type: ignore[arg-type]
+        several, whose mean it is), whether a run `collapsed`, and the known `hardware` of all that is in it, each by (subset, seed). Where all
+        configurations of a row count, replicates that lack one are left out: their mean would be of other configurations."""
+        r, replicate, counted = self.resolved, ["size", "row", *REPLICATE], self.counted
+        if r.aggregate.select == "none" and len(r.printed_rows) < len(r.rows):
+            there = counted.groupby([*CELL, *REPLICATE])["configuration"].transform("size")
+            rows = zip(counted["row"], counted["task"], strict=True)
+            counted = counted[there == [len(r.configurations(row, task)) for row, task in rows]]
+        by_run = counted.groupby(PLACE, sort=False)
+        kept: Any = {"dev": "mean", "test": "mean", "configuration": "first", "collapsed": "any"}
+        kept["hardware"] = lambda devices: frozenset(devices.dropna())
+        found: pd.DataFrame = by_run.agg(kept)
         found["configuration"] = found["configuration"].where(by_run.size() == 1, "")
         parts, over = [found.reset_index()], [*itertools.chain(*r.average_over)]
         here = parts[0][parts[0]["column"].isin(over)]
         whole = here[here.groupby(replicate)["column"].transform("size") == len(over)]
         if AVERAGE in self.compared and len(whole):
             averages = replicate_averages(whole, replicate, r.average_over).set_index(replicate)
-            averages["hardware"] = whole.groupby(replicate)["hardware"].agg(_together)
+            devices: Any = whole.groupby(replicate)["hardware"]
+            averages["hardware"] = devices.agg(lambda each: frozenset(itertools.chain(*each)))
             parts.append(averages.reset_index().assign(column=AVERAGE, configuration=""))
-        by_place: Any = pd.concat(parts).set_index(REPLICATE).groupby(["size", "row", "column"], sort=False)
+        by_place: Any = pd.concat(parts).set_index(REPLICATE).groupby(CELL, sort=False)
         return dict(iter(by_place))
 
     @property
@@ -154,9 +161,9 @@ class Grid:
 def aggregate(
     resolved: ResolvedTable,
     results: pd.DataFrame,
-    test_rows: Mapping[str, int] | None = None,
-    not_comparable: Mapping[str, str] | None = None,
-    skipped: Mapping[tuple[str, str], str] | None = None,
+    test_rows: Mapping[str, int] = MappingProxyType({}),
+    not_comparable: Mapping[str, str] = MappingProxyType({}),
+    skipped: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> Grid:
     """Every cell of a resolved table.
 
@@ -167,36 +174,32 @@ def aggregate(
     results = placed(results, resolved.places)
     runs = own_scores(resolved, results)
     counted = _selected(resolved, runs[runs["done"]])
-    runs_at, counted_at = (dict(iter(each.groupby(["size", "row", "column"], sort=False))) for each in (runs, counted))
-    averaged = [AVERAGE] if has_average(resolved) else []
+    runs_at, counted_at = (dict(iter(each.groupby(CELL, sort=False))) for each in (runs, counted))
+    columns = (*resolved.columns, *([AVERAGE] if has_average(resolved) else []))
     cells: dict[Place, Cell] = {}
     for size in resolved.sizes:
-        for title in resolved.printed_rows:
-            here: dict[str, Cell] = {}
-            for column, spec in resolved.columns.items():
-                place, rows = (size, title, column), resolved.configurations(title, spec.task)
-                methods = [(row.name, spec.task) for row in rows]
-                skip = (
-                    next(filter(None, map((skipped or {}).get, methods)), "")
-                    if rows
-                    else "the row is not run on this task"
-                )
-                if skip:
-                    here[column] = Cell(notes=(Note("skipped", skip),), skip=skip)
-                    continue
-                kept = counted_at.get(place, counted[:0])
-                cell = _cell_of_runs(resolved, size, rows, runs_at.get(place, runs[:0]), kept)
-                why = tuple(dict.fromkeys(_reasons(resolved, rows, column, test_rows or {}, not_comparable or {})))
-                here[column] = _verdict(resolved, place, cell, why, kept)
-            for column in averaged:
-                mine = [each[(each["size"] == size) & (each["row"] == title)] for each in (runs, counted)]
-                here[column] = _average(resolved, (size, title, column), here, *mine)
-            cells |= {(size, title, column): cell for column, cell in here.items()}
+        for place in itertools.product([size], resolved.printed_rows, columns):
+            _, row, column = place
+            if column == AVERAGE:
+                here = {name: cells[size, row, name] for name in resolved.columns}
+                mine = (each[(each["size"] == size) & (each["row"] == row)] for each in (runs, counted))
+                cells[place] = _average(resolved, place, here, *mine)
+                continue
+            task, kept = resolved.columns[column].task, counted_at.get(place, counted[:0])
+            rows = resolved.configurations(row, task)
+            why_not = (skipped.get((each.name, task)) for each in rows)
+            if skip := next(filter(None, why_not), "") if rows else "the row is not run on this task":
+                cells[place] = Cell(notes=(Note("skipped", skip),), skip=skip)
+                continue
+            cell = _cell_of_runs(resolved, size, rows, runs_at.get(place, runs[:0]), kept)
+            cells[place] = _verdict(
+                resolved, place, cell, _reasons(resolved, rows, column, test_rows, not_comparable), kept
+            )
         for place in itertools.product([size], resolved.averages, resolved.columns):
             members = [(size, row, place[2]) for row in resolved.averages[place[1]]]
             scores = [counted_at.get(each, counted[:0]) for each in members]
             cells[place] = _mean_of_rows(resolved, place, [cells[each] for each in members], scores)
-    return Grid(resolved, (*resolved.columns, *averaged), cells, results, runs)
+    return Grid(resolved, columns, cells, results, runs)
 
 
 def has_average(resolved: ResolvedTable) -> bool:
@@ -260,17 +263,21 @@ def _cell_of_runs(
 ) -> Cell:
     cell = Cell(done=int(runs["done"].sum()), expected=len(rows) * len(resolved.replicates_at(size)))
     shown = counted if cell.complete else runs
-    notes = sorted(set(shown["note"].dropna()))
-    cell = replace(cell, notes=tuple(notes), collapsed=int(shown["collapsed"][shown["done"]].sum()))
-    if cell.complete and len(rows) > 1 and resolved.aggregate.select != "none":
-        cell = replace(cell, selected=tuple(dict.fromkeys(counted["configuration"])))
-    return _summarised(resolved, cell, counted) if cell.complete and len(counted) else cell
+    notes, collapsed = sorted({*shown["note"].dropna()}), int(shown["collapsed"][shown["done"]].sum())
+    cell = replace(cell, notes=tuple(notes), collapsed=collapsed)
+    if not cell.complete or counted.empty:
+        return cell
+    several = len(rows) > 1 and resolved.aggregate.select != "none"
+    selected = tuple(dict.fromkeys(counted["configuration"])) if several else ()
+    return _summarised(resolved, replace(cell, selected=selected), counted)
 
 
-def _summarised(resolved: ResolvedTable, cell: Cell, scores: pd.DataFrame) -> Cell:
-    """A complete cell with its value and spreads, of `scores` with a row for each run that counts."""
+def _summarised(resolved: ResolvedTable, cell: Cell, *parts: pd.DataFrame) -> Cell:
+    """A complete cell with its value, the mean over `parts`, and its spread over all their runs, which all count."""
     rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
-    return replace(cell, value=rule.value(scores, k), spread=std(rule.scores(scores, k), resolved.aggregate.ddof))
+    scores = [score for runs in parts for score in rule.scores(runs, k)]
+    value = mean([rule.value(runs, k) for runs in parts])
+    return replace(cell, value=value, spread=std(scores, resolved.aggregate.ddof))
 
 
 def _mean_of_rows(
@@ -280,13 +287,13 @@ def _mean_of_rows(
     if skipped := next((cell for cell in cells if cell.skip), None):
         return skipped
     found = Cell(**{name: sum(getattr(cell, name) for cell in cells) for name in ("done", "expected", "collapsed")})
-    values = [cell.value for cell in cells if cell.value is not None]
-    if len(values) == len(cells):
-        rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
-        scores = [score for runs in counted for score in rule.scores(runs, k)]
-        found = replace(found, value=mean(values), spread=std(scores, resolved.aggregate.ddof))
-    why = dict.fromkeys([*(reason for cell in cells for reason in cell.why), "a mean of cells has no interval"])
-    return _verdict(resolved, place, found, tuple(why))
+    if all(cell.value is not None for cell in cells):
+        found = _summarised(resolved, found, *counted)
+    return _verdict(resolved, place, found, [*_why(cells), "a mean of cells has no interval"])
+
+
+def _why(cells: Iterable[Cell]) -> Iterator[str]:
+    return itertools.chain(*(cell.why for cell in cells))
 
 
 def _average(
@@ -301,12 +308,12 @@ def _average(
     if skipped := [cell for cell in columns.values() if cell.skip]:
         notes = dict.fromkeys(note for cell in skipped for note in cell.notes)
         return Cell(notes=tuple(notes), skip=skipped[0].skip)
+    runs, scores = (each[each["column"].isin(columns)] for each in (runs, counted))
+    done = runs[runs["done"]].groupby(REPLICATE)["collapsed"].agg(["size", "any"])
     replicates = len(resolved.replicates_at(place[0]))
-    done = runs[runs["column"].isin(columns) & runs["done"]].groupby(REPLICATE)["collapsed"].agg(["size", "any"])
     done = done[done["size"] * replicates == sum(cell.expected for cell in columns.values())]
     cell = Cell(done=len(done), expected=replicates, collapsed=int(done["any"].sum()))
     if cell.complete:
-        scores = counted[counted["column"].isin(columns)]
         cell = replace(cell, collapsed=int(scores.groupby(REPLICATE)["collapsed"].any().sum()))
         if aggregation.average == "per_replicate":
             run = [*(["configuration"] if aggregation.select == "none" else []), *REPLICATE]
@@ -314,8 +321,8 @@ def _average(
         else:
             values = {column: each.value for column, each in columns.items() if each.value is not None}
             cell = replace(cell, value=average(values, groups))
-    why = dict.fromkeys([*(w for each in columns.values() for w in each.why), "an average of cells has no interval"])
-    return _verdict(resolved, place, cell, tuple(why)) if resolved.has_whole_average else cell
+    why = [*_why(columns.values()), "an average of cells has no interval"]
+    return _verdict(resolved, place, cell, why) if resolved.has_whole_average else cell
 
 
 # ------------------------------------------------------------------------------------------------------------ verdicts
@@ -358,7 +365,7 @@ def family(resolved: ResolvedTable) -> int:
 
 
 def _verdict(
-    resolved: ResolvedTable, place: Place, cell: Cell, reasons: tuple[str, ...], counted: pd.DataFrame | None = None
+    resolved: ResolvedTable, place: Place, cell: Cell, reasons: Iterable[str], counted: pd.DataFrame | None = None
 ) -> Cell:
     """With the paper's numbers and the verdict on them; `counted`: the cell's runs, of one without `reasons` for none.
 
@@ -370,8 +377,8 @@ def _verdict(
     if paper is None:
         return cell
     cell = replace(cell, paper=paper, paper_spread=paper_spread)
-    if reasons:
-        return replace(cell, verdict="not comparable", why=reasons)
+    if why := tuple(dict.fromkeys(reasons)):
+        return replace(cell, verdict="not comparable", why=why)
     if cell.value is None or counted is None:
         return replace(cell, verdict="incomplete")
     if cell.done == 1:
@@ -419,23 +426,24 @@ def answers_of(
 def reference_of(resolved: ResolvedTable, against: str = "") -> tuple[str, Reference]:
     """What rows are compared with, in words and row by row: one row, of several encoders also a row of the same encoder (the first one, where `against`
     is empty), or the same row of one encoder. Raises UserError for a name of none of these."""
-    titles, encoders = list(resolved.printed_rows), resolved.encoder_titles
-    own = list(dict.fromkeys(row.own.title for row in resolved.rows))
+    titles, encoders = [*resolved.printed_rows], resolved.encoder_titles
+    methods = [*dict.fromkeys(row.own.title for row in resolved.rows)]
+    wanted = (against or methods[0]).casefold()
+    one, method, encoder = (
+        next((name for name in names if name.casefold() == wanted), None)
+        for names in (titles, methods if encoders else (), encoders)
+    )
 
-    def apart(row: str) -> tuple[str, str]:
-        encoder = next(name for name in encoders if row.endswith(on_encoder("", name)))
-        return row.removesuffix(on_encoder("", encoder)), encoder
+    def ending(row: str) -> str:
+        return next(end for end in (on_encoder("", name) for name in encoders) if row.endswith(end))
 
-    def meant(names: Iterable[str]) -> str | None:
-        return next((name for name in names if name.casefold() == (against or own[0]).casefold()), None)
-
-    if (one := meant(titles)) is not None:
+    if one is not None:
         return one, lambda row: one
-    if encoders and (method := meant(own)) is not None:
-        return f"{method} on the same encoder", lambda row: on_encoder(method, apart(row)[1])
-    if (encoder := meant(encoders)) is not None:
-        return f"the same row on {encoder}", lambda row: on_encoder(apart(row)[0], encoder)
-    raise unknown("row", against, [*titles, *(own if encoders else ()), *encoders], "--against")
+    if method is not None:
+        return f"{method} on the same encoder", lambda row: method + ending(row)
+    if encoder is not None:
+        return f"the same row on {encoder}", lambda row: on_encoder(row.removesuffix(ending(row)), encoder)
+    raise unknown("row", against, [*titles, *(methods if encoders else ()), *encoders], "--against")
 
 
 def family_sizes(places: Collection[Place], reference: Reference, apart: Collection[str]) -> tuple[int, int]:
@@ -444,23 +452,6 @@ def family_sizes(places: Collection[Place], reference: Reference, apart: Collect
     pairs = [(row, reference(row)) for size, row, column in places if (size, reference(row), column) in places]
     further = [not {*pair}.isdisjoint(apart) for pair in pairs if pair[0] != pair[1]]
     return len(further) - sum(further), sum(further)
-
-
-def _together(devices: pd.Series[Any]) -> frozenset[str]:
-    return frozenset(itertools.chain(*devices))
-
-
-def _known(devices: pd.Series[Any]) -> frozenset[str]:
-    return frozenset(devices.dropna())
-
-
-def _whole_replicates(resolved: ResolvedTable, scores: pd.DataFrame) -> pd.DataFrame:
-    """Where all configurations of a row count, without the replicates that lack one: their mean would be of other configurations than that of the others."""
-    if resolved.aggregate.select != "none" or len(resolved.printed_rows) == len(resolved.rows):
-        return scores
-    there = scores.groupby(["size", "row", "column", *REPLICATE])["configuration"].transform("size")
-    places = zip(scores["row"], scores["task"], strict=True)
-    return scores[there == [len(resolved.configurations(row, task)) for row, task in places]]
 
 
 def means_lines(grid: Grid, judged: str) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""Rows of a table minus one of them: paired differences with interval, p by Holm over the table's family, and a verdict; in words, as a table, and drawn.
+"""Rows of a table minus one of them: paired differences with interval, p by Holm over the table's family, and a verdict, and the rows that are tied for best; in words, as a
+table, and drawn.
 
 Pure. `docs/statistics.md` says what each figure is and how often it is right.
 """
@@ -8,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import pandas as pd
 
 from harness.errors import UserError
 from harness.planning.aggregation import AVERAGE
+from harness.statistics.crossed import ROUNDING
 from harness.statistics.difference import difference, holm
 from harness.tasks.protocols import protocol_named
 from harness.views.cells import (
@@ -30,8 +32,8 @@ from harness.views.cells import (
     reference_of,
 )
 from harness.views.panels import FAINT, INK, look, panels_of
-from harness.views.view import DASH, Table, View
-from harness.wording import counted, in_points, some_of, training_examples
+from harness.views.view import DASH, Table, View, best
+from harness.wording import counted, in_points, listed, some_of, training_examples
 
 LEVEL = 0.05
 REGION = 0.01
@@ -41,12 +43,14 @@ COLUMNS = (
     *("size", "column", "metric", "row", "against", "num_subsets", "num_seeds"),
     *("difference", "low", "high", "error", "p", "p_holm", "improvement"),
     *("equivalence_p", "equivalence_p_holm", "item_share", "across_hardware", "collapsed", "collapsed_against"),
-    *("paper", "verdict", "verdict_without_collapsed", "plan", "sentence"),
+    *("paper", "verdict", "verdict_without_collapsed", "plan", "remark"),
 )
 """Of the frame; `docs/statistics.md` has what they are."""
+BEST = f"{best('Marked')}: statistically tied for best in its column (95 %, by the tests of 'harness compare')."
+"""What a marked cell is."""
 
 Difference = dict[str, Any]
-"""One row of the frame, with `of_reference` (one of its rows is a reference row), `why` there is no interval, and `left_out`, clauses."""
+"""One row of the frame, with `of_reference` (one of its rows is a reference row), `why` there is no interval, and which runs are `left_out`."""
 Follow = Callable[[Sequence[Difference], str], tuple[str, set[int], str]]
 """Of differences from a row: the digest of the seal that they are held against ('': none), which of them follow it, and a sentence."""
 
@@ -77,9 +81,9 @@ def differences(
     seal, planned, plan = follow(found, named) if follow else ("", set[int](), "")
     for k, each in enumerate(found):
         each["plan"] = "planned" if k in planned else "exploratory"
-        each["sentence"] = _sentence(grid, each, region)
+        each["remark"] = _remark(each)
     not_run = [row for row in titles if all(cell.skip for (_, name, _), cell in grid.cells.items() if name == row)]
-    lines = [conclusion(grid, named, found), *([plan] if plan else []), *_remarks(found)]
+    lines = [conclusion(grid, named, found), *([plan] if plan else []), *_remarks(grid, found)]
     lines += [f"Not run: {', '.join(not_run)} ('harness report' says why)."] if not_run else []
     about = {"table": r.table.name, "against": named, "region": region, "items": items}
     about |= {"family": families[0], "reference_family": families[1], "seal": seal}
@@ -124,36 +128,26 @@ def _compared(grid: Grid, place: Place, against: str, region: float, answers: An
     runs, design = grid.scores, len(r.replicates_at(size))
     both = {name: runs.get((size, name, column), no_runs()) for name in (row, against)}
     (ours, theirs), (scores, pairs) = both.values(), on_grid(*both.values())
-    values, left_out = scores[0] - scores[1], list[str]()
+    values = scores[0] - scores[1]
     found: Difference = {**dict.fromkeys(COLUMNS), "size": size, "column": column, "row": row, "against": against}
     found |= dict.fromkeys(("num_subsets", "num_seeds", "across_hardware", "collapsed", "collapsed_against"), 0)
-    found |= {"metric": grid.metric(column), "verdict": "no verdict", "why": "", "left_out": left_out}
+    found |= {"metric": grid.metric(column), "verdict": "no verdict", "why": "", "left_out": ""}
     found["of_reference"] = not r.reference_titles.isdisjoint(both)
     printed = [value for name in both if (value := r.paper_value(size, name, column))]
     found["paper"] = printed[0][0] - printed[1][0] if len(printed) == 2 else None
     if len(ours.index.intersection(theirs.index)) < design:
         counts = [f"{count} of {name}" for name, of_row in both.items() if (count := design - len(of_row))]
-        absent = (
-            "missing, failed or not selected yet"
-            if any(len(r.printed_rows[name]) > 1 for name in both)
-            else "missing or failed"
-        )
+        several = any(len(r.printed_rows[name]) > 1 for name in both)
+        absent = "missing, failed or not selected yet" if several else "missing or failed"
         kept = f"compared over {' x '.join(map(counted, values.shape, ('subset', 'seed')))}"
-        left_out.append(
-            f"of {design} runs each, {' and '.join(counts)} {absent}: {kept if pairs else 'no replicate is done in both rows'}"
-        )
+        kept = kept if pairs else "no replicate is done in both rows"
+        found["left_out"] = f"of {design} runs each, {' and '.join(counts)} {absent}: {kept}"
     if not pairs:
         return found
     items = None
     if answers is not None:
         known = [answers_of(answers, (size, column), each, pairs) for each in both.values()]
-        if known[0] is None or known[1] is None:
-            metric = found["metric"] or "an average"
-            left_out.append(
-                f"test items are a factor for accuracy, EM and answer F1 of one task only, not for {metric}"
-            )
-        else:
-            items = (known[0] - known[1]).reshape(-1, *values.shape)
+        items = None if known[0] is None or known[1] is None else (known[0] - known[1]).reshape(-1, *values.shape)
     found |= vars(difference(values, region, items))
     if found["low"] is not None:
         span = 1 - grid.lowest(column)
@@ -163,6 +157,38 @@ def _compared(grid: Grid, place: Place, against: str, region: float, answers: An
     found["across_hardware"] = sum(a != b for a, b in devices if a and b)
     fell, fell_against = (int(each["collapsed"][pairs].sum()) for each in (ours, theirs))
     return found | {"collapsed": fell, "collapsed_against": fell_against}
+
+
+@lru_cache(maxsize=2)
+def sets_of_the_best(grid: Grid) -> frozenset[Place]:
+    """The complete rows that are tied for best in their column and size; none where no row is shown to be below another.
+
+    By the verdicts of `harness compare`: those of the table's own comparison, and for a pair that is not in it those of all rows against the highest one. A row is tied for best
+    where the highest row is not higher than it by its verdict, and no row is by those of the table's own. Where a pair has no test the lower row is not.
+    """
+    if len(grid.resolved.printed_rows) < 2:
+        return frozenset()
+    named, reference = reference_of(grid.resolved)
+    own, found = judged(grid, reference)[0], set[Place]()
+    against_top = {named: own}
+    for size, column in dict.fromkeys((size, column) for size, _, column in grid.cells):
+        cells = {row: grid.cells[size, row, column] for row in grid.resolved.printed_rows}
+        scores = {row: cell.value for row, cell in cells.items() if cell.value is not None}
+        if len(scores) < 2:
+            continue
+        top = max(scores, key=lambda row: scores[row])
+        if top not in against_top:
+            against_top[top] = judged(grid, lambda row, top=top: top)[0]  # type: ignore[misc]
+        every = against_top[top], own
+        others, shown = ([c for c in of if (c["size"], c["column"]) == (size, column)] for of in every)
+        pairs = {frozenset((c["row"], c["against"])): c for c in (*others, *shown)}
+        to_top = {row: pairs[frozenset((row, top))] for row in scores if row != top}
+        lower = {{"lower": c["row"], "higher": c["against"]}.get(c["verdict"]) for c in (*shown, *to_top.values())}
+        tested = {row for row, c in to_top.items() if c["verdict"] != "no verdict"}
+        equal = {row for row, c in to_top.items() if c["difference"] is not None and abs(c["difference"]) <= ROUNDING}
+        if tested and not lower.isdisjoint(scores) and top not in lower:
+            found |= {(size, row, column) for row in {top, *tested, *equal} - lower}
+    return frozenset(found)
 
 
 # ---------------------------------------------------------------------------------------------------------------- words
@@ -192,27 +218,11 @@ def conclusion(grid: Grid, named: str, found: Sequence[Difference]) -> str:
     return f"{'; '.join(decided)}{others}."
 
 
-def _sentence(grid: Grid, each: Difference, region: float) -> str:
-    """What a comparison says, in plain words."""
-    left_out = f" ({'; '.join(each['left_out'])})" if each["left_out"] else ""
-    where = training_examples(each["size"], grid.resolved.size_unit)
-    place = f"{each['row']} - {each['against']}, {grid.title(each['column'])}, {where}"
-    if each["difference"] is None:
-        return f"{place}: no verdict{left_out}."
-    points = f"{in_points(each['difference'], sign=True)} points"
-    if each["p"] is None:
-        return f"{place}: no verdict: {points}, and {each['why']}{left_out}."
-    subsets, seeds = each["num_subsets"], each["num_seeds"]
-    said = [f"p {_p(each['p'])}, by Holm {_p(each['p_holm'])}"]
-    said += [f"one {name} says nothing about others" for name, n in (("seed", seeds), ("subset", subsets)) if n == 1]
-    if across := each["across_hardware"]:
-        said.append(f"{across} of {counted(subsets * seeds, 'pair')} ran on different hardware")
-    said += [fell] if (fell := _collapsed(each)) else []
-    verdict = f"equivalent within ±{in_points(region)} points" if each["verdict"] == "equivalent" else each["verdict"]
-    over = f"{counted(subsets, 'subset')} x {counted(seeds, 'seed')}"
-    over += " and the test items" if each["item_share"] is not None else ""
-    interval = f"unadjusted 95 % interval {_interval(each)} over {over}"
-    return f"{place}: {verdict}: {points}, {interval}; {'; '.join(said)}{left_out}."
+def _remark(each: Difference) -> str:
+    """What its numbers do not say: why there is no verdict, and runs that collapsed, ran on other hardware or are left out."""
+    across, pairs = each["across_hardware"], each["num_subsets"] * each["num_seeds"]
+    hardware = f"{across} of {counted(pairs, 'pair')} ran on different hardware" if across else ""
+    return "; ".join(filter(None, (each["why"], hardware, _collapsed(each), each["left_out"])))
 
 
 def _fell(each: Difference) -> int:
@@ -228,11 +238,13 @@ def _collapsed(each: Difference) -> str:
     return f"{' and '.join(rows)} collapsed, without them {each['verdict_without_collapsed']}"
 
 
-def _remarks(found: Sequence[Difference]) -> list[str]:
-    """The comparisons of which the table does not say all: runs are left out, collapsed or on other hardware, or there is no verdict. Of many, those that are decided."""
-    about = ("left_out", "across_hardware", "collapsed", "collapsed_against")
-    some = [each for each in found if any(each[name] for name in about) or each["verdict"] == "no verdict"]
-    return [each["sentence"] for each in some if len(some) <= 12 or each["verdict"] in DECIDED]
+def _remarks(grid: Grid, found: Sequence[Difference]) -> Iterator[str]:
+    """A sentence for each comparison with a remark; of many for those that are decided."""
+    some = [each for each in found if each["remark"]]
+    for each in some:
+        if len(some) <= 12 or each["verdict"] in DECIDED:
+            where = training_examples(each["size"], grid.resolved.size_unit)
+            yield f"{each['row']} - {each['against']}, {grid.title(each['column'])}, {where}: {each['remark']}."
 
 
 def _notes(
@@ -240,7 +252,9 @@ def _notes(
 ) -> Iterator[str]:
     """What the figures are. `unit`: what a test item is, where they are a factor."""
     r = grid.resolved
-    over = f"{counted(max(len(r.subsets_at(size)) for size in r.sizes), 'subset')} and {counted(len(r.seeds), 'seed')}"
+    levels = {"subset": max(len(r.subsets_at(size)) for size in r.sizes), "seed": len(r.seeds)}
+    over = " and ".join(counted(count, name) for name, count in levels.items())
+    over += "".join(f" (one {name} says nothing about others)" for name, count in levels.items() if count == 1)
     yield (
         f"Points (x100): the row minus {named}, pair by pair. Interval and p: crossed t over {over}{', and test items' if unit else ''}, unadjusted. "
         f"Holm: p adjusted for {_family(named, found, families)}. Better: share of pairs in which the row is better (0.75: meaningful)."
@@ -258,6 +272,9 @@ def _notes(
             "and for new ones they are likely too narrow."
         )
     asks = "; --items asks whether they hold for another one (accuracy, EM, answer F1)"
+    if unit and (others := [each for each in found if each["low"] is not None and each["item_share"] is None]):
+        columns = listed(dict.fromkeys(grid.title(each["column"]) for each in others))
+        yield f"Test items are no factor in {columns}: they are one for accuracy, EM and answer F1 of one task."
     yield unit or f"Verdicts hold for this {r.scored_set}{asks if r.aggregate.scores == 'test' else ''}."
     if any(each["across_hardware"] for each in found):
         yield (
@@ -270,13 +287,11 @@ def _notes(
 
 def _family(named: str, found: Sequence[Difference], families: tuple[int, int]) -> str:
     """Which comparisons p is adjusted for: those of the table's rows, and by themselves those with a reference row."""
-    said = []
-    for apart, (size, whose) in enumerate(
-        zip(families, ("", "those with a reference row by themselves: "), strict=True)
-    ):
-        if shown := sum(each["of_reference"] == bool(apart) for each in found):
-            part = f", {shown} of them shown" if size > shown else ""
-            said.append(f"{whose}the {counted(size, 'comparison')} with {named} that the table's benches plan{part}")
+    shown, said = Counter(each["of_reference"] for each in found), []
+    for apart, whose in ((False, ""), (True, "those with a reference row by themselves: ")):
+        part = f", {shown[apart]} of them shown" if families[apart] > shown[apart] else ""
+        planned = counted(families[apart], "comparison")
+        said += [f"{whose}the {planned} with {named} that the table's benches plan{part}"] * bool(shown[apart])
     return "; ".join(said)
 
 
@@ -284,16 +299,15 @@ def _family(named: str, found: Sequence[Difference], families: tuple[int, int]) 
 
 
 def _table(grid: Grid, named: str, size: int, found: Sequence[Difference], sealed: bool) -> Table:
-    head = ["Column", f"Minus {named}", "Points", "Unadjusted 95 %", "p", "Holm", "Better", "Verdict", "Plan"]
+    head = ["Column", f"Minus {named}", "Points", "Unadjusted 95 %", "p", "Holm", "Better", "Verdict"]
+    head += ["Plan"] if sealed else []
     rows = []
     for each in (each for each in found if each["size"] == size):
         points = DASH if each["difference"] is None else in_points(each["difference"], sign=True)
         better = "" if each["improvement"] is None else f"{each['improvement']:.2f}"
         shown = [points, _interval(each), _p(each["p"]), _p(each["p_holm"]), better, each["verdict"], each["plan"]]
-        rows.append([grid.column_name(each["column"]), each["row"], *shown])
-    width = len(head) if sealed else len(head) - 1
-    left = {0, 1, *range(len(head) - 2, width)}
-    return Table(grid.size_name(size), head[:width], [row[:width] for row in rows], left)
+        rows.append([grid.column_name(each["column"]), each["row"], *shown][: len(head)])
+    return Table(grid.size_name(size), head, rows, {0, 1, *range(7, len(head))})
 
 
 def _interval(each: Difference) -> str:

@@ -1,14 +1,12 @@
-"""Learning curves, and the figure of a table: its cells over a value that its rows set. Pure."""
+"""The figure of a table: its cells over a value that its rows set. Pure."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from harness.errors import UserError
@@ -17,60 +15,9 @@ from harness.planning.aggregation import AVERAGE
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
 from harness.planning.table import HOURS, SIZE, Figure
-from harness.tasks.metrics import METRICS
 from harness.views.cells import Grid, has_average
 from harness.views.panels import INK, MUTED, legend_below, look, panels_of
 from harness.views.view import View
-from harness.wording import examples
-
-ABOUT = "Dev score over the updates of fine-tuning: the mean of the runs of which each cell is made, at the updates at which all were scored."
-PLACE = ["size", "task", "row"]
-
-Curves = Mapping[str, Sequence[tuple[int, float]]]
-"""By key of a run's last stage: (update, dev score) in order."""
-
-
-def curves_view(grid: Grid, curves: Curves) -> View:
-    """One row a size, task, row and update, of rows of which some run is done and was scored at two updates or more."""
-    scores = grid.counted.drop_duplicates(["size", "configuration", "task", "subset", "seed"])
-    points = [(key, *point) for key, curve in curves.items() for point in curve]
-    each = scores[[*PLACE, "key"]].merge(pd.DataFrame(points, columns=["key", "update", "dev"]))
-    each = each.astype({"update": int, "dev": float})
-    by_update = each.groupby([*PLACE, "update"])["dev"].agg(runs="size", dev="mean").reset_index()
-    whole = by_update.merge(scores.groupby(PLACE, sort=False).size().rename("all").reset_index(), how="right")
-    frames = [_thinned(part) for _, part in whole[whole["runs"] == whole["all"]].groupby(PLACE, sort=False)]
-    frames = [part for part in frames if len(part) > 1]
-    columns = [*PLACE, "runs", "update", "dev"]
-    frame = pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
-    if not frames:
-        none = "No run has a learning curve yet: one needs two updates at which dev was scored."
-        return View("curves", frame, [], [none])
-    frame = frame.astype({"runs": int, "update": int})
-    return View("curves", frame, [], [ABOUT], lambda: _figure(grid, frame))
-
-
-def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
-    """15 points of a longer curve, at equal distances."""
-    return curve.iloc[np.linspace(0, len(curve) - 1, min(len(curve), 15)).round().astype(int)]
-
-
-def _figure(grid: Grid, frame: pd.DataFrame) -> Any:
-    """A panel for each size and task. A row looks alike in every panel."""
-    r = grid.resolved
-    titles = {column.task: column.title for column in reversed([*r.columns.values()])}
-    places = {row: place for place, row in enumerate(r.printed_rows)}
-    panels: Any = frame.groupby(["size", "task"], sort=False)
-    canvas, drawn = panels_of(len(panels), legend=0.5)
-    for axes, ((size, task), here) in zip(drawn, panels, strict=True):
-        for row, line in here.groupby("row", sort=False):
-            axes.plot(line["update"], 100 * line["dev"], label=row, **look(places[row]))
-        metric = METRICS[r.selection_metric(task)].short
-        axes.set(title=f"{titles[task]}, {examples(size, r.size_unit)}", xlabel="update", ylabel=f"dev {metric} (x100)")
-        axes.locator_params(nbins=5)
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-    legend_below(canvas)
-    return canvas
-
 
 POINT = [
     *("column", "metric", "scores", "size", "x", "row", "value", "spread", "done", "expected", "paper", "series"),

@@ -21,7 +21,7 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow
 from harness.scores import Examples
 from harness.views.cells import Cell, Grid, Note, family, has_average, means_lines
-from harness.views.ranks import BEST, ranks, sets_of_the_best
+from harness.views.differences import BEST, sets_of_the_best
 from harness.views.settings import about_paper
 from harness.views.view import DASH, Table, View, best, commands, folded, html_of, noted, page, with_spread
 from harness.wording import counted, in_points, letter, listed, shares, shortened, sizes_text, some_of
@@ -83,18 +83,13 @@ def _score(value: float | None, spread: float | None) -> str:
 
 def cell_records(grid: Grid) -> list[dict[str, Any]]:
     """Cells as flat records, in the order of the grid."""
-    cells, ranked = [], ranks(grid)
+    cells, leading = [], sets_of_the_best(grid)
     for place, cell in grid.cells.items():
-        spec, rank = grid.resolved.columns.get(place[2]), ranked.get(place)
+        spec = grid.resolved.columns.get(place[2])
         found: dict[str, Any] = dict(zip(("size", "row", "column"), place, strict=True))
         found |= {name: getattr(spec, name, "") for name in ("task", "metric", "evaluation")}
         found |= {**asdict(cell), "notes": [f"{note.kind}: {note.reason}" for note in cell.notes]}
-        found |= {
-            "in_best_set": bool(rank and rank.best),
-            "rank_low": rank and rank.low,
-            "rank_high": rank and rank.high,
-        }
-        cells.append(found)
+        cells.append(found | {"in_best_set": place in leading})
     return cells
 
 
@@ -192,7 +187,7 @@ def note_lines(grid: Grid, caption: Caption) -> list[str]:
 def _term_lines(grid: Grid) -> Iterator[str]:
     """What Avg, means of rows and selected configurations are, each only where it occurs."""
     r = grid.resolved
-    yield from means_lines(grid, "marks and ranks")
+    yield from means_lines(grid, "marks")
     if has_average(r) and any(not cell.skip for (_, _, column), cell in grid.cells.items() if column == AVERAGE):
         yield _average_line(r)
     for title, rows in r.averages.items():

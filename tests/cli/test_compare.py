@@ -53,7 +53,7 @@ def test_formats_agree(at_bench: Harness) -> None:
     found = python.compare(items=True)
     assert found.frame["row"].tolist() == frame["row"].tolist()
     assert found.frame["p"].tolist() == pytest.approx(frame["p"].tolist(), nan_ok=True)
-    assert found.frame["sentence"].tolist() == [each["sentence"] for each in read["comparisons"]]
+    assert found.frame["remark"].fillna("").tolist() == [each["remark"] for each in read["comparisons"]]
     assert found.written("md") == at_bench("compare --items --format md").out
     assert found.written("latex") == at_bench("compare --items --format latex").out
     assert repr(python.compare()) == repr(python.report(view="differences"))

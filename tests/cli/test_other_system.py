@@ -80,7 +80,6 @@ def test_it_is_compared_pair_by_pair(at_bench: Harness, lines: list[Line], tmp_p
     assert mine["difference"] == pytest.approx(0.01)
     assert (mine["num_subsets"], mine["num_seeds"], mine["improvement"]) == (1, len(lines), 1.0)
     assert "SetFit" not in at_bench(f"report --view cost --other-system {file}").out, "its rows have scores alone"
-    assert "test items are a factor" in at_bench(f"compare --items --other-system {file}").out.replace("\n", " ")
 
 
 def test_what_does_not_fit_is_refused(at_bench: Harness, lines: list[Line], tmp_path: Path) -> None:

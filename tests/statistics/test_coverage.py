@@ -65,7 +65,6 @@ def test_the_row_that_is_best_is_in_the_set_of_the_best(designs: int) -> None:
     assert found[["first left out", "last left out"]].max().max() < 5 + error(designs)
     normal = [world.name for world in simulated_designs.WORLDS if world.normal]
     assert found.loc[normal, "tied"].max() < 2.2, "others are left out"
-    assert found["any rank wrong"].max() < 5 + error(designs)
 
 
 def test_power_is_what_was_planned(designs: int) -> None:

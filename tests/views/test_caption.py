@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -34,9 +35,11 @@ def own(**overrides: Any) -> ResolvedTable:
     return table("few_shot", "quick", **{**kept, **overrides})
 
 
-def grid_of(r: ResolvedTable, runs: list[Result] | None = None, skipped: Mapping[Any, str] | None = None) -> Grid:
+def grid_of(
+    r: ResolvedTable, runs: list[Result] | None = None, skipped: Mapping[Any, str] = MappingProxyType({})
+) -> Grid:
     given = results(r) if runs is None else runs
-    given = [x for x in given if (x.row, r.columns[x.column].task) not in (skipped or {})]
+    given = [x for x in given if (x.row, r.columns[x.column].task) not in skipped]
     return filled(r, given, rows_of(r), skipped=skipped)
 
 

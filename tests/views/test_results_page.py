@@ -19,7 +19,7 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.table import load_table
 from harness.scores import Result
 from harness.views.differences import differences
-from harness.views.figures import curves_view, figure_view
+from harness.views.figures import figure_view
 from harness.views.table import Caption, results_page
 from harness.views.variance import variance
 
@@ -36,12 +36,7 @@ SMALL = {"methods": ("ft", "scl"), "tasks": ("sst2", "rte"), "sizes": (20,), "su
 def made(r: ResolvedTable, found: list[Result]) -> str:
     """The page of these results."""
     grid = filled(r, found, rows_of(r))
-    curves = {each.key: [(100 * step, 0.5 + step / 100) for step in range(1, 31)] for each in found}
-    views: dict[str, Any] = {
-        "Comparisons": differences(grid),
-        "Variance": variance(grid, {}),
-        "Learning curves": curves_view(grid, curves),
-    }
+    views: dict[str, Any] = {"Comparisons": differences(grid), "Variance": variance(grid, {})}
     if r.table.figure:
         views["Figure"] = figure_view(grid)
     return results_page(grid, Caption(len(found), "files"), views, ["harness bench ..."])
@@ -98,7 +93,7 @@ def test_nothing_is_asked_of_anywhere(page: str) -> None:
 
 def test_every_picture_has_a_name(page: str) -> None:
     figures = re.findall(r"<figure>(.*?)</figure>", page, flags=re.DOTALL)
-    assert len(figures) == 2, "differences and learning curves"
+    assert figures
     for figure in figures:
         ((alt, image),) = re.findall(r'<img alt="([^"]+)" src="data:image/svg\+xml;base64,([^"]+)">', figure)
         assert alt
