@@ -92,20 +92,11 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """A sentence with the name in `known` that `name` most likely misspells, after a space; '' where none is close.
-
-    `difflib` says what is close, whatever the case, and in a dotted name ('fine_tune.lr') of each part. No number is close to
-    another one: 30 is no misspelling of 20.
-    """
-    name = name.casefold()[:LONGEST]
-    close = {choice.casefold(): choice for choice in known if _is_close(name.split("."), choice.casefold().split("."))}
-    best = [] if name.isdecimal() else get_close_matches(name, close, n=1, cutoff=CLOSE)
+    """A sentence with the name in `known` that `name` most likely misspells, after a space; '' where none is close, whatever the case. No number
+    is close to another one: 30 is no misspelling of 20."""
+    close = {choice.casefold(): choice for choice in known}
+    best = [] if name.isdecimal() else get_close_matches(name.casefold()[:LONGEST], close, n=1, cutoff=CLOSE)
     return f" Did you mean '{close[best[0]]}'?" if best else ""
-
-
-def _is_close(parts: list[str], others: list[str]) -> bool:
-    pairs = zip(parts, others, strict=False)
-    return len(parts) == len(others) and all(get_close_matches(part, [other], cutoff=CLOSE) for part, other in pairs)
 
 
 def first_line(error: BaseException) -> str:

@@ -7,9 +7,8 @@ import os
 import re
 import secrets
 import shutil
-import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,39 +93,23 @@ def new_folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-_OPEN_ALREADY = re.compile("/dev/(stdout$|stderr$|fd/)|/proc/")
-"""Paths of what another program has opened: its content may be more than this command's."""
-
-
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to write, whose content is `path`'s once it is whole: a regular file, or the one behind a link, is replaced at once and keeps
-    its permissions, a device or pipe is written into. After an error what was there stays. Raises OSError that names `path`."""
-    import tempfile  # takes as long as all of --help's other imports
-
-    there = path.stat().st_mode if path.exists() else stat.S_IFREG
-    into = bool(_OPEN_ALREADY.match(os.path.abspath(path))) or not (stat.S_ISREG(there) or stat.S_ISDIR(there))
-    target = path if into else Path(os.path.realpath(path))
-    with tempfile.TemporaryDirectory() if into else nullcontext(target.parent) as folder:
-        part = Path(folder, f".{path.name}.{secrets.token_hex(4)}.part{path.suffix}")  # by its ending a writer packs it
-        try:
-            with _named(path, part):
-                yield part
-                if into:
-                    with part.open("rb") as whole, target.open("ab") as file:
-                        shutil.copyfileobj(whole, file)
-                else:
-                    if target.is_file():
-                        _keep_permissions(target, part)
-                    part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
-
-
-def _keep_permissions(path: Path, part: Path) -> None:
-    with suppress(PermissionError):  # another user's file, which only root gives back
-        os.chown(part, path.stat().st_uid, path.stat().st_gid)
-    shutil.copymode(path, part)
+    """A file to write, whose content is `path`'s once it is whole: a file, or the one behind a link, is replaced at once and keeps its
+    permissions; a device or pipe is written into. After an error what was there stays. Raises OSError that names `path`."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        yield path
+        return
+    target = Path(os.path.realpath(path))
+    part = target.with_name(f".{path.name}.{secrets.token_hex(4)}.part{path.suffix}")  # by its ending a writer packs it
+    try:
+        with _named(path, part):
+            yield part
+            if target.is_file():
+                shutil.copymode(target, part)
+            part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -137,13 +120,11 @@ def _named(path: Path, hidden: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        code = error.errno if isinstance(error, OSError) else int(next(iter(_OS_ERROR.findall(str(error))), 0))
+        of_rust = re.search(r"\(os error (\d+)\)$", str(error))
+        code = error.errno if isinstance(error, OSError) else of_rust and int(of_rust[1])
         if not code or not str(getattr(error, "filename", None) or hidden).startswith(str(hidden)):
             raise
         raise OSError(code, os.strerror(code), str(path)) from error
-
-
-_OS_ERROR = re.compile(r"\(os error (\d+)\)$")
 
 
 def replace_file(path: Path, content: bytes | str) -> None:
@@ -167,12 +148,12 @@ def write_json(path: Path, body: dict[str, Any]) -> None:
     replace_file(path, json.dumps(body, indent=1))
 
 
-def remembered(path: Path, group: str, key: str, make: Callable[[], T], most: int) -> T:
-    """`make()`, a JSON value, kept under a key in a file that holds the last `most` of a group; nothing is kept where it cannot be
-    written."""
-    known: dict[str, T] = read_json(path, 1).get(group, {})
+def remembered(path: Path, key: str, make: Callable[[], T]) -> T:
+    """`make()`, a JSON value, kept in a file under a key; nothing is kept where it cannot be written."""
+    known = read_json(path, 1)
     if key not in known:
-        known = dict([*known.items(), (key, make())][-most:])
+        known[key] = make()
         with suppress(OSError):
-            write_json(path, {"version": 1, group: known})
-    return known[key]
+            write_json(path, known | {"version": 1})
+    found: T = known[key]
+    return found

@@ -77,5 +77,6 @@ def _ended(error: UserError | KeyboardInterrupt, number: int) -> int:
     by = f" by {signal.Signals(number).name}" if number else ""
     reason = str(error) if wrong or isinstance(error, KeyboardInterrupt) else ""
     with suppress(OSError):
-        print(printable(f"harness: {reason or f'interrupted{by}; {KEPT}.'}"), file=sys.stderr, flush=True)
+        lines = f"harness: {reason or f'interrupted{by}; {KEPT}.'}".split("\n")  # of a YAML file three mistakes
+        print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
     return EXIT_USER if wrong else 128 + (number or signal.SIGINT)

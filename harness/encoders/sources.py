@@ -33,7 +33,6 @@ _SETTINGS = {
     "truncation_side": "right",
 }
 """What a tokenizer_config.json may say of texts, with transformers' defaults."""
-_MEMO_ENTRIES = 500
 NEW = "new:"
 NEW_TOKENIZER = "bert-tiny"
 """Uncased WordPiece with BERT's 30,522 entries."""
@@ -166,7 +165,7 @@ def with_weights(located: Located) -> Located:
         found = read_encoder(folder)
         return {"lacks": found.lacks, "unread": found.unread}
 
-    found = remembered(user_cache("tokenizers") / "encoders.json", "weights", identity, read, _MEMO_ENTRIES)
+    found = remembered(user_cache("tokenizers") / "encoders.json", identity, read)
     lacks, unread = tuple(found["lacks"]), tuple(found["unread"])
     return replace(located, head_training=HEAD_TRAINING if lacks else None, lacks=lacks, unread=unread)
 

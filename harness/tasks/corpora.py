@@ -35,7 +35,6 @@ _KINDS = {".parquet": "parquet", ".arrow": "arrow", ".txt": "text"} | dict.fromk
 )
 _FIX = "name one by PATH:COLUMN"
 _JOIN = " + "
-_MEMO_ENTRIES = 200
 Stamp = tuple[str, int, int]
 """Path, size and time of change of a file."""
 
@@ -129,7 +128,7 @@ def _measured(label: str, named: str, texts: Callable[[], Iterator[str]], identi
             raise UserError(f"{named}: there is no text in it; give texts, one a line or one a row.")
         return {"digest": whole.hexdigest()[:KEY_LENGTH], "rows": rows, "mean_chars": chars / rows}
 
-    found = remembered(memo, "corpora", identity, measure, _MEMO_ENTRIES) if memo else measure()
+    found = remembered(memo, identity, measure) if memo else measure()
     return Corpus(label, **found, texts=texts, memo=memo)
 
 
