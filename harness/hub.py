@@ -133,7 +133,7 @@ class Repository:
     def _asking(self, file: str = "") -> Iterator[None]:
         """Inside, the hub is asked for the repository, or for a file of it. Raises NotAtHand or UserError, see `failed`."""
         if reason := unreachable():
-            raise self._lacking(reason, file)
+            raise self.not_fetched(f"{file} of {self.name}" if file else self, reason)
         try:
             yield
         except Exception as error:  # of the client, its HTTP library or the disk
@@ -156,17 +156,11 @@ class Repository:
         sentences[known.HFValidationError] = sentences[known.RepositoryNotFoundError]
         if said := next((text for kind, text in sentences.items() if isinstance(error, kind)), ""):
             return UserError(f"{self.where}: {said}")
-        return self._lacking(f"{type(error).__name__}: {error}", file)
+        return self.not_fetched(f"{file} of {self.name}" if file else self, f"{type(error).__name__}: {error}")
 
-    def not_fetched(self, what: str) -> NotAtHand:
-        return NotAtHand(
-            f"{self.where}: {what} is not in the hub cache; let the command that trains fetch it, or {self.otherwise}."
-        )
-
-    def _lacking(self, reason: str, file: str) -> NotAtHand:
-        reason = " ".join(reason.split())[:160].rstrip(".")
-        what = f"{file} of {self.name}" if file else self
-        return NotAtHand(
-            f"{self.where}: {what} is not in the hub cache and cannot be fetched ({reason}); connect, set HF_ENDPOINT "
-            f"to a mirror, or {self.otherwise}."
-        )
+    def not_fetched(self, what: object, reason: str = "") -> NotAtHand:
+        """`reason`: why it cannot be fetched; '' where nobody tried."""
+        short = " ".join(reason.split())[:160].rstrip(".")
+        why = f" and cannot be fetched ({short}); connect, set HF_ENDPOINT to a mirror" if reason else ""
+        fix = why or "; let the command that trains fetch it"
+        return NotAtHand(f"{self.where}: {what} is not in the hub cache{fix}, or {self.otherwise}.")

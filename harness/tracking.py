@@ -24,8 +24,6 @@ from harness.tasks.metrics import score
 from harness.wording import counted
 
 Value = str | float | int | bool
-FINAL = "final/"
-"""How the names of scores at the selected checkpoint begin."""
 KEY = "harness.key"
 """The tag under which MLflow keeps a stage's key."""
 
@@ -183,14 +181,12 @@ class Trackers:
     end a bench. `url`: of the store; `errors`: by tracker, why its last stage was not written."""
 
     def __init__(self, names: Sequence[str], experiment: str, url: str) -> None:
-        self.errors: dict[str, str] = {}
+        self.errors, self._places = dict[str, str](), dict[str, str]()
         self._experiment, self._url = experiment, url
-        self._written: dict[str, set[str]] = {name: set() for name in names}
-        self._places: dict[str, str] = {}
+        self._written = {name: set[str]() for name in names}
         self._runs: dict[str, dict[tuple[str, str], Mapping[str, Value]]] = {}
         """By the key of a stage the settings of the runs that it serves, by their group and name."""
-        self._tests: dict[str, TaskData] = {}
-        self._stages: dict[str, Stage] = {}
+        self._tests, self._stages = dict[str, TaskData](), dict[str, Stage]()
 
     def __bool__(self) -> bool:
         return bool(self._written)
@@ -245,27 +241,20 @@ class Trackers:
         ((group, name), first), *others = served.items()
         settings = {n: value for n, value in first.items() if all(other.get(n) == value for _, other in others)}
         settings |= {"phase": stage.phase, "stage_seed": stage.seed, "objective": stage.objective.name}
-        parts: dict[str, Mapping[str, Any]] = {
-            "objective": stage.objective.params,
-            "optim": asdict(stage.optim),
-            "selection": asdict(stage.selection) if stage.selection else {},
-            "data": {
-                "train": stage.data.train.name,
-                "rows": stage.data.train.rows,
-                "max_length": stage.data.max_length,
-            },
-            "encoder": {"digest": stage.encoder.digest},
-            "provenance": {name: str(value) for name, value in sorted(record.provenance.items()) if value != ""},
-        }
+        train = {"train": stage.data.train.name, "rows": stage.data.train.rows, "max_length": stage.data.max_length}
+        parts: dict[str, Mapping[str, Any]] = {"objective": stage.objective.params, "optim": asdict(stage.optim)}
+        parts |= {"selection": asdict(stage.selection) if stage.selection else {}, "data": train}
+        parts |= {"encoder": {"digest": stage.encoder.digest}}
+        parts |= {"provenance": {name: str(value) for name, value in sorted(record.provenance.items()) if value != ""}}
         settings |= {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
         settings |= {"parent": stage.parent.key} if stage.parent else {}
         scores: dict[str, float] = {"cost/seconds": record.seconds, "cost/flops": record.flops}
         if record.selected_step is not None:
-            scores |= {f"{FINAL}step": record.selected_step, f"{FINAL}collapsed": record.collapsed}
-        scores |= {f"{FINAL}dev/{metric}": value for metric, value in record.dev_scores.items()}
+            scores |= {"final/step": record.selected_step, "final/collapsed": record.collapsed}
+        scores |= {f"final/dev/{metric}": value for metric, value in record.dev_scores.items()}
         for evaluation, rows in data.tests.items() if data else ():
             if data and (predicted := record.predictions.get(rows.digest)) is not None:
-                scores |= {f"{FINAL}{evaluation}/{metric}": score(metric, predicted) for metric in data.task.metrics}
+                scores |= {f"final/{evaluation}/{metric}": score(metric, predicted) for metric in data.task.metrics}
         started = float(record.provenance.get("started_at", 0.0))
         return Tracked(
             key=key,

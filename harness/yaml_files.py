@@ -223,24 +223,14 @@ def dumped(values: Mapping[str, Any], *, lists_in_a_line: bool = True) -> str:
 def _parse(text: str, where: str, kind: Literal["rt", "safe"] = "rt") -> Any:
     """A ruamel tree that knows the line of each key, or plain values ('safe'). Raises UserError for what is not YAML."""
     from ruamel.yaml import YAML
-    from ruamel.yaml.constructor import DuplicateKeyError
-    from ruamel.yaml.error import MarkedYAMLError
 
     try:
         return YAML(typ=kind, pure=True).load(text)
-    except DuplicateKeyError as error:
-        mark = error.problem_mark
-        problem = str(error.problem).partition(" with value")[0].replace("found duplicate key", "the key")
-        problem = problem.replace('"', "'")
-        raise UserError(f"{where}, line {mark.line + 1}: {problem} is given twice; keep one.") from None
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = " ".join(str(error.problem or error.context).split())
-        raise UserError(f"{where}{place}: not valid YAML ({problem}).") from None
     except Exception as error:  # of wrong tags, numbers and merges the library raises what Python does
-        problem = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{where}: not valid YAML ({problem}).") from None
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())[:200] or type(error).__name__
+        raise UserError(f"{where}{place}: not valid YAML ({problem}); correct it.") from None
 
 
 def _values(text: str, where: str) -> Any:
@@ -249,12 +239,12 @@ def _values(text: str, where: str) -> Any:
     values = _parse(text, where, "safe")
     try:
         written = json.dumps(values, default=str, ensure_ascii=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        wrong = {TypeError: "a key is a list or a mapping", UnicodeEncodeError: "a text holds half a character"}
-        problem = wrong.get(type(error), "a value contains itself through an alias")
-        raise UserError(f"{where}: {problem}; write plain keys and values.") from None
+    except (TypeError, ValueError, RecursionError):
+        written = rb"\u0000"
     if rb"\u0000" in written.replace(rb"\\", b""):
-        raise UserError(f"{where}: a text holds a null; write it without.")
+        raise UserError(
+            f"{where}: a key is a list, a text holds half a character or a null, or a value contains itself; write plain keys and values."
+        )
     return values
 
 

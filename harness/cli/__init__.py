@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"harness: standard output cannot be written ({error.strerror}); {KEPT}.", file=sys.stderr)
             return EXIT_INCOMPLETE
         except (UserError, KeyboardInterrupt) as error:
-            return _ended(error, received.number)
+            return _ended(error, *received[:1])
         except OSError as error:
             if error.filename is None:
                 raise
@@ -71,7 +71,7 @@ def _run(arguments: list[str]) -> int:
         ) from None
 
 
-def _ended(error: UserError | KeyboardInterrupt, number: int) -> int:
+def _ended(error: UserError | KeyboardInterrupt, number: int = 0) -> int:
     """Print why the command ends. Returns its exit status, of a signal by the shell's convention."""
     wrong = isinstance(error, UserError) and not number  # a signal may have ended what we need first
     by = f" by {signal.Signals(number).name}" if number else ""

@@ -137,16 +137,14 @@ def data_check(data: str | None) -> Check | str:
     source = open_source(data)
     if data == "hub":
         return f"{source.describe(TASKS['sst2'])}, fetched when it is needed"
-    complete, gaps = list[str](), list[str]()
-    folders = {path.name for path in Path(data).expanduser().iterdir()}
-    for name, task in ((name, task) for name, task in TASKS.items() if name in folders):
+    gaps = {}
+    for name, task in ((name, task) for name, task in TASKS.items() if Path(data).expanduser().joinpath(name).exists()):
         splits = dict.fromkeys((task.train, task.dev, *(split for _, split in task.tests)))
-        missing = [split for split in splits if not source.has(task, split)]
-        (gaps if missing else complete).append(f"{name} ({', '.join(missing)})" if missing else name)
-    found = f"{data}: {', '.join(complete) or 'no built-in task'}"
-    if gaps:
-        return Check(None, f"{found}; missing: {', '.join(gaps)}", "add those files to run these tasks")
-    return found if complete else Check(None, found, f"for built-in tasks name {DATA_LAYOUT}")
+        gaps[name] = ", ".join(split for split in splits if not source.has(task, split))
+    found = f"{data}: {', '.join(name for name, missing in gaps.items() if not missing) or 'no built-in task'}"
+    if lacking := [f"{name} ({missing})" for name, missing in gaps.items() if missing]:
+        return Check(None, f"{found}; missing: {', '.join(lacking)}", "add those files to run these tasks")
+    return found if gaps else Check(None, found, f"for built-in tasks name {DATA_LAYOUT}")
 
 
 def store_check(url: str | None) -> Check | str:

@@ -96,26 +96,20 @@ def standard_streams() -> Iterator[bool]:
 # ------------------------------------------------------------------------------------------------------------- signals
 
 
-class Received:
-    """The signal that ends the command, 0 for none or a Ctrl-C. It is not part of the exception: for a signal that arrives while Ray waits, Ray
-    raises a KeyboardInterrupt of its own."""
-
-    number = 0
-
-
 @contextlib.contextmanager
-def interruptible() -> Iterator[Received]:
+def interruptible() -> Iterator[list[int]]:
     """Inside, the first SIGTERM (of a scheduler, `timeout`, `ray job stop`) or SIGHUP (of a closed terminal) raises KeyboardInterrupt in the main
     thread, as Ctrl-C does; later ones are ignored, so that the cleanup can end. A signal that was ignored before stays ignored, as under `nohup`. Python drops an exception that is raised in a
-    destructor or in a weak reference's callback: of these and of SIGINT one that is lost so is sent again."""
-    received, awaited = Received(), True
-    main, here, report_lost = threading.main_thread(), threading.current_thread(), sys.unraisablehook
+    destructor or in a weak reference's callback: of these and of SIGINT one that is lost so is sent again. Yields the signals that ended the command, none
+    for Ctrl-C: for one that arrives while Ray waits, Ray raises a KeyboardInterrupt of its own, which does not tell."""
+    received, awaited = list[int](), True
+    main, report_lost = threading.main_thread(), sys.unraisablehook
 
     def interrupt(number: int, frame: object) -> None:
         nonlocal awaited
         if awaited:
             awaited = False
-            received.number = received.number or number  # first: another signal may break this off
+            received.append(number)  # first: another signal may break this off
             for descriptor in (1, 2):  # a closed terminal refuses every write, and the cleanup must not fail
                 try:
                     os.write(descriptor, b"")
@@ -130,14 +124,12 @@ def interruptible() -> Iterator[Received]:
             return
         awaited = True
         # by then the callback that it interrupted has returned
-        sender = threading.Timer(0.05, signal.pthread_kill, (main.ident, received.number or signal.SIGINT))
+        sender = threading.Timer(0.05, signal.pthread_kill, (main.ident, (*received, signal.SIGINT)[0]))
         sender.daemon = True
         sender.start()
 
-    handlers: dict[signal.Signals, Any] = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
-    before = {n: old for n, old in handlers.items() if here is main and old is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, interrupt)
+    handled = [signal.SIGTERM, signal.SIGHUP] if threading.current_thread() is main else []
+    before = {n: signal.signal(n, interrupt) for n in handled if signal.getsignal(n) is not signal.SIG_IGN}
     sys.unraisablehook = send_again
     try:
         yield received

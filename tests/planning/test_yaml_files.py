@@ -59,15 +59,15 @@ def test_scientific_notation_is_a_float_and_words_stay_words() -> None:
         ("name: a\npresets:\n  quick:\n    sizes: [1,\n      b]\n", ["line 5, key presets.quick.sizes.1:", "'b'"]),
         ("name: a\npresets:\n  quick:\n    sizes: [1, 7]\n", ["line 4, key presets.quick.sizes.1:", "take 8"]),
         ("lr: 3\n", ["key name:", "missing"]),
-        ("name: a\nname: b\n", ["line 2", "'name' is given twice"]),
+        ("name: a\nname: b\n", ["line 2", 'duplicate key "name"']),
         ("name: [a\nb: c\n", ["line 2", "not valid YAML"]),
         ("# only a comment\n", ["x.yaml: the file is empty", "name"]),
         ("- 1\n", ["mapping"]),
-        ("name: a\npresets: &x {a: *x}\n", ["x.yaml", "contains itself"]),
         ("name: a\nlr: 2021-13-45\n", ["not valid YAML"]),
-        ("name: a\n? [b]\n: 1\n", ["x.yaml: a key is a list or a mapping"]),
-        ('name: "a\\0"\n', ["x.yaml", "a null"]),
-        ('name: "\\ud800"\n', ["x.yaml", "half a character"]),
+        *(
+            (f"name: {text}\n", ["x.yaml: ", "write plain keys"])
+            for text in ("&x {a: *x}", "{[b]: 1}", '"a\\0"', '"\\ud800"')
+        ),
         ("name: !!set {? [a]}\n", ["x.yaml"]),
     ],
 )
