@@ -19,25 +19,15 @@ PYTHON = ".py"
 """What the file of a method from outside ends with."""
 
 
-def named_path(text: str, place: str = "") -> Path:
-    """The path that a user named, `~` expanded; nothing need be there.
-
-    `place` names the flag or key in errors. Raises UserError for a path that the system cannot look up: a name that is
-    too long, a `~USER` that does not exist, a folder that may not be read.
-    """
-    named = f"{place}: " if place else ""
+def named_path(text: str) -> Path:
+    """The path that a user named, `~` expanded; nothing need be there. Raises UserError for one that the system cannot look up: a name that is too long, a
+    folder that may not be read."""
+    path = Path(os.path.expanduser(text))
     try:
-        path = Path(text).expanduser()
-    except RuntimeError:
-        user = text.partition("/")[0]
-        raise UserError(f"{named}there is no user for {quoted(user)}; write the path without '~'.") from None
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        pass
+        path.exists()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{named}{quoted(text)} cannot be looked up ({reason}); name another path.") from None
+        raise UserError(f"{quoted(text)} cannot be looked up ({reason}); name another path.") from None
     return path
 
 
@@ -77,20 +67,15 @@ def check_new_folder(out: Path) -> None:
 def new_folder(out: Path) -> Iterator[Path]:
     """A folder whose content is `out`'s when it is whole. `out` is new, or an empty folder, perhaps the current one or one behind a link. Raises OSError
     that names `out`."""
+    import tempfile  # takes as long as all of --help's other imports
+
     place = out.resolve()
-    folder = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-    try:
-        with _named(out, folder):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            folder.mkdir()
-            yield folder
-            if place.exists():
-                for path in folder.iterdir():
-                    shutil.move(path, place)
-            else:
-                folder.rename(place)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as folder, _named(out, Path(folder)):
+        yield Path(folder)
+        place.mkdir(exist_ok=True)
+        for path in Path(folder).iterdir():
+            shutil.move(path, place)
 
 
 @contextmanager

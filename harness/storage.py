@@ -50,7 +50,7 @@ class Storage:
         """The storage that a user names. A relative path refers to the working folder. Raises UserError for an invalid name."""
         kind = text.partition(":")[0]
         if "://" not in text and kind not in KINDS[:2]:
-            return cls(str(named_path(text, "--storage").absolute()))
+            return cls(str(named_path(text).absolute()))
         try:
             if kind not in KINDS:
                 raise ValueError(f"unknown kind of storage '{kind}'")

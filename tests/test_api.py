@@ -35,8 +35,7 @@ from views.runs import commit
 
 import harness
 from harness import api
-from harness.api.arguments import request_from
-from harness.api.caller import undisturbed
+from harness.api.arguments import request_from, undisturbed
 from harness.cli import main
 from harness.cli.request import command, read_words
 from harness.commands.prepare import prepare

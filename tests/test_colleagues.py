@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 
 import harness
 from harness.api import StageRecord
-from harness.api.caller import in_notebook
+from harness.api.arguments import in_notebook
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

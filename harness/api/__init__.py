@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from harness.api.arguments import Name, of_recorded, of_search, of_table, share
-from harness.api.caller import in_notebook, undisturbed
+from harness.api.arguments import Name, in_notebook, of_recorded, of_search, of_table, share, undisturbed
 from harness.api.data_frames import BenchResult, PlanSummary, TuneResult
 from harness.commands.bench import bench as run_bench
 from harness.commands.export import Exported

@@ -1,22 +1,32 @@
-"""The arguments of the Python API, and the requests that they make."""
+"""The arguments of the Python API, the requests that they make, and the process that calls it: a call changes nothing in it that outlives the call, and in a
+notebook shows its progress below the cell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import wraps
+from importlib import import_module
 from inspect import Parameter, signature
 from os import PathLike, fspath
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from harness.api.caller import undisturbed
 from harness.commands.recorded import last_bench, like_last
-from harness.errors import UserError
+from harness.errors import UserError, naming_arguments
 from harness.methods import read_methods
 from harness.planning.point import with_points
 from harness.planning.recipe import Value
 from harness.planning.request import PLAIN, Amount, Request, overrides_of, read, value_of, with_default_table
 from harness.search.request import TuneRequest
 from harness.store import DEFAULT_URL, Store
+
+if TYPE_CHECKING:
+    from harness.planning.work import Event
 
 Set = Mapping[str, Value]
 """Values by key ('fine_tune.lr'), as `--set` takes them."""
@@ -25,6 +35,50 @@ Files = Name | Sequence[Name]
 """A name, or the path of a file or folder."""
 OWN_SEARCH = ("space", "preset", "mode", "trials", "sampler", "racing", "metric", "seed")
 T = TypeVar("T")
+
+
+@contextmanager
+def undisturbed(*libraries: str) -> Iterator[None]:
+    """Afterwards the environment, random generators, warning filters, log levels, the hook for exceptions, and the settings of torch and
+    transformers are as before; errors name arguments. `libraries`: those that the call imports and sets."""
+    loaded: dict[str, Any] = {name: import_module(name) for name in libraries}
+    torch: Any = sys.modules.get("torch")
+    before = dict(os.environ)
+    with ExitStack() as after:
+        after.callback(os.environ.update, before)
+        after.callback(lambda: [os.environ.pop(name) for name in os.environ.keys() - before.keys()])
+        after.callback(random.setstate, random.getstate())
+        after.callback(setattr, sys, "excepthook", sys.excepthook)
+        names = ("ray", "ray.data", "ray.train", "ray.tune", "ray._private", *logging.root.manager.loggerDict)
+        for logger in map(logging.getLogger, names):
+            after.callback(logger.setLevel, logger.level)
+        if torch:
+            after.callback(torch.set_num_threads, torch.get_num_threads())
+            after.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+            after.enter_context(torch.random.fork_rng(gpus))
+        shown: Any = loaded.get("transformers.utils.logging")
+        if shown and shown.is_progress_bar_enabled():
+            after.callback(shown.enable_progress_bar)
+        after.enter_context(warnings.catch_warnings())
+        after.enter_context(naming_arguments())
+        yield
+
+
+def in_notebook(stages: int) -> Callable[[Event], None] | None:
+    """What shows the events of so many stages, in one line below the cell of a notebook; None where this process runs none."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    if not shell or "IPKernelApp" not in shell.config:
+        return None
+    ended = 0
+
+    def show(event: Event) -> None:
+        nonlocal ended
+        ended += event.ended
+        print(f"\r{ended} of {stages} stages: {event.item.name} {event.kind}".ljust(100), end="", flush=True)
+
+    return show
 
 
 def _taken_by(

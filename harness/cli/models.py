@@ -116,7 +116,7 @@ def init(args: argparse.Namespace) -> int:
         )
     described = Description(**{name: value for name in LABELLED if (value := getattr(args, name)) is not None})
     file = infer_task(args.file, described, lambda name: "FILE" if name == "tasks" else flag_of(name))
-    out = named_path(args.out or f"{file.name}.yaml", "--out")
+    out = named_path(args.out or f"{file.name}.yaml")
     if out.suffix not in YAML:
         raise UserError(f"--out {out}: should end in .yaml.")
     if out.exists():
@@ -135,7 +135,7 @@ def check(args: argparse.Namespace) -> int:
 
     if not args.file.endswith(PYTHON):
         raise UserError(f"check {args.file}: name a Python file (.py) that defines a method.")
-    path = named_path(args.file, "check")
+    path = named_path(args.file)
     method = read_method(path)
     source = digest_of(path.read_text(encoding="utf-8"))
     held, broken = 0, 0

@@ -54,7 +54,7 @@ def _recorded(request: Request, other_system: str | None, texts: bool) -> Prepar
     """The request prepared for its records, with the rows of a file beside; says on standard error where `texts` are asked for and not at hand."""
     prepared = prepare_recorded(request, texts=texts)
     say(*filter(None, [prepared.note]))
-    return with_other_system(prepared, named_path(other_system, "--other-system")) if other_system else prepared
+    return with_other_system(prepared, named_path(other_system)) if other_system else prepared
 
 
 def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:
@@ -89,7 +89,7 @@ def compare(args: argparse.Namespace) -> int:
 
 def settle_output(args: argparse.Namespace, formats: tuple[str, ...]) -> None:
     """Checks --out before anything is read, and sets the format where none is given. Raises UserError."""
-    path = named_path(args.out, "--out") if args.out else None
+    path = named_path(args.out) if args.out else None
     if args.format is None:
         ending = path.suffix.lower() if path else ""
         args.format = ENDINGS.get(ending, ending.removeprefix(".") or "text")

@@ -75,7 +75,7 @@ def classifier(name: str, *, store: str | None = None, storage: str | None = Non
     import torch
 
     torch.set_float32_matmul_precision("highest")
-    path = named_path(name, "predict")
+    path = named_path(name)
     if not path.is_dir() and not re.fullmatch("[0-9a-f]+", name):
         raise UserError(f"{name}: there is no such folder; name one that 'harness export' wrote, or the key of a run.")
     if not path.is_dir():

@@ -127,7 +127,7 @@ def locate(name: str, *, download: bool = False, where: str = "--encoder") -> Lo
         folder = encoder_folder(packaged)
         encoder = Encoder(encoder_digest(folder), name)
         return Located(encoder, folder, _config(folder), packaged.head_training, packaged.contaminated)
-    path = named_path(name, where)
+    path = named_path(name)
     if path.is_dir():
         return _of_folder(path, path.name)
     if name.startswith((".", "/", "~")):
@@ -223,7 +223,7 @@ def _new(name: str, download: bool, where: str) -> Located:
     if at and (not tokenizer or tokenizer.startswith(NEW)):
         raise UserError(f"{where} {name}: name after '@' an encoder that has a tokenizer, e.g. new:{wanted}@bert-tiny.")
     size = SIZES[wanted]
-    folder = named_path(tokenizer or NEW_TOKENIZER, where)
+    folder = named_path(tokenizer or NEW_TOKENIZER)
     if folder.is_dir() and not (folder / "config.json").exists():
         _check_tokenizer(folder, {"model_type": "bert"})
         padding = {"pad_token_id": pretrained_tokenizer(folder).pad_token_id}

@@ -61,7 +61,7 @@ def read_method(path: Path) -> type[Method]:
 def read_methods(name: str) -> str:
     """'./my_method.py+scl' as 'my_method+scl': the files in it are run, which is for what a command line or a call names and for nothing else."""
     parts = name.split("+")
-    return "+".join(read_method(named_path(p, "--methods")).name if p.endswith(PYTHON) else p for p in parts)
+    return "+".join(read_method(named_path(p)).name if p.endswith(PYTHON) else p for p in parts)
 
 
 def known_methods(name: str, among: Sequence[str] = ()) -> str:

@@ -155,7 +155,7 @@ def _stamp(path: Path) -> Stamp:
 
 def local_files(name: str | Path, where: str) -> tuple[list[Path], str | None, str]:
     """The files of a path, folder or pattern in order, the requested column, and a label. Raises UserError where there are none."""
-    path, column = named_path(str(name), where), None
+    path, column = named_path(str(name)), None
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise UserError(f"{path}: is no file and no folder; a corpus is read more than once, so name one of them.")
     found = _matching(path)

@@ -75,7 +75,7 @@ def infer_task(name: str, described: Description, option: Option) -> TaskFile:
         split = split if split in data.splits else next(iter(data.splits))
         paths, of_codes = [*data.files(split, download=True)], dict(data.names)
     else:
-        paths = [existing_file(named_path(name, option("tasks")), option("tasks"))]
+        paths = [existing_file(named_path(name), option("tasks"))]
         place = str(paths[0].absolute())
     bad = list[str]()
     first = [row for _, row in itertools.islice(rows_of(paths[0], bad=bad), SAMPLE)]
@@ -124,7 +124,7 @@ def _absolute(name: str, where: str, *, texts: bool = False) -> str:
     """The absolute path of a file that has to be there; of further `texts` in any form that `open_corpus` takes, or the hub's name; '' for none."""
     if not name or (texts and name.startswith(HUB)):
         return name
-    path = named_path(name, where)
+    path = named_path(name)
     if texts:
         local_files(Path(name), where)
     elif not path.exists():

@@ -261,7 +261,7 @@ def open_source(data: str | os.PathLike[str] | None = None, where: str = "--data
     network. Raises UserError, which names `where`, when there is no such folder."""
     if data is None or str(data) == "hub":
         return TextSource()
-    folder = named_path(str(data), where)
+    folder = named_path(str(data))
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "there is no such folder"
         raise UserError(

@@ -233,7 +233,7 @@ class TaskFile(Strict):
 
         def place(key: str) -> str:
             text = getattr(self, key) or ""
-            return text if not text or text.startswith(HUB) else str(folder / named_path(text, f"{where}, key {key}"))
+            return text if not text or text.startswith(HUB) else str(folder / named_path(text))
 
         files = {splits.validation: place("dev"), OWN_TEST: place("test")}
         as_they_are = ("name", "columns", "classes", "metrics", "version", "remove_overlap", "skip_bad_rows")

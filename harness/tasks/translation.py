@@ -149,7 +149,7 @@ def open_translator(name: str, *, download: bool, copies: int | None = None) -> 
     if body.startswith("file:"):
         if temperature:
             raise UserError(f"{where}: a file cannot sample; where a row sets the temperature, name models (wmt19:de).")
-        ways = _file_ways(where, named_path(body.removeprefix("file:"), where))
+        ways = _file_ways(where, named_path(body.removeprefix("file:")))
     else:
         pairs = _pairs(where, body)
         pairs *= copies or 1 if temperature and len(pairs) == 1 else 1
@@ -264,7 +264,7 @@ class _Model:
     @classmethod
     def named(cls, where: str, name: str, download: bool) -> _Model:
         """Raises UserError where the folder holds none that can be used, NotAtHand without its tokenizer's packages."""
-        folder = named_path(name, where)
+        folder = named_path(name)
         if not folder.is_dir():
             if name.startswith((".", "/", "~")) or not is_id(name):
                 raise UserError(f"{where}: '{name}' is neither a folder nor an id of the hub; correct it.")

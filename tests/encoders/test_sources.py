@@ -275,7 +275,7 @@ class TestPickles:
 class TestNames:
     @pytest.mark.parametrize("name", ["x" * 300, "~nobody_x", "~nobody_x/encoder"])
     def test_a_name_that_cannot_be_looked_up(self, name: str, hub: Path) -> None:
-        assert one_sentence(name).startswith("--encoder: ")
+        assert name[:40] in one_sentence(name)
 
     @pytest.mark.parametrize("name", ["roberta-base", "someone/some-encoder"])
     def test_a_hub_id_not_at_hand(self, name: str, hub: Path) -> None:
