@@ -95,8 +95,7 @@ class Kind:
 
     def sizes(self, labels: Array) -> list[int]:
         """Rows of each stratum."""
-        sizes: list[int] = np.bincount(self.strata(labels), minlength=max(1, len(self.names))).tolist()
-        return sizes
+        return [*map(int, np.bincount(self.strata(labels), minlength=max(1, len(self.names))))]
 
     def counts(self, labels: Array) -> dict[str, int]:
         """Rows of each class by name; empty for scores."""
@@ -138,9 +137,9 @@ class Kind:
 
     def columns(self, predictions: Predictions) -> dict[str, list[Any]]:
         """What a file of predictions gets, by column."""
-        shown = np.asarray(self.named(predictions.decoded)).tolist()
-        shares = predictions.probabilities.T.tolist() if self.names else []
-        return {"predicted": shown} | {f"probability.{n}": share for n, share in zip(self.names, shares, strict=False)}
+        shown = {"predicted": np.asarray(self.named(predictions.decoded)).tolist()}
+        shares = zip(self.names, predictions.probabilities.T.tolist(), strict=False)
+        return shown | {f"probability.{name}": share for name, share in shares}
 
     def mistakes(self, predictions: Predictions) -> tuple[NDArray[np.int64], str, Array]:
         """Which examples to look at, the worst mistake first [m], and the measure that orders them, its name and values [n]: those with another
@@ -180,11 +179,10 @@ class Kind:
     def assemble(self, outputs: NDArray[np.float32], examples: Any) -> Arrays:
         """The arrays of predictions from a head's `outputs` [S, C] for all sequences of `Examples`: of an example of several sequences the
         mean."""
-        starts = examples.starts
-        if starts is None:
+        if examples.starts is None:
             return {"logits": outputs}
-        counts = np.diff(starts).astype(np.float32)
-        return {"logits": np.add.reduceat(outputs, starts[:-1], axis=0) / counts[:, None]}
+        counts = np.diff(examples.starts).astype(np.float32)
+        return {"logits": np.add.reduceat(outputs, examples.starts[:-1], axis=0) / counts[:, None]}
 
     def problem(self, arrays: Arrays, gold: Array) -> str:
         """Why predictions have no score, after 'they'; '' where they have one."""
@@ -347,7 +345,7 @@ class Spans(Kind):
         """From `outputs` [T, 2]. The null score is the smallest over the windows of an example of start + end at their first tokens."""
         tokens, starts, longest = examples.tokens, examples.starts, self.reading.answer
         null = np.minimum.reduceat(outputs[tokens.offsets[:-1]].sum(axis=1), starts[:-1])
-        spans, scores, counts, texts = [], [], [], []
+        spans, scores, counts, texts = [], [], [0], [b""]
         for example, context in enumerate(examples.contexts):
             cuts = [slice(*tokens.offsets[at : at + 2]) for at in range(starts[example], starts[example + 1])]
             best = best_spans([(outputs[cut], tokens.places[cut]) for cut in cuts], longest)
@@ -359,9 +357,9 @@ class Spans(Kind):
         found: dict[str, Array] = {
             "spans": np.array(spans, dtype=np.int32).reshape(-1, 2),
             "scores": np.array(scores, dtype=np.float32),
-            "starts": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            "starts": np.cumsum(counts, dtype=np.int64),
             "text": np.frombuffer(b"".join(texts), dtype=np.uint8).copy(),
-            "text_starts": np.concatenate([[0], np.cumsum([len(text) for text in texts])]).astype(np.int64),
+            "text_starts": np.cumsum([*map(len, texts)], dtype=np.int64),
         }
         return found | ({"null": null} if self.reading.unanswerable else {})
 
@@ -393,26 +391,20 @@ class Spans(Kind):
 
     def confidence(self, arrays: Arrays) -> Array:
         """The probability of what is predicted among the best answers and, where there may be none, none; [n]."""
-        starts, shares = arrays["starts"], []
-        for example, best in enumerate(self.best(arrays)):
-            scores = arrays["scores"][starts[example] : starts[example + 1]]
+        shares = np.ones(len(arrays["starts"]) - 1)
+        for example in np.flatnonzero(np.isfinite(self.best(arrays))):
+            scores = arrays["scores"][slice(*arrays["starts"][example : example + 2])].astype(np.float64)
             scores = np.append(scores, arrays["null"][example]) if "null" in arrays else scores
-            chances = np.exp(scores.astype(np.float64) - scores.max()) if len(scores) else np.ones(1)
-            shares.append(float(chances.max() / chances.sum()) if np.isfinite(best) else 1.0)
-        return np.array(shares)
+            shares[example] = 1 / np.exp(scores - scores.max()).sum()
+        return shares
 
     def columns(self, predictions: Predictions) -> dict[str, list[Any]]:
         """The answer, the character that it begins at (None without one), and its probability among the best ones."""
         arrays, answers = predictions.arrays, predictions.decoded.tolist()
-        best = np.append(arrays["spans"], [[-1, -1]], axis=0)[arrays["starts"][:-1]].tolist()
-        return {
-            "answer": answers,
-            # some tokenizers count the space before a word as the word's
-            "answer_start": [
-                end - len(answer) if answer else None for (_, end), answer in zip(best, answers, strict=True)
-            ],
-            "probability": self.confidence(arrays).tolist(),
-        }
+        ends = np.append(arrays["spans"][:, 1], -1)[arrays["starts"][:-1]].tolist()
+        # some tokenizers count the space before a word as the word's
+        starts = [end - len(answer) if answer else None for end, answer in zip(ends, answers, strict=True)]
+        return {"answer": answers, "answer_start": starts, "probability": self.confidence(arrays).tolist()}
 
     def mistakes(self, predictions: Predictions) -> tuple[NDArray[np.int64], str, Array]:
         """Those whose answer is not wholly right, by F1 and then by the probability of what is predicted."""
@@ -504,12 +496,10 @@ class Predictions:
 
     @property
     def collapsed(self) -> bool:
-        """Whether one class is predicted for every example, or no answer."""
         return self.kind.collapsed(self)
 
     def difference(self, other: Predictions) -> float:
         """The largest difference of two numbers in the same place; 0 where both are bit-identical, infinite where they are not as many."""
         pairs = [(array, other.arrays[name]) for name, array in self.arrays.items()]
-        if any(one.shape != two.shape for one, two in pairs):
-            return math.inf
-        return max((float(np.abs(one - two).max()) for one, two in pairs if one.size), default=0.0)
+        same = all(one.shape == two.shape for one, two in pairs)
+        return max(float(np.abs(one - two).max(initial=0)) for one, two in pairs) if same else math.inf

@@ -1,4 +1,4 @@
-"""Corpora, translators and new encoders on the command line: what is printed, and which mistakes are refused before training."""
+"""Corpora and translators on the command line: what is printed."""
 
 from __future__ import annotations
 
@@ -9,29 +9,8 @@ from pathlib import Path
 import pytest
 from cli.command import Said, data_folder, sst2, write_csv
 
-Refused = Callable[..., str]
 Harness = Callable[..., Said]
 CSSL = "--table few_shot --tasks movies --sizes 100 --subsets 0 --methods ft,cssl"
-PRE = "--table pretraining --subsets 0"
-
-
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        (f"bench {PRE} --corpus boolq_pros", ["there is no such file", "Did you mean 'boolq_prose'?"]),
-        (f"bench {PRE} --corpus blank.txt", ["blank.txt"]),
-        (f"bench {PRE} --set pre_train.max_length=256", ["new:tiny has 128 positions; set pre_train.max_length to"]),
-        (f"bench {CSSL} --translator apertum:spa", ["translator 'apertum:spa'", "THERE+BACK"]),
-        ("bench --table few_shot --corpus boolq_prose", ["--corpus boolq_prose", "no row that is pre-trained"]),
-        ("bench --table few_shot --methods taco --set taco.contrast_group=9", ["set taco.contrast_group to 8 or less"]),
-    ],
-)
-def test_a_mistake_is_one_sentence(
-    refused: Refused, packaged: object, workdir: Path, words: str, parts: list[str]
-) -> None:
-    (workdir / "blank.txt").write_text("\n   \n\n", encoding="utf-8")
-    said = refused(words)
-    assert all(part in said for part in parts), said
 
 
 @pytest.mark.usefixtures("packaged")
