@@ -208,7 +208,7 @@ def build_parser() -> argparse.ArgumentParser:
         mode.add_argument(f"--{name}", dest="mode", action="store_const", const=name, help=help)
     _flag(what, "--preset", "preset of the space: quick, laptop, paper or, for one task, paper_TASK (default: quick)")
     _flag(what, "--trials", "number of trials (a grid runs all of its points)", kind=Count)
-    _flag(what, "--sampler", "sampler: tpe, gp or random; for a grid also grid", "NAME")
+    _flag(what, "--sampler", "sampler: tpe or random; of a grid, draws from its values (default: all points)", "NAME")
     _flag(what, "--racing", "rule that stops trials early: paired or none", "RULE")
     _flag(what, "--metric", "dev metric to optimise (default: what checkpoints are selected by)", "NAME")
     _flag(what, "--seed", "sampler seed (default: 0)", kind=NonNegativeInt, default=0)

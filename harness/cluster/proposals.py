@@ -14,7 +14,7 @@ from ray.tune.stopper import Stopper
 from harness.errors import UserError
 from harness.search.points import Points, Trial, Watch, best_trial
 from harness.search.racing import paired
-from harness.search.study import DIED, NOTES, REPEATS, asked, key_of, limit_of, notes_of, sampler_of, trials_of
+from harness.search.study import DIED, NOTES, REPEATS, asked, key_of, notes_of, sampler_of, trials_of
 from harness.store import Store
 from harness.store.studies import database_errors
 
@@ -72,7 +72,7 @@ class Proposals(Searcher, Stopper):
         space = self.points.space
         for _ in range(REPEATS):
             waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-            if not waiting and (space.sampler == "grid" or len(self.trials) >= limit_of(space)):
+            if not waiting and (space.sampler == "grid" or len(self.trials) >= space.trials):
                 return None
             trial = self.study.ask()
             point, notes = space.define(trial), notes_of(trial)

@@ -25,8 +25,8 @@ from harness.scores import results_of
 from harness.search.points import Points, State, Trial, Watch
 from harness.search.request import TuneRequest
 from harness.search.space import check_metric, check_varied, requested_space
-from harness.search.study import limit_of, remaining, study_name, summaries, trials_of, unfinished
 from harness.search.study import opened as opened_study
+from harness.search.study import remaining, study_name, summaries, trials_of, unfinished
 from harness.specs import SHARED_PHASES, Stage, trained_again
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store, StoredRequest
@@ -84,7 +84,7 @@ class PreparedStudy:
         statuses = store.statuses(left)
         to_train = [stage for key, stage in left.items() if statuses.get(key, ("failed", 0))[0] in untrained]
         own = [stage for stage in self._stages([space.defaults]).values() if stage.phase not in SHARED_PHASES]
-        new = 0 if space.sampler == "grid" else max(0, limit_of(space) - max(1, len(trials)))
+        new = 0 if space.sampler == "grid" else max(0, space.trials - max(1, len(trials)))
         cost = self.prepared.plan.stage_flops
         flops, train = sum(map(cost, to_train)) + new * sum(map(cost, own)), len(to_train) + len(own) * new
         ended, stages = len(trials) - len(again), len(every) + len(own) * new

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Literal
+from typing import Annotated
 
-from pydantic import NonNegativeInt, SkipValidation
+from pydantic import NonNegativeInt
 from pydantic.dataclasses import dataclass
 
 from harness.methods import known_methods
 from harness.paths import PYTHON
 from harness.planning.recipe import Value
 from harness.planning.request import Count, Request, Text
+from harness.yaml_files import one_of
 
 Point = Mapping[str, Value]
 """One hyperparameter point: values by path ('alpha', 'fine_tune.lr')."""
-Mode = Literal["grid", "search"]
+MODES = ("grid", "search")
+Mode = Annotated[str, one_of("mode", MODES)]
+Sampler = Annotated[str, one_of("sampler", ("tpe", "random"))]
+Racing = Annotated[str, one_of("racing rule", ("paired", "none"))]
 
 SEARCH_FLAGS = ("space", "preset", "trials", "sampler", "racing", "metric", "seed", "out")
 """The fields of a `TuneRequest` that are flags of their names."""
@@ -33,10 +37,10 @@ class TuneRequest:
     base: Request = field(default_factory=Request)
     space: Text = ""
     preset: Text | None = None
-    mode: SkipValidation[Mode | None] = None
+    mode: Mode | None = None
     trials: Count | None = None
-    sampler: Text | None = None
-    racing: Text | None = None
+    sampler: Sampler | None = None
+    racing: Racing | None = None
     metric: Text | None = None
     seed: NonNegativeInt = 0
     out: Text | None = None

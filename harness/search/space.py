@@ -7,12 +7,11 @@ flat object. Imports no optuna: callers pass trials in.
 from __future__ import annotations
 
 import itertools
-import math
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -21,17 +20,14 @@ from harness.methods import METHODS, methods_named
 from harness.planning.recipe import PHASES, Count, Number, Phase, Scalar, Seed, Size, Value, read_value, replaced
 from harness.planning.request import OWN_TABLE, YAML, Override, Request, is_own, overrides_of
 from harness.planning.table import load_table
-from harness.search.request import Mode, Point, TuneRequest
-from harness.tasks.metrics import METRICS
-from harness.yaml_files import MisplacedError, Strict, load_named, one_of, packaged_files, placed
+from harness.search.request import MODES, Point, Racing, TuneRequest
+from harness.yaml_files import MisplacedError, Strict, load_named, packaged_files, placed
 
 if TYPE_CHECKING:
     from harness.planning.row import ResolvedRow
     from harness.tasks.task import Task
 
-MODES: tuple[Mode, ...] = get_args(Mode)
-SAMPLERS = ("tpe", "gp", "random", "grid")
-RACINGS = ("none", "paired")
+DEFAULT_PRESET = "quick"
 
 
 class Tunable(NamedTuple):
@@ -47,13 +43,7 @@ class Tunable(NamedTuple):
         return typing.cast(Value, read_value(METHODS.get(self.owner, Phase), self.name, value))
 
     def values(self, values: Iterable[Value]) -> tuple[Value, ...]:
-        read: list[Value] = []
-        for index, value in enumerate(values):
-            with placed(index):
-                if (each := self.value(value)) in read:
-                    raise ValueError(f"{value!r} is given twice; keep one")
-                read.append(each)
-        return tuple(read)
+        return tuple(dict.fromkeys(map(self.value, values)))
 
 
 def tunable_at(path: str, parts: tuple[str, ...]) -> Tunable:
@@ -84,19 +74,9 @@ class Choice(Strict):
     choice: Values = ()
     when: dict[str, OneOrMore] = Field(default_factory=dict)
 
-    @property
-    def num_values(self) -> float:
-        """How many values it can take; infinite for a continuous range."""
-        return len(self.choice)
-
-    @property
-    def span(self) -> list[Any]:
-        """What a range is made of, as JSON."""
-        return []
-
     def active(self, point: Point) -> bool:
         """Its parents, as far as the point goes, have values under which it has an effect."""
-        return all(parent in point and point[parent] in values for parent, values in self.when.items())
+        return all(point.get(parent) in values for parent, values in self.when.items())
 
     def holds(self, value: Value) -> bool:
         return value in self.choice
@@ -135,26 +115,17 @@ class Range(Choice):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         low, high, step = self.low, self.high, self.step
-        if low >= high:
-            raise MisplacedError(["low"], f"low {low:.15g} should be less than high {high:.15g}")
-        if self.log and low <= 0:
-            raise MisplacedError(["low"], f"low {low:.15g} has no logarithm; take more than 0, or leave log out")
+        with placed("low"):
+            if low >= high:
+                raise ValueError(f"low {low:.15g} should be less than high {high:.15g}")
+            if self.log and low <= 0:
+                raise ValueError(f"low {low:.15g} has no logarithm; take more than 0, or leave log out")
         if step and self.log:
             raise MisplacedError(["step"], "log and step are both given; keep one")
         if step and not self.holds(high):
             last = self._stepped(max(low + step, high - step / 2))
             raise MisplacedError(["high"], f"high {high:.15g} is not on a step of {step:.15g}; set it to {last:.15g}")
         return self
-
-    @property
-    def span(self) -> list[Any]:
-        step = self.step and float(self.step)
-        return [float(self.low), float(self.high), self.log, step, isinstance(self.low, int)]
-
-    @property
-    def num_values(self) -> float:
-        step = self.step or (1 if isinstance(self.low, int) else 0)
-        return round((self.high - self.low) / step) + 1 if step else math.inf
 
     def holds(self, value: Value) -> bool:
         return not isinstance(value, (bool, str)) and self.low <= value <= self.high and self._stepped(value) == value
@@ -178,9 +149,8 @@ class Range(Choice):
                 if isinstance(read[name], (bool, str)):
                     raise ValueError(f"{tunable.path} takes no numbers, and has no range; give a choice: [...]")
         kind = type(read["low"])
-        with placed("step"):
-            if self.step and kind(self.step) != self.step:
-                raise ValueError(f"{tunable.path} is a whole number, and {self.step:.15g} is not")
+        if self.step and kind(self.step) != self.step:
+            raise MisplacedError(["step"], f"{tunable.path} is a whole number, and {self.step:.15g} is not")
         return read | {"step": self.step and kind(self.step)}
 
     def described(self) -> str:
@@ -196,9 +166,9 @@ Distribution = Annotated[Annotated[Choice, Tag("Choice")] | Annotated[Range, Tag
 
 
 class Settings(Strict):
-    """What a space says, and a preset may change. `table`, `row`: whose protocol, recipe and replicates are used; `sampler`, `racing`,
-    `trials`: of the search; `set`: values that all points share, by the keys of overrides; `defaults`: the point that is tried first; what a mode
-    does not vary of it holds for all points.
+    """What a space says, and a preset may change. `table`, `row`: whose protocol, recipe and replicates are used; `racing`, `trials`: of the search;
+    `set`: values that all points share, by the keys of overrides; `defaults`: the point that is tried first; what a mode does not vary of it
+    holds for all points.
 
     What a point is judged by is the table's where it is left out: `metric`, one of the tasks' ('': what the table selects
     checkpoints by), `tasks`, `sizes`, `subsets` (a count) and `seeds`.
@@ -206,13 +176,12 @@ class Settings(Strict):
 
     table: str = ""
     row: str = ""
-    metric: Annotated[str, one_of("metric", METRICS)] = ""
+    metric: str = ""
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     sizes: Annotated[tuple[Size, ...], Field(min_length=1)] | None = None
     subsets: Count | None = None
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] | None = None
-    sampler: Annotated[str, one_of("sampler", [name for name in SAMPLERS if name != "grid"])] = "tpe"
-    racing: Annotated[str, one_of("racing", RACINGS)] = "paired"
+    racing: Racing = "paired"
     trials: Count = 20
     set: dict[str, Scalar] = Field(default_factory=dict)
     defaults: dict[str, Scalar] = Field(default_factory=dict)
@@ -221,11 +190,11 @@ class Settings(Strict):
 
     def read(self, parts: tuple[str, ...]) -> None:
         """Put paths in the place of keys, and values as the models read them. Raises MisplacedError."""
-
-        def drawn(tunable: Tunable, drawn: Choice) -> Choice:
-            return drawn.read(tunable, parts)
-
-        readers: dict[str, Any] = {"grid": Tunable.values, "search": drawn, "defaults": Tunable.value}
+        readers: dict[str, Callable[[Tunable, Any], Any]] = {
+            "grid": Tunable.values,
+            "search": lambda tunable, drawn: drawn.read(tunable, parts),
+            "defaults": Tunable.value,
+        }
         for name, read in readers.items():
             found: dict[str, Any] = {}
             for key, value in getattr(self, name).items():
@@ -252,22 +221,23 @@ class Space(Settings):
     method: str
     table: str = Field(min_length=1)
     notes: tuple[str, ...] = ()
-    default_preset: str = "quick"
     presets: dict[str, SpacePreset] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         with placed("method"):
             methods_named(self.method)
-        if self.presets and self.default_preset not in self.presets:
-            raise MisplacedError(["default_preset"], str(unknown("preset", self.default_preset, self.presets)))
+        if not (self.grid or self.search):
+            raise MisplacedError(["search"], "there is neither a grid nor a search; give one of them")
         self.read(self.parts)
         for name, preset in self.presets.items():
             with placed("presets", name):
                 preset.read(self.parts)
-        for name, mode in itertools.product(self.presets or ("",), MODES):
-            with placed(*(("presets", name) if name else ())):
-                self.under(name).explored(mode)
+                for mode in MODES:
+                    self.under(name).explored(mode)
+        if not self.presets:
+            for mode in MODES:
+                self.explored(mode)
         return self
 
     @property
@@ -286,29 +256,25 @@ class Space(Settings):
         named = [(tunable_at(path, self.parts), value) for path, value in point.items()]
         return tuple(Override(f"{each.owner}.{each.name}", value, f"space {self.name},") for each, value in named)
 
-    def explored(self, mode: Mode) -> tuple[dict[str, Choice], dict[str, Value]]:
+    def explored(self, mode: str) -> tuple[dict[str, Choice], dict[str, Value]]:
         """What a mode varies, and the default point: a value for each parameter that is active in it. Raises MisplacedError, also where a parent does
         not stand before its children."""
-        if not (self.grid or self.search):
-            raise MisplacedError(["search"], "there is neither a grid nor a search; give one of them")
         grid = {path: Choice(choice=values) for path, values in self.grid.items()}
-        varied, before, point = grid if mode == "grid" else self.search, dict[str, Choice](), dict[str, Value]()
-        for path, drawn in varied.items():
-            for parent, values in drawn.when.items():
-                if parent not in before:
-                    wrong = f"{parent} is not in search before {path}; add it there, or leave the condition out"
-                    raise MisplacedError([mode, path, "when"], wrong)
-                if never := [value for value in values if not before[parent].holds(value)]:
-                    wrong = f"{parent} is never {never[0]!r}; it is {before[parent].described()}"
-                    raise MisplacedError([mode, path, "when", parent], wrong)
-            before[path] = drawn
+        varied, point = grid if mode == "grid" else self.search, dict[str, Value]()
+        for place, (path, drawn) in enumerate(varied.items()):
+            with placed(mode, path, "when"):
+                for parent, values in drawn.when.items():
+                    if parent not in [*varied][:place]:
+                        raise ValueError(f"{parent} is not in search before {path}; add it there, or leave it out")
+                    if not all(map(varied[parent].holds, values)):
+                        raise MisplacedError([parent], f"{parent} is {varied[parent].described()}")
             if not drawn.active(point):
                 continue
             if path not in self.defaults:
                 raise MisplacedError([mode, path], f"has no default; add {path} to defaults")
             point[path] = self.defaults[path]
-            if mode == "search" and not drawn.holds(point[path]):
-                wrong = f"{point[path]!r} is outside of the search: {drawn.described()}"
+            if not drawn.holds(point[path]):
+                wrong = f"{point[path]!r} is outside of the {mode}: {drawn.described()}"
                 raise MisplacedError(["defaults", path], wrong)
         return varied, point
 
@@ -340,26 +306,12 @@ class ResolvedSpace(Space):
 
     preset: str
     table_preset: str
-    mode: Mode
+    mode: str
+    sampler: str
     parameters: dict[str, Choice]
     shared: tuple[Override, ...]
     fixed: tuple[Override, ...]
     origins: dict[str, str]
-
-    @property
-    def offered(self) -> dict[str, Choice]:
-        """What a sampler draws from: the parameters, with the default's value where a grid lacks it, so that the default point can be told."""
-        lacking = {
-            path: drawn.model_copy(update={"choice": (*drawn.choice, self.defaults[path])})
-            for path, drawn in self.parameters.items()
-            if drawn.choice and path in self.defaults and not drawn.holds(self.defaults[path])
-        }
-        return self.parameters | lacking
-
-    @property
-    def num_points(self) -> float:
-        """How many points there are at the most; infinite where a parameter is continuous."""
-        return math.prod(drawn.num_values for drawn in self.offered.values())
 
     def grid_points(self) -> tuple[dict[str, Value], ...]:
         """The default point, then the others in the order of the file, the last parameter fastest."""
@@ -370,7 +322,7 @@ class ResolvedSpace(Space):
     def define(self, trial: Any) -> dict[str, Value]:
         """The point that an optuna trial proposes: parameters without effect under their parents' values are left out."""
         point: dict[str, Value] = {}
-        for path, drawn in self.offered.items():
+        for path, drawn in self.parameters.items():
             if drawn.active(point):
                 point[path] = drawn.suggest(trial, path)
         return point
@@ -396,15 +348,18 @@ class ResolvedSpace(Space):
 
     def identity(self) -> dict[str, Any]:
         """Everything that decides which points are proposed and how they are judged, as JSON: the study's name is its hash."""
-        parameters = [
-            {
-                "path": path,
-                "choices": [*drawn.choice],
-                "range": drawn.span,
-                "when": {k: [*v] for k, v in drawn.when.items()},
-            }
-            for path, drawn in self.parameters.items()
-        ]
+        parameters: list[dict[str, Any]] = []
+        for path, each in self.parameters.items():
+            span: list[Any] = []
+            if isinstance(each, Range):
+                span = [
+                    *map(float, (each.low, each.high)),
+                    each.log,
+                    each.step and float(each.step),
+                    type(each.low) is int,
+                ]
+            when = {parent: [*values] for parent, values in each.when.items()}
+            parameters.append({"path": path, "choices": [*each.choice], "range": span, "when": when})
         judged = {"metrics": [self.metric] if self.metric else [], "directions": ["maximize"]}
         own = {name: getattr(self, name) for name in ("method", "mode", "defaults", "sampler", "racing")}
         return {**own, **judged, "parameters": parameters}
@@ -414,9 +369,6 @@ def requested_space(request: TuneRequest) -> ResolvedSpace:
     """The space that a request names, as it is explored. Raises UserError for an unknown name, and where the space is for
     another method."""
     method = request.method.lower()
-    if method in space_names() and not set(method.split("+")) <= METHODS.keys():
-        fix = f"tune the method {load_space(method).method} with --space {method}"
-        raise UserError(f"tune {method}: is a space and no method; {fix}.")
     methods_named(method, "tune")
     if not request.space and method not in space_names():
         fix = "write one and name it with --space"
@@ -434,53 +386,46 @@ def requested_space(request: TuneRequest) -> ResolvedSpace:
 def resolve_space(space: Space, request: TuneRequest) -> ResolvedSpace:
     """`space` under the preset and the other fields of a request.
 
-    Without `mode` it is a search where the file has one, and the grid with `sampler` 'grid'. A grid is run in order and
-    without racing unless a sampler or a rule is asked for; another sampler draws from the grid's values.
-    Raises UserError for an unknown word and for fields that exclude each other.
+    Without `mode` it is a search where the file has one. A grid is run whole, in order and without racing, unless a sampler, which draws from its
+    values, or a rule is asked for. Raises UserError for a preset that there is none of, and for fields that exclude each other.
     """
-    sampler, preset = request.sampler, request.preset or space.default_preset
+    preset = request.preset or DEFAULT_PRESET
     if space.presets and preset not in space.presets:
         raise unknown("preset", preset, space.presets, f"--preset of space {space.name}")
-    for what, known in {"sampler": SAMPLERS, "racing": RACINGS, "mode": MODES, "metric": METRICS}.items():
-        if (word := getattr(request, what)) is not None and word not in known:
-            raise unknown(what, word, known, f"--{what}")
     shown, changes = space.under(preset), space.presets.get(preset)
-    mode = request.mode or ("grid" if shown.grid and (sampler == "grid" or not shown.search) else "search")
-    chosen = sampler or ("grid" if mode == "grid" else shown.sampler)
-    if sampler == "grid" and mode == "search":
-        fix = "take --grid" if shown.grid else "list values under grid in the space"
-        raise UserError(f"--sampler grid: a search draws its points, and has no list of them; {fix}.")
+    mode = request.mode or ("search" if shown.search else "grid")
+    sampler = request.sampler or ("grid" if mode == "grid" else "tpe")
     parameters, defaults = shown.explored(mode)
     if not parameters:
         fix = f"take --{'search' if mode == 'grid' else 'grid'}"
         raise UserError(f"--{mode}: the space {space.name} has no {mode} under preset {preset}; {fix}.")
-    if request.trials is not None and chosen == "grid":
+    if request.trials is not None and sampler == "grid":
         raise UserError("--trials: a grid ends by itself; leave it out, or draw from the grid with --sampler random.")
     place = f"space {space.name}, preset {preset}, key {{}}".format
     rows = load_table(shown.table, place("table")).rows
     row = shown.row or next((row.name for row in rows if row.method == shown.method and not row.pre_train), "")
+    shared = [replace(each, origin=place(f"set.{each.key}"), in_file=True) for each in overrides_of(shown.set)]
     fixed = shown.overrides({path: value for path, value in shown.defaults.items() if path not in parameters})
+    origins = {key: place(key) for key in ("tasks", "sizes", "subsets") if getattr(shown, key)}
+    origins |= {"methods": place("row")} if shown.row else {}
+    origins |= {"preset": place("table_preset")} if changes or request.preset is None else {}
     explored: dict[str, Any] = {
         "preset": preset,
         "table_preset": (changes and changes.table_preset) or preset,
         "mode": mode,
+        "sampler": sampler,
         "row": row,
         "parameters": parameters,
-        "shared": tuple(
-            replace(each, origin=place(f"set.{each.key}"), in_file=True) for each in overrides_of(shown.set)
-        ),
+        "shared": tuple(shared),
         "fixed": tuple(each for each in fixed if each.key not in shown.set),
-        "origins": {key: place(key) for key in ("tasks", "sizes", "subsets") if getattr(shown, key)},
+        "origins": origins,
         "defaults": defaults,
         "metric": request.metric or shown.metric,
         "trials": request.trials or shown.trials,
-        "sampler": chosen,
         "racing": request.racing or ("none" if mode == "grid" else shown.racing),
     }
-    explored["origins"] |= {"methods": place("row")} if shown.row else {}
-    explored["origins"] |= {"preset": place("table_preset")} if changes or request.preset is None else {}
     resolved = ResolvedSpace.model_construct(**dict(shown) | explored)
-    return resolved.model_copy(update={"trials": len(resolved.grid_points())}) if chosen == "grid" else resolved
+    return resolved.model_copy(update={"trials": len(resolved.grid_points())}) if sampler == "grid" else resolved
 
 
 # ------------------------------------------------------------------------------------------------- against a request

@@ -39,12 +39,10 @@ STARTUP = 5
 def sampler_of(space: ResolvedSpace, seed: int) -> optuna.samplers.BaseSampler:
     """Optuna's sampler of a space. A grid's points are enqueued one by one, so its sampler is never used."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate, group and GP
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group
         if space.sampler == "tpe":
             conditional = any(drawn.when for drawn in space.parameters.values())
             return optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP, multivariate=True, group=conditional)
-        if space.sampler == "gp":
-            return optuna.samplers.GPSampler(seed=seed, n_startup_trials=STARTUP)
         return optuna.samplers.RandomSampler(seed=seed)
 
 
@@ -151,13 +149,7 @@ def remaining(study: optuna.Study, space: ResolvedSpace) -> int:
     again = sum(point is None or key_of(point) in known for point in _waiting(study))
     tail = [notes for _, notes, _ in every[-REPEATS:]]
     exhausted = len(tail) == REPEATS and not any(tail)
-    return running + again + (0 if exhausted else max(0, limit_of(space) - len(known)))
-
-
-def limit_of(space: ResolvedSpace) -> int:
-    """How many distinct points are tried."""
-    limit: float = min(space.trials, space.num_points)
-    return int(limit)
+    return running + again + (0 if exhausted else max(0, space.trials - len(known)))
 
 
 def summaries(store: Store) -> dict[str, tuple[Counter[State], float | None, str]]:

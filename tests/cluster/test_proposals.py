@@ -257,8 +257,9 @@ def test_a_study_of_an_older_harness_is_read_and_goes_on(tmp_path: Path, store: 
     assert [trial.point for trial in Tune(points, store).all().trials] == [first, second, third, fourth]
 
 
-def test_a_point_that_repeats_one_costs_nothing(tmp_path: Path, store: Store) -> None:
+def test_a_point_that_repeats_one_costs_nothing(tmp_path: Path, store: Store, memory: Callable[[], None]) -> None:
     """As a sampler draws it from a few values."""
+    memory()
     text = "name: mine\nmethod: cmlm\ntable: few_shot\ndefaults: {alpha: 0.5, p_c: 0.7}\nsearch:\n"
     text += "  alpha: {choice: [0.1, 0.3, 0.5]}\n  p_c: {choice: [0.7]}\n"
     points = FakePoints(small_space(tmp_path, text, mode="search", sampler="random", trials=9, racing="none"))

@@ -73,7 +73,6 @@ table: small.yaml
 row: CMLM
 target: {sizes: [20], subsets: 2, seeds: [31]}
 trials: 4
-sampler: tpe
 racing: paired
 defaults: {alpha: 0.3, p_c: 0.5, fine_tune.lr: 1.0e-5, num_views: 1, temperature: 0.07}
 grid: {alpha: [0.1, 0.3], p_c: [0.5, 0.7]}
