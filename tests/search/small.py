@@ -73,4 +73,7 @@ def ran(opened: Opened, point: Point, *values: float, status: Status = "done") -
                 store.commit(stage, Record(stage.key, how, dev_scores=scores, flops=1e9, seconds=2.0), opened.owner)
     _remember(opened, "started", Trial(trial.number, point))
     trial.set_user_attr(NOTES, {"state": "complete"})
-    study.tell(trial, sum(values) / len(values), state=TrialState.COMPLETE if status == "done" else TrialState.FAIL)
+    if status == "done":
+        study.tell(trial, sum(values) / len(values))
+    else:
+        study.tell(trial, state=TrialState.PRUNED)
