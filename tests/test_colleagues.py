@@ -43,7 +43,7 @@ def shown(source: str, names: dict[str, Any]) -> Any:
 def test_the_notebook_runs_from_its_first_cell_to_its_last(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("harness.commands.bench.train", record_all)
+    monkeypatch.setattr("harness.commands.train.train", record_all)
     names = dict[str, Any]()
     monkeypatch.setitem(sys.modules, "IPython", IPYTHON)
     values = [shown(source, names) for source in cells()]

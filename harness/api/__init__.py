@@ -18,7 +18,6 @@ import pandas as pd
 
 from harness.api.arguments import Name, in_notebook, of_recorded, of_search, of_table, share, undisturbed
 from harness.api.data_frames import BenchResult, PlanSummary, TuneResult
-from harness.commands.bench import bench as run_bench
 from harness.commands.export import Exported
 from harness.commands.export import export as write
 from harness.commands.predict import classifier
@@ -29,6 +28,7 @@ from harness.commands.recorded import StageRecord, best_key, recorded, recorded_
 from harness.commands.recorded import misclassified as misclassified
 from harness.commands.study import Opened, StudyPlan, prepare_study, recorded_studies, searched
 from harness.commands.train import Show, unshown
+from harness.commands.train import bench as run_bench
 from harness.commands.trained import Embeddings, embeddings_of
 from harness.commands.views import VIEWS, WITH_TEXTS, caption_of, differences_of, grid_of
 from harness.errors import UserError, unknown
@@ -251,14 +251,9 @@ def export(
     """
     if bool(key) == best:
         raise UserError("export: name a key, or give best=True for the best run of the last bench.")
-    said: list[str] = []
-    if best:
-        key, said = best_key(read(Request, {"store": store, "tasks": tasks}))
-    found, place = recorded(store, key), Path(fspath(out))
-    done = write(
-        found, place, unshown, storage=storage, accept_difference=accept_difference, license=license, onnx=onnx
-    )
-    return done._replace(sentences=(*said, *done.sentences))
+    key = best_key(read(Request, {"store": store, "tasks": tasks})) if best else key
+    options: dict[str, Any] = {"accept_difference": accept_difference, "license": license, "onnx": onnx}
+    return write(recorded(store, key), Path(fspath(out)), unshown, storage=storage, **options)
 
 
 @undisturbed("torch", "transformers.utils.logging")

@@ -30,7 +30,7 @@ def bench(args: argparse.Namespace) -> int:
     # A plan does without what trains and prints.
     from harness.cli.progress import confirm, show
     from harness.cli.report import check_printed, print_grid
-    from harness.commands.bench import bench as run_bench
+    from harness.commands.train import bench as run_bench
 
     check_printed(args.format)
     request = read(args)

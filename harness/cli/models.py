@@ -74,14 +74,11 @@ def export(args: argparse.Namespace) -> int:
     """Write the folder, and say what was checked."""
     if bool(args.key) == args.best:
         raise UserError("export: name a key ('harness list runs'), or give --best for the best run of the last bench.")
-    key, said = args.key, list[str]()
-    if args.best:
-        key, said = best_key(Request(methods=args.methods, tasks=args.tasks, sizes=args.sizes, store=args.store))
-    found = recorded(args.store, key)
+    asked = {name: getattr(args, name) for name in ("methods", "tasks", "sizes", "store")}
+    found = recorded(args.store, best_key(Request(**asked)) if args.best else args.key)
     options = {name: getattr(args, name) for name in ("storage", "accept_difference", "license", "onnx")}
     done = write(found, Path(args.out), show, **options)
-    lines = [f"Exported {done.key[:12]} to {done.folder}; loaded by {LOADED_BY[done.form]}.", *said]
-    lines += done.sentences
+    lines = [f"Exported {done.key[:12]} to {done.folder}; loaded by {LOADED_BY[done.form]}.", *done.sentences]
     if found.stage.data.kind:
         out = shlex.quote(str(done.folder))
         lines.append(f"Predict for new rows: harness predict {out} --input new.csv --output scored.csv")

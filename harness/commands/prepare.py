@@ -239,12 +239,18 @@ def name_of_task(text: str) -> str:
 
 
 def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[Located]:
-    """The encoders of a table. Raises UserError for one that cannot be had, and where sequences do not fit it."""
+    """The encoders of a table. Raises UserError for one that cannot be had, and where sequences do not fit its positions."""
     place = f"table {resolved.table.name}, preset {resolved.preset}, encoder"
-    found = []
+    lengths, found = {"max_length": resolved.max_length}, []
+    if resolved.pre_train:
+        lengths["pre_train.max_length"] = resolved.pre_train.max_length
     for each in resolved.encoders:
         at = locate(each.name, download=download, where=request.origin("encoder") if request.encoder else place)
-        _check_lengths(resolved, at)
+        usable = family_of(at.config).positions(at.config)
+        if name := next((name for name, length in lengths.items() if length > usable), None):
+            raise UserError(
+                f"{name} is {lengths[name]}, but {at.name} has {usable} positions; set {name} to {usable} or less."
+            )
         found.append(with_weights(at))
     return found
 
@@ -293,11 +299,9 @@ def prepare_recorded(request: Request, *, texts: bool = False) -> Prepared:
             read = prepare(request, train=False)
             if read.plan.stages.keys() == found.plan.stages.keys():
                 return read
-            if names := lacking(read.plan) or read.plan.unresolved:
-                found.textless = f"{some_of(names)} is not at hand"
-            else:
-                skipped = (reason for _, _, reason in read.plan.skipped)
-                found.textless = next(skipped, "its data or its encoder changed since then")
+            names = lacking(read.plan) or read.plan.unresolved
+            reasons = [f"{some_of(names)} is not at hand"] if names else [reason for *_, reason in read.plan.skipped]
+            found.textless = next(iter(reasons), "its data or its encoder changed since then")
         except UserError as error:
             found.textless = str(error).rstrip(".")
     return found
@@ -325,19 +329,6 @@ def _of_snapshot(request: Request, stored: StoredRequest, store: Store) -> Prepa
 
 
 # ---------------------------------------------------------------------------------------------------------------- checks
-
-
-def _check_lengths(resolved: ResolvedTable, located: Located) -> None:
-    """Raises UserError for sequences that do not fit the encoder's positions."""
-    usable = family_of(located.config).positions(located.config)
-    lengths = {"max_length": resolved.max_length}
-    if resolved.pre_train:
-        lengths["pre_train.max_length"] = resolved.pre_train.max_length
-    for name, length in lengths.items():
-        if length > usable:
-            raise UserError(
-                f"{name} is {length}, but {located.name} has {usable} positions; set {name} to {usable} or less."
-            )
 
 
 def check_work(items: Sequence[Item], tokeniser: Any, located: Located, library: Mapping[str, Rows]) -> None:

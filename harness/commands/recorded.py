@@ -36,7 +36,7 @@ from harness.store import DEFAULT_URL, Store, StoredRequest
 from harness.store.rows import predicted_by
 from harness.tasks.task import TASKS
 from harness.tracking import history
-from harness.wording import in_points, some_of
+from harness.wording import some_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -230,9 +230,9 @@ def _recorded_run(label: Mapping[str, Any], stored: StoredRequest | None, stage:
     return RecordedRun(label, cell, command(alone, store=url))
 
 
-def best_key(request: Request) -> tuple[str, list[str]]:
-    """The run of the last bench with the best dev score among those of one task that leave a model; see `best_run`. And a sentence where a run that leaves none is
-    higher. Filters of `request` narrow the bench. Raises UserError."""
+def best_key(request: Request) -> str:
+    """The run of the last bench with the best dev score among those of one task that leave a model; see `best_run`. Filters of `request` narrow the
+    bench. Raises UserError."""
     store = Store(request.store or DEFAULT_URL, create=False)
     last = last_bench(store)
     if last is None:
@@ -243,18 +243,13 @@ def best_key(request: Request) -> tuple[str, list[str]]:
         raise UserError(
             f"--best: the last bench has {', '.join(tasks)}, whose scores cannot be compared; name one with --tasks."
         )
-    if plan.runs and not plan.runs_with_weights:
+    best = best_run(plan.runs_with_weights, store.records(run.stage.key for run in plan.runs))
+    if best is None:
         raise UserError(
-            "--best: the rows are fitted by scikit-learn, which leaves no model; name others with --methods."
+            "--best: no run of the last bench that leaves a model has finished yet (what scikit-learn fits leaves none); run the same bench "
+            "again, or name a key."
         )
-    records = store.records([run.stage.key for run in plan.runs])
-    best, highest = best_run(plan.runs_with_weights, records), best_run(plan.runs, records)
-    if best is None or highest is None or highest.stage.selection is None:
-        raise UserError("--best: no run of the last bench has finished yet; run the same bench again, or name a key.")
-    metric, titles = highest.stage.selection.metric, plan.resolved.titles
-    mine, other = (in_points(records[run.stage.key].dev_scores[metric]) for run in (best, highest))
-    higher = f"{titles[highest.row]}, which leaves no model, is higher on dev: {other}, this run of {titles[best.row]} {mine}."
-    return best.stage.key, [higher] if highest.row not in {run.row for run in plan.runs_with_weights} else []
+    return best.stage.key
 
 
 def misclassified(key: str, *, split: str = "dev", store: str = DEFAULT_URL) -> pd.DataFrame:

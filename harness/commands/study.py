@@ -12,10 +12,9 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from harness.commands.bench import translated
 from harness.commands.prepare import Prepared, check_work, prepare, storage_of
 from harness.commands.texts import reader
-from harness.commands.train import Show, check_machine, deadline_of, execution_of, unshown, worker_setup_of
+from harness.commands.train import Show, check_machine, deadline_of, execution_of, translated, unshown, worker_setup_of
 from harness.errors import UserError
 from harness.paths import check_writable, without_folders
 from harness.planning.point import PointFile

@@ -1,15 +1,16 @@
-"""What a prepared table lacks, trained on Ray. Everything that needs ray and torch is imported inside the functions."""
+"""A bench: what a table lacks is back-translated, trained on Ray, remembered and tracked. What needs ray and torch is imported inside the functions."""
 
 from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from harness.commands.prepare import Prepared, check_work, storage_of
-from harness.commands.texts import reader
+from harness.commands.prepare import Prepared, check_work, prepare, storage_of
+from harness.commands.texts import reader, translator_of
 from harness.devices import cores
 from harness.encoders import Located
 from harness.errors import UserError
@@ -20,6 +21,8 @@ from harness.planning.work import Event
 from harness.specs import NO_ENCODER, Record, Run
 from harness.storage import Storage, weights_of
 from harness.store import Store
+from harness.tasks.translation import translate
+from harness.tracking import Trackers, check_trackers
 from harness.wording import counted
 
 Show = Callable[[Any, str], AbstractContextManager[Callable[..., None]]]
@@ -134,6 +137,53 @@ def train(
             pool.close()
     prepared.statuses = prepared.store.statuses(prepared.plan.stages)
     return prepared
+
+
+def trackers_of(prepared: Prepared) -> Trackers:
+    """The request's trackers, with the runs of its table."""
+    name = f"harness-{prepared.resolved.table.name}"
+    return Trackers(prepared.request.track, name, prepared.store.url).add_plan(prepared.plan)
+
+
+def translated(prepared: Prepared, show: Show, warn: Callable[[str], None]) -> Prepared:
+    """The table with its back-translations made, whose stages have their keys now."""
+    if not prepared.plan.untranslated:
+        return prepared
+    empty = 0
+    for augment, rows in prepared.plan.untranslated.items():
+        translator = translator_of(prepared.resolved, augment)
+        with show((translator.name, sum(map(len, rows))), "") as done:
+            empty += translate(rows, translator, Store(prepared.store.url), done)
+    if empty:
+        warn(f"Empty back-translations: {empty}; the text itself is used instead.")
+    return prepare(prepared.request, train=True)
+
+
+def bench(
+    request: Request,
+    show: Show = unshown,
+    warn: Callable[[str], None] = warnings.warn,
+    agree: Callable[[Prepared], None] = lambda prepared: None,
+) -> tuple[Prepared, Trackers]:
+    """Train what the table of a request lacks: the table, and its trackers. `warn`: called with one sentence. `agree`: called before
+    anything is trained; raises an error to train nothing."""
+    check_trackers(request.track, request.origin("track"))
+    prepared, deadline = prepare(request, train=True), deadline_of(request)
+    agree(prepared)
+    if prepared.items:
+        prepared = translated(prepared, show, warn)
+    trackers = trackers_of(prepared)
+
+    def track(event: Event) -> None:
+        if event.ended:
+            trackers.write([event.item.stage.key], warn)
+
+    if prepared.items:
+        check_machine(request)
+        prepared = train(prepared, show, deadline=deadline, watch=track)
+    if prepared.plan.runs:
+        prepared.remember()
+    return prepared, trackers
 
 
 class BestWeights:

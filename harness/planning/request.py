@@ -102,17 +102,14 @@ def _parts(value: Any) -> Any:
     return parts
 
 
-def _joined(value: Any) -> Any:
-    several = isinstance(value, Iterable) and not isinstance(value, str)
-    return ",".join(map(str, value)) if several else value
-
-
 Text = Annotated[str, BeforeValidator(lambda value: fspath(value) if isinstance(value, PathLike) else value)]
 Texts = Annotated[tuple[Text, ...] | None, BeforeValidator(_parts)]
 Numbers = Annotated[tuple[NonNegativeInt, ...] | None, BeforeValidator(_parts)]
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Encoders = Annotated[Text | None, BeforeValidator(_joined)]
+Encoders = Annotated[
+    Text | None, BeforeValidator(lambda value: value if value is None else ",".join(map(str, _parts(value))))
+]
 Group = Literal["table", "filter", "labelled", "data", "execution", "kept"]
 
 
@@ -274,9 +271,7 @@ def value_of(kind: Any, value: Any, place: str) -> Any:
 
 def encoder_names(text: str) -> tuple[str, ...]:
     """Encoders that are written comma-separated, each once; a folder may hold a comma."""
-    if "," in text and os.path.exists(os.path.expanduser(text)):
-        return (text,)
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    return tuple(dict.fromkeys(_parts(text))) if text else ()
 
 
 def has_rows(task: str) -> bool:
@@ -347,19 +342,21 @@ def _rooted(request: Request, folder: Path) -> Request:
     if folder == Path.cwd():
         return request
 
-    def rooted(text: Any) -> Any:
-        relative = text and not text.startswith(("/", "~"))
+    def rooted(text: str, of_file: bool = True) -> str:
+        relative = of_file and not text.startswith(("/", "~"))
         return str(folder / text) if relative and (folder / text).exists() else text
 
-    def method(part: str) -> str:
-        return rooted(part) if part.endswith(PYTHON) else part
-
-    changes: dict[str, Any] = {name: rooted(getattr(request, name)) for name in ("data", "corpus", *BESIDE)}
-    changes["encoder"] = ",".join(map(rooted, request.encoders)) or None
-    changes["table"] = rooted(request.table) if request.table.endswith(YAML) else request.table
-    changes["tasks"] = request.tasks and tuple(rooted(task) if is_own(task) else task for task in request.tasks)
-    changes["methods"] = request.methods and tuple("+".join(map(method, m.split("+"))) for m in request.methods)
-    return replace(request, **changes)
+    named = ((name, getattr(request, name)) for name in ("data", "corpus", *BESIDE))
+    paths: dict[str, Any] = {name: rooted(text) for name, text in named if text}
+    methods = (m.split("+") for m in request.methods or ())
+    return replace(
+        request,
+        **paths,
+        table=rooted(request.table, request.table.endswith(YAML)),
+        encoder=",".join(map(rooted, request.encoders)) or None,
+        tasks=request.tasks and tuple(rooted(task, is_own(task)) for task in request.tasks),
+        methods=request.methods and tuple("+".join(rooted(p, p.endswith(PYTHON)) for p in parts) for parts in methods),
+    )
 
 
 def same_table(name: str, other: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
@@ -82,43 +83,31 @@ def work(
     a stage that is trained needs its weights and they are gone; it ends then with the last weights that are needed. `is_stored`:
     whether weights are there, by name. `keep`: with 'best' and 'all' every run saves its weights.
     """
-    pending = {stage.key for stage in plan.pending(statuses, retry)}
-    blocked: list[Stage] = []
-    wanted: dict[str, Stage] = {}
-    needed: dict[str, set[int]] = {}
+    pending = {stage.key: stage for stage in plan.pending(statuses, retry)}
+    final = {key for key, (status, _) in statuses.items() if status != "done"} - pending.keys()
+    blocked = [stage for stage in pending.values() if any(parent.key in final for parent in stage.chain[:-1])]
+    wanted = pending.keys() - {stage.key for stage in blocked}
+    needed = defaultdict[str, set[int]](set)
     """Of each parent to train, the updates after which its weights are needed; 0: its final ones."""
-
-    def want(stage: Stage) -> None:
-        if stage.key in wanted:
-            return
-        if isinstance(stage.init, Parent):
-            parent = stage.init.stage
-            if parent.key in pending or not is_stored(weights_of(parent.key, stage.init.step)):
-                needed.setdefault(parent.key, set()).update(stage.init.save_at or {0})
-                want(parent)
-        wanted[stage.key] = stage
-
-    final = {key for key, (status, _) in statuses.items() if status != "done" and key not in pending}
-    for key, stage in plan.stages.items():
-        if key in pending:
-            if any(parent.key in final for parent in stage.chain[:-1]):
-                blocked.append(stage)
-            else:
-                want(stage)
+    for stage in reversed(plan.stages.values()):
+        if stage.key in wanted and isinstance(stage.init, Parent):
+            key = stage.init.stage.key
+            if key in pending or not is_stored(weights_of(key, stage.init.step)):
+                needed[key] |= set(stage.init.save_at or {0})
+                wanted.add(key)
     if not wanted:
         return [], blocked
-    items, names, turns = [], plan.names(), _turns(plan)
-    for key, stage in wanted.items():
+    items, names, turns = list[Item](), plan.names(), _turns(plan)
+    for key, stage in ((key, stage) for key, stage in plan.stages.items() if key in wanted):
         serves = names[key]
         name = serves[0] if len(serves) == 1 else f"{stage.phase} of {serves[0]} and {len(serves) - 1} more"
         selection = (stage.selection.metric,) if stage.selection else ()
         task = plan.task_of(stage)
         metrics = tuple(dict.fromkeys((*selection, *(task.metrics if task else ()))))
-        attempt = statuses[key][1] if key in statuses else 0
-        steps, remake = needed.get(key, set()), key not in pending
-        kept = 0 in steps or (plan.leaves_weights(stage) and not remake and (keep != "none" or key in needed))
-        steps = (steps if remake else steps | plan.saved_at(stage)) - {0}
-        save_at, cost = tuple(sorted(steps)), plan.stage_flops(stage)
+        _, attempt = statuses.get(key, ("", 0))
+        steps, remake, cost = needed[key], key not in pending, plan.stage_flops(stage)
+        kept = 0 in steps or (plan.leaves_weights(stage) and not remake and (keep != "none" or bool(steps)))
+        save_at = tuple(sorted((steps if remake else steps | plan.saved_at(stage)) - {0}))
         item = Item(stage, name, cost, metrics, kept, remake, attempt, save_at=save_at, turn=turns[key])
         item.cost *= item.until / stage.optim.steps if item.until else 1
         items.append(item)

@@ -40,7 +40,7 @@ def benched(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) 
     trained.sentiment_folder(folder / "data")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("harness.commands.bench.train", trained.train_here)
+        patch.setattr("harness.commands.train.train", trained.train_here)
         assert main(BENCH.format(encoder=folders["bert"], methods=METHODS).split()) == 0
         (stored,) = Store("sqlite:///.harness/harness.db", create=False).requests()
         runs = prepare(from_json(stored.values), train=False).plan.runs

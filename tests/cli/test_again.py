@@ -22,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> None:
     """Benches end at once, and their times differ by a second."""
     now = iter(range(1_700_000_000, 1_800_000_000))
     monkeypatch.setattr(Store, "_now", lambda *_: float(next(now)))
-    monkeypatch.setattr("harness.commands.bench.train", record_all)
+    monkeypatch.setattr("harness.commands.train.train", record_all)
     monkeypatch.setattr("harness.commands.prepare.calibrate", lambda *_: Calibration(1e9, "a test"))
     data_folder(workdir / "data")
 

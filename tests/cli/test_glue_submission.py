@@ -29,7 +29,7 @@ def report(workdir: Path, bert: Path, capsys: pytest.CaptureFixture[str], monkey
     """Tiny test sets in place of the official ones, trained in this process."""
     import trained
 
-    monkeypatch.setattr("harness.commands.bench.train", trained.train_here)
+    monkeypatch.setattr("harness.commands.train.train", trained.train_here)
     monkeypatch.setattr("harness.commands.trained.train", trained.train_here)
     monkeypatch.setattr(glue_submission, "SHEETS", tuple(sheet._replace(rows=ROWS) for sheet in SHEETS))
 

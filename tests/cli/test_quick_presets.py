@@ -46,7 +46,7 @@ def test_a_quick_preset_runs_to_the_end(
     runs: int,
 ) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("harness.commands.bench.train", trained.train_here)
+    monkeypatch.setattr("harness.commands.train.train", trained.train_here)
     store = f"--store sqlite:///{table}.db"
     short = (
         SHORT.replace("--set fine_tune.steps=3", "") if table.startswith("coco_lm_") else SHORT

@@ -38,7 +38,7 @@ def sealed(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) -
     shutil.copytree(folders["bert"], folder / "bert")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("harness.commands.bench.train", record_all)
+        patch.setattr("harness.commands.train.train", record_all)
         values = {"fine_tune.steps": 2, "post_train.steps": 2, "fine_tune.batch_size": 8, "post_train.batch_size": 4}
         fields = {"tasks": "sst2", "data": "data", "sizes": 20, "seeds": [31, 42], "encoder": "bert", "subsets": [0, 1]}
         plan = {"methods": ["ft", "scl", "tapt"], "set": {"max_length": 64, **values}, **fields}
@@ -54,7 +54,7 @@ def harness(
     """The command in a copy of that folder."""
     shutil.copytree(sealed[0], tmp_path / "lab")
     monkeypatch.chdir(tmp_path / "lab")
-    monkeypatch.setattr("harness.commands.bench.train", record_all)
+    monkeypatch.setattr("harness.commands.train.train", record_all)
     return lambda *words: command(capsys, *words)
 
 

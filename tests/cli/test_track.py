@@ -34,7 +34,7 @@ def test_a_bench_goes_on_without_its_tracker_and_the_next_command_catches_up(
     words: str, harness: Harness, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder cannot be written while it trains. A report writes each stage once, and says so."""
-    monkeypatch.setattr("harness.commands.bench.train", trained.train_here)
+    monkeypatch.setattr("harness.commands.train.train", trained.train_here)
     folder = workdir / ".harness" / "tensorboard"
     for _ in range(2):
         said = harness(f"report {words}")

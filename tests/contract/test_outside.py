@@ -141,7 +141,7 @@ def test_a_bench_trains_and_records_it_and_a_report_reads_it_again(
     import trained
 
     trained.sentiment_folder(workdir / "data")
-    monkeypatch.setattr("harness.commands.bench.train", trained.train_here)
+    monkeypatch.setattr("harness.commands.train.train", trained.train_here)
     said = harness(BENCH.format(encoder=bert))
     assert said.status == 0, said.err
     assert "TAPT+Focal" in said.out
