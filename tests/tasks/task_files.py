@@ -9,11 +9,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.tasks.inferred import Description, infer_task
 from harness.tasks.overlap import normalised
 from harness.tasks.protocol import Protocol
+from harness.tasks.reading import read_labelled, read_rows
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
-from harness.tasks.task import Task
+from harness.tasks.task import Task, TaskFile
+
+
+def inferred(path: Path | str, **said: Any) -> TaskFile:
+    return infer_task(str(path), Description(**said), lambda name: f"--{name}", open_source())
+
+
+def read(path: Path, task: Task) -> Rows:
+    return read_rows([read_labelled(path, task.columns, task.label)], task, path.stem)
 
 
 def write_file(path: Path, rows: Sequence[dict[str, Any]]) -> Path:

@@ -12,20 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 from ruamel.yaml import YAML
-from tasks.task_files import write_coded, write_file
+from tasks.task_files import inferred, write_coded, write_file
 
 from harness.errors import UserError
-from harness.tasks.inferred import Description, infer_task, task_yaml
+from harness.tasks.inferred import task_yaml
 from harness.tasks.sources import ALL_ROWS, open_source
 from harness.tasks.task import Task, load_user_task
 
 
-def option(name: str) -> str:
-    return f"--{name}"
-
-
 def infer(path: Path, **said: Any) -> Task:
-    return infer_task(str(path), Description(**said), option).task()
+    return inferred(path, **said).task()
 
 
 def text_file(folder: Path, text: str | bytes, name: str = "reviews.csv") -> Path:
@@ -281,12 +277,11 @@ def test_the_yaml_file_of_a_task_is_the_task(labels: list[Any], tmp_path: Path) 
     for name in beside.values():
         Path(name).touch()
     for said in ({}, beside | {"remove_overlap": True}):
-        described = Description(label="stars", text=("review",), kind="classes" if "x" in labels else "", **said)
-        inferred = infer_task(str(data), described, option)
+        file = inferred(data, label="stars", text=("review",), kind="classes" if "x" in labels else "", **said)
         path = tmp_path / "folder/task.yaml"
         path.parent.mkdir(exist_ok=True)
-        YAML().dump(task_yaml(inferred, path.parent), path)
-        assert resolved(load_user_task(path)) == resolved(inferred.task())
+        YAML().dump(task_yaml(file, path.parent), path)
+        assert resolved(load_user_task(path)) == resolved(file.task())
 
 
 def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:

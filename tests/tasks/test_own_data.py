@@ -29,7 +29,7 @@ from harness.tasks.sources import open_source
 from harness.tasks.task import load_user_task
 for path in {paths!r}:
     try:
-        inferred = path.startswith('hub:') and infer_task(path, Description(text=('text',)), str).task()
+        inferred = path.startswith('hub:') and infer_task(path, Description(text=('text',)), str, open_source()).task()
         task, source = inferred or load_user_task(path), open_source(None)
         sets = PROTOCOLS['cmlm_few_shot'].evaluation_sets(task, source)
         rows = source.load(task, task.train)

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from questions import questions, write_questions
-from tasks.task_files import write_file
+from tasks.task_files import inferred, read, write_file
 
 from harness.answers import as_label, of_label
 from harness.errors import UserError
-from harness.tasks.inferred import Description, infer_task, task_yaml
+from harness.tasks.inferred import task_yaml
 from harness.tasks.overlap import normal_ids
 from harness.tasks.protocols import PROTOCOLS
-from harness.tasks.reading import read_rows
 from harness.tasks.rows import Rows
 from harness.tasks.sources import open_source
 from harness.tasks.task import TASKS, load_user_task
@@ -54,7 +53,7 @@ def article(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("form", ["parquet", "jsonl", "csv", "json"])
 def test_each_format_gives_the_same_rows(form: str, tmp_path: Path) -> None:
     rows, labels = questions(20)
-    found = read_rows([write(tmp_path, form, records(20))], SQUAD, "x")
+    found = read(write(tmp_path, form, records(20)), SQUAD)
     assert found.texts == tuple(rows)
     assert found.gold.tolist() == labels.tolist()
     assert found.digest == Rows(tuple(rows), labels).digest
@@ -89,21 +88,21 @@ def test_answers_are_part_of_what_a_row_is() -> None:
 )
 def test_what_is_wrong_is_named(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=sentence):
-        read_rows([write(tmp_path, "jsonl", [RECORD, RECORD | change])], SQUAD, "x")
+        read(write(tmp_path, "jsonl", [RECORD, RECORD | change]), SQUAD)
 
 
 def test_without_unanswerable_questions_each_has_an_answer(tmp_path: Path) -> None:
     path = write(tmp_path, "jsonl", [RECORD, RECORD | {"answers": {"text": [], "answer_start": []}}])
-    assert len(read_rows([path], SQUAD, "x")) == 2
+    assert len(read(path, SQUAD)) == 2
     with pytest.raises(UserError, match="is unknown to task squad"):
-        read_rows([path], TASKS["squad"], "x")
+        read(path, TASKS["squad"])
 
 
 @pytest.mark.parametrize("body", ["[]", '{"data": 3}', '{"data": [{"paragraphs": [{"qas": [{}]}]}]}', "{"])
 def test_other_json_is_refused(body: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(body)
     with pytest.raises(UserError, match=r"a\.json: is not SQuAD's JSON .* write one object a line to a \.jsonl file\."):
-        read_rows([tmp_path / "a.json"], SQUAD, "x")
+        read(tmp_path / "a.json", SQUAD)
 
 
 def test_a_task_is_inferred_and_its_file_reads_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,21 +110,21 @@ def test_a_task_is_inferred_and_its_file_reads_it_back(tmp_path: Path, monkeypat
 
     monkeypatch.chdir(tmp_path)
     path = write_questions(tmp_path / "qa.jsonl", 30)
-    file = infer_task(str(path), Description(), str)
+    file = inferred(path)
     task = file.task()
     assert (task.columns, task.label, task.kind.answer) == (("question", "context"), "answers", "span")
-    assert len(read_rows([path], task, "x")) == 30
+    assert len(read(path, task)) == 30
     YAML().dump(task_yaml(file, tmp_path), tmp_path / "qa.yaml")
     again = load_user_task(tmp_path / "qa.yaml")
     assert (again.kind, again.metrics, again.data) == (task.kind, task.metrics, task.data)
     renamed = tmp_path / "other.jsonl"
     renamed.write_text(path.read_text().replace('"context"', '"passage"'))
     with pytest.raises(UserError, match="label"):
-        infer_task(str(renamed), Description(text=("question", "passage"), label="answers"), str)
-    found = infer_task(str(renamed), Description(text=("question", "passage"), kind="spans"), str)
+        inferred(renamed, text=("question", "passage"), label="answers")
+    found = inferred(renamed, text=("question", "passage"), kind="spans")
     assert found.columns == ("question", "passage")
     with pytest.raises(UserError, match="question answering takes two"):
-        infer_task(str(renamed), Description(text=("passage",), kind="spans"), str)
+        inferred(renamed, text=("passage",), kind="spans")
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tasks.task_files import single, write_file
+from tasks.task_files import read, single, write_file
 
 from harness.errors import UserError
-from harness.tasks import reading
 from harness.tasks.reading import rows_of
 from harness.tasks.rows import Rows
 from harness.tasks.sources import open_source
@@ -262,24 +261,24 @@ def test_all_bad_rows_are_named_and_a_file_without_them_is_the_same(ending: str,
         path.write_text("\n".join([*head, *mixed]) + "\n")
         return path
 
-    clean = reading.read_rows([written()], task, "clean")
+    clean = read(written(), task)
     assert clean.skipped == 0
     path = written(*(line for line, _ in wrong))
     with pytest.raises(UserError) as raised:
-        reading.read_rows([path], task, "bad")
+        read(path, task)
     places = [f"line {2 + len(head) + 2 * number}: {problem}" for number, (_, problem) in enumerate(wrong)]
     assert [place for place in places if place not in str(raised.value)] == []
     assert f"{len(wrong)} of {len(good) + len(wrong)} rows cannot be read" in str(raised.value)
-    left = reading.read_rows([path], replace(task, skip_bad_rows=True), "left")
+    left = read(path, replace(task, skip_bad_rows=True))
     assert (left.digest, left.skipped) == (clean.digest, len(wrong))
     nothing = tmp_path / f"nothing.{ending}"
     nothing.write_text("\n".join([*head, *(line for line, _ in wrong)]) + "\n")
     with pytest.raises(UserError, match="no rows in it"):
-        reading.read_rows([nothing], replace(task, skip_bad_rows=True), "nothing")
+        read(nothing, replace(task, skip_bad_rows=True))
 
 
 def test_a_long_list_of_bad_rows_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "many.csv"
     path.write_text("sentence,label\n" + "good,1\n" + "bad,7\n" * 50)
     with pytest.raises(UserError, match=r"50 of 51 rows .* line 22: label '7' [^;]*; and 30 more; correct them\.$"):
-        reading.read_rows([path], TASKS["sst2"], "many")
+        read(path, TASKS["sst2"])

@@ -48,13 +48,13 @@ class Kept(dict[str, str]):
 class Words:
     """A way that marks a text, and knows what it was given. Breaks down once it has translated `until` texts."""
 
-    key, known = ModelPair.key, ModelPair.known
+    key, known, translate = ModelPair.key, ModelPair.known, ModelPair.translate
 
     def __init__(self, mark: str, until: int = 1000) -> None:
         self.digest, self.mark, self.until = mark, mark, until
         self.given: list[str] = []
 
-    def translate(self, texts: Sequence[str]) -> list[str]:
+    def translations(self, texts: Sequence[str]) -> list[str]:
         if len(self.given) + len(texts) > self.until:
             raise UserError("It broke down.")
         self.given += texts
@@ -232,7 +232,7 @@ class TestFile:
         ("content", "part"),
         [
             ("text,view1\na,A\n", "there is no column 'view_1'. Did you mean 'view1'?"),
-            ("text,view_1\na,A\nb,B\na,C\n", "line 4: view_1 of 'a' is not that of line 2, where the same text stands"),
+            ("text,view_1\na,A\nb,B\na,C\n", "line 4: the views of 'a' are not those of"),
         ],
     )
     def test_what_is_wrong_in_it(self, content: str, part: str, tmp_path: Path) -> None:
@@ -272,8 +272,8 @@ class TestModels:
                 found[i] = " ".join(tokenizer.decode(out[0], skip_special_tokens=True).split())
         there, back = pair
         (way,) = open_translator(f"{there}+{back}", download=False).ways
-        assert way.translate(SENTENCES) == found
-        assert way.translate(SENTENCES[::-1]) == found[::-1]
+        assert way.translations(SENTENCES) == found
+        assert way.translations(SENTENCES[::-1]) == found[::-1]
 
     def test_one_line_for_each_text_whatever_it_holds(self, pair: tuple[Path, Path]) -> None:
         there, back = pair
@@ -285,13 +285,13 @@ class TestModels:
         there, back = pair
         name, texts = f"{there}+{back}", SENTENCES[:3]
         two = open_translator(f"{name}@T=0.7", download=False, copies=2).ways
-        first, second = (way.translate(texts) for way in two)
+        first, second = (way.translations(texts) for way in two)
         assert first != second
-        assert two[0].translate(texts[::-1])[::-1] == first
-        assert two[0].translate(texts[:1]) == first[:1]
+        assert two[0].translations(texts[::-1])[::-1] == first
+        assert two[0].translations(texts[:1]) == first[:1]
         ways = (open_translator(f"{name}{end}", download=False).ways[0] for end in ("@T=0.7", "@T=1.5", ""))
         again, hot, beam = ways
-        assert again.translate(texts[:1]) == first[:1] != hot.translate(texts[:1])
+        assert again.translations(texts[:1]) == first[:1] != hot.translations(texts[:1])
         assert len({way.digest for way in (*two, hot, beam)}) == 4
         assert again.digest == two[0].digest
         pairs = open_translator(f"{name},{name}@T=0.7", download=False, copies=2).ways
@@ -323,7 +323,7 @@ class TestModels:
         tensors = load_file(pair[0] / "model.safetensors")
         torch.save(tensors, there / "pytorch_model.bin")
         way, whole = (open_translator(f"{each}+{pair[1]}", download=False).ways[0] for each in (there, pair[0]))
-        assert way.translate(SENTENCES[:2]) == whole.translate(SENTENCES[:2]), "also from a pickle of tensors"
+        assert way.translations(SENTENCES[:2]) == whole.translations(SENTENCES[:2]), "also from a pickle of tensors"
         (there / "model.safetensors").write_bytes(b"not a model")
         lost = {name: tensor for name, tensor in tensors.items() if "decoder.layers.0.fc1" not in name}
         for reason in ("SafetensorError", "its weights lack model.decoder.layers.0.fc1"):
