@@ -19,7 +19,6 @@ _LOGIN = re.compile(
     r"""(?<![\w+.-])(?:
     (?P<bucket>(?:s3|gs):/{1,2})(?:\S*@|[^\s/]*:[^\s/]*)
     | (?P<user>postgresql[\w+]*:/{1,2}[^\s:/?\#@]*:)\S*@
-    | (?P<hub>hub:)[^\s/]*@(?=[^\s/@]+/)
     | (?P<other>(?!postgresql)[a-z][\w+.-]+:/{1,2})(?:[^\s:/?\#@]*:(?!\d+(?:[/?\#\s]|$))\S*|[^\s/?\#]*)@
     )""",
     re.IGNORECASE | re.VERBOSE,
@@ -37,7 +36,7 @@ def masked(text: str) -> str:
     def hidden(found: re.Match[str]) -> str:
         return f"{next(filter(None, found.groups()))}***{'@' * found[0].endswith('@')}"
 
-    return _SECRET.sub(r"\1***", _LOGIN.sub(hidden, text)) if ":/" in text or "hub:" in text else text
+    return _SECRET.sub(r"\1***", _LOGIN.sub(hidden, text)) if ":/" in text else text
 
 
 class UserError(Exception):

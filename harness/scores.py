@@ -69,8 +69,8 @@ def frame_of(results: Iterable[Result]) -> pd.DataFrame:
     import pandas as pd
 
     frame = pd.DataFrame([vars(each) for each in results], columns=list(RESULT_DTYPES)).astype(RESULT_DTYPES)
-    infinite = frame[["dev", "test"]].abs() == float("inf")
-    return frame.assign(dev=frame["dev"].mask(infinite["dev"]), test=frame["test"].mask(infinite["test"]))
+    frame[["dev", "test"]] = frame[["dev", "test"]].replace([np.inf, -np.inf], np.nan)
+    return frame
 
 
 def with_records(frame: pd.DataFrame) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import io
 import json
 import math
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
@@ -103,16 +103,14 @@ def _read(path: Path) -> str:
         raise UserError(f"{path}, line {line}: the file is not UTF-8 text; save it as UTF-8.") from None
 
 
-class Places:
-    """The places of keys in a YAML file, as errors name them. Raises UserError as `load_yaml` does."""
+Places = Callable[..., str]
+"""('a', 'b') -> 'FILE, line N, key a.b', as errors name it."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._tree = _parse(_read(path), str(path))
 
-    def __call__(self, *loc: int | str) -> str:
-        """'FILE, line N, key a.b' of the key ('a', 'b')."""
-        return _place(str(self._path), *_locate(self._tree, loc))
+def places_of(path: Path) -> Places:
+    """Names the places of keys in a YAML file. Raises UserError as `load_yaml` does."""
+    tree = _parse(_read(path), str(path))
+    return lambda *loc: _place(str(path), *_locate(tree, loc))
 
 
 def packaged_files(folder: str) -> dict[str, Path]:

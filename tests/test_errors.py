@@ -56,7 +56,6 @@ def test_the_nearest_name_is_meant_and_another_is_near_to_none() -> None:
         "ray://me:hush@host:10001": "ray://***@host:10001",
         "https://hush@host/x": "https://***@host/x",
         "https:/me:hu/sh@host/x": "https:/***@host/x",  # as a path spells it
-        "hub:me:hush@owner/name": "hub:***@owner/name",
         "postgresql+psycopg://me:hu@sh@host/x": "postgresql+psycopg://me:***@host/x",
         "postgresql://me@host/x?password=hush&y=1": "postgresql://me@host/x?password=***&y=1",
         "s3://me:hu/sh@bucket/x": "s3://***@bucket/x",

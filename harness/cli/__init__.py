@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from traceback import walk_tb
 
 from harness.cli.parser import build_parser
 from harness.cli.terminal import BROKEN_PIPE, OutputError, interruptible, printable, standard_streams
@@ -65,10 +64,7 @@ def _run(arguments: list[str]) -> int:
         status: int = getattr(import_module(module), name)(args)
         return status
     except SystemExit as error:  # nothing of ours raises one
-        *_, (frame, line) = walk_tb(error.__traceback__)
-        raise UserError(
-            f"{frame.f_code.co_filename}, line {line}: SystemExit: {error}; its code may not end Python."
-        ) from None
+        raise UserError(f"a method's own file raises SystemExit({error}); its code may not end Python.") from None
 
 
 def _ended(error: UserError | KeyboardInterrupt, number: int = 0) -> int:

@@ -184,7 +184,4 @@ def duration(hours: float) -> str:
 
 def timestamp(seconds: float) -> str:
     """Unix time as local ISO 8601 time with its offset."""
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S%z", time.localtime(seconds))
-    except (OverflowError, ValueError, OSError):  # a damaged record may hold any number
-        return str(seconds)
+    return time.strftime("%Y-%m-%d %H:%M:%S%z", time.localtime(seconds))

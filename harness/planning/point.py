@@ -26,7 +26,7 @@ from harness.planning.request import (
 )
 from harness.planning.resolve import table_wide
 from harness.planning.table import Table, load_table
-from harness.yaml_files import MisplacedError, Places, Strict, load_yaml
+from harness.yaml_files import MisplacedError, Places, Strict, load_yaml, places_of
 
 Name = Annotated[str, Field(min_length=1)]
 TARGET = tuple(name for name in FIELDS if name not in ("preset", "methods", "reference"))
@@ -73,7 +73,7 @@ class PointFile(Strict):
 def load_point(path: Path) -> PointFile:
     """A point's file. Raises UserError for a file that does not fit and for an unknown method."""
     point = load_yaml(path, PointFile)
-    methods_named(point.name, Places(path)("method"))
+    methods_named(point.name, places_of(path)("method"))
     return point
 
 
@@ -97,7 +97,7 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
     """
     asked, overrides, studies = request, list[Override](), []
     for file in files:
-        point, places = load_point(Path(file)), Places(Path(file))
+        point, places = load_point(Path(file)), places_of(Path(file))
         target, row = point.target, point.name
         if target:
             given = {name: value for name in ("preset", *TARGET) if (value := getattr(target, name))}
