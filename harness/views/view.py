@@ -14,7 +14,6 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -123,13 +122,11 @@ class View:
     def text(self, width: int | None = None) -> str:
         """As plain text; sentences are wrapped at `width`, tables are not."""
         lines = [part for line in (*self.notes, *self.lines) for part in wrapped(shown(line, "text"), width)]
-        tables = [[*([shown(t.title, "text")] if t.title else []), *text_lines(t)] for t in self.tables]
-        return "\n\n".join("\n".join(part) for part in [*tables, lines] if part) + "\n"
+        return "\n\n".join("\n".join(part) for part in [*map(text_lines, self.tables), lines] if part) + "\n"
 
     def _markdown(self) -> str:
-        tables = [[*([f"### {shown(t.title, 'md')}", ""] if t.title else []), *markdown_lines(t)] for t in self.tables]
         lines = [f"- {shown(line, 'md')}" for line in (*self.notes, *self.lines)]
-        return "\n\n".join("\n".join(part) for part in [*tables, lines] if part) + "\n"
+        return "\n\n".join("\n".join(part) for part in [*map(markdown_lines, self.tables), lines] if part) + "\n"
 
     def _latex(self) -> str:
         """Tables that need the package booktabs and nothing else; those with one head are one. The first has caption and label."""
@@ -144,8 +141,8 @@ class View:
             out += [f"\\caption{{{' '.join(caption)}}}", f"\\label{{tab:{label}}}"] if not number else []
             out.append("\\end{table}")
         out += [f"% {shown(line, 'text')}" for line in (comments if groups else self.lines)]
-        beyond = [f"% {BEYOND_LATIN}"] if any(ord(c) >= _LATIN for line in out for c in line) else []
-        return "\n".join([*beyond, *out]) + "\n"
+        beyond = max("".join(out), default="") >= "\u0180"  # from here on pdflatex knows hardly a letter
+        return "\n".join([BEYOND_LATIN] * beyond + out) + "\n"
 
     @property
     def html(self) -> str:
@@ -189,7 +186,7 @@ def shown(text: str, format: str) -> str:
 
 
 def text_lines(table: Table) -> list[str]:
-    """Head, rule and rows in aligned columns, without the title; a long text in a left column takes several lines."""
+    """Title, head, rule and rows in aligned columns; a long text in a left column takes several lines."""
     head, *rows = table.shown("text")
     columns = [
         [*map(str.strip, column)] if i in table.left else _aligned(column)
@@ -198,26 +195,27 @@ def text_lines(table: Table) -> list[str]:
     cut = [[textwrap.wrap(cell, WIDEST, break_on_hyphens=False) or [""] if i in table.left else [cell] for cell in column]
            for i, column in enumerate(columns)]  # fmt: skip
     body = [line for row in zip(*cut, strict=True) for line in itertools.zip_longest(*row, fillvalue="")]
-    lines, widths = _justified([head, *body], table.left)
-    return [*("  ".join(line).rstrip() for line in (lines[0], ["-" * width for width in widths], *lines[1:]))]
+    head, *rows = _justified([head, *body], table.left)
+    lines = ["  ".join(line).rstrip() for line in (head, ["-" * cell_len(cell) for cell in head], *rows)]
+    return [shown(table.title, "text"), *lines] if table.title else lines
 
 
 def markdown_lines(table: Table) -> list[str]:
     """The same as a table of Markdown."""
-    lines, widths = _justified(table.shown("md"), table.left)
-    rules = [":" + "-" * (w + 1) if i in table.left else "-" * (w + 1) + ":" for i, w in enumerate(widths)]
-    head, *rows = [f"| {' | '.join(line)} |" for line in lines]
-    return [head, f"|{'|'.join(rules)}|", *rows]
+    head, *rows = _justified(table.shown("md"), table.left)
+    rules = ["-" * (cell_len(cell) + 1) for cell in head]
+    rule = "|".join(f":{rule}" if i in table.left else f"{rule}:" for i, rule in enumerate(rules))
+    lines = [f"| {' | '.join(head)} |", f"|{rule}|", *(f"| {' | '.join(row)} |" for row in rows)]
+    return [f"### {shown(table.title, 'md')}", "", *lines] if table.title else lines
 
 
-def _justified(rows: Sequence[Sequence[str]], left: Collection[int]) -> tuple[list[list[str]], list[int]]:
-    """Rows with the cells of a column of one width, and the widths; an ideograph takes two columns, which tabulate does not know."""
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    space = [[" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)] for row in rows]
-    return [
-        [cell + gap if i in left else gap + cell for i, (cell, gap) in enumerate(zip(row, gaps, strict=True))]
-        for row, gaps in zip(rows, space, strict=True)
-    ], widths
+def _justified(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[list[str]]:
+    """Rows with the cells of a column of one width; an ideograph takes two columns, which tabulate does not know."""
+    columns = []
+    for i, column in enumerate(zip(*rows, strict=True)):
+        gaps = [" " * (max(map(cell_len, column)) - cell_len(cell)) for cell in column]
+        columns.append([cell + gap if i in left else gap + cell for cell, gap in zip(column, gaps, strict=True)])
+    return [[*row] for row in zip(*columns, strict=True)]
 
 
 def _aligned(cells: Sequence[str]) -> list[str]:
@@ -242,9 +240,7 @@ _LATEX = {
     "−": "$-$", "–": "--", "—": "---", "…": "\\dots{}", "<": "$<$", ">": "$>$", "|": "$|$", '"': "''",
     "*": "{*}", "[": "{[}", "]": "{]}", **{c: f"\\{c}" for c in "&%$#_{}"},
 }  # fmt: skip
-_LATIN = 0x180
-"""From this character on pdflatex knows hardly a letter."""
-BEYOND_LATIN = "Letters beyond Latin: compile with LuaLaTeX or XeLaTeX and \\setmainfont{a font that has them}."
+BEYOND_LATIN = "% Letters beyond Latin: compile with LuaLaTeX or XeLaTeX and \\setmainfont{a font that has them}."
 
 
 def escape_latex(text: str) -> str:
@@ -276,16 +272,22 @@ def _tabular(tables: Sequence[Table]) -> list[str]:
 
 def page(title: str, subtitle: str, sections: Sequence[tuple[str, str, str]], lead: str) -> str:
     """The whole file. `sections`: anchor, title, and what is in each as HTML; `lead`: the conclusion, in a sentence above everything."""
-    style, script = _asset("page.css"), _asset("page.js")
-    policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; base-uri 'none'; form-action 'none'"
-    text: str = _template().render(
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    folder = resources.files("harness.views") / "templates"
+    style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    policy = "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; ".format(*digests)
+    options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=PackageLoader("harness.views"), autoescape=True, **options)
+    text: str = environment.get_template("page.html.jinja").render(
         title=title,
         subtitle=subtitle,
         lead=shown(lead, "text"),
         sections=[(name, heading, Markup(body)) for name, heading, body in sections],
         style=Markup(style),  # ours, from the package
         script=Markup(script),
-        policy=policy,
+        policy=policy + "img-src data:; base-uri 'none'; form-action 'none'",
     )
     return escaped(text, lines=True)
 
@@ -298,23 +300,3 @@ def commands(lines: Iterable[str]) -> str:
 def folded(summary: str, body: str) -> str:
     """HTML that a reader opens."""
     return f'<details class="folded"><summary>{shown(summary, "html")}</summary>{body}</details>'
-
-
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-@cache
-def _asset(name: str) -> str:
-    return (resources.files("harness.views") / "templates" / name).read_text(encoding="utf-8")
-
-
-@cache
-def _template() -> Any:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    loader = PackageLoader("harness.views")
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("page.html.jinja")
