@@ -53,7 +53,7 @@ def grid_of(prepared: Prepared) -> Grid:
     skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
     results = results_of(plan, store)
     if others := prepared.others:
-        resolved = others.joined(resolved)
+        resolved = replace(resolved, rows=(*resolved.rows, *others.rows))
         results = pd.concat([results, frame_of(others.results)], ignore_index=True)
     grid = aggregate(resolved, results, test_rows, not_comparable, skipped)
     if resolved.table.figure and resolved.table.figure.x == HOURS:

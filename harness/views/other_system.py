@@ -4,7 +4,7 @@ are matched by their digests. They are marked, and never mixed with records: no 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -50,9 +50,6 @@ class OtherSystem:
     results: tuple[Result, ...]
     note: str
 
-    def joined(self, resolved: ResolvedTable) -> ResolvedTable:
-        return replace(resolved, rows=(*resolved.rows, *self.rows))
-
 
 Digests = Mapping[tuple[str, ...], str]
 """Of a table's training sets by (task, size, subset) as texts, and of its test sets by (task, evaluation)."""
@@ -78,23 +75,22 @@ def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> 
             line = Line.model_validate({name: text for name, text in texts.items() if text or name in COLUMNS})
         except ValidationError as error:
             ((name, *_), why) = error.errors()[0]["loc"], error.errors()[0]["msg"]
-            raise UserError(
-                f"{place}, column {name}: '{texts[str(name)]}' is wrong: {why} (a score of 1 is 100 %)."
-            ) from None
+            wrong = f"{place}, column {name}: '{texts[str(name)]}' is wrong: {why}"
+            raise UserError(f"{wrong} (a score of 1 is 100 %).") from None
         if (result := _result(resolved, digests, place, line)) is None:
             continue
-        if result.row in resolved.titles:
-            raise UserError(f"{place}: a row '{result.row}' is there already; give this one another name.")
         at = f"{result.row}, {result.column}, size {result.size}, subset {result.subset}, seed {result.seed}"
-        if results.setdefault(at, result) is not result:
-            raise UserError(f"{place}: a second score of {at}; leave one out.")
+        if result.row in resolved.titles or results.setdefault(at, result) is not result:
+            raise UserError(f"{place}: there is a score of {at} already; leave one out, or give the row another name.")
     if not results:
         raise UserError(f"{path}: has no score at a task, size, subset and seed of this table; see 'harness plan'.")
-    systems = {each.row: each.method for each in results.values()}
-    tasks = {name: tuple(dict.fromkeys(each.task for each in results.values() if each.row == name)) for name in systems}
-    rows = tuple(ResolvedRow.of(Row(name=name, method=systems[name], tasks=tasks[name])) for name in systems)
-    note = f"Not trained by harness: {listed(systems)}, from {path.name}: scores of another system on the same examples (by their digests), without records."
-    return OtherSystem(rows, tuple(results.values()), note)
+    tasks: dict[tuple[str, str], dict[str, None]] = {}
+    for each in results.values():
+        tasks.setdefault((each.row, each.method), {})[each.task] = None
+    rows = (ResolvedRow.of(Row(name=name, method=method, tasks=tuple(of))) for (name, method), of in tasks.items())
+    names = listed(name for name, _ in tasks)
+    note = f"Not trained by harness: {names}, from {path.name}: scores of another system on the same examples (by their digests), without records."
+    return OtherSystem(tuple(rows), tuple(results.values()), note)
 
 
 def _result(resolved: ResolvedTable, digests: Digests, place: str, line: Line) -> Result | None:

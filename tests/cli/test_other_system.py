@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_refused(at_bench: Harness, lines: list[Line], tmp_
         whole.replace(f",{first['test']},", ",61.4,"): "line 2, column test: '61.4' is wrong: ",
         whole.replace("setfit 1.2.0", " "): "line 2, column system: ' ' is wrong",
         whole.replace("test_digest", "digest"): "has no column test_digest; its first line should be system,row,task",
-        f"{whole}{line}\n": "a second score of SetFit [setfit 1.2.0], sst2",
+        f"{whole}{line}\n": "there is a score of SetFit [setfit 1.2.0], sst2",
         head: "has no score at a task, size, subset and seed of this table",
     }.items():
         other.write_text(text)
