@@ -106,7 +106,7 @@ def describe(prepared: Prepared) -> list[str]:
         *(f"Skipped: {name}{' on ' + task if task else ''}: {reason}." for name, task, reason in plan.skipped),
         *(f"{name}: {found.note}" for name, found in plan.tasks.items() if found.note),
         *own_tasks(plan),
-        *plan_notes(plan, prepared.request.overrides),
+        *plan_notes(plan),
     ]
     if plan.untranslated:
         sets = [rows for each in plan.untranslated.values() for rows in each]

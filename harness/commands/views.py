@@ -74,7 +74,7 @@ def caption_of(prepared: Prepared) -> Caption:
         plan.source,
         example_counts(plan),
         hardware(records.values()),
-        (*plan_notes(plan, prepared.request.overrides), *starts_elsewhere_sentences(plan, records)),
+        (*plan_notes(plan), *starts_elsewhere_sentences(plan, records)),
         (prepared.others.note,) if prepared.others else (),
     )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -33,6 +33,18 @@ from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS, Task
 from harness.wording import listed
 from harness.yaml_files import MisplacedError
+
+
+class Patch(NamedTuple):
+    """An override: its `values` by their keys in full, and the names of the `rows` that it reaches, None for all."""
+
+    override: Override
+    values: dict[str, Any]
+    rows: set[str] | None
+
+    def reaches(self, row: Row) -> bool:
+        return self.rows is None or row.name in self.rows
+
 
 MOST_SUBSETS = 1000
 """Subset k is a draw of its own for any k (docs/reliability.md); a larger index is a misspelt seed or size."""
@@ -63,21 +75,21 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
             f"--tasks."
         )
     columns = _columns(table, name, request, chosen_tasks, tasks)
-    every = list(request.overrides)
+    overrides = list(request.overrides)
     if request.corpus is not None:
         where = f"{request.origin('corpus')} {request.corpus}"
-        every.append(Override("pre_train.corpus", request.corpus, where, True))
-    reach, parts = _rows_reached(table, rows, every), sorted({p for row in (*table.rows, *rows) for p in row.parts})
-    patches = [(each, _read(each, parts, bool(here.pre_train))) for each in every]
+        overrides.append(Override("pre_train.corpus", request.corpus, where, True))
+    parts, pre_trained = sorted({p for row in (*table.rows, *rows) for p in row.parts}), bool(here.pre_train)
+    patches = [Patch(each, _read(each, parts, pre_trained), _reached(each, table, rows)) for each in overrides]
 
-    def under(encoder: str, title: str, overrides: Sequence[Override]) -> UnderEncoder:
+    def under(encoder: str, title: str, patches: Sequence[Patch]) -> UnderEncoder:
         """The later override of a pair wins."""
         own = table.values_under(preset, encoder)
-        layers = preset.recipe.values, patched({}, *(read for each, read in patches if each in overrides))
+        layers = preset.recipe.values, patched({}, *(each.values for each in patches))
         of_tasks = {task: patched(own, spec.values, *layers) for spec in table.task_recipes for task in spec.tasks}
         return UnderEncoder(encoder, title, patched(own, *layers), of_tasks)
 
-    shared = [each for each in every if not each.row]
+    shared = [each for each in patches if each.rows is None]
     short = [name if name.startswith(NEW) else name.rstrip("/").rpartition("/")[2] for name in encoders]
     titles = short if len(set(short)) == len(short) else encoders
     of_encoders = [under(*each, shared) for each in zip(encoders, titles, strict=True)]
@@ -89,15 +101,18 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         return task in (row.tasks or (task,)) if task in table.tasks else row.tasks == last.get(row.title, row.tasks)
 
     for each, row in itertools.product(of_encoders, rows):
-        overrides = [one for one in every if not one.row or row.name in reach[one.row]]
-        own = each if overrides == shared else under(each.name, each.title, overrides)
-        carried: dict[str, Any] = {"under": own, "shared": each, "overrides": tuple(overrides)}
+        mine = [patch for patch in patches if patch.reaches(row)]
+        own = each if mine == shared else under(each.name, each.title, mine)
+        alone = {key: value for key, value in own.values.items() if each.values.get(key) != value}
+        carried: dict[str, Any] = {"under": own, "overrides": tuple(patch.override for patch in mine)}
+        carried["alone"] = {key: value for key, value in alone.items() if key.partition(".")[0] in row.groups}
         carried["tasks"] = tuple(task for task in chosen_tasks if takes(row, task))
         for key in ("name", "configuration_of") if len(encoders) > 1 else ():
             carried[key] = getattr(row, key) and on_encoder(getattr(row, key), each.title)
         resolved_rows.append(ResolvedRow.of(row, **carried))
     own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
     pre_trained = any(row.pre_train for row in rows)
+    given = {(each.override.row, each.override.key): each for each in patches if each.override in request.overrides}
     result = ResolvedTable(
         table=table,
         preset=name,
@@ -116,8 +131,15 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         translator=here.translator if request.translator is None else request.translator,
         file=request.table if request.table.endswith(YAML) else "",
         protocol=request.protocol or table.protocol,
+        unreached=tuple(sentence for each in given.values() for sentence in _unreached(each, resolved_rows)),
     )
-    _check(result, request.overrides)
+    configurations = min(map(len, result.printed_rows.values())) if result.aggregate.select == "none" else 1
+    runs = min(len(result.replicates_at(size)) for size in sizes) * configurations
+    if (result.aggregate.k or 0) > runs:
+        raise UserError(
+            f"table {table.name}, key aggregate.k: a cell is the {result.aggregate.label}, and the chosen subsets and "
+            f"seeds give {runs}; choose more of them."
+        )
     return result
 
 
@@ -253,21 +275,21 @@ def _read(override: Override, methods: Sequence[str], pre_trained: bool) -> dict
     return dict.fromkeys(override.keys, read)
 
 
-def _rows_reached(table: Table, rows: Sequence[Row], overrides: Sequence[Override]) -> dict[str, set[str]]:
-    """The names of the chosen `rows` that overrides of some rows alone reach, by the name that these have for them.
+def _reached(override: Override, table: Table, rows: Sequence[Row]) -> set[str] | None:
+    """The names of the chosen `rows` that an override of some rows alone reaches; None of one of all.
 
     Raises UserError for a name of no row, for a value that holds for the whole table, and for a point of a file whose rows are not chosen.
     """
-    known, reached = (*table.rows, *rows), dict[str, set[str]]()
-    for override in (each for each in overrides if each.row):
-        name = override.row
-        if table_wide(override.key):
-            raise UserError(f"{override.place}: {override.key} holds for all rows; leave '{name}:' out.")
-        if not rows_named(known, name) and not set(name.lower().split("+")) <= METHODS.keys():
-            raise unknown("row", name, [row.name for row in known], override.place)
-        reached[name] = {row.name for row in rows_named(rows, name)}
-        if override.in_file and not reached[name]:
-            raise UserError(f"{override.place}: is for {name}, which is none of the chosen rows; choose it too.")
+    known, name = (*table.rows, *rows), override.row
+    if not name:
+        return None
+    if table_wide(override.key):
+        raise UserError(f"{override.place}: {override.key} holds for all rows; leave '{name}:' out.")
+    if not rows_named(known, name) and not set(name.lower().split("+")) <= METHODS.keys():
+        raise unknown("row", name, [row.name for row in known], override.place)
+    reached = {row.name for row in rows_named(rows, name)}
+    if override.in_file and not reached:
+        raise UserError(f"{override.place}: is for {name}, which is none of the chosen rows; choose it too.")
     return reached
 
 
@@ -277,47 +299,22 @@ def table_wide(key: str) -> bool:
     return group in ("max_length", "mlm_head", "encoder") or (group == "pre_train" and field in PreTrain.model_fields)
 
 
-def unreached(resolved: ResolvedTable, overrides: Iterable[Override]) -> list[str]:
-    """A sentence for each override that no row reads, or that does not reach each row that it concerns."""
-    found = []
-    for override, own in _effects(resolved, overrides):
-        if not own:
-            found.append(f"{override.place} has no effect: no chosen row reads it.")
-        for key, rows in own.items() if not override.row else ():
-            if keeping := [row for row, kept in rows.items() if kept]:
-                verb, itself = ("sets", "itself") if len(keeping) == 1 else ("set", "themselves")
-                found.append(f"{override.place} has no effect on {listed(keeping)}, which {verb} {key} {itself}.")
-    return found
-
-
-def _effects(
-    resolved: ResolvedTable, overrides: Iterable[Override]
-) -> Iterator[tuple[Override, dict[str, dict[str, bool]]]]:
-    """Each override, of several of one key the last, with the rows that read its value: by its key in full and by name, whether they keep one of
-    their own."""
-    for override in {(each.row, each.key): each for each in overrides}.values():
-        found: dict[str, dict[str, bool]] = {}
-        for row in resolved.rows:
-            own, read = row.own.own_values, (*row.groups, "max_length", "mlm_head", "encoder")
-            for key in override.keys if not override.row or override in row.overrides else ():
-                if key.partition(".")[0] in read:
-                    found.setdefault(key, {})[row.name] = key in replaced(own) and own.get(key) != override.value
-        yield override, found
-
-
-def _check(resolved: ResolvedTable, overrides: Iterable[Override]) -> None:
-    """Raises UserError for an override that every row which it concerns replaces by a value of its own, or a row that it is for alone, and for an
-    aggregation of more runs than there are."""
-    for override, own in _effects(resolved, overrides):
-        if own and (any if override.row else all)(keeps for rows in own.values() for keeps in rows.values()):
-            key = next(key for key, rows in own.items() if any(rows.values()))
-            raise UserError(
-                f"{override.place}: has no effect, each chosen row sets {key} itself; change it in a table of your own."
-            )
-    configurations = min(map(len, resolved.printed_rows.values())) if resolved.aggregate.select == "none" else 1
-    runs = min(len(resolved.replicates_at(size)) for size in resolved.sizes) * configurations
-    if (resolved.aggregate.k or 0) > runs:
-        raise UserError(
-            f"table {resolved.table.name}, key aggregate.k: a cell is the {resolved.aggregate.label}, and the chosen subsets and "
-            f"seeds give {runs}; choose more of them."
-        )
+def _unreached(patch: Patch, rows: Iterable[ResolvedRow]) -> Iterator[str]:
+    """A sentence for an override that no row reads, and for one of all rows that some replace by a value of their own. Raises UserError for one that
+    all of them replace, or that a row replaces which it is for alone."""
+    keeping: dict[str, dict[str, bool]] = {}
+    for row in (row for row in rows if patch.reaches(row.own)):
+        own, read = row.own.own_values, (*row.groups, "max_length", "mlm_head", "encoder")
+        for key, value in patch.values.items():
+            if key.partition(".")[0] in read:
+                keeping.setdefault(key, {})[row.name] = key in replaced(own) and own.get(key) != value
+    place, enough = patch.override.place, all if patch.rows is None else any
+    if not keeping:
+        yield f"{place} has no effect: no chosen row reads it."
+    elif enough(keeps for of_rows in keeping.values() for keeps in of_rows.values()):
+        key = next(key for key, of_rows in keeping.items() if any(of_rows.values()))
+        raise UserError(f"{place}: has no effect, each chosen row sets {key} itself; change it in a table of your own.")
+    for key, of_rows in keeping.items():
+        if names := [name for name, keeps in of_rows.items() if keeps]:
+            verb, itself = ("sets", "itself") if len(names) == 1 else ("set", "themselves")
+            yield f"{place} has no effect on {listed(names)}, which {verb} {key} {itself}."

@@ -114,7 +114,7 @@ class ResolvedTable:
 
     `encoders`: with what the table has under each; `rows`: those of the first encoder, then of the next. `columns` by id; `subsets` indices;
     `sizes` total labelled examples, 0 the full training set; `mlm_head`: the MLM stage for an encoder without a usable head; `file`: the
-    table's, '' where it is packaged.
+    table's, '' where it is packaged; `unreached`: a sentence for each override that does not reach all rows that it concerns.
     """
 
     table: Table
@@ -134,6 +134,7 @@ class ResolvedTable:
     translator: str = ""
     file: str = ""
     protocol: str = ""
+    unreached: tuple[str, ...] = ()
 
     @property
     def encoder(self) -> str:

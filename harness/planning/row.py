@@ -150,6 +150,13 @@ class Row(Strict):
         """Names of the row's methods, pre-training first."""
         return tuple(part for text in (self.pre_train, self.method) if text for part in text.split("+"))
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Its methods, and the phases that it trains, fine-tuning first."""
+        unlabelled = any(not METHODS[part].labelled for part in self.method.split("+") if part in METHODS)
+        phases = {"fine_tune": True, "post_train": unlabelled, "pre_train": bool(self.pre_train)}
+        return (*self.parts, *(phase for phase in PHASES if phases[phase]))
+
 
 @dataclass(frozen=True)
 class UnderEncoder:
@@ -173,12 +180,12 @@ class ResolvedRow(Row):
     """A row with all that it trains with, as a request asks for it; of several encoders one under each, with a name that says it.
 
     `tasks`: of those that are chosen; `own`: the row as the table has it; `under`: what the table has for it, as the `overrides` that reach it leave
-    that; `shared`: as those leave it that reach all rows.
+    that; `alone`: what of it those change that do not reach all rows.
     """
 
     own: Row = Field(exclude=True)
     under: UnderEncoder = Field(UnderEncoder(), exclude=True)
-    shared: UnderEncoder = Field(UnderEncoder(), exclude=True)
+    alone: dict[str, Value] = Field(default_factory=dict, exclude=True)
     overrides: tuple[Override, ...] = Field((), exclude=True)
 
     @classmethod
@@ -189,19 +196,6 @@ class ResolvedRow(Row):
     @property
     def encoder(self) -> str:
         return self.under.name
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """Its methods, and the phases that it trains, fine-tuning first."""
-        unlabelled = any(not METHODS[part].labelled for part in self.method.split("+") if part in METHODS)
-        phases = {"fine_tune": True, "post_train": unlabelled, "pre_train": bool(self.pre_train)}
-        return (*self.parts, *(phase for phase in PHASES if phases[phase]))
-
-    @property
-    def alone(self) -> dict[str, Value]:
-        """What the overrides that reach it alone change, by key."""
-        changed = {key: v for key, v in self.under.values.items() if self.shared.values.get(key) != v}
-        return {key: v for key, v in changed.items() if key.partition(".")[0] in self.groups}
 
     def on(self, task: str = "") -> dict[str, Any]:
         """All that it trains with on a task, by key: what it sets for itself over the table's."""

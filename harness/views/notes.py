@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from harness.encoders import Located
 from harness.methods import definition_of
 from harness.planning.recipe import PHASES
-from harness.planning.request import Override
-from harness.planning.resolve import unreached
 from harness.planning.runs import COMPARED_TEXTS, Plan
 from harness.planning.task_reader import UNLABELLED
 from harness.specs import Record, Run, starts_elsewhere
@@ -17,11 +15,11 @@ from harness.wording import counted, listed, shares, some_of, two_digits
 from harness.yaml_files import format_value
 
 
-def plan_notes(plan: Plan, overrides: Sequence[Override]) -> Iterator[str]:
+def plan_notes(plan: Plan) -> Iterator[str]:
     """What is to be known of a plan's runs, a sentence each."""
     yield from own_data(plan)
     yield from truncation_sentences(plan)
-    yield from unreached_sentences(plan, overrides)
+    yield from unreached_sentences(plan)
     yield from overlap_sentences(plan)
     yield from seedless_sentences(plan)
     yield from weight_sentences(plan)
@@ -42,9 +40,9 @@ def seedless_sentences(plan: Plan) -> Iterator[str]:
         yield f"{listed(rows)} {verb} not depend on the seed: all seeds of a subset are one fit."
 
 
-def unreached_sentences(plan: Plan, overrides: Sequence[Override]) -> Iterator[str]:
+def unreached_sentences(plan: Plan) -> Iterator[str]:
     """Which rows keep a value of their own where the request sets another, and in what budget rows differ where it sets one for some alone."""
-    resolved, found = plan.resolved, dict.fromkeys(unreached(plan.resolved, overrides))
+    resolved, found = plan.resolved, dict.fromkeys(plan.resolved.unreached)
     budget = ("batch_size", "epochs", "steps", "min_steps", "schedule", "warmup", "warmup_steps")
     for encoder in resolved.encoders:
         rows = [row for row in resolved.rows_under(encoder) if row.title not in resolved.reference_titles]

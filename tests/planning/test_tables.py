@@ -17,8 +17,6 @@ from test_answers import predictions as answers
 from harness.errors import UserError
 from harness.kinds import Predictions
 from harness.planning.recipe import MlmHead, Phase, PreTrain, fraction_of
-from harness.planning.request import parse_override
-from harness.planning.resolve import unreached
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
 from harness.planning.runs import Plan, make_plan
@@ -265,16 +263,16 @@ presets:
 def test_rows_that_keep_a_value_of_their_own_are_named(text: str, row: str, key: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(TABLE)
-    found = unreached(resolve_table(load_table(path), "quick", set=(text,)), [parse_override(text, "--set")])
-    assert found == ([f"--set {text} has no effect on {row}, which sets {key} itself."] if row else [])
+    found = resolve_table(load_table(path), "quick", set=(text,)).unreached
+    assert found == ((f"--set {text} has no effect on {row}, which sets {key} itself.",) if row else ())
 
 
 @pytest.mark.parametrize("text", ["scl.lam=0.5", "post_train.lr=1e-5", "scl:fine_tune.lr=1e-5"])
 def test_a_setting_that_no_chosen_row_reads_is_told(text: str) -> None:
-    override = parse_override(text, "--set")
-    for methods, told in ((("ft",), [f"--set {override.text} has no effect: no chosen row reads it"]), (None, [])):
-        table = resolve_table("few_shot", methods=methods, set=(text,))
-        assert unreached(table, [override]) == [f"{each}." for each in told]
+    assert resolve_table("few_shot", methods=("ft",), set=(text,)).unreached == (
+        f"--set {text} has no effect: no chosen row reads it.",
+    )
+    assert resolve_table("few_shot", set=(text,)).unreached == ()
 
 
 def test_a_row_changes_the_recipe_for_itself(tmp_path: Path) -> None:
