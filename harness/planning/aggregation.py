@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -46,48 +45,16 @@ def subset_means(subsets: Sequence[int], values: Sequence[float]) -> list[float]
     return [*map(mean, by_subset.values())] if len(by_subset) > 1 else [*values]
 
 
-def subset_std(subsets: Sequence[int], values: Sequence[float]) -> float | None:
-    """Sd (ddof 1) of the subsets' means, a subset for each value; with a single subset, of the values themselves."""
-    return std(subset_means(subsets, values), 1)
-
-
 # ------------------------------------------------------------------------------------------------------------- rules
 
-
-@dataclass(frozen=True)
-class Rule:
-    """A cell's value is the `center` of the scores of its runs, or of the `best` on dev, where the rule has a {k} of so many. `label`: the value in a
-    caption. `no_spread`: why it takes no standard deviation."""
-
-    label: str
-    center: Callable[[Sequence[float]], float] = mean
-    best: int = 0
-    no_spread: str = ""
-
-    @property
-    def takes_k(self) -> bool:
-        return "{k}" in self.label
-
-    def scores(self, runs: pd.DataFrame, k: int) -> list[float]:
-        """The test scores that count: their standard deviation is the spread; of runs that are equal on dev the first. Raises ValueError for a run
-        without a dev score."""
-        if best := k if self.takes_k else self.best:
-            if runs["dev"].isna().any():
-                raise ValueError("a rule that selects by dev needs the dev score of every run")
-            runs = runs.sort_values("dev", ascending=False, kind="stable").head(best)
-        return list(runs["test"])
-
-    def value(self, runs: pd.DataFrame, k: int) -> float:
-        return self.center(self.scores(runs, k))
-
-
-RULES: Mapping[str, Rule] = {
-    "mean": Rule("mean"),
-    "median": Rule("median", statistics.median, no_spread="a median takes no standard deviation"),
-    "best": Rule("run that is best on dev", best=1, no_spread="one run has no standard deviation"),
-    "top_k": Rule("mean of the {k} runs that are best on dev"),
+RULES: Mapping[str, str] = {
+    "mean": "mean",
+    "median": "median",
+    "best": "run that is best on dev",
+    "top_k": "mean of the {k} runs that are best on dev",
 }
-"""What a table's `aggregate.center` and `aggregate.select_by` name."""
+"""What a table's `aggregate.center` and `aggregate.select_by` name, as captions say it."""
+NO_SPREAD = {"median": "a median takes no standard deviation", "best": "one run has no standard deviation"}
 
 RuleName = Annotated[str, one_of("rule", RULES)]
 
@@ -115,12 +82,11 @@ class Aggregation(Strict):
 
     @model_validator(mode="after")
     def _rules_fit(self) -> Aggregation:
-        takes_k = [name for name in (self.center, self.select_by) if name and RULES[name].takes_k]
-        rule = f"{takes_k[0]} needs k, how many runs count" if takes_k else "only a rule like top_k has a k"
-        no_spread = RULES[self.center].no_spread
+        takes_k, no_spread = "top_k" in (self.center, self.select_by), NO_SPREAD.get(self.center)
+        rule = "top_k needs k, how many runs count" if takes_k else "only a rule like top_k has a k"
         nothing, no_avg = self.select == "none", self.average == "none"
         for key, wrong, why in (
-            ("k", bool(takes_k) != (self.k is not None), rule),
+            ("k", takes_k != (self.k is not None), rule),
             ("spread", no_spread and self.spread != "none", f"{no_spread}; set spread: none"),
             ("select_by", self.select_by and nothing, "nothing is selected; add select: per_task or per_subset"),
             ("average_over", self.average_over and no_avg, "there is no Avg; add average: per_replicate or of_cells"),
@@ -138,7 +104,31 @@ class Aggregation(Strict):
     @property
     def label(self) -> str:
         """A cell's value in words: 'mean', 'mean of the 3 runs that are best on dev'."""
-        return RULES[self.center].label.format(k=self.k)
+        return RULES[self.center].format(k=self.k)
+
+    @property
+    def selected_by(self) -> str:
+        """The rule that selects a configuration."""
+        return self.select_by or self.center
+
+    def counted(self, runs: pd.DataFrame, rule: str = "") -> list[float]:
+        """The test scores that count under a rule (left out: `center`); of runs that are equal on dev the first. Raises ValueError for a run without a
+        dev score, where the rule selects by it."""
+        if best := {"best": 1, "top_k": self.k}.get(rule or self.center):
+            if runs["dev"].isna().any():
+                raise ValueError("a rule that selects by dev needs the dev score of every run")
+            runs = runs.sort_values("dev", ascending=False, kind="stable").head(best)
+        return list(runs["test"])
+
+    def value(self, runs: pd.DataFrame, rule: str = "") -> float:
+        """The value of a cell of these runs."""
+        scores = self.counted(runs, rule)
+        return statistics.median(scores) if (rule or self.center) == "median" else mean(scores)
+
+    def best_configurations(self, scores: pd.DataFrame, by: list[str]) -> pd.Series[str]:
+        """Of each group `by` the configuration whose dev scores have the highest value under the rule that selects; of equal ones the first."""
+        groups = scores.assign(test=scores["dev"]).groupby([*by, "configuration"], sort=False)[["dev", "test"]]
+        return groups.apply(self.value, self.selected_by).groupby(level=by, sort=False).idxmax().map(lambda at: at[-1])
 
     @property
     def stated(self) -> dict[str, Any]:
@@ -147,14 +137,7 @@ class Aggregation(Strict):
         return self.model_dump(exclude_none=True, exclude=plain)
 
 
-# ---------------------------------------------------------------------------------------- configurations and columns
-
-
-def best_configurations(scores: pd.DataFrame, by: list[str], rule: Rule, k: int) -> pd.Series[str]:
-    """Of each group `by` the configuration whose dev scores have the highest value under `rule`; of equal ones the first."""
-    dev = scores.assign(test=scores["dev"])
-    values = dev.groupby([*by, "configuration"], sort=False)[["dev", "test"]].apply(rule.value, k)
-    return values.groupby(level=by, sort=False).idxmax().map(lambda place: place[-1])
+# ----------------------------------------------------------------------------------------------------------- columns
 
 
 def average(values: Mapping[str, float], groups: Groups) -> float:

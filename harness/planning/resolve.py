@@ -81,35 +81,8 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         overrides.append(Override("pre_train.corpus", request.corpus, where, True))
     parts, pre_trained = sorted({p for row in (*table.rows, *rows) for p in row.parts}), bool(here.pre_train)
     patches = [Patch(each, _read(each, parts, pre_trained), _reached(each, table, rows)) for each in overrides]
-
-    def under(encoder: str, title: str, patches: Sequence[Patch]) -> UnderEncoder:
-        """The later override of a pair wins."""
-        own = table.values_under(preset, encoder)
-        layers = preset.recipe.values, patched({}, *(each.values for each in patches))
-        of_tasks = {task: patched(own, spec.values, *layers) for spec in table.task_recipes for task in spec.tasks}
-        return UnderEncoder(encoder, title, patched(own, *layers), of_tasks)
-
-    shared = [each for each in patches if each.rows is None]
-    short = [name if name.startswith(NEW) else name.rstrip("/").rpartition("/")[2] for name in encoders]
-    titles = short if len(set(short)) == len(short) else encoders
-    of_encoders = [under(*each, shared) for each in zip(encoders, titles, strict=True)]
-    values, resolved_rows = of_encoders[0].values, list[ResolvedRow]()
-    last = {row.title: row.tasks for row in table.rows}
-
-    def takes(row: Row, task: str) -> bool:
-        """On a task that the table lacks all rows are run, those with a grid for each group of tasks at the points of the last one."""
-        return task in (row.tasks or (task,)) if task in table.tasks else row.tasks == last.get(row.title, row.tasks)
-
-    for each, row in itertools.product(of_encoders, rows):
-        mine = [patch for patch in patches if patch.reaches(row)]
-        own = each if mine == shared else under(each.name, each.title, mine)
-        alone = {key: value for key, value in own.values.items() if each.values.get(key) != value}
-        carried: dict[str, Any] = {"under": own, "overrides": tuple(patch.override for patch in mine)}
-        carried["alone"] = {key: value for key, value in alone.items() if key.partition(".")[0] in row.groups}
-        carried["tasks"] = tuple(task for task in chosen_tasks if takes(row, task))
-        for key in ("name", "configuration_of") if len(encoders) > 1 else ():
-            carried[key] = getattr(row, key) and on_encoder(getattr(row, key), each.title)
-        resolved_rows.append(ResolvedRow.of(row, **carried))
+    of_encoders, resolved_rows = _resolved_rows(table, preset, encoders, rows, chosen_tasks, patches)
+    values = of_encoders[0].values
     own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
     pre_trained = any(row.pre_train for row in rows)
     given = {(each.override.row, each.override.key): each for each in patches if each.override in request.overrides}
@@ -165,6 +138,47 @@ def _rows(table: Table, preset: Preset, request: Request) -> tuple[Row, ...]:
         chosen = tuple(row for name in preset.methods for row in rows if row.title == name)
     further = _pick_rows(rows, REFERENCE, request.origin("reference")) if request.reference else ()
     return (*chosen, *(row for row in further if row not in chosen))
+
+
+def _resolved_rows(
+    table: Table,
+    preset: Preset,
+    encoders: Sequence[str],
+    rows: Sequence[Row],
+    tasks: Sequence[str],
+    patches: Sequence[Patch],
+) -> tuple[list[UnderEncoder], list[ResolvedRow]]:
+    """What the table has under each encoder with the patches of all rows, and its rows under each with all that they train with."""
+
+    def under(encoder: str, title: str, patches: Sequence[Patch]) -> UnderEncoder:
+        """The later override of a pair wins."""
+        own = table.values_under(preset, encoder)
+        layers = preset.recipe.values, patched({}, *(each.values for each in patches))
+        of_tasks = {task: patched(own, spec.values, *layers) for spec in table.task_recipes for task in spec.tasks}
+        return UnderEncoder(encoder, title, patched(own, *layers), of_tasks)
+
+    shared = [each for each in patches if each.rows is None]
+    short = [name if name.startswith(NEW) else name.rstrip("/").rpartition("/")[2] for name in encoders]
+    titles = short if len(set(short)) == len(short) else encoders
+    of_encoders = [under(*each, shared) for each in zip(encoders, titles, strict=True)]
+    resolved_rows = list[ResolvedRow]()
+    last = {row.title: row.tasks for row in table.rows}
+
+    def takes(row: Row, task: str) -> bool:
+        """On a task that the table lacks all rows are run, those with a grid for each group of tasks at the points of the last one."""
+        return task in (row.tasks or (task,)) if task in table.tasks else row.tasks == last.get(row.title, row.tasks)
+
+    for each, row in itertools.product(of_encoders, rows):
+        mine = [patch for patch in patches if patch.reaches(row)]
+        own = each if mine == shared else under(each.name, each.title, mine)
+        alone = {key: value for key, value in own.values.items() if each.values.get(key) != value}
+        carried: dict[str, Any] = {"under": own, "overrides": tuple(patch.override for patch in mine)}
+        carried["alone"] = {key: value for key, value in alone.items() if key.partition(".")[0] in row.groups}
+        carried["tasks"] = tuple(task for task in tasks if takes(row, task))
+        for key in ("name", "configuration_of") if len(encoders) > 1 else ():
+            carried[key] = getattr(row, key) and on_encoder(getattr(row, key), each.title)
+        resolved_rows.append(ResolvedRow.of(row, **carried))
+    return of_encoders, resolved_rows
 
 
 def _design(table: Table, here: Table, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

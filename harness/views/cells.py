@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from harness.errors import unknown
-from harness.planning.aggregation import AVERAGE, RULES, average, best_configurations, mean, replicate_averages, std
+from harness.planning.aggregation import AVERAGE, average, mean, replicate_averages, std
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow, on_encoder
 from harness.scores import PLACE, placed
@@ -248,7 +248,7 @@ def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
     dev = dev[dev.groupby(by)["dev"].transform("size") == (count * done["size"].map(replicates))[dev.index]]
     if dev.empty:
         return done[count == 1]
-    best = best_configurations(dev, by, RULES[aggregation.select_by or aggregation.center], aggregation.k or 0)
+    best = aggregation.best_configurations(dev, by)
     chosen = done.assign(count=count).merge(best.rename("chosen"), how="left", left_on=by, right_index=True)
     chosen = chosen[(chosen["count"] == 1) | (chosen["configuration"] == chosen["chosen"])]
     order = pd.Index(resolved.replicates).get_indexer(pd.MultiIndex.from_frame(chosen[REPLICATE]))
@@ -274,9 +274,9 @@ def _cell_of_runs(
 
 def _summarised(resolved: ResolvedTable, cell: Cell, *parts: pd.DataFrame) -> Cell:
     """A complete cell with its value, the mean over `parts`, and its spread over all their runs, which all count."""
-    rule, k = RULES[resolved.aggregate.center], resolved.aggregate.k or 0
-    scores = [score for runs in parts for score in rule.scores(runs, k)]
-    value = mean([rule.value(runs, k) for runs in parts])
+    rule = resolved.aggregate
+    scores = [score for runs in parts for score in rule.counted(runs)]
+    value = mean([rule.value(runs) for runs in parts])
     return replace(cell, value=value, spread=std(scores, resolved.aggregate.ddof))
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from harness.paths import without_folders
-from harness.planning.aggregation import mean, subset_std
+from harness.planning.aggregation import mean, std, subset_means
 from harness.planning.recipe import Value
 from harness.search.points import Points, ReplicateOutcome, State, Trial, best_trial
 from harness.tasks.metrics import METRICS
@@ -107,7 +107,7 @@ class Study:
         """Of the `values` of the first replicates, each `less` another one on the same replicate."""
         each = values if less is None else [a - b for a, b in zip(values, less, strict=True)]
         subsets = [subset for subset, _ in self.points.replicates[: len(each)]]
-        return {"mean": mean(each), "spread": subset_std(subsets, each)}
+        return {"mean": mean(each), "spread": std(subset_means(subsets, each), 1)}
 
     def above_default(self) -> Measured | None:
         """The best point minus the default one, replicate by replicate. None unless all replicates of both are done."""

@@ -213,7 +213,7 @@ def _selection_lines(grid: Grid) -> Iterator[str]:
     if r.aggregate.select == "none":
         yield f"{listed(several)}: all runs of several configurations count."
         return
-    rule = RULES[r.aggregate.select_by or r.aggregate.center].label.format(k=r.aggregate.k)
+    rule = RULES[r.aggregate.selected_by].format(k=r.aggregate.k)
     each = "task" if r.aggregate.select == "per_task" else "task and subset"
     found = [
         f"{row} {grid.title(column)} {_short_size(size)}: {listed(cell.selected)}"

@@ -18,7 +18,7 @@ from requested import aggregated, resolve_table
 from views.runs import filled, render, results
 
 from harness.errors import UserError
-from harness.planning.aggregation import RULES, Aggregation, subset_means, subset_std
+from harness.planning.aggregation import NO_SPREAD, RULES, Aggregation, std, subset_means
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow, Row
 from harness.planning.table import Table, load_table
@@ -76,7 +76,9 @@ def naive_std(values: Sequence[float], ddof: int) -> float | None:
 @pytest.mark.parametrize("name", ["best", "top_k"])
 def test_a_run_without_a_dev_score_is_never_passed_over(name: str) -> None:
     with pytest.raises(ValueError, match="needs the dev score of every run"):
-        RULES[name].scores(pd.DataFrame([(0.5, 0.5), (math.nan, 0.9)], columns=["dev", "test"]), 1)
+        Aggregation(k=1, select="per_task", select_by="top_k").counted(
+            pd.DataFrame([(0.5, 0.5), (math.nan, 0.9)], columns=["dev", "test"]), name
+        )
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), SCORE), min_size=1, max_size=9))
@@ -87,7 +89,7 @@ def test_subsets_are_the_clusters(pairs: list[tuple[int, float]]) -> None:
     )
     assert sorted(subset_means(subsets, values)) == sorted(means)
     expected = naive_std(means, 1)
-    assert subset_std(subsets, values) == (None if expected is None else pytest.approx(expected, abs=1e-12))
+    assert std(subset_means(subsets, values), 1) == (None if expected is None else pytest.approx(expected, abs=1e-12))
 
 
 # ------------------------------------------------------------------------------------------------- through the table
@@ -143,7 +145,7 @@ def aggregation(center: str, by: str | None, select: Any, average: Any, over: An
     return Aggregation(
         center=center,
         k=2 if "top_k" in (center, by) else None,
-        spread="none" if RULES[center].no_spread else "std",
+        spread="none" if center in NO_SPREAD else "std",
         ddof=ddof,
         select=select,
         select_by=by,

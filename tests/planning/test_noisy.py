@@ -93,7 +93,7 @@ def test_a_mean_of_rows_is_that_of_their_cells_and_its_spread_that_of_their_runs
     assert {row.name: row.augment for row in r.rows}["CE (T=0.3)"] == Augment(copies=3, temperature=0.3)
     missing = filled(r, runs[:-1], rows_of(r)).cells[100, "CE + SCL (average)", "sst2"]
     assert (missing.value, missing.done) == (None, 39)
-    skipped = filled(r, runs, rows_of(r), None, {("CE (T=0.3)", "sst2"): "no translator"})
+    skipped = filled(r, runs, rows_of(r), {}, {("CE (T=0.3)", "sst2"): "no translator"})
     assert skipped.cells[100, "CE (average)", "sst2"].skip == "no translator"
 
 
