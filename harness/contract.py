@@ -26,7 +26,7 @@ from harness.errors import UserError, first_line
 from harness.kinds import kind_of_outputs
 from harness.methods import Method, RunContext, chain, definition_of
 from harness.objectives import build
-from harness.objectives.base import TrainingObjective, Views
+from harness.objectives.base import TrainingObjective
 from harness.prompts import Prompt
 from harness.specs import Data, Encoder, Objective, Optim, RowSet, Selection, Stage
 from harness.streams import stream
@@ -75,13 +75,13 @@ class Subject:
     examples: Examples
     labels: NDArray[np.int64] | None
 
-    def views(self, seed: int = 1, step: int = 1) -> Views:
+    def batch(self, seed: int = 1, step: int = 1) -> Batch:
         return self.module.prepare(
             self.examples, self.labels, lambda purpose, *more: stream(seed, purpose, step, *more)
         )
 
-    def terms(self, views: Views | None = None) -> dict[str, Tensor]:
-        terms: dict[str, Tensor] = self.module((views or self.views()).on(CPU))
+    def terms(self, batch: Batch | None = None) -> dict[str, Tensor]:
+        terms: dict[str, Tensor] = self.module((batch or self.batch()).on(CPU))
         return terms
 
     def backward(self, what: str = "") -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -119,10 +119,11 @@ def gradients(module: nn.Module) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
 
 
-def seen(views: Any) -> Any:
-    """What views hold, to compare them."""
+def seen(batch: Any) -> Any:
+    """What a batch holds, to compare it."""
     return tree_map(
-        lambda each: seen(each) if isinstance(each, Tokens) else getattr(each, "tolist", lambda: each)(), vars(views)
+        lambda each: seen(each) if isinstance(each, Tokens | Batch) else getattr(each, "tolist", lambda: each)(),
+        vars(batch),
     )
 
 
@@ -133,9 +134,9 @@ def terms_are_scalars_with_counts_and_flops_and_the_loss_is_their_weighted_sum(m
     subject = make()
     terms, weights = subject.terms(), subject.module.weights
     require(terms.keys() == weights.keys(), f"its terms {sorted(terms)} are not those of its weights {sorted(weights)}")
-    views = subject.views()
-    require(terms.keys() <= subject.module.counts(views).keys(), "counts() has not all of its terms")
-    require(0 < views.flops < np.inf, f"prepare() counts {views.flops} FLOPs; take self.step_flops(tokens)")
+    batch = subject.batch()
+    require(terms.keys() <= subject.module.counts(batch).keys(), "counts() has not all of its terms")
+    require(0 < batch.flops < np.inf, f"prepare() counts {batch.flops} FLOPs; take self.step_flops(tokens)")
     require(all(weight > 0 for weight in weights.values()), "a weight is not above 0")
     for name, term in terms.items():
         require(term.shape == () and term.dtype == torch.float32, f"term {name} is no scalar in single precision")
@@ -155,16 +156,16 @@ def what_is_trained_has_a_gradient_and_nothing_else(make: Make) -> None:
 
 def seed_and_step_decide_what_it_sees(make: Make) -> None:
     one, again = make(dropout=0.1), make(dropout=0.1)
-    before, views = one.examples.tokens.ids.copy(), one.views()
-    one.views(1, 2)
+    before, batch = one.examples.tokens.ids.copy(), one.batch()
+    one.batch(1, 2)
     torch.randn(3)
-    alike = seen(again.views()) == seen(views)
-    require(alike, "two calls of prepare() with one seed and step give two views; draw with draw(purpose)")
+    alike = seen(again.batch()) == seen(batch)
+    require(alike, "two calls of prepare() with one seed and step give two batches; draw with draw(purpose)")
     require(np.array_equal(one.examples.tokens.ids, before), "prepare() changes the examples")
     values = []
     for subject in (one, again):
         torch.manual_seed(5)
-        values.append({name: term.item() for name, term in subject.terms(views).items()})
+        values.append({name: term.item() for name, term in subject.terms(batch).items()})
     require(values[0] == values[1], "two equal objectives with one seed have two losses; draw heads with draw_linear")
 
 
@@ -201,7 +202,7 @@ def a_batch_in_parts_is_the_batch(make: Make) -> None:
         subject = make(lengths=LENGTHS[:8])
         module = subject.module.double()
         terms = ForwardBackward(module, Optim(1e-3, 8, 1), 1, Placement(micro_batch=micro_batch)).run(
-            subject.views(), 1
+            subject.batch(), 1
         )
         return terms | {f"gradient of {name}": gradient for name, gradient in gradients(module).items()}
 
@@ -244,7 +245,7 @@ def a_gpu_may_repeat_its_operators(make: Make) -> None:
     what = "a GPU cannot repeat its operators; let forward() read its batch alone, or set captured = False in its definition"
 
     def operators(batch: Batch) -> list[str]:
-        given = batch.to(meta)
+        given = batch.on(meta)
         module.zero_grad(set_to_none=True)
         noted = _Operators()
         with noted:
@@ -254,10 +255,12 @@ def a_gpu_may_repeat_its_operators(make: Make) -> None:
                 require(False, f"{what} ({first_line(error)})")
         return noted.found
 
-    first = subject.views().batch(block=True)
+    first = subject.batch().laid_out(block=True)
     found = operators(first)
     # Prepared after it was run, as the next batch is.
-    second = next(each for step in range(1, 99) if (each := other.views(2, step).batch(block=True)).form == first.form)
+    second = next(
+        each for step in range(1, 99) if (each := other.batch(2, step).laid_out(block=True)).form == first.form
+    )
     require(found == operators(second), what)
 
 

@@ -102,7 +102,7 @@ class Learner:
         views = objective.prepare(Examples(tokens), None, lambda p, *m: stream(SEED + 1, p, index, *m))
         main, original = objective.replace(views.on(CPU))
         hidden, ids = objective.encoder(main), main.ids[: len(original)]
-        states, first = hidden[: len(original)], hidden.index_select(0, main.packing.first)
+        states, first = hidden[: len(original)], hidden.index_select(0, main.first)
         corrupted, cropped = first[: len(tokens)], first[len(tokens) :]
         same = original == ids
         said = objective.detector(states)[:, 0].sigmoid() >= same.float().mean()

@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from harness.contract import Subject
 from harness.encoders.families import FAMILIES, family_of
-from harness.encoders.kernels.packing import Packing, layout_arrays
+from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.sources import locate
 from harness.encoders.tokens import Cloze, Examples, Tokeniser, Tokens, Vocabulary
@@ -150,11 +150,13 @@ def padded(batch: Tokens, ids: NDArray[Any] | None = None, pad: int = 0) -> dict
     return out
 
 
-def packing(lengths: Sequence[int]) -> Packing:
-    """Of sequences of these lengths."""
-    of = np.array(lengths, dtype=np.int64)
-    arrays: dict[str, Any] = {name: torch.from_numpy(array) for name, array in layout_arrays(of).items()}
-    return Packing((len(of), max(lengths)), **{"mask": None, **arrays}, lengths=of)
+def packed(lengths: Sequence[int]) -> Batch:
+    """Sequences of these lengths, of one token."""
+    count = sum(lengths)
+    tokens = Tokens(
+        np.ones(count, np.int32), np.zeros(count, np.int8), np.zeros(count, np.bool_), np.cumsum([0, *lengths])
+    )
+    return Batch.of(tokens, torch.device("cpu"))
 
 
 def optim(**changes: Any) -> Optim:

@@ -165,7 +165,7 @@ def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Fo
         if objective.has_classifier:
             ours = objective.predict(batch)
         else:
-            ours = objective.encoder(batch, batch.packing.first)
+            ours = objective.encoder(batch, batch.first)
             ours = objective.encoder.mlm_logits(ours) if form == "masked_lm" else ours
     theirs = plain_logits(folder, form, texts)
     allowed = ~torch.isneginf(ours)  # of question answering the tokens that may be an answer

@@ -222,5 +222,5 @@ def embeddings_of(recorded: StageRecord, texts: Sequence[tuple[str, ...]] | None
     with torch.inference_mode(), autocast(device, stage.optim.precision):
         for rows in by_length(tokens.lengths):
             batch = Batch.of(tokens.take(rows), device)
-            vectors[rows] = encoder(batch, batch.packing.first).float().cpu().numpy()
+            vectors[rows] = encoder(batch, batch.first).float().cpu().numpy()
     return Embeddings(vectors, labels)

@@ -1,10 +1,9 @@
-"""The base of the objectives. An objective makes views on the host, turns them into named terms, and owns its heads."""
+"""The base of the objectives. An objective makes a batch on the host, turns it into named terms, and owns its heads."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harness.encoders.flops import forward_flops
-from harness.encoders.models.batch import Batch, Gather, slots_of, width_of
+from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import TextEncoder
 from harness.encoders.tokens import Examples, Tokens, Vocabulary
 from harness.kinds import Kind
@@ -23,87 +22,6 @@ from harness.streams import seed_of
 
 Draw = Callable[..., np.random.Generator]
 """`draw(purpose, *more)`: the stream of this step for a purpose; equal for every objective at equal seed and step."""
-
-
-Arrays = Mapping[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class Views:
-    """One step's data on the host: the token ids that go through the encoder, and what else the loss needs, as arrays by name.
-
-    `tokens`: the sequences that the encoder reads, in its order, with their (corrupted) ids, and `owner` [S] the example of each; `flops` of the
-    training step. `sequences` [S, ...]: of each sequence. `predicted` [M, ...]: of each predicted token of the first sequences of the examples, which
-    stand before all others; `where` among them, its place in `tokens`, ascending. `placed` [B, L, ...]: of each token of those sequences, False or -1 at
-    padding. `main`: what the encoder reads in place of `tokens`. `whole`, `gather`: as `Batch` has them.
-    """
-
-    tokens: Tokens
-    owner: NDArray[np.int64]
-    flops: float
-    sequences: Arrays = field(default_factory=dict)
-    predicted: Arrays = field(default_factory=dict)
-    placed: Arrays = field(default_factory=dict)
-    main: Tokens | None = None
-    whole: Views | None = None
-    gather: Gather | None = None
-
-    @property
-    def size(self) -> int:
-        """The number of examples."""
-        return int(self.owner[-1]) + 1
-
-    def micro_batch(self, rows: slice, gather: Gather | None = None) -> Views:
-        """The views of some of a batch's examples, which have all sequences of each: whole contrast groups, or else with what gathers the others."""
-
-        def of_rows(owner: NDArray[np.int64]) -> NDArray[np.int64]:
-            return np.flatnonzero((owner >= rows.start) & (owner < rows.stop))
-
-        own = of_rows(self.owner)
-        tokens = self.tokens.take(own)
-        first, last = self.tokens.offsets[rows.start], self.tokens.offsets[rows.stop]
-        where = self.predicted.get("where", np.zeros(0, np.int64))
-        predicted = {name: array[(where >= first) & (where < last)] for name, array in self.predicted.items()}
-        predicted |= {"where": predicted["where"] - first} if predicted else {}
-        return replace(
-            self,
-            tokens=tokens,
-            owner=self.owner[own] - rows.start,
-            sequences={name: array[own] for name, array in self.sequences.items()},
-            predicted=predicted,
-            placed={name: array[rows, : int(tokens.lengths.max())] for name, array in self.placed.items()},
-            main=self.main and self.main.take(of_rows(np.resize(self.owner, len(self.main)))),
-            whole=self if gather else None,
-            gather=gather,
-        )
-
-    def on(self, device: torch.device, *, block: bool = False) -> Batch:
-        """On a device, as an objective reads it."""
-        return self.batch(block=block).to(device)
-
-    def batch(self, *, block: bool = False) -> Batch:
-        """The same on the host. In a block the number of predicted tokens is rounded up too, so that few shapes occur."""
-        whole = self.whole.batch(block=block) if self.whole else None
-        width = width_of(self.tokens) if block else 0
-        width = whole.shape[1] if width and whole else width
-        predicted, placed = dict(self.predicted), dict(self.placed)
-        if width:
-            for name, array in placed.items():
-                missing = False if array.dtype == bool else -1
-                placed[name] = np.full((len(array), width, *array.shape[2:]), missing, array.dtype)
-                placed[name][:, : array.shape[1]] = array
-        if width and predicted:
-            predicted["where"] = slots_of(self.tokens, width)[predicted["where"]]
-            count = len(predicted["where"])
-            step = max(16, 1 << max(0, count.bit_length() - 2))
-            filled = max(step, -(-count // step) * step)
-            for name, array in predicted.items():
-                predicted[name] = np.concatenate([array, np.zeros((filled - count, *array.shape[1:]), array.dtype)])
-            predicted["counted"] = np.arange(filled) < count
-        found = Batch.on_host(self.tokens, width)
-        main = Batch.on_host(self.main, width) if self.main else None
-        arrays = {**found.arrays, **self.sequences, **predicted, **placed}
-        return replace(found, arrays=arrays, main=main, whole=whole, gather=self.gather)
 
 
 class TrainingObjective(nn.Module):
@@ -149,12 +67,12 @@ class TrainingObjective(nn.Module):
         """The sequences by which examples are evaluated."""
         return examples
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
-        """The views of a batch of B examples."""
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
+        """The batch of B examples, on the host."""
         raise NotImplementedError
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Named terms, each a scalar, of the batch that the views of `prepare` are on the device."""
+        """Named terms, each a scalar, of what `prepare` made, on the device."""
         raise NotImplementedError
 
     def measure(self, name: str, measure: Callable[..., Tensor], *of: Any) -> None:
@@ -166,8 +84,8 @@ class TrainingObjective(nn.Module):
         self.measure("mlm_accuracy", accuracy, logits, batch)
         return masked_lm(logits, batch["targets"], batch.counted)
 
-    def counts(self, views: Views) -> dict[str, float]:
-        """The number of things that each term is a mean over in these views: the weight of a micro-batch."""
+    def counts(self, batch: Batch) -> dict[str, float]:
+        """The number of things that each term is a mean over in this batch: the weight of a micro-batch."""
         raise NotImplementedError
 
     def predict(self, batch: Batch) -> Tensor:

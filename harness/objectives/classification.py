@@ -22,7 +22,6 @@ from harness.methods.scl import Scl
 from harness.objectives.base import (
     Draw,
     TrainingObjective,
-    Views,
     at_least_single,
     draw_linear,
     embedding_std,
@@ -74,7 +73,7 @@ class TokenHead(nn.Module):
         """All tokens [T, d] -> [B, L, 2]."""
         scores = torch.cat([self.start(states), self.end(states)], dim=1)
         scores = scores.masked_fill(~batch["answers"][:, None], float("-inf"))
-        return batch.packing.padded(scores).masked_fill(~batch.packing.real[:, :, None], float("-inf"))
+        return batch.padded(scores).masked_fill(~batch.real[:, :, None], float("-inf"))
 
 
 def _mean_squared_error(logits: Tensor, labels: Tensor) -> Tensor:
@@ -127,14 +126,14 @@ class CrossEntropy(TrainingObjective):
         if HEAD in parts and self.has_classifier:
             self.head.load_state_dict({name: tensors[f"{HEAD}/{name}"] for name in self.head.state_dict()})
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
-        return self.views(examples, labels, self.step_flops(examples.tokens))
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
+        return self.batch(examples, labels, self.step_flops(examples.tokens))
 
-    def views(self, examples: Examples, labels: NDArray[Any] | None, flops: float) -> Views:
+    def batch(self, examples: Examples, labels: NDArray[Any] | None, flops: float) -> Batch:
         """With what the loss reads of the labels of the examples, for each sequence."""
         tokens, owner = examples.tokens, examples.owner
         found = {} if labels is None else {"labels": self.targets(labels[owner], tokens)}
-        return Views(tokens, owner, flops, found)
+        return Batch(tokens, owner, flops, found)
 
     def targets(self, labels: NDArray[Any], tokens: Tokens) -> NDArray[Any]:
         """What the loss reads of the labels [S] of sequences."""
@@ -142,7 +141,7 @@ class CrossEntropy(TrainingObjective):
 
     def states(self, batch: Batch) -> Tensor:
         """What the head reads: the states of all tokens [T, d], or of first tokens [S, d]."""
-        found: Tensor = self.encoder(batch, None if self.kind.per_token else batch.packing.first)
+        found: Tensor = self.encoder(batch, None if self.kind.per_token else batch.first)
         return found
 
     def logits(self, batch: Batch) -> Tensor:
@@ -151,7 +150,7 @@ class CrossEntropy(TrainingObjective):
 
     def predict(self, batch: Batch) -> Tensor:
         logits = self.logits(batch)
-        return batch.packing.gathered(logits.flatten(0, 1)) if self.kind.per_token else logits
+        return batch.gathered(logits.flatten(0, 1)) if self.kind.per_token else logits
 
     def classify(self, logits: Tensor, labels: Tensor) -> Tensor:
         loss = CRITERIA[self.kind.loss](at_least_single(logits), labels)
@@ -160,8 +159,8 @@ class CrossEntropy(TrainingObjective):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         return {"cross_entropy": self.classify(self.logits(batch), batch["labels"])}
 
-    def counts(self, views: Views) -> dict[str, float]:
-        return {"cross_entropy": len(views.tokens)}
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return {"cross_entropy": len(batch.tokens)}
 
 
 class FrozenHead(CrossEntropy):
@@ -179,13 +178,13 @@ class FrozenHead(CrossEntropy):
         self._training = examples.tokens
         self._rows = {key: row for row, key in enumerate(_keys(examples.tokens))}
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
         """The FLOPs of a stage are those of its rows, not of its updates."""
         if self._training is None:  # of no stage
             return super().prepare(examples, labels, draw)
-        views = self.views(examples, labels, 0.0)
-        rows = np.array([self._rows[key] for key in _keys(views.tokens)])
-        return replace(views, sequences={**views.sequences, "rows": rows})
+        batch = self.batch(examples, labels, 0.0)
+        rows = np.array([self._rows[key] for key in _keys(batch.tokens)])
+        return replace(batch, sequences={**batch.sequences, "rows": rows})
 
     def states(self, batch: Batch) -> Tensor:
         if self._training is None:  # it only predicts: of any number of rows
@@ -243,13 +242,13 @@ class LabelWords(CrossEntropy):
         self._training = examples, self.kind.sampled_groups(labels)[0]
         self.words = torch.from_numpy(examples.words).to(next(self.encoder.parameters()).device)
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
         assert isinstance(examples, ClozeExamples)
         if examples.draws:
             generator = draw("demonstrations")
             examples = examples.demonstrated(*self._training, [generator] * len(examples), 1, exclude=True)
         flops = self.step_flops(examples.tokens, predicted=len(examples.tokens))
-        return self.views(examples, labels, flops)
+        return self.batch(examples, labels, flops)
 
     def targets(self, labels: NDArray[Any], tokens: Tokens) -> NDArray[Any]:
         return self.kind.word_targets(labels)
@@ -265,7 +264,7 @@ class LabelWords(CrossEntropy):
         assert self.vocabulary.mask_id is not None
         # One mask in each sequence: as many as there are, without asking the device.
         masked = batch.ids.eq(self.vocabulary.mask_id).int()
-        masks = torch.topk(masked, len(batch.packing.first)).indices.sort().values
+        masks = torch.topk(masked, len(batch.first)).indices.sort().values
         logits_of = self.encoder.mlm_logits if self.uses_mlm_head else self.encoder.embedding_logits
         return logits_of(self.encoder(batch, masks))[:, self.words]
 
@@ -291,10 +290,10 @@ class SupervisedContrast(CrossEntropy):
         super().build()
         self.weights = {"cross_entropy": 1.0 - self.params.lam, "supervised_contrastive": self.params.lam}
 
-    def counts(self, views: Views) -> dict[str, float]:
+    def counts(self, batch: Batch) -> dict[str, float]:
         # A sum over anchors has the same weight in each micro-batch as in the batch.
-        contrasted = 1 if self.params.reduction == "sum" else len(views.tokens)
-        return {**super().counts(views), "supervised_contrastive": contrasted}
+        contrasted = 1 if self.params.reduction == "sum" else len(batch.tokens)
+        return {**super().counts(batch), "supervised_contrastive": contrasted}
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         states, params = self.states(batch), self.params

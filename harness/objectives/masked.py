@@ -19,7 +19,7 @@ from harness.methods.cmlm import Cmlm
 from harness.methods.mlm import Masked
 from harness.methods.mlm import MaskedLm as Mlm
 from harness.methods.taco import Taco
-from harness.objectives.base import Draw, TrainingObjective, Views, embedding_std
+from harness.objectives.base import Draw, TrainingObjective, embedding_std
 from harness.objectives.losses import token_alignment
 from harness.objectives.masking import corrupt, sample_negatives, sample_positives, select
 from harness.objectives.view_contrast import ViewContrast
@@ -54,15 +54,15 @@ class MaskedText(TrainingObjective):
         """[T]: the tokens that may be masked."""
         return ~tokens.special
 
-    def views(self, first: Tokens, predicted: NDArray[np.bool_], ids: NDArray[Any], num_views: int = 1) -> Views:
+    def batch(self, first: Tokens, predicted: NDArray[np.bool_], ids: NDArray[Any], num_views: int = 1) -> Batch:
         """From view 0, its `predicted` positions [T0], and the corrupted ids of `num_views` views of it, one view after another."""
         copies = np.tile(np.arange(len(first)), num_views)
         tokens, where = replace(first.take(copies), ids=ids), np.flatnonzero(predicted)
         flops = self.step_flops(first, predicted=len(where), encoded=tokens)
-        return Views(tokens, copies, flops, predicted=predicted_at(first, where))
+        return Batch(tokens, copies, flops, predicted=predicted_at(first, where))
 
-    def counts(self, views: Views) -> dict[str, float]:
-        return {"masked_lm": len(views.predicted["where"])}
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return {"masked_lm": len(batch.predicted["where"])}
 
     def token_term(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Of the states [M, d] of the predicted tokens."""
@@ -89,10 +89,10 @@ class MaskedLM(MaskedText):
     def maskable(self, tokens: Tokens) -> NDArray[np.bool_]:
         return all_but_first(tokens) if self.params.mask_special_tokens else super().maskable(tokens)
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
         tokens = examples.tokens
         selected, ids = self.mask(tokens, self.params.p_m, draw, 0)
-        return self.views(tokens, self.maskable(tokens) if self.params.token_prediction else selected, ids)
+        return self.batch(tokens, self.maskable(tokens) if self.params.token_prediction else selected, ids)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         return {"masked_lm": self.token_term(self.encoder(batch, batch["where"]), batch)}
@@ -125,15 +125,15 @@ class ContrastiveMaskedLM(MaskedText):
         self.uses_mlm_head = self.params.mlm
         self.contrast = ViewContrast(self.encoder, self.params, self.seed)
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
         tokens, params = examples.tokens, self.params
         selected, first = self.mask(tokens, params.p_m, draw, 0)
         excluded = selected if params.masking == "complementary" else None
         further = [self.mask(tokens, params.p_c, draw, view, excluded)[1] for view in range(1, params.num_views + 1)]
-        return self.views(tokens, selected & params.mlm, np.concatenate([first, *further]), params.num_views + 1)
+        return self.batch(tokens, selected & params.mlm, np.concatenate([first, *further]), params.num_views + 1)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        where, first, terms = batch["where"], batch.packing.first, {}
+        where, first, terms = batch["where"], batch.first, {}
         if self.params.mlm:
             predicted, seen = self.encoder(batch, torch.cat([where, first])).split([len(where), len(first)])
             terms["masked_lm"] = self.token_term(predicted, batch)
@@ -142,8 +142,8 @@ class ContrastiveMaskedLM(MaskedText):
         self.measure("embedding_std", embedding_std, seen[: len(seen) // (self.params.num_views + 1)])
         return {**terms, "contrast": self.contrast(seen, batch)}
 
-    def counts(self, views: Views) -> dict[str, float]:
-        return {**super().counts(views), "contrast": views.size}
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return {**super().counts(batch), "contrast": batch.size}
 
 
 class TokenAlignment(MaskedText):
@@ -154,7 +154,7 @@ class TokenAlignment(MaskedText):
     def build(self) -> None:
         self.weights = {"masked_lm": 1.0, "contrast": self.params.weight}
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
         tokens = examples.tokens
         selected, ids = self.mask(tokens, self.params.p_m, draw, 0)
         shape = (len(tokens), int(tokens.lengths.max()))
@@ -169,24 +169,23 @@ class TokenAlignment(MaskedText):
         # Relative to a token's own sequence, so that a part of a batch has the same. A pair without a position is none.
         negatives[..., 0] -= np.where(negatives[..., 1] < 0, -1, np.arange(len(tokens))[:, None, None])
         placed = {"positives": positives, "negatives": negatives, "anchors": anchors}
-        return replace(self.views(tokens, selected, ids), placed=placed)
+        return replace(self.batch(tokens, selected, ids), placed=placed)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         hidden, embedded = self.encoder.forward_with_embeddings(batch)
         around, states = batch.whole or batch, hidden
         if batch.gather:
             states, embedded = batch.gather(torch.stack([hidden, embedded], dim=1)).unbind(dim=1)
-        packed = around.packing
         positives, negatives, anchors = around["positives"], around["negatives"], around["anchors"]
         own = torch.arange(len(negatives), device=negatives.device)[:, None, None, None]
         negatives = torch.cat([negatives[..., :1] + own, negatives[..., 1:]], dim=3)
-        h, e, real = packed.padded(states), packed.padded(embedded), packed.real
+        h, e, real = around.padded(states), around.padded(embedded), around.real
         contrast = token_alignment(
             h, e, positives, negatives, real, temperature=self.params.temperature, anchors=anchors
         )
-        self.measure("embedding_std", lambda: embedding_std(states.index_select(0, packed.first)))
+        self.measure("embedding_std", lambda: embedding_std(states.index_select(0, around.first)))
         predicted = hidden.index_select(0, batch["where"])
         return {"masked_lm": self.token_term(predicted, batch), "contrast": contrast}
 
-    def counts(self, views: Views) -> dict[str, float]:
-        return {**super().counts(views), "contrast": int(views.placed["anchors"].sum())}
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return {**super().counts(batch), "contrast": int(batch.placed["anchors"].sum())}

@@ -17,7 +17,7 @@ from harness.encoders.models.batch import Batch
 from harness.encoders.tokens import Examples, Tokens, joined
 from harness.methods.coco_lm import CocoLm
 from harness.methods.electra import Auxiliary as AuxiliaryMethod
-from harness.objectives.base import Draw, TrainingObjective, Views, draw_linear, embedding_std, mean_over_groups
+from harness.objectives.base import Draw, TrainingObjective, draw_linear, embedding_std, mean_over_groups
 from harness.objectives.losses import corrective_lm, masked_lm, replaced_token_detection, sequence_contrastive
 from harness.objectives.masked import all_but_first, predicted_at
 from harness.objectives.masking import crop, select_fixed
@@ -59,17 +59,17 @@ class AuxiliaryMaskedLM(TrainingObjective):
         ids[where] = self.vocabulary.mask_id
         return where, replace(tokens, ids=ids)
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
         tokens = examples.tokens
         where, masked = self.mask(tokens, draw)
         flops = self.step_flops(tokens, predicted=len(where))
-        return Views(masked, examples.owner, flops, predicted=predicted_at(tokens, where))
+        return Batch(masked, examples.owner, flops, predicted=predicted_at(tokens, where))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         return {"auxiliary_mlm": self.masked_term(self.auxiliary_logits(batch), batch)}
 
-    def counts(self, views: Views) -> dict[str, float]:
-        return {"auxiliary_mlm": len(views.predicted["where"])}
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return {"auxiliary_mlm": len(batch.predicted["where"])}
 
     def auxiliary_logits(self, batch: Batch) -> Tensor:
         """[M, V]: the auxiliary network's at the masked positions, with dropout while it trains."""
@@ -112,7 +112,7 @@ class ReplacedTokens(AuxiliaryMaskedLM):
     def parts(self) -> dict[str, Tensor]:
         return {}  # the auxiliary network is discarded after training (section 3.1)
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
         """The masked view, whose main sequences are the texts, followed by their crops where they are contrasted. The ids at the masked positions are
         `replacements`, or samples of the auxiliary network's distribution at `uniforms`."""
         tokens, crop_ratio = examples.tokens, self.params.crop
@@ -122,13 +122,14 @@ class ReplacedTokens(AuxiliaryMaskedLM):
             predicted["replacements"] = draw("random_replacement").integers(0, self.vocabulary.size, len(where))
         else:
             predicted["uniforms"] = draw("replacement").random(len(where))
-        main = tokens
+        main, owner = tokens, examples.owner
         if crop_ratio:
             kept, lengths = crop(tokens.lengths, crop_ratio, draw("crop").random(len(tokens)))
             offsets = np.concatenate([[0], np.cumsum(lengths)])
             main = joined(tokens, Tokens(tokens.ids[kept], tokens.types[kept], tokens.special[kept], offsets))
+            owner = np.tile(owner, 2)
         flops = self.step_flops(tokens, predicted=len(where), encoded=main)
-        return Views(masked, examples.owner, flops, predicted=predicted, main=main)
+        return Batch(masked, examples.owner, flops, predicted=predicted, main=Batch(main, owner))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         params, terms, logits = self.params, dict[str, Tensor](), None
@@ -137,11 +138,11 @@ class ReplacedTokens(AuxiliaryMaskedLM):
             terms["auxiliary_mlm"] = self.masked_term(logits, batch)
         main, original = self.replace(batch, logits if params.sampling_dropout else None)
         hidden, ids, rows = self.encoder(main), main.ids[: len(original)], batch.shape[0]
-        first, states = hidden.index_select(0, main.packing.first), hidden[: len(original)]
+        first, states = hidden.index_select(0, main.first), hidden[: len(original)]
         self.measure("embedding_std", embedding_std, first[:rows])
         copied = self.detector(states)[:, 0]
         if params.rtd:
-            real = batch.packing.real_tokens[None]
+            real = batch.real_tokens[None]
             terms["rtd"] = replaced_token_detection(copied[None], original[None], ids[None], real)
         if params.lm != "none":
             terms["lm"] = self.correct(states, copied, original, ids, batch)
@@ -149,10 +150,10 @@ class ReplacedTokens(AuxiliaryMaskedLM):
             terms["contrast"] = self.contrast(first[:rows], first[rows:], batch)
         return terms
 
-    def counts(self, views: Views) -> dict[str, float]:
-        tokens, words = len(views.tokens.ids), len(views.predicted["where"])
+    def counts(self, batch: Batch) -> dict[str, float]:
+        tokens, words = len(batch.tokens.ids), len(batch.predicted["where"])
         lm = tokens if self.params.lm == "all_token" else words
-        return {"auxiliary_mlm": words, "rtd": tokens, "lm": lm, "contrast": len(views.tokens)}
+        return {"auxiliary_mlm": words, "rtd": tokens, "lm": lm, "contrast": len(batch.tokens)}
 
     def replace(self, batch: Batch, logits: Tensor | None = None) -> tuple[Batch, Tensor]:
         """(what the encoder reads: the corrupted view and behind it the cropped one, the original ids of the former [T]).
@@ -190,7 +191,7 @@ class ReplacedTokens(AuxiliaryMaskedLM):
         where, counted = batch["where"], batch.counted
         if self.params.lm == "all_token":
             where = torch.arange(len(ids), device=where.device)
-            counted = None if batch.lengths is not None else batch.packing.real_tokens
+            counted = batch.real_tokens if batch.width else None
         words = self.encoder.embedding_logits(states.index_select(0, where))
         targets = original.index_select(0, where)
         if self.params.lm == "softmax":

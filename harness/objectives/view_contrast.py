@@ -14,7 +14,7 @@ from harness.encoders.tokens import Examples
 from harness.methods.cmlm import Cmlm
 from harness.methods.cssl import TranslatedViews
 from harness.methods.simcse import SimCse
-from harness.objectives.base import Draw, TrainingObjective, Views, draw_linear, embedding_std, mean_over_groups
+from harness.objectives.base import Draw, TrainingObjective, draw_linear, embedding_std, mean_over_groups
 from harness.objectives.losses import simclr, simsiam
 
 
@@ -53,9 +53,9 @@ class TranslatedContrast(TrainingObjective):
         self.weights = {"contrast": 1.0}
         self.contrast = ViewContrast(self.encoder, self.params, self.seed)
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
         tokens, owner = examples.side_by_side()
-        return Views(tokens, owner, self.step_flops(tokens))
+        return Batch(tokens, owner, self.step_flops(tokens))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         seen = self.represent(batch)
@@ -64,11 +64,11 @@ class TranslatedContrast(TrainingObjective):
 
     def represent(self, batch: Batch) -> Tensor:
         """What is contrasted of each sequence: its first token, [(K + 1) B, d]."""
-        first: Tensor = self.encoder(batch, batch.packing.first)
+        first: Tensor = self.encoder(batch, batch.first)
         return first
 
-    def counts(self, views: Views) -> dict[str, float]:
-        return {"contrast": len(views.tokens)}
+    def counts(self, batch: Batch) -> dict[str, float]:
+        return {"contrast": len(batch.tokens)}
 
 
 class DropoutContrast(TranslatedContrast):
@@ -83,10 +83,10 @@ class DropoutContrast(TranslatedContrast):
             layer = draw_linear(nn.Linear(size, size), self.encoder, self.seed, "projection")
             self.projection = nn.Sequential(layer, nn.Tanh())
 
-    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Views:
+    def prepare(self, examples: Examples, labels: NDArray[Any] | None, draw: Draw) -> Batch:
         owner = np.tile(np.arange(len(examples)), self.params.num_views + 1)
         passes = examples.tokens.take(owner)
-        return Views(passes, owner, self.step_flops(examples.tokens, encoded=passes))
+        return Batch(passes, owner, self.step_flops(examples.tokens, encoded=passes))
 
     def represent(self, batch: Batch) -> Tensor:
         first = super().represent(batch)

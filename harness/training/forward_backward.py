@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from harness.encoders.models.batch import Batch, Gather
 from harness.errors import DivergedError
-from harness.objectives.base import TrainingObjective, Views
+from harness.objectives.base import TrainingObjective
 from harness.specs import Optim
 from harness.streams import seed_of
 from harness.training.process_group import SINGLE_PROCESS, ProcessGroup
@@ -121,26 +121,25 @@ class ForwardBackward:
                 self.objective, find_unused_parameters=True, forward_sync_buffers=False
             )
 
-    def run(self, views: Views, step: int, host: Batch | None = None) -> dict[str, Tensor]:
-        """Backward pass of a batch, which `host` is where it is made already. Returns this rank's summands of the loss and the terms, without
-        gradient."""
+    def run(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Backward pass of a batch on the host. Returns this rank's summands of the loss and the terms, without gradient."""
         group, objective = self.placement.process_group, self.objective
         micro_batch = self.placement.micro_batch
-        shards, whole_groups = split_batch(views.size, objective.contrast_group, group.size, micro_batch)
+        shards, whole_groups = split_batch(batch.size, objective.contrast_group, group.size, micro_batch)
         shard, total = shards[group.rank], sum(map(len, shards))
         if total == 1:
-            terms = self._forward(self._model, host or views.batch(block=self.block), step)
+            terms = self._forward(self._model, batch, step)
             return self._backward(terms, 1)
         summands: list[dict[str, Tensor]] = []
-        counts = objective.counts(views)
-        gathers = [None] * len(shard) if whole_groups else self._gathers(views, step, shards)
+        counts = objective.counts(batch)
+        gathers = [None] * len(shard) if whole_groups else self._gathers(batch, step, shards)
         for rows, gather in zip(shard, gathers, strict=True):
-            part = _part(views, rows, gather)
+            part = _part(batch, rows, gather)
             own, empty = objective.counts(part), rows.start == rows.stop
             weights = {name: 0.0 if empty or not count else own[name] / count for name, count in counts.items()}
             if not whole_groups:  # the contrasted term is the whole batch's in each micro-batch
                 weights[objective.contrasted] = 1 / total
-            terms = self._forward(self._model, part.batch(block=self.block), step, rows.start)
+            terms = self._forward(self._model, part, step, rows.start)
             terms = {name: term * weights[name] for name, term in terms.items()}
             with nullcontext() if group.size == 1 or rows == shard[-1] else self._model.no_sync():
                 # DistributedDataParallel divides the sum over the ranks by their number.
@@ -150,7 +149,7 @@ class ForwardBackward:
     def _forward(self, model: Any, batch: Batch, step: int, *start: int) -> dict[str, Tensor]:
         seed_dropout(seed_of(self.seed, "dropout", step, *start), self.placement.device)
         with autocast(self.placement.device, self.optim.precision):
-            terms: dict[str, Tensor] = model(batch.to(self.placement.device))
+            terms: dict[str, Tensor] = model(batch.on(self.placement.device, block=self.block))
         return terms
 
     def _backward(self, terms: dict[str, Tensor], factor: int) -> dict[str, Tensor]:
@@ -158,7 +157,7 @@ class ForwardBackward:
         self.scaler.scale(loss * factor if factor > 1 else loss).backward()  # type: ignore[no-untyped-call]
         return {"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}}
 
-    def _gathers(self, views: Views, step: int, shards: list[list[slice]]) -> Sequence[Gather | None]:
+    def _gathers(self, batch: Batch, step: int, shards: list[list[slice]]) -> Sequence[Gather | None]:
         """For each micro-batch of this rank the function that gathers the rows of the others."""
         group, total = self.placement.process_group, sum(map(len, shards))
         shard = shards[group.rank]
@@ -179,7 +178,7 @@ class ForwardBackward:
 
         for rows in shard:
             with torch.no_grad(), suppress(_GatheredError):
-                self._forward(self.objective, _part(views, rows, keep).batch(block=self.block), step, rows.start)
+                self._forward(self.objective, _part(batch, rows, keep), step, rows.start)
             if rows.start == rows.stop:
                 cached[-1] = cached[-1][:0]
         whole, at = group.all_gather_rows(torch.cat(cached))
@@ -191,9 +190,9 @@ class ForwardBackward:
         return [replace_own(start, len(kept)) for start, kept in zip(starts, cached, strict=False)]
 
 
-def _part(views: Views, rows: slice, gather: Gather | None) -> Views:
+def _part(batch: Batch, rows: slice, gather: Gather | None) -> Batch:
     """A micro-batch. A rank without rows runs the batch's last one with weight zero, because the others wait for its gradient."""
-    return views.micro_batch(rows if rows.start < rows.stop else slice(views.size - 1, views.size), gather)
+    return batch.micro_batch(rows if rows.start < rows.stop else slice(batch.size - 1, batch.size), gather)
 
 
 def _with_gradient(rows: Tensor, whole: Tensor, at: int, num_micro_batches: int) -> Tensor:

@@ -19,7 +19,7 @@ from harness.encoders.models.compact_embedding import compact
 from harness.encoders.tokens import CUDA_EVALUATION_TOKENS, EVALUATION_TOKENS, Examples, by_length
 from harness.errors import DivergedError, StoppedError
 from harness.kinds import Predictions
-from harness.objectives.base import TrainingObjective, Views, at_least_single
+from harness.objectives.base import TrainingObjective, at_least_single
 from harness.specs import Optim
 from harness.streams import stream
 from harness.tasks.metrics import score
@@ -169,7 +169,7 @@ class _TrainingRun:
                 follows = "it goes on from there" if checkpoints else "it begins again: it keeps no checkpoints"
             raise StoppedError(f"stopped after update {step} of {self.optim.steps}; {follows}")
 
-    def _prepared(self, rows: NDArray[np.int64], step: int) -> tuple[Examples, Views]:
+    def _prepared(self, rows: NDArray[np.int64], step: int) -> tuple[Examples, Batch]:
         examples, every = self.inputs.train.take(rows), self.inputs.labels
         labels = None if every is None else every[rows]
         return examples, self.objective.prepare(
@@ -180,10 +180,10 @@ class _TrainingRun:
         """One optimizer step on the next batch."""
         self.stopwatch.start()
         self._rows = next(self._order)
-        examples, views = self._prepared(self._rows, step)
-        terms = self.updates(views, step, self.optim.lr * schedule(self.optim, step - 1))
-        self.result.flops += views.flops
-        self.stopwatch.count(len(examples.tokens.ids), views.flops)
+        examples, batch = self._prepared(self._rows, step)
+        terms = self.updates(batch, step, self.optim.lr * schedule(self.optim, step - 1))
+        self.result.flops += batch.flops
+        self.stopwatch.count(len(examples.tokens.ids), batch.flops)
         self.progress.pending.append((step, terms))
 
     def evaluate(self, step: int) -> dict[str, Any]:
@@ -207,11 +207,11 @@ class _TrainingRun:
         """What is logged beside the loss, of the first examples of this update's batch, without dropout. Not finite ones are left out."""
         if not self.objective.measured:
             return {}
-        _, views = self._prepared(self._rows[:MEASURED], step)
+        _, batch = self._prepared(self._rows[:MEASURED], step)
         found = self.objective.measures = {}
         self.objective.eval()
         with torch.no_grad(), autocast(self.device, self.optim.precision):
-            self.objective(views.on(self.device, block=self.updates.block))
+            self.objective(batch.on(self.device, block=self.updates.block))
         self.objective.train().measures = None
         values = torch.stack([value.float() for value in found.values()]).tolist() if found else []
         return {name: value for name, value in zip(found, values, strict=True) if math.isfinite(value)}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.encoders.models.batch import Batch
 from harness.errors import first_line
-from harness.objectives.base import TrainingObjective, Views, at_least_single
+from harness.objectives.base import TrainingObjective, at_least_single
 from harness.specs import Optim
 from harness.streams import seed_of
 from harness.training.forward_backward import ForwardBackward, Placement, autocast, seed_dropout
@@ -65,10 +65,10 @@ class Update(ForwardBackward):
             groups, lr=rate, betas=betas, eps=optim.eps, fused=True, capturable=capturable
         )
 
-    def __call__(self, views: Views, step: int, rate: float, host: Batch | None = None) -> dict[str, Tensor]:
-        """Returns this rank's summands of the loss and the terms, without gradient. `host`: the batch of the views, where it is made already."""
+    def __call__(self, batch: Batch, step: int, rate: float) -> dict[str, Tensor]:
+        """Returns this rank's summands of the loss and the terms, without gradient."""
         self._set_rate(rate)
-        terms = self.run(views, step, host)
+        terms = self.run(batch, step)
         self._apply()
         return terms
 
@@ -141,28 +141,28 @@ class CapturedUpdate(Update):
         if len(_KEPT) > MOST_KEPT:
             del _KEPT[next(iter(_KEPT))]
 
-    def __call__(self, views: Views, step: int, rate: float, host: Batch | None = None) -> dict[str, Tensor]:
-        host, kept = host or views.batch(block=True), self._kept
-        if "mask" not in host.arrays or len(host.arrays["ids"]) > MOST_TOKENS:
-            return super().__call__(views, step, rate, host)
+    def __call__(self, batch: Batch, step: int, rate: float) -> dict[str, Tensor]:
+        batch, kept = batch.laid_out(block=True), self._kept
+        if batch.mask is None or len(batch.ids) > MOST_TOKENS:
+            return super().__call__(batch, step, rate)
         if self._known:
             self._move_to(self._known)
         self._set_rate(rate)  # before anything is captured, which reads it from there
-        form = host.form
+        form = batch.form
         if form in kept.seen and form not in kept.programs:
-            kept.programs[form] = self._captured(host)
+            kept.programs[form] = self._captured(batch)
         program = kept.programs.get(form)
         kept.seen.add(form)
         if program is None:
-            terms = super().__call__(views, step, rate, host)
+            terms = super().__call__(batch, step, rate)
             kept.state = kept.state or {name: self.optimizer.state[each] for name, each in self.trained.items()}
             return terms
         seed_dropout(seed_of(self.seed, "dropout", step), self.placement.device)
-        return program(host)
+        return program(batch)
 
     def _captured(self, host: Batch) -> Program | None:
         names: list[str] = []
-        batch = host.to(self.placement.device)
+        batch = host.on(self.placement.device)
 
         def update() -> Tensor:
             with autocast(self.placement.device, self.optim.precision):

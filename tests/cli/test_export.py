@@ -100,7 +100,7 @@ def test_every_folder_gives_the_recorded_numbers_in_plain_transformers(
             texts, encoder = others, tiny.encoder(done.folder)
             batch = Batch.of(tiny.tokens(done.folder, [(text,) for text in texts]), torch.device("cpu"))
             with torch.inference_mode():
-                expected[folder] = encoder.eval().mlm_logits(encoder(batch, batch.packing.first)).double().numpy()
+                expected[folder] = encoder.eval().mlm_logits(encoder(batch, batch.first)).double().numpy()
             assert "its weights are those of the record, bit for bit." in done.sentences[0]
         asked[folder] = LOADED_BY[done.form], texts
     assert len(asked) == 6

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.encoders.kernels.attention import packed_attention
-from harness.encoders.kernels.packing import Packing
+from harness.encoders.models.batch import Batch
 
 HEADS, DEPTH, SCALE = 3, 5, 0.4
 LENGTHS = {
@@ -32,10 +32,10 @@ def drawn(tokens: int, count: int = 4, dtype: torch.dtype = torch.float32) -> li
     return [torch.randn(1, tokens, HEADS, DEPTH, generator=generator, dtype=dtype) for _ in range(count)]
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, packed: Packing, window: int | None = None) -> Tensor:
+def attended(q: Tensor, k: Tensor, v: Tensor, packed: Batch, window: int | None = None) -> Tensor:
     """[1, T', H, D] of each, as a model gives them: transposed views."""
     views = [each.transpose(1, 2) for each in (q, k, v)]
-    return packed_attention(MODULE, *views, None, SCALE, packing=packed, sliding_window=window)[0]
+    return packed_attention(MODULE, *views, None, SCALE, batch=packed, sliding_window=window)[0]
 
 
 def expected(given_: list[Tensor], lengths: list[int], window: int | None = None) -> tuple[Tensor, list[Tensor]]:
@@ -72,7 +72,7 @@ def close(found: Tensor, exact: Tensor) -> None:
 def test_is_the_plain_one(lengths: list[int], more: int, first: bool, window: int | None) -> None:
     """What fills up behind the tokens is never read, whatever its gradient, and gets none. Of first tokens alone a gradient to any other state
     is a gradient to nothing. A query at padding may have nothing but padding in its window."""
-    packed, total = tiny.packing(lengths), sum(lengths)
+    packed, total = tiny.packed(lengths), sum(lengths)
     rows = packed.first if first else torch.arange(total)
     q, k, v, gradient = drawn(total + more)
     leaves = [each.requires_grad_() for each in (q, k, v)]
@@ -95,7 +95,7 @@ def test_is_the_plain_one(lengths: list[int], more: int, first: bool, window: in
 @pytest.mark.parametrize("first_tokens_only", [False, True])
 @pytest.mark.parametrize("lengths", [[3, 1, 2], [2, 2]], ids=str)
 def test_gradient_check(lengths: list[int], first_tokens_only: bool, dropout: float) -> None:
-    packed = tiny.packing(lengths)
+    packed = tiny.packed(lengths)
     packed = packed.only_first() if first_tokens_only else packed
     generator = torch.Generator().manual_seed(1)
     total = sum(lengths)
@@ -106,7 +106,7 @@ def test_gradient_check(lengths: list[int], first_tokens_only: bool, dropout: fl
     def once(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         assert q.requires_grad
         torch.manual_seed(5)
-        return packed_attention(MODULE, q, k, v, None, None, dropout, packing=packed)[0]
+        return packed_attention(MODULE, q, k, v, None, None, dropout, batch=packed)[0]
 
     assert torch.autograd.gradcheck(once, leaves)
 
@@ -117,7 +117,7 @@ def test_half_precision_comes_back_as_it_went_in(dtype: torch.dtype) -> None:
     halves = [each.to(dtype) for each in drawn(sum(lengths))]
     q, k, v = (each.requires_grad_() for each in halves[:3])
     with torch.autocast("cpu", dtype=dtype):
-        found = attended(q, k, v, tiny.packing(lengths))
+        found = attended(q, k, v, tiny.packed(lengths))
     found.backward(halves[3])
     out, gradients = expected(halves, lengths)
     for one, exact in zip((found.detach(), q.grad, k.grad, v.grad), (out, *gradients), strict=True):
@@ -134,7 +134,7 @@ def test_scores_beyond_fp16(trained: bool, monkeypatch: pytest.MonkeyPatch) -> N
     q, k, v, _ = ((each * scale).half() for each, scale in zip(drawn(sum(lengths)), (2e3, 2e3, 1, 1), strict=True))
     out, _ = expected([q, k, v, v], lengths)
     with torch.autocast("cpu", dtype=torch.float16):
-        found = attended(q, k, v, tiny.packing(lengths))
+        found = attended(q, k, v, tiny.packed(lengths))
     torch.testing.assert_close(found.double(), out, atol=2e-2, rtol=2e-2)
 
 
@@ -153,4 +153,4 @@ def test_what_would_be_another_computation_is_refused(given: dict[str, Any]) -> 
     views = [each.transpose(1, 2) for each in drawn(7, 3)]
     mask = given.pop("attention_mask", None)
     with pytest.raises(ValueError, match="packed attention does not compute"):
-        packed_attention(MODULE, *views, mask, SCALE, packing=tiny.packing([7]), **given)
+        packed_attention(MODULE, *views, mask, SCALE, batch=tiny.packed([7]), **given)

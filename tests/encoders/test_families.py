@@ -81,14 +81,12 @@ def assert_agrees(folder: Path, texts: Sequence[tuple[str, ...]] = TEXTS, max_le
         if encoder.family.mlm:
             torch.testing.assert_close(encoder.mlm_logits(found), plain(**batch).logits[real], atol=1e-5, rtol=1e-5)
         first = Batch.of(tokens, CPU)
-        torch.testing.assert_close(
-            encoder(first, first.packing.first), found[first.packing.first], atol=1e-5, rtol=1e-5
-        )
+        torch.testing.assert_close(encoder(first, first.first), found[first.first], atol=1e-5, rtol=1e-5)
         if encoder.family.packed:
             embedded = plain.base_model(**batch, output_hidden_states=True).hidden_states[0]  # docs/papers.md T3
             torch.testing.assert_close(encoder.forward_with_embeddings(first)[1], embedded[real], atol=1e-6, rtol=1e-6)
             block = Batch.of(tokens, CPU, block=True)
-            torch.testing.assert_close(encoder(block)[block.packing.real_tokens], found, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(encoder(block)[block.real_tokens], found, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", EVERY)

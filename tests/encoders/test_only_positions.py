@@ -21,7 +21,7 @@ WANTED = ("first", "mixture", "all", "none")
 
 
 def chosen(how: str, batch: Batch) -> Tensor:
-    total, first = len(batch.ids), batch.packing.first
+    total, first = len(batch.ids), batch.first
     return {
         "first": first,  # this very tensor is known for what it is
         "mixture": torch.cat([torch.tensor([total - 1, 3, 3, 0, total - 1, 5]), first.flip(0)]),
@@ -90,7 +90,7 @@ def test_the_next_pass_is_a_whole_one(bert: Path, encoders: dict[str, TextEncode
     """Also after one that broke off."""
     encoder, batch = encoders["bert"], Batch.of(tiny.tokens(bert, tiny.texts(7, seed=4)[0]), CPU)
     before = encoder(batch)
-    encoder(batch, batch.packing.first)
+    encoder(batch, batch.first)
     assert torch.equal(encoder(batch), before)
     with pytest.raises((IndexError, RuntimeError)):  # as torch says it
         encoder(batch, torch.tensor([10**6]))

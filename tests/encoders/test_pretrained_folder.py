@@ -93,7 +93,7 @@ def test_of_a_number_and_of_an_mlm_head(folders: dict[str, Path], tmp_path: Path
         made = tiny.built(folders[kind], tiny.OBJECTIVES["mlm"]).eval()
         batch = Batch.of(tiny.tokens(folders[kind], ROWS), CPU)
         with torch.no_grad():
-            logits = made.encoder.mlm_logits(made.encoder(batch, batch.packing.first))
+            logits = made.encoder.mlm_logits(made.encoder(batch, batch.first))
         assert written(made, folders[kind], tmp_path / kind, None) == "masked_lm"
         found = plain_logits(tmp_path / kind, "masked_lm", ROWS)
         torch.testing.assert_close(found, logits, atol=3e-6, rtol=1e-6)

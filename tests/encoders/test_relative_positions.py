@@ -67,8 +67,8 @@ class TestAttention:
         relative = RelativePositions(3, 8, 6)
         with torch.no_grad():
             relative.table.normal_(generator=generator)
-        inputs, packing = [*qkv, relative.table], relative(tiny.packing(self.LENGTHS))
-        found, _ = packed_attention(torch.nn.Identity(), *qkv, None, 0.5, packing=packing)
+        inputs, batch = [*qkv, relative.table], relative(tiny.packed(self.LENGTHS))
+        found, _ = packed_attention(torch.nn.Identity(), *qkv, None, 0.5, batch=batch)
         expected = self.by_hand(relative.table, qkv, 0.5, 6)
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
         weights = torch.randn(found.shape, generator=generator)

@@ -192,7 +192,7 @@ def test_block(kind: str, setting: Setting, measured: Measured) -> None:
     limit = min(FEW_SHOT.longest, setting.config["max_position_embeddings"] - 2)
     tokens = random_tokens(BATCH, setting.config["vocab_size"], FEW_SHOT.mean, limit)
     block = Batch.of(tokens, setting.device, block=True)
-    hidden = ours(block)[block.packing.real_tokens]
+    hidden = ours(block)[block.real_tokens]
     batch = {name: tensor.to(setting.device) for name, tensor in padded(tokens, plain.config.pad_token_id).items()}
     expected = plain.base_model(**batch)[0][batch["attention_mask"].bool()]
     weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(SEED)).to(setting.device)

@@ -55,7 +55,7 @@ def test_what_is_frozen(name: str, bert: Path) -> None:
 @every_objective
 def test_seed_and_step_are_drawn_from(name: str, bert: Path) -> None:
     one = tiny.subject(bert, name)
-    distinct = {repr(seen(one.views(*at))) for at in ((1, 1), (1, 2), (2, 1))}
+    distinct = {repr(seen(one.batch(*at))) for at in ((1, 1), (1, 2), (2, 1))}
     assert len(distinct) == (1 if name in NO_DRAW else 3)
 
 
@@ -80,7 +80,7 @@ def test_flops_are_what_the_plan_counted(kind: str, name: str, folders: dict[str
         one = replace(one, examples=tiny.examples(first.take(np.tile(np.arange(9), 2)), 2))
     if isinstance(one.examples, ClozeExamples):  # with demonstrations they have different lengths
         one = replace(one, examples=replace(one.examples, draws=0))
-    views, spec = one.views(), tiny.OBJECTIVES[name]
+    views, spec = one.batch(), tiny.OBJECTIVES[name]
     length = int(one.examples.tokens.lengths[0])
     assert set(one.examples.tokens.lengths) == {length}
     if "where" in views.predicted:

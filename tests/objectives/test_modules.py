@@ -86,7 +86,7 @@ class TestGroups:
         views = module.prepare(Examples(tokens), labels, tiny.draw_of())
         batch = Batch.of(views.tokens, CPU)
         terms = module(views.on(CPU))
-        first = module.encoder(batch, batch.packing.first)
+        first = module.encoder(batch, batch.first)
         pooled = module.head.pooled(first)
         features, gold = pooled if representation == "pooled" else first, torch.as_tensor(labels)
         expected = 0.0

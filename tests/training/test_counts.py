@@ -14,14 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from harness.encoders.kernels.packing import SIMILAR, Packing, PaddedLayout, step_size
+from harness.encoders.kernels.packing import SIMILAR, PaddedLayout, step_size
 from harness.encoders.models import text_encoder as model_module
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.models.weights import weights_digest
 from harness.encoders.tokens import EVALUATION_TOKENS, by_length
 from harness.methods import DEFINITIONS
-from harness.objectives.base import Views
 from harness.training import loop
 from harness.training.loop import predict, train
 from harness.training.update import trainable
@@ -71,7 +70,7 @@ class TestOneStep:
     def test_no_more_than_is_asked(self, case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """One pass for all views, with no padding; the last layer and the MLM's head for what the loss reads alone."""
         objective, inputs, optim, views = case
-        made: list[Views] = []
+        made: list[Batch] = []
         prepare = objective.prepare
         monkeypatch.setattr(objective, "prepare", lambda *given: made.append(prepare(*given)) or made[-1])
         encoder = objective.encoder
@@ -88,7 +87,7 @@ class TestOneStep:
         assert len(whole) == 1
         size = optim.batch_size * views
         tokens, masked = int(step.tokens.lengths.sum()), len(step.predicted.get("where", ()))
-        assert len(step.tokens) == len(batch.packing.lengths) == size
+        assert len(step.tokens) == len(batch.first) == size
         assert len(batch.ids) == tokens < size * int(step.tokens.lengths.max())  # else there were nothing to pad
         if objective.uses_mlm_head:
             assert 0 < masked < tokens // 4  # else the head's rows would say nothing
@@ -105,8 +104,8 @@ class TestOneStep:
     def test_attention(self, name: str, only_first: bool, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Little padding in every layer; in the last, one query a sequence and head where first tokens are asked."""
         laid: list[PaddedLayout] = []
-        layout = Packing.layout
-        monkeypatch.setattr(Packing, "layout", lambda *given: laid.append(layout(*given)) or laid[-1])
+        layout = Batch.layout
+        monkeypatch.setattr(Batch, "layout", lambda *given: laid.append(layout(*given)) or laid[-1])
         spec = tiny.OBJECTIVES[name]
         supervised = DEFINITIONS[spec.name].labelled
         stage, inputs = (tiny.fine_tuning if supervised else tiny.post_training)(bert, spec, steps=1)
@@ -114,7 +113,7 @@ class TestOneStep:
         asked = passes(objective.encoder)
         train(objective, inputs, stage.optim, 1)
         layers, heads = objective.encoder.config.num_hidden_layers, objective.encoder.config.num_attention_heads
-        lengths = asked[0][0].packing.lengths
+        lengths = asked[0][0].tokens.lengths
         whole, last = laid[0], laid[-1]
         assert len(laid) == layers
         assert all(each is whole for each in laid[:-1])  # laid out once a batch, not once a layer
@@ -181,7 +180,7 @@ class TestEvaluation:
         batches = list(by_length(tokens.lengths, room))
         assert len(batches) == {1: len(tokens), EVALUATION_TOKENS: 1}.get(room, len(asked))
         assert [len(batch.ids) for batch, _ in asked] == [int(tokens.lengths[rows].sum()) for rows in batches]
-        assert all(wanted is batch.packing.first for batch, wanted in asked)
+        assert all(wanted is batch.first for batch, wanted in asked)
         assert last == [step_size(len(rows)) for rows in batches]
 
 

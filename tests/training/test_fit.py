@@ -180,7 +180,7 @@ def test_the_frozen_encoder_stays_and_its_rows_are_encoded_once(
     forward = type(module.encoder).forward
 
     def counting(encoder: Any, batch: Any, positions: Any = None) -> Any:
-        encoded.append(len(batch.packing.first))
+        encoded.append(len(batch.first))
         return forward(encoder, batch, positions)
 
     monkeypatch.setattr(type(module.encoder), "forward", counting)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from harness.encoders.kernels.cpu import dropout_mask
-from harness.encoders.kernels.packing import Packing, PaddedLayout
+from harness.encoders.kernels.packing import PaddedLayout
+from harness.encoders.models.batch import Batch
 from harness.private import softmax_backward
 
 with patch(
@@ -38,7 +39,7 @@ def packed_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     *,
-    packing: Packing,
+    batch: Batch,
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
@@ -46,23 +47,23 @@ def packed_attention(
     `sliding_window` a token sees those less than so many tokens away. Raises ValueError for whatever in a model's call
     would change what is computed."""
     refuse(module, {"attention_mask": attention_mask, **others})
-    if sliding_window is not None and packing.shape[1] <= sliding_window:
+    if sliding_window is not None and batch.shape[1] <= sliding_window:
         sliding_window = None  # no two tokens of a sequence are further apart
     _, heads, tokens, depth = query.shape
     scale = depth**-0.5 if scaling is None else scaling
     # In training also without gradient: the pass that gathers rows has to draw the same dropout as the pass with gradient.
-    grouped = (query.requires_grad or module.training) and query.device.type == "cpu" and packing.lengths is not None
-    if grouped and packing.bias is None:
-        found: Tensor = _Grouped.apply(query, key, value, packing.layout(heads), scale, dropout, sliding_window)  # type: ignore[no-untyped-call]
+    grouped = (query.requires_grad or module.training) and query.device.type == "cpu" and not batch.width
+    if grouped and batch.bias is None:
+        found: Tensor = _Grouped.apply(query, key, value, batch.layout(heads), scale, dropout, sliding_window)  # type: ignore[no-untyped-call]
         return found, None
-    rows, width = packing.shape
+    rows, width = batch.shape
 
     def pad(x: Tensor) -> Tensor:
-        return packing.padded(x[0].transpose(0, 1)[: len(packing.positions)]).transpose(1, 2)
+        return batch.padded(x[0].transpose(0, 1)[: len(batch.ids)]).transpose(1, 2)
 
-    mask = packing.mask if packing.bias is None else packing.bias.to(query.dtype)
+    mask = batch.mask if batch.bias is None else batch.bias.to(query.dtype)
     if sliding_window is not None:
-        if packing.bias is not None:
+        if batch.bias is not None:
             raise ValueError("packed attention does not compute a window with relative positions")
         near = ~too_far(width, width, sliding_window, query.device)
         mask = near if mask is None else (mask & near) | ~mask.transpose(-1, -2)  # at padding whatever is finite
@@ -70,7 +71,7 @@ def packed_attention(
         pad(query), pad(key), pad(value), attn_mask=mask, dropout_p=dropout, scale=scale
     )
     flat = out.transpose(1, 2).reshape(rows * width, heads, depth)
-    return packing.gathered(flat, tokens)[None], None
+    return batch.gathered(flat, tokens)[None], None
 
 
 def refuse(module: nn.Module, options: dict[str, Any]) -> None:

@@ -1,16 +1,14 @@
-"""Packed batches: sequences end to end, so that linear layers see no padding; attention restores a padded layout, in
-training on a CPU with sequences of similar length together and their heads side by side. A GPU takes blocks, which have
-few shapes: there padding costs less than the waits and sums that packing needs."""
+"""The padded layout of packed sequences that attention restores in training on a CPU: sequences of similar length together, their heads side by
+side. And the few sizes that occur of whatever is padded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 SIMILAR = 0.7
 """Sequences at least this long, as a share of the longest, are padded together."""
@@ -126,73 +124,6 @@ def padded_layout(lengths: NDArray[np.int64], heads: int, device: torch.device) 
 
 WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128)
 """Of blocks; longer ones are multiples of 64."""
-FULL_WIDTH = 256
-"""From it on a block without padding has no mask: attention then has its fastest kernels, and is what takes the time."""
-
-
-@dataclass(frozen=True)
-class Packing:
-    """B sequences, packed end to end into T tokens; or a block, in which each takes L tokens, the last of them padding (T = B L).
-
-    `shape`: (B, L). Of packed sequences `lengths` [B], and `slots` [T], their positions in the padded [B * L] view; of a block None.
-    `positions` [T]; `mask` [B, 1, 1, L]: true at real tokens (None where there is no padding); `first` [B]: the first tokens. `bias`
-    [1 or B, H, L, L] is added to the scores instead of the mask, which it contains. `first_tokens_only`: attention computes
-    the states of first tokens only. `layouts`: by number of heads, made on first use."""
-
-    shape: tuple[int, int]
-    positions: Tensor
-    first: Tensor
-    mask: Tensor | None
-    lengths: NDArray[np.int64] | None = None
-    slots: Tensor | None = None
-    bias: Tensor | None = None
-    first_tokens_only: bool = False
-    layouts: dict[int, PaddedLayout] = field(default_factory=dict, compare=False)
-
-    @property
-    def real(self) -> Tensor:
-        """[B, L]: true at real tokens."""
-        if self.mask is None:
-            return torch.ones(self.shape, dtype=torch.bool, device=self.first.device)
-        return self.mask[:, 0, 0]
-
-    @property
-    def real_tokens(self) -> Tensor:
-        """[T]: true at all tokens but the padding of a block."""
-        if self.slots is not None or self.mask is None:
-            return torch.ones_like(self.positions, dtype=torch.bool)
-        return self.mask.flatten()
-
-    def padded(self, tokens: Tensor) -> Tensor:
-        """[T, ...] -> [B, L, ...]; at padding zeros (False), of a block whatever is there."""
-        rows, width = self.shape
-        if self.mask is not None and self.slots is not None:
-            tokens = tokens.new_zeros(rows * width, *tokens.shape[1:]).index_copy(0, self.slots, tokens)
-        return tokens.reshape(rows, width, *tokens.shape[1:])
-
-    def gathered(self, flat: Tensor, tokens: int | None = None) -> Tensor:
-        """[B * L, ...] of the padded view -> [`tokens`, ...]: the T tokens (all by default), then arbitrary rows."""
-        count = len(self.positions)
-        tokens = count if tokens is None else tokens
-        if tokens == count and (self.slots is None or self.mask is None):
-            return flat
-        slots = torch.arange(count, device=flat.device) if self.slots is None else self.slots
-        return flat.index_select(0, nn.functional.pad(slots, (0, tokens - count)))
-
-    def layout(self, heads: int) -> PaddedLayout:
-        """The padded layout for attention with this number of heads."""
-        if heads not in self.layouts:
-            assert self.lengths is not None
-            self.layouts[heads] = padded_layout(self.lengths, heads, self.first.device)
-        return self.layouts[heads].only_first() if self.first_tokens_only else self.layouts[heads]
-
-    def only_first(self) -> Packing:
-        """For attention that computes the states of first tokens only; those of other tokens are undefined."""
-        return replace(self, first_tokens_only=True)
-
-    def with_bias(self, bias: Tensor) -> Packing:
-        """With `bias` [1, H, L, L] on the scores; -inf at padding, but never in a whole row, since every sequence has a token."""
-        return replace(self, bias=bias if self.mask is None else bias.masked_fill(~self.mask, float("-inf")))
 
 
 def step_size(count: int) -> int:
@@ -209,17 +140,3 @@ def padded_to_step(tensor: Tensor) -> Tensor:
 def block_width(longest: int) -> int:
     """The width of a block: few occur, so that few updates are captured."""
     return next((width for width in WIDTHS if width >= longest), -(-longest // 64) * 64)
-
-
-def layout_arrays(lengths: NDArray[np.int64], width: int = 0) -> dict[str, NDArray[Any]]:
-    """What a packing of sequences with these lengths holds, by name; of a block with `width` tokens a sequence, where that is above 0."""
-    longest, starts = width or int(lengths.max()), np.cumsum(lengths) - lengths
-    real = np.arange(longest) < lengths[:, None]
-    full = bool(real.all()) and (not width or width >= FULL_WIDTH)
-    found: dict[str, NDArray[Any]] = {} if full else {"mask": real[:, None, None, :]}
-    if width:
-        positions = np.minimum(np.arange(width), lengths[:, None] - 1).ravel()
-        return found | {"positions": positions, "first": np.arange(len(lengths)) * width}
-    positions = np.arange(int(lengths.sum())) - np.repeat(starts, lengths)
-    slots = np.repeat(np.arange(len(lengths)) * longest, lengths) + positions
-    return found | {"positions": positions, "first": starts, "slots": slots}

@@ -91,10 +91,11 @@ class Auxiliary(nn.Module):
         embedded = self.dropout(table.LayerNorm(embedded + table.position_embeddings(position_ids)))
         if self.project is not None:
             embedded = self.project(embedded)
-        packing = batch.packing if self.relative_positions is None else self.relative_positions(batch.packing)
+        if self.relative_positions is not None:
+            batch = self.relative_positions(batch)
         count, last = len(batch.ids if positions is None else positions), self.transformer.layer[-1]
-        with only_positions(self._encoder[0].family, last, positions, batch.packing):
-            return self.transformer(embedded[None], packing=packing)[0][0, :count]  # type: ignore[no-any-return]
+        with only_positions(self._encoder[0].family, last, positions, batch):
+            return self.transformer(embedded[None], batch=batch)[0][0, :count]  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[M, h] -> [M, V]: the auxiliary's own MLM head."""

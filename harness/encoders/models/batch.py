@@ -1,96 +1,153 @@
-"""A batch: what an encoder and a loss read of some examples, as arrays on the host and then as tensors on a device.
+"""A batch: what a step reads of some examples, from `prepare` to the loss. On the host it is cut into micro-batches; on a device it has tensors by name.
 
-Shapes: S sequences, T tokens in all, of a block of width W padding included (T = S W), M predicted tokens.
+On a CPU sequences are packed end to end, so that linear layers see no padding; attention restores a padded layout. A GPU takes blocks, which have
+few shapes: there padding costs less than the waits and sums that packing needs. Shapes: S sequences, T tokens in all, of a block of width L padding
+included (T = S L), M predicted tokens, B examples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from harness.encoders.kernels.packing import Packing, block_width, layout_arrays
+from harness.encoders.kernels.packing import PaddedLayout, block_width, padded_layout
 from harness.encoders.tokens import Tokens
 
 ALIGNED = 16
 """Bytes to which each array of a buffer begins."""
+FULL_WIDTH = 256
+"""From it on a block without padding has no mask: attention then has its fastest kernels, and is what takes the time."""
+Arrays = Mapping[str, NDArray[Any]]
 Gather = Callable[[Tensor], Tensor]
 """[n, ...] of the rows (or tokens) of one micro-batch -> [N, ...] of the whole batch, with gradient to the own ones."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """`arrays` by name: `ids`, `types` [T], those of the packing, and what an objective adds. `shape`: sequences, and tokens of the longest one or
-    the width of a block; `lengths` [S] on the host, None of a block. `main`: other sequences that the encoder reads instead. `whole`, `gather`: in a
-    micro-batch whose contrast group is cut, the whole batch, and what a forward pass calls at most once for the states of the others. `buffer`: the bytes of all arrays, on a GPU."""
+    """`tokens`: the sequences that the encoder reads, in its order, with their (corrupted) ids, and `owner` [S] the example of each; `flops` of the
+    training step. `sequences` [S, ...]: of each sequence. `predicted` [M, ...]: of each predicted token of the first sequences of the examples, which
+    stand before all others; `where` among them, its place in `tokens`, ascending. `placed` [B, L, ...]: of each token of those sequences, False or -1 at
+    padding. `main`: other sequences that the encoder reads instead. `whole`, `gather`: in a micro-batch whose contrast group is cut, the whole batch,
+    and what a forward pass calls at most once for the states of the others.
 
-    arrays: Mapping[str, Any]
-    shape: tuple[int, int]
-    lengths: NDArray[np.int64] | None = None
+    `arrays`, once it is laid out: all of these by name; `ids`, `types`, `positions` [T], `first` [S], the places of first tokens, and `mask` [S, 1, 1, L], true
+    at real tokens, where there is padding; of packed sequences `slots` [T], their places in the padded [S * L] view. `width` L of a block, else 0. `buffer`:
+    the bytes of all arrays, on a GPU. `bias` [1 or S, H, L, L] is added to the scores of attention instead of the mask, which it contains.
+    `first_tokens_only`: attention computes the states of first tokens only. `layouts`: by number of heads, made on first use.
+    """
+
+    tokens: Tokens
+    owner: NDArray[np.int64]
+    flops: float = 0.0
+    sequences: Arrays = field(default_factory=dict)
+    predicted: Arrays = field(default_factory=dict)
+    placed: Arrays = field(default_factory=dict)
     main: Batch | None = None
     whole: Batch | None = None
     gather: Gather | None = None
+    arrays: Mapping[str, Any] = field(default_factory=dict)
+    width: int = 0
     buffer: Tensor | None = None
+    bias: Tensor | None = None
+    first_tokens_only: bool = False
+    layouts: dict[int, PaddedLayout] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tokens: Tokens, device: torch.device, *, block: bool = False) -> Batch:
-        return cls.on_host(tokens, width_of(tokens) if block else 0).to(device)
+        """Sequences alone, on a device."""
+        return cls(tokens, np.arange(len(tokens))).on(device, block=block)
 
-    @classmethod
-    def on_host(cls, tokens: Tokens, width: int = 0) -> Batch:
-        """The same on the host; a block where `width` is above 0."""
-        lengths = tokens.lengths
+    # ------------------------------------------------------------ on the host
+
+    @property
+    def size(self) -> int:
+        """The number of examples."""
+        return int(self.owner[-1]) + 1
+
+    def micro_batch(self, rows: slice, gather: Gather | None = None) -> Batch:
+        """Some of the examples, with all sequences of each: whole contrast groups, or else with what gathers the others."""
+        own = np.flatnonzero((self.owner >= rows.start) & (self.owner < rows.stop))
+        tokens = self.tokens.take(own)
+        first, last = self.tokens.offsets[rows.start], self.tokens.offsets[rows.stop]
+        where = self.predicted.get("where", np.zeros(0, np.int64))
+        predicted = {name: array[(where >= first) & (where < last)] for name, array in self.predicted.items()}
+        predicted |= {"where": predicted["where"] - first} if predicted else {}
+        return Batch(
+            tokens,
+            self.owner[own] - rows.start,
+            sequences={name: array[own] for name, array in self.sequences.items()},
+            predicted=predicted,
+            placed={name: array[rows, : int(tokens.lengths.max())] for name, array in self.placed.items()},
+            main=self.main and self.main.micro_batch(rows),
+            whole=self if gather else None,
+            gather=gather,
+        )
+
+    def on(self, device: torch.device, *, block: bool = False) -> Batch:
+        """On a device, as an objective reads it: on a GPU in one transfer, for which nothing waits."""
+        laid_out = self.laid_out(block=block)
+        if device.type != "cuda":
+            return laid_out._read(iter([torch.from_numpy(array).to(device) for array in laid_out.every]))
+        buffer = staged(laid_out.every, pinned=True).to(device, non_blocking=True)
+        return replace(laid_out._read(iter(parts(buffer, laid_out.every))), buffer=buffer)
+
+    def laid_out(self, *, block: bool = False) -> Batch:
+        """With its arrays. In a block the number of predicted tokens is rounded up too, so that few shapes occur."""
+        if self.arrays:
+            return self
+        whole = self.whole and self.whole.laid_out(block=block)
+        width = 0
+        if block and self.tokens.places is None:  # answers are places of packed tokens
+            width = whole.width if whole else block_width(int(self.tokens.lengths.max()))
+        main = self.main and replace(self.main, arrays=self.main._arranged(width), width=width)
+        return replace(self, arrays=self._arranged(width), width=width, main=main, whole=whole)
+
+    def _arranged(self, width: int) -> dict[str, NDArray[Any]]:
+        tokens, lengths = self.tokens, self.tokens.lengths
+        count, longest, starts = len(lengths), width or int(lengths.max()), tokens.offsets[:-1]
+        positions = np.arange(len(tokens.ids)) - np.repeat(starts, lengths)
+        slots = np.repeat(np.arange(count) * longest, lengths) + positions
         arrays: dict[str, Any] = {"ids": tokens.ids.astype(np.int64), "types": tokens.types.astype(np.int64)}
         if tokens.places is not None:
-            allowed = tokens.places[:, 0] >= 0
-            allowed[tokens.offsets[:-1]] = True
-            arrays["answers"] = allowed
+            arrays["answers"] = tokens.places[:, 0] >= 0
+            arrays["answers"][starts] = True
+        predicted, placed = dict(self.predicted), dict(self.placed)
         if width:
-            slots = slots_of(tokens, width)
             for name, array in arrays.items():
                 # At padding a token that an embedding of trained words alone has.
-                arrays[name] = np.full(len(lengths) * width, array[0])
+                arrays[name] = np.full(count * width, array[0])
                 arrays[name][slots] = array
-        shape = len(lengths), width or int(lengths.max())
-        return cls(arrays | layout_arrays(lengths, width), shape, None if width else lengths)
+            for name, array in placed.items():
+                missing = False if array.dtype == bool else -1
+                placed[name] = np.full((len(array), width, *array.shape[2:]), missing, array.dtype)
+                placed[name][:, : array.shape[1]] = array
+            if predicted:
+                predicted["where"] = slots[predicted["where"]]
+                wanted = len(predicted["where"])
+                step = max(16, 1 << max(0, wanted.bit_length() - 2))
+                filled = max(step, -(-wanted // step) * step)
+                for name, array in predicted.items():
+                    predicted[name] = np.concatenate(
+                        [array, np.zeros((filled - wanted, *array.shape[1:]), array.dtype)]
+                    )
+                predicted["counted"] = np.arange(filled) < wanted
+            arrays["positions"] = np.minimum(np.arange(width), lengths[:, None] - 1).ravel()
+            arrays["first"] = np.arange(count) * width
+        else:
+            arrays |= {"positions": positions, "first": starts, "slots": slots}
+        real = np.arange(longest) < lengths[:, None]
+        if 0 < width < FULL_WIDTH or not real.all():
+            arrays["mask"] = real[:, None, None, :]
+        return {**arrays, **self.sequences, **predicted, **placed}
 
-    def __getitem__(self, name: str) -> Tensor:
-        found: Tensor = self.arrays[name]
-        return found
-
-    @property
-    def ids(self) -> Tensor:
-        return self["ids"]
-
-    @property
-    def types(self) -> Tensor:
-        return self["types"]
-
-    @property
-    def counted(self) -> Tensor | None:
-        """[M]: which of the predicted tokens there are, in a block, where their number is rounded up; None where all are."""
-        return self.arrays.get("counted")
-
-    @cached_property
-    def packing(self) -> Packing:
-        mask, slots = self.arrays.get("mask"), self.arrays.get("slots")
-        return Packing(self.shape, self["positions"], self["first"], mask, self.lengths, slots)
-
-    def with_ids(self, ids: Tensor) -> Batch:
-        return replace(self, arrays={**self.arrays, "ids": ids})
-
-    def to(self, device: torch.device) -> Batch:
-        """On a device: to a GPU in one transfer, for which nothing waits."""
-        if device.type != "cuda":
-            return self._read(iter([torch.from_numpy(array).to(device) for array in self.every]))
-        buffer = staged(self.every, pinned=True).to(device, non_blocking=True)
-        return replace(self._read(iter(parts(buffer, self.every))), buffer=buffer)
+    # ------------------------------------------------------------ on a device
 
     def fill(self, host: Batch) -> None:
         """Take the values of a batch of the same form, in place."""
@@ -117,16 +174,78 @@ class Batch:
         main, whole = (each and each._read(tensors) for each in (self.main, self.whole))
         return replace(self, arrays=arrays, main=main, whole=whole)
 
+    def __getitem__(self, name: str) -> Tensor:
+        found: Tensor = self.arrays[name]
+        return found
 
-def width_of(tokens: Tokens) -> int:
-    """Of a block with these tokens; 0 where answers are looked for, whose places are those of packed tokens."""
-    return 0 if tokens.places is not None else block_width(int(tokens.lengths.max()))
+    @property
+    def ids(self) -> Tensor:
+        return self["ids"]
 
+    @property
+    def first(self) -> Tensor:
+        return self["first"]
 
-def slots_of(tokens: Tokens, width: int) -> NDArray[np.int64]:
-    """[T]: the place of each token in a block."""
-    starts = np.arange(len(tokens)) * width - tokens.offsets[:-1]
-    return np.arange(len(tokens.ids)) + np.repeat(starts, tokens.lengths)
+    @property
+    def counted(self) -> Tensor | None:
+        """[M]: which of the predicted tokens there are, in a block, where their number is rounded up; None where all are."""
+        return self.arrays.get("counted")
+
+    @property
+    def mask(self) -> Tensor | None:
+        return self.arrays.get("mask")
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """(S, L)."""
+        return len(self.tokens), self.width or int(self.tokens.lengths.max())
+
+    @property
+    def real(self) -> Tensor:
+        """[S, L]: true at real tokens."""
+        if self.mask is None:
+            return torch.ones(self.shape, dtype=torch.bool, device=self.first.device)
+        return self.mask[:, 0, 0]
+
+    @property
+    def real_tokens(self) -> Tensor:
+        """[T]: true at all tokens but the padding of a block."""
+        if not self.width or self.mask is None:
+            return torch.ones_like(self.ids, dtype=torch.bool)
+        return self.mask.flatten()
+
+    def padded(self, tokens: Tensor) -> Tensor:
+        """[T, ...] -> [S, L, ...]; at padding zeros (False), of a block whatever is there."""
+        rows, width = self.shape
+        if self.mask is not None and not self.width:
+            tokens = tokens.new_zeros(rows * width, *tokens.shape[1:]).index_copy(0, self["slots"], tokens)
+        return tokens.reshape(rows, width, *tokens.shape[1:])
+
+    def gathered(self, flat: Tensor, tokens: int | None = None) -> Tensor:
+        """[S * L, ...] of the padded view -> [`tokens`, ...]: the T tokens (all by default), then arbitrary rows."""
+        count = len(self.ids)
+        tokens = count if tokens is None else tokens
+        if tokens == count and (self.width or self.mask is None):
+            return flat
+        slots = torch.arange(count, device=flat.device) if self.width else self["slots"]
+        return flat.index_select(0, nn.functional.pad(slots, (0, tokens - count)))
+
+    def layout(self, heads: int) -> PaddedLayout:
+        """The padded layout of packed sequences for attention with this number of heads."""
+        if heads not in self.layouts:
+            self.layouts[heads] = padded_layout(self.tokens.lengths, heads, self.first.device)
+        return self.layouts[heads].only_first() if self.first_tokens_only else self.layouts[heads]
+
+    def only_first(self) -> Batch:
+        """For attention that computes the states of first tokens only; those of other tokens are undefined."""
+        return replace(self, first_tokens_only=True)
+
+    def with_bias(self, bias: Tensor) -> Batch:
+        """With `bias` [1, H, L, L] on the scores; -inf at padding, but never in a whole row, since every sequence has a token."""
+        return replace(self, bias=bias if self.mask is None else bias.masked_fill(~self.mask, float("-inf")))
+
+    def with_ids(self, ids: Tensor) -> Batch:
+        return replace(self, arrays={**self.arrays, "ids": ids})
 
 
 def _places(arrays: list[Any]) -> Iterator[tuple[Any, slice]]:

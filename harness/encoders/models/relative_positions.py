@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from harness.encoders.kernels.packing import Packing
+from harness.encoders.models.batch import Batch
 
 
 @lru_cache(maxsize=1024)
@@ -55,11 +55,11 @@ class RelativePositions(nn.Module):
         """(buckets, max_distance)."""
         return self.table.shape[0], self.distance
 
-    def forward(self, packing: Packing) -> Packing:
-        """The packing with its scores: once a forward pass, for all layers."""
-        width = packing.shape[1]
+    def forward(self, batch: Batch) -> Batch:
+        """The batch with its scores: once a forward pass, for all layers."""
+        width = batch.shape[1]
         by_distance = torch.from_numpy(buckets_of(width, *self.shape)).to(self.table.device)
         place = torch.arange(width, device=self.table.device)
         buckets = by_distance[place[None, :] - place[:, None] + width - 1]
         scores = nn.functional.embedding(buckets, self.table)  # [L, L, H]
-        return packing.with_bias(scores.permute(2, 0, 1)[None].contiguous())
+        return batch.with_bias(scores.permute(2, 0, 1)[None].contiguous())

@@ -26,7 +26,7 @@ from transformers.utils import logging as transformers_logging
 from harness.encoders.families import Family, Layer, base_config, family_of
 from harness.encoders.kernels.attention import NAME
 from harness.encoders.kernels.cpu import linear, use_cpu_kernels
-from harness.encoders.kernels.packing import Packing, padded_to_step
+from harness.encoders.kernels.packing import padded_to_step
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.relative_positions import RelativePositions
 from harness.errors import UserError, first_line
@@ -78,7 +78,7 @@ class TextEncoder(nn.Module):
             return self._states(batch)[0][: len(batch.ids)]
         if not self.family.packed:
             return self._states(batch)[0].index_select(0, positions)
-        with only_positions(self.family, self.base.get_submodule(self.family.layers)[-1], positions, batch.packing):
+        with only_positions(self.family, self.base.get_submodule(self.family.layers)[-1], positions, batch):
             return self._states(batch)[0][: len(positions)]
 
     def forward_with_embeddings(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -94,13 +94,12 @@ class TextEncoder(nn.Module):
 
     def _states(self, batch: Batch, **more: Any) -> tuple[Tensor, ...]:
         """(last hidden states [T, d], perhaps with further rows behind,), and with `output_hidden_states` also those that enter the first layer."""
-        packing = batch.packing
         positions, types = self.position_and_type_ids(batch)
         if self.family.packed:
             if self.relative_positions is not None:
-                packing = self.relative_positions(packing)
+                batch = self.relative_positions(batch)
             more |= {"input_ids": padded_to_step(batch.ids)[None], "position_ids": padded_to_step(positions)[None]}
-            more["packing"] = packing
+            more["batch"] = batch
             if "token_type_ids" in self.inputs:
                 more["token_type_ids"] = padded_to_step(types)[None]
         else:
@@ -108,26 +107,26 @@ class TextEncoder(nn.Module):
                 # Where the library has it for this model. A CPU's numbers stay.
                 self.model.set_attn_implementation("sdpa")
                 self._fused = True
-            padding, pad_id = ~packing.real, self.config.pad_token_id or 0
-            more |= {"input_ids": packing.padded(batch.ids).masked_fill(padding, pad_id)}
-            more |= {"attention_mask": packing.real.long()}
+            padding, pad_id = ~batch.real, self.config.pad_token_id or 0
+            more |= {"input_ids": batch.padded(batch.ids).masked_fill(padding, pad_id)}
+            more |= {"attention_mask": batch.real.long()}
             if self.family.numbered and "position_ids" in self.inputs:
-                more["position_ids"] = packing.padded(positions).masked_fill(padding, pad_id)
+                more["position_ids"] = batch.padded(positions).masked_fill(padding, pad_id)
             if self.typed:
-                more["token_type_ids"] = packing.padded(types)
+                more["token_type_ids"] = batch.padded(types)
         out = self.base(**more)
         states = (out[0], out.hidden_states[0]) if "output_hidden_states" in more else (out[0],)
         if self.family.packed:
             return tuple(each[0] for each in states)
-        if any(each.shape != (*packing.shape, self.hidden_size) for each in states):
+        if any(each.shape != (*batch.shape, self.hidden_size) for each in states):
             raise ValueError(f"a {self.family.title} encoder has no state of {self.hidden_size} numbers for each token")
-        return tuple(packing.gathered(each.flatten(0, 1)) for each in states)
+        return tuple(batch.gathered(each.flatten(0, 1)) for each in states)
 
     def position_and_type_ids(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(position ids [T], token type ids [T]) in this model type's own numbering."""
         # Passed explicitly: the library would derive them from the ids, where a random replacement may be the padding id.
         offset = self.config.pad_token_id + 1 if self.family.after_padding else 0
-        return batch.packing.positions + offset, batch.types if self.typed else torch.zeros_like(batch.types)
+        return batch["positions"] + offset, batch["types"] if self.typed else torch.zeros_like(batch["types"])
 
     @property
     def typed(self) -> bool:
@@ -354,13 +353,13 @@ def draw(tensors: Mapping[str, Tensor], spread: float, seed: int) -> None:
 
 
 @contextmanager
-def only_positions(family: Family, last: Any, positions: Tensor | None, packing: Packing) -> Iterator[None]:
+def only_positions(family: Family, last: Any, positions: Tensor | None, batch: Batch) -> Iterator[None]:
     """In this context a library's last layer runs what follows its attention only at `positions` [M] (M rounded as `padded_to_step`
     does), where there are any. Where these are the first tokens, its attention too computes only those."""
     if positions is None:
         yield
         return
-    last.forward = _at_rows(family.layer, last, padded_to_step(positions), positions is packing.first)
+    last.forward = _at_rows(family.layer, last, padded_to_step(positions), positions is batch.first)
     try:
         yield
     finally:
@@ -374,8 +373,8 @@ def _at_rows(parts: Layer | None, layer: Any, rows: Tensor, first: bool) -> Any:
     def selected(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return tuple(states.index_select(1, rows) for states in inputs)
 
-    def forward(hidden: Tensor, *given: Any, packing: Packing, **named: Any) -> Tensor:
-        named["packing"] = packing.only_first() if first else packing
+    def forward(hidden: Tensor, *given: Any, batch: Batch, **named: Any) -> Tensor:
+        named["batch"] = batch.only_first() if first else batch
         hook = projection.register_forward_pre_hook(selected)
         try:
             if parts is None:  # BERT's projection has the residual states too
