@@ -194,8 +194,6 @@ class Database:
         except (sa.exc.DBAPIError, UnicodeDecodeError) as error:
             orig = getattr(error, "orig", error)
             name = getattr(orig, "sqlite_errorname", "")
-            if name == "SQLITE_INTERRUPT":  # a signal raised an error where SQLite could not pass it on
-                raise KeyboardInterrupt from None
             if name.startswith("SQLITE_READONLY"):  # a connection stays what it was opened as
                 self._engine.dispose()
             cut = isinstance(error, sa.exc.OperationalError) or getattr(error, "connection_invalidated", False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import lzma
-import math
 import os
 import re
 import sqlite3
@@ -13,7 +12,8 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import lru_cache
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,10 @@ _STORED = re.compile(r"CREATE (TABLE|(UNIQUE )?INDEX) (?!.*\bAS\b)", re.IGNORECA
 
 
 def connected(path: str, mode: str, seconds: float) -> sqlite3.Connection:
-    """A file of SQLite: 'rw' does not create it, 'memory' is none. `seconds`: waited for a lock. A query ends with SQLITE_INTERRUPT where a signal
-    raises an error."""
+    """A file of SQLite: 'rw' does not create it, 'memory' is none. `seconds`: waited for a lock."""
     place = f"file:{quote(os.fsencode(path))}?mode={mode}"
     made = sqlite3.connect(place, uri=True, timeout=seconds, isolation_level=None, check_same_thread=False)
     made.execute("PRAGMA trusted_schema = OFF")
-    made.set_progress_handler(lambda: 0, 1_000_000)  # instructions between two looks at the signals that arrived
     return made
 
 
@@ -61,30 +59,26 @@ def check_schema(execute: Callable[[str], Iterable[Any]], shown: str) -> None:
 
 def arrays_of(blob: bytes) -> dict[str, NDArray[Any]]:
     """The arrays of a record by name. Raises ValueError for others than numbers and answers (bytes), and for more of them than their bytes hold."""
-    found, most = dict[str, NDArray[Any]](), max(SMALL_ARRAYS, EXPANSION * len(blob))
     try:
         with zipfile.ZipFile(io.BytesIO(blob)) as archive:
-            entries = archive.infolist()
-            others = {entry.compress_type for entry in entries} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
-            if others or sum(entry.file_size for entry in entries) > most:
-                raise ValueError("arrays that are larger than their record")
-            for entry in entries:
-                found[entry.filename.removesuffix(".npy")] = _array(io.BytesIO(archive.read(entry)))
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError) as error:
-        raise ValueError(str(error)) from None
-    return found
-
-
-def _array(file: io.BytesIO) -> NDArray[Any]:
-    """Of numbers or bytes, and of as many as its header says: NumPy takes memory by that."""
-    if np.lib.format.read_magic(file) != (1, 0):
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > max(SMALL_ARRAYS, EXPANSION * len(blob)):
+            raise ValueError("arrays that are larger than their record")
+        with np.load(io.BytesIO(blob), allow_pickle=False) as arrays:
+            found = dict(arrays)
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+        EOFError,
+        OSError,
+        MemoryError,
+        NotImplementedError,
+    ) as error:
+        raise ValueError(str(error)) from None  # MemoryError: of an array that is in its header alone
+    if any(array.dtype.kind not in "biufS" for array in found.values()):
         raise ValueError("an array of another form")
-    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    if dtype.kind not in "biufS" or math.prod(shape) * dtype.itemsize != len(file.getbuffer()) - file.tell():
-        raise ValueError("an array that is not what its header says")
-    file.seek(0)
-    array: NDArray[Any] = np.load(file, allow_pickle=False)
-    return array
+    return found
 
 
 def write_packed(path: Path, packed: Path) -> None:
@@ -113,6 +107,15 @@ def records_of(name: str) -> str:
 def opened(records: str) -> sqlite3.Connection:
     """Published records, from a file or an URL, as a database in memory. Raises UserError where they cannot be read, for more than the limits, and for
     what is no file of SQLite."""
+    path = Path(records).expanduser()
+    made = connected(":memory:", "memory", 0)
+    made.deserialize(_unpacked(records, path.stat().st_mtime_ns if path.exists() else 0))
+    return made
+
+
+@lru_cache(maxsize=1)
+def _unpacked(records: str, changed: int) -> bytes:
+    """Kept for the next store of the same command."""
     try:
         if records.startswith(("http://", "https://")):
             with urllib.request.urlopen(records, timeout=60) as answer:
@@ -124,20 +127,12 @@ def opened(records: str) -> sqlite3.Connection:
         raise UserError(
             f"{records}: cannot be read ({reason}); name a file of records or an URL that answers."
         ) from None
-    if len(content) > LARGEST:
-        raise UserError(f"{records}: has more than {LARGEST:,} bytes, which records of runs do not.")
     most, decompressor = max(SMALL, EXPANSION * len(content)), lzma.LZMADecompressor(memlimit=MEMORY)
-    try:
+    unpacked = b""
+    with suppress(lzma.LZMAError):
         unpacked = decompressor.decompress(content, most + 1)
-        if not unpacked.startswith(HEADER) or (len(unpacked) <= most and not decompressor.eof):
-            raise lzma.LZMAError("another file, or one that ends early")
-    except lzma.LZMAError:
-        raise UserError(f"{records}: is damaged; restore a copy of it.") from None
-    if len(unpacked) > most:
+    if not unpacked.startswith(HEADER) or not decompressor.eof or len(unpacked) > most:
         raise UserError(
-            f"{records}: unpacks to more than {most:,} bytes, {EXPANSION} times its size, which records of runs do not; "
-            "fetch it again from where it was published."
+            f"{records}: is damaged, or unpacks to more than {most:,} bytes, which records of runs do not; fetch it again from where it was published."
         )
-    made = connected(":memory:", "memory", 0)
-    made.deserialize(unpacked)
-    return made
+    return unpacked

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import lzma
-import signal
 import sqlite3
 import zipfile
 from collections.abc import Iterator
@@ -225,16 +224,13 @@ def test_a_published_table_is_taken_over_and_never_written(several: Store, other
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (lzma.compress(HEADER + bytes(80_000_000)), r"unpacks to more than 67,108,864 bytes"),
-        (lzma.compress(bytes(80_000_000)), r"is damaged; restore a copy of it\."),
-        (lzma.compress(HEADER)[:-40], r"is damaged; restore a copy of it\."),
-    ],
+    "content",
+    [lzma.compress(HEADER + bytes(80_000_000)), lzma.compress(bytes(4096)), lzma.compress(HEADER)[:-40], b"no archive"],
+    ids=["too large", "another file", "ends early", "no archive"],
 )
-def test_a_damaged_published_file_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+def test_a_damaged_published_file_is_one_sentence(content: bytes, tmp_path: Path) -> None:
     (tmp_path / RECORDS_FILE).write_bytes(content)
-    with pytest.raises(UserError, match=rf"records\.db\.xz: {said}"):
+    with pytest.raises(UserError, match=r"records\.db\.xz: is damaged, or unpacks to more than 67,108,864 bytes"):
         Store(str(tmp_path), create=False)
 
 
@@ -261,17 +257,6 @@ def test_what_computes_as_it_is_read_is_refused_before_any_query(
             UserError, match=r"defines '\w+' by 'CREATE .* a store holds plain tables and indexes alone"
         ):
             Store(url, create=False)
-
-
-def test_a_signal_ends_a_query(file_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
-    try:
-        with pytest.raises(KeyboardInterrupt), file_store._read() as connection:
-            connection.exec_driver_sql(endless)
-    finally:
-        signal.signal(signal.SIGALRM, before)
 
 
 def zipped(**arrays: Any) -> bytes:
