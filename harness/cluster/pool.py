@@ -40,17 +40,6 @@ STALL_SECONDS = 20.0
 """Without a worker for this long, the user reads what the pool waits for."""
 MAX_STARTS = 3
 """The command ends after this many failed starts in a row. A start that fails with its node does not count."""
-MAX_STAGES = 500
-"""A worker is replaced after this many stages: its process gives back fragmented and leaked memory."""
-
-
-@dataclass(eq=False)
-class WorkerHandle:
-    """One worker. `node`: where it runs, once it has started; `stages`: how many it has trained."""
-
-    actor: Any
-    node: str = ""
-    stages: int = 0
 
 
 @dataclass
@@ -75,9 +64,11 @@ class Pool:
         self._owner, self._token_cache, self._slots = Owner.current(), TokenCache(tokenised), slots_of(self.execution)
         self._ledger = start_ledger(self.store, self._owner)
         self._stop_requests = StopRequests(self._ledger, deadline)
-        self._idle: list[WorkerHandle] = []
-        self._busy: dict[Any, tuple[WorkerHandle, Item | None]] = {}
-        """By the reference to its answer: those that start, and those that train a stage."""
+        self._nodes: dict[Any, str] = {}
+        """Of the workers that have started, by Ray's id."""
+        self._idle: list[Any] = []
+        self._busy: dict[Any, tuple[Any, Item | None]] = {}
+        """By the reference to its answer: the workers that start, and those that train a stage."""
         self._num_started = self._num_failed = 0
         self._had_worker_at = time.monotonic()
 
@@ -111,7 +102,7 @@ class Pool:
                 self._scale_to(stages)
             while self._idle and not self.over and (item := stages.next()):
                 worker, vocabulary = self._idle.pop(), self.vocabularies[item.stage.encoder.digest]
-                reference = submit(worker.actor, item, vocabulary, self._token_cache, f"{self.table}: {item.name}")
+                reference = submit(worker, item, vocabulary, self._token_cache, f"{self.table}: {item.name}")
                 self._busy[reference] = worker, item
                 yield from stages.events()
             if stages.ready and not self._idle:
@@ -129,7 +120,7 @@ class Pool:
     def _look(self) -> list[str]:
         """Ask the cluster for nodes that come and go. Returns notices for the user, one sentence each."""
         sentences = self._stop_requests.look()
-        for worker in [worker for worker in self._idle if worker.node in self._stop_requests.leaving]:
+        for worker in [worker for worker in self._idle if self._nodes[worker] in self._stop_requests.leaving]:
             self._remove(worker)
         if self._idle or self._running:
             self._had_worker_at = time.monotonic()
@@ -163,14 +154,14 @@ class Pool:
         options: dict[str, Any] = {"name": f"{name}-{self.table}-{self._owner.token[:6]}"}
         if self.execution.num_workers > 1:  # what starts a worker group must not die with another node
             options["scheduling_strategy"] = on_driver_node()
-        worker = WorkerHandle(start_worker(self.execution, self.setup, self._ledger, name, **options))
-        self._busy[worker.actor.ready.remote()] = worker, None
+        worker = start_worker(self.execution, self.setup, self._ledger, name, **options)
+        self._busy[worker.ready.remote()] = worker, None
 
-    def _started(self, worker: WorkerHandle, reference: Any) -> None:
+    def _started(self, worker: Any, reference: Any) -> None:
         """A worker becomes idle, or is removed if it died as it started; then another is started. Raises UserError for what its node lacks, and if no
         worker can start."""
         try:
-            worker.node = answer(reference)
+            self._nodes[worker] = answer(reference)
             self._num_failed = 0
             self._idle.append(worker)
         except RayError as error:
@@ -181,22 +172,20 @@ class Pool:
                 last = str(error).strip().splitlines()[-1][:300]
                 raise UserError(f"No worker can start: {why} ({last}).") from None
 
-    def _answered(self, worker: WorkerHandle, reference: Any) -> Ended:
+    def _answered(self, worker: Any, reference: Any) -> Ended:
         """What became of its stage; the worker is idle again, or removed where it has to train no other."""
         found = result_of(reference)
-        worker.stages += 1
-        spent = found.status in ("stopped", "left", "died") or found.reason.startswith("out of memory")
-        if spent or worker.stages >= MAX_STAGES:
+        if found.status in ("stopped", "left", "died") or found.reason.startswith("out of memory"):
             self._remove(worker)
         else:
             self._idle.append(worker)
         return found
 
-    def _remove(self, worker: WorkerHandle) -> None:
+    def _remove(self, worker: Any) -> None:
         """End a worker's process, if it still runs; `_scale_to` starts another."""
-        self._idle = [other for other in self._idle if other is not worker]
-        self._busy = {reference: each for reference, each in self._busy.items() if each[0] is not worker}
-        ray.kill(worker.actor)
+        self._idle = [other for other in self._idle if other != worker]
+        self._busy = {reference: each for reference, each in self._busy.items() if each[0] != worker}
+        ray.kill(worker)
 
     def close(self) -> None:
         self.store.release(self._owner)

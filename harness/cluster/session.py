@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -16,8 +15,6 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from harness.cluster import environment, set_environment
 from harness.devices import cores
@@ -58,17 +55,12 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
         logging.getLogger(name).setLevel(logging.ERROR)
     with redirect_stdout(sys.stderr):  # only tables go to standard output; Ray says there what became of its nodes
         try:
-            with _own_handlers(), environment(of_processes), command_line_masked():
-                context = ray.init(address=execution.address, **options)
-        except BaseException as error:
-            if local:
-                _kill_processes(folder)
-            if isinstance(error, Exception):  # Ray raises bare ones for its time limits
-                raise _not_begun(error, execution.address, folder) from None
-            if local:
-                _remove(folder)
-            raise
-        try:
+            try:
+                with _own_handler(), environment(of_processes), command_line_masked():
+                    context = ray.init(address=execution.address, **options)
+            except Exception as error:  # Ray raises bare ones for its time limits
+                logs, folder = folder, ""
+                raise _not_begun(error, execution.address, logs) from None
             asked = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
             if local and asked and not ip_address(context.address_info["node_ip_address"]).is_loopback:
                 raise UserError(
@@ -82,7 +74,7 @@ def session(execution: Execution, metadata: dict[str, str]) -> Iterator[tuple[st
                 ray.shutdown()
                 raise
             finally:
-                if local:
+                if folder:
                     _remove(folder)
 
 
@@ -98,9 +90,6 @@ def _not_begun(error: Exception, address: str, folder: str) -> UserError:
     fix = "if the machine is overloaded, run the same command again later"
     if isinstance(error, OSError) and error.filename:
         fix = "HOME has to name a folder that can be written"
-    for log in Path(folder).glob("r/session_*/logs/*"):
-        if log.name in ("raylet.err", "dashboard_agent.log") and not log.is_symlink():
-            said += "".join(f"; {line.strip()[:200]}" for line in log.read_text(errors="replace").splitlines()[-1:])
     return UserError(f"Ray did not start on this machine ({said}); {fix}. Ray's logs are in {folder}.")
 
 
@@ -118,30 +107,14 @@ def _remove(folder: str) -> None:
         time.sleep(0.05)
 
 
-def _kill_processes(folder: str) -> None:
-    """Kill what a Ray that did not start has left: the processes below this one whose command line names its folder."""
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            if any(folder in word for word in process.cmdline()):
-                process.kill()
-
-
 @contextmanager
-def _own_handlers() -> Iterator[None]:
-    """Restore the command's handler of SIGTERM. Ray replaces it as it starts: first by a handler that ends the process, then by
-    native code that prints a stack trace."""
+def _own_handler() -> Iterator[None]:
+    """Restore the command's handler of SIGTERM: Ray's ends the process, or prints a stack trace."""
     before = signal.getsignal(signal.SIGTERM)
-    main = threading.current_thread() is threading.main_thread()
     try:
         yield
-    except SystemExit:
-        if not main:
-            raise
-        signal.signal(signal.SIGTERM, before)
-        signal.raise_signal(signal.SIGTERM)
-        raise
     finally:
-        if main:
+        with suppress(ValueError):  # another thread, where Ray sets none
             signal.signal(signal.SIGTERM, before)
 
 

@@ -26,35 +26,24 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("error", [Exception("The node timed out. More.\nAnd more."), KeyboardInterrupt()])
-def test_a_ray_that_does_not_start_is_ended_and_keeps_its_logs_where_the_error_says(
+def test_a_ray_that_does_not_start_keeps_its_logs_where_the_error_says(
     error: BaseException, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
     def late(*, _temp_dir: str, **options: object) -> None:
-        logs = Path(_temp_dir) / "session_1" / "logs"
-        logs.mkdir(parents=True)
-        (logs / "raylet.err").write_text("first\nits ports are taken\n")
+        (Path(_temp_dir) / "session_1" / "logs").mkdir(parents=True)
         Path(_temp_dir).chmod(0o777)  # as Ray does
-        wait = [sys.executable, "-c", "import time; time.sleep(600)"]
-        started.extend(map(subprocess.Popen, ([*wait, f"--temp-dir={_temp_dir}"], [*wait, "another's"])))
         raise error
 
     monkeypatch.setattr("ray.init", late)
     raised = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else UserError
     with pytest.raises(raised) as caught, session(Execution("local", slots=1), {}):
         pass
-    own, anothers = started
-    assert own.wait(60) != 0
-    assert anothers.poll() is None
-    anothers.kill()
-    anothers.wait()
     folders = [*short.iterdir()]
     assert {folder.stat().st_mode & 0o777 for folder in folders} <= {0o700}, "no other user's"
     if isinstance(error, KeyboardInterrupt):
         assert folders == []
     else:
-        assert "(The node timed out. More.; its ports are taken)" in str(caught.value)
+        assert "(The node timed out. More.)" in str(caught.value)
         assert f"logs are in {folders[0]}." in str(caught.value)
         assert (folders[0] / "r" / "session_1" / "logs").is_dir()
 

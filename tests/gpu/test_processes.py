@@ -110,12 +110,14 @@ def _pool(
     setup = WorkerSetup({"made": (folder, config)}, Storage(str(folder / "products")))
     execution = Execution(slots=1, gpus_per_run=1.0 if setting.cuda else 0.0)
     with session(execution, {}) as (_, settled):
-        from harness.cluster.pool import Pool
+        from harness.cluster import pool as pool_module
 
         rows = (train_rows.train, train_rows.labels)
         vocabularies = {stage.encoder.digest: vocabulary_of(config) for stage in stages}
-        pool = Pool(store, setup, vocabularies, lambda *_: rows, settled, name, start_worker)
-        events = list(pool.run(items))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(pool_module, "start_worker", start_worker)
+            pool = pool_module.Pool(store, setup, vocabularies, lambda *_: rows, settled, name)
+            events = list(pool.run(items))
         pool.close()
     records = store.records([stage.key for stage in stages])
     return events, [records[stage.key] for stage in stages]
