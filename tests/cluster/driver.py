@@ -49,10 +49,12 @@ def waited(what: str, found: Callable[[], Any], seconds: float = WAIT_SECONDS) -
     """Ask until the answer is true."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
+        began = time.process_time()
         answer = found()
         if answer:
             return answer
-        time.sleep(0.1)  # what is asked takes CPU time itself: all records are read, or all processes of the machine
+        # what is asked takes CPU time itself: all records are read, or all processes of the machine
+        time.sleep(max(0.1, 5 * (time.process_time() - began)))
     raise AssertionError(f"waited {seconds:g} s in vain for {what}")
 
 

@@ -3,8 +3,6 @@ lost, and no number differs."""
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -12,11 +10,12 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-import psutil
 import pytest
 from cluster.conftest import Undisturbed
-from cluster.driver import BENCH, STAGES, Driver, Kept, kept, numbers, outside, started, table_of, waited
-from cluster.studies import NOISE, leases
+from cluster.driver import BENCH, STAGES, Driver, Kept, kept, numbers, outside, started, table_of
+from cluster.studies import NOISE, leases, roots
+from store.samples import hold
+from store.test_processes import OWN, process, received
 
 from harness.cli import main
 
@@ -32,7 +31,7 @@ sys.exit(f"imported {heavy}" if heavy else status)
 
 @dataclass
 class Shared:
-    """Two benches at once on one store, of one of which the command was killed, of the other a worker."""
+    """A bench on a store that another command used, too: that one was killed while it held a stage, and of this one a worker."""
 
     folder: Path
     driver: Driver
@@ -41,38 +40,24 @@ class Shared:
     """Records as the kills found them."""
     listeners: dict[tuple[str, int], str]
     left: list[str]
-    """Temporary files, and those in Ray's folder, after the end of the one that went on."""
+    """Temporary files, and those in Ray's folder, after its end."""
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]) -> Shared:
+def shared(tmp_path_factory: pytest.TempPathFactory, undisturbed: Undisturbed) -> Shared:
     folder = tmp_path_factory.mktemp("shared")
-
-    def worker(of: Driver) -> int:
-        """Wait for a process of a command that trains a stage; 0 where the command ended before."""
-
-        def training() -> list[int]:
-            if of.popen.poll() is not None:
-                return [0]
-            own = {each.pid for each in psutil.Process(of.popen.pid).children(recursive=True)}
-            return [each.pid for each in of.training() if each.pid in own]
-
-        return int(waited("a worker that trains", training)[0])
-
+    url = f"sqlite:///{folder / '.harness' / 'harness.db'}"
     with (
         tempfile.TemporaryDirectory(prefix="ray") as short,  # a socket's path has 107 bytes
-        tempfile.TemporaryDirectory(prefix="ray") as other,
-        started(folder, f"{BENCH} --slots 1", TMPDIR=other) as killed,
+        process(OWN, hold, url, next(iter(roots(undisturbed.folder)))) as (holder, pipe),
         started(folder, f"{BENCH} --slots 2", RAY_TMPDIR=short, TMPDIR=short) as driver,
     ):
-        if worker(killed):
-            killed.popen.kill()
+        assert received(pipe) == "granted"
         driver.recorded(1)
         before, listeners = kept(folder), driver.listeners()
-        if victim := worker(driver):
-            os.kill(victim, signal.SIGKILL)
+        holder.kill()
+        driver.waited("a worker that trains", driver.training)[0].kill()
         assert driver.wait() == 0, driver.err
-        killed.clean()
         driver.gone()
         left = sorted(str(path.relative_to(short)) for path in Path(short).rglob("*"))
         return Shared(folder, driver, kept(folder), before, listeners, left)

@@ -149,66 +149,51 @@ def leaves(count: int) -> list[Item]:
     return [Item(stage, f"stage {stage.seed}", 2.0, (), False, False, 0) for stage in stages]
 
 
-def test_a_node_that_joins_is_used_and_one_that_leaves_gives_its_runs_back(cluster: Cluster, tmp_path: Path) -> None:
-    """The node under a stage leaves, which is not the stage's fault; the whole cluster is gone for a while."""
+def drain(cluster: Cluster, leaving: Any) -> None:
+    """Give notice of a node, as a cloud does."""
+    words = ["--address", cluster.address, "--node-id", leaving.node_id, "--deadline-remaining-seconds", "600"]
+    words += ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot"]
+    subprocess.run([Path(sys.executable).with_name("ray"), "drain-node", *words], check=True)
+
+
+def test_nodes_that_come_and_go_and_a_deadline(cluster: Cluster, tmp_path: Path) -> None:
+    """A node that joins is used. One under a stage dies, one gives notice, the whole cluster is gone for a while: which is not the stage's fault. At
+    its deadline a bench ends in order, and another goes on."""
 
     def without_nodes() -> list[str]:
         return [sentence for sentence in bench.said("notice") if sentence.startswith("waiting for a worker of 1 CPUs")]
+
+    def begun_on(one: Any) -> list[int]:
+        return [each["pid"] for each in bench.begun() if each["node"] == one.node_id]
 
     with node(cluster, num_cpus=1) as first:
         bench = Bench(tmp_path, leaves(6))
         bench.waits_for("a stage on the first node", bench.begun)
         with node(cluster, num_cpus=1) as second:
-            bench.waits_for("one on the second", lambda: len({each["node"] for each in bench.begun()}) == 2)
+            bench.waits_for("one on the second", lambda: begun_on(second))
             leave(cluster, second, gracefully=False)
-            orphans = [each["pid"] for each in bench.begun() if each["node"] == second.node_id]
-            assert not any(map(psutil.pid_exists, orphans)), "it would hold what it holds"
+            assert not any(map(psutil.pid_exists, begun_on(second))), "it would hold what it holds"
             bench.waits_for("it back", lambda: bench.said("retried"))
+        with node(cluster, num_cpus=1) as third:
+            bench.waits_for("it on the third", lambda: begun_on(third))
+            drain(cluster, third)
+            bench.waits_for("it back", lambda: "stopped" in bench.said("retried"))
+            gone(third)
         before = len(without_nodes())  # on a busy machine
         leave(cluster, first)
         bench.waits_for("a word of it", lambda: len(without_nodes()) > before)
-    with node(cluster, num_cpus=2):
-        bench.go()
-        records = bench.ends()
-    assert [each.status for each in records.values()] == ["done"] * 6
-    assert len(bench.said("retried")) == 2
-    assert all(item.deaths == 0 for item in bench.every)
-
-
-def test_a_node_that_gives_notice_gives_its_stages_back_and_gets_no_other(cluster: Cluster, tmp_path: Path) -> None:
-    """Which is not the stage's fault."""
-    every = leaves(2)
-    with node(cluster, num_cpus=1):
-        bench = Bench(tmp_path, every)
-        bench.waits_for("a stage on the node that stays", bench.begun)
-        with node(cluster, num_cpus=1) as leaving:
-            bench.waits_for("the other on it", lambda: leaving.node_id in {each["node"] for each in bench.begun()})
-            words = ["--address", cluster.address, "--node-id", leaving.node_id]  # as a cloud's notice does
-            words += ["--deadline-remaining-seconds", "600", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
-            ray_program = Path(sys.executable).with_name("ray")
-            subprocess.run([ray_program, "drain-node", *words, "--reason-message", "spot"], check=True)
-            bench.waits_for("it back", lambda: bench.said("retried"))
-            gone(leaving)
-        bench.go()
-        records = bench.ends()
-    assert [each.status for each in records.values()] == ["done"] * 2
-    assert bench.said("retried") == ["stopped"]
-    told = [said for said in bench.said("notice") if not said.startswith("waiting")]  # for a worker, on a busy machine
-    assert told == [f"node {leaving.node_id[:10]} leaves the cluster: its stages stop with a checkpoint."]
-    assert all(item.deaths == 0 for item in every)
-
-
-def test_at_its_deadline_a_bench_ends_in_order_and_another_goes_on(cluster: Cluster, tmp_path: Path) -> None:
-    with node(cluster, num_cpus=2):
-        bench = Bench(tmp_path, leaves(3))
-        bench.waits_for("two stages", lambda: len(bench.begun()) == 2)
+    assert f"node {third.node_id[:10]} leaves the cluster: its stages stop with a checkpoint." in bench.said("notice")
+    assert len(bench.said("retried")) == 3
+    with node(cluster, num_cpus=2) as last:
+        bench.waits_for("two stages", lambda: len(begun_on(last)) == 2)
         bench.pool._stop_requests._deadline = time.monotonic()
         assert bench.ends() == {}
         assert bench.pool.over == "the time of this command is over"
-        assert len(bench.begun()) == 2, "the third did not start"
-        assert bench.said("retried") == ["stopped"] * 2
-        again = Bench(tmp_path, leaves(3))
+        assert len(begun_on(last)) == 2, "the third did not start"
+        assert bench.said("retried")[3:] == ["stopped"] * 2
+        assert all(item.deaths == 0 for item in bench.every)
+        again = Bench(tmp_path, leaves(6))
         again.go()
         records = again.ends()
-    assert [each.status for each in records.values()] == ["done"] * 3
+    assert [each.status for each in records.values()] == ["done"] * 6
     assert again.pool.over == ""

@@ -1,27 +1,25 @@
-"""One worker and two Ray Train workers over the same batches train the same. Without dropout: its draws are anew for each worker.
+"""One worker and two over the same batches train the same. Without dropout: its draws are anew for each worker.
 
-One worker group trains all stages, and this process.
+Two processes train all stages together, and this one alone; how Ray Train starts them: test_worker_group.py.
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 import tiny
 import torch
 from numpy.typing import NDArray
+from torch import distributed, multiprocessing
 
 from harness.encoders.models.weights import weights_digest
 from harness.errors import StoppedError
-from harness.execution import Execution
 from harness.running import run_stage
 from harness.specs import Record
 from harness.training import loop
@@ -31,7 +29,6 @@ from harness.training.process_group import ProcessGroup
 from harness.training.result import Scoring
 from harness.training.update import trainable
 
-pytestmark = pytest.mark.ray
 STEPS = 6
 DTYPES = {"float64": (1e-8, 1e-9), "float16": (1e-2, 5e-2)}
 """Adam's eps and the largest difference allowed. Adam divides a gradient by its own size: one that is zero but for
@@ -109,22 +106,26 @@ def resumed(how: str, folder: Path, artifacts: Path, process_group: ProcessGroup
     return undisturbed, run("disturbed")
 
 
-def stage_loop(config: dict[str, Any]) -> None:
-    """All stages on one worker of the group; the first one writes down what they came to."""
+def all_stages(folder: Path, process_group: ProcessGroup) -> dict[Any, Any]:
+    """What they came to, on one worker of the group."""
     torch.set_num_threads(1)
-    process_group, folder = ProcessGroup.current(), Path(config["folder"])
-    results: dict[Any, Any] = {}
-    for name in SOME:
-        results[name, "float64", 0] = trained(folder, name, "float64", process_group)
-    for name in HALF:
-        results[name, "float16", 0] = trained(folder, name, "float16", process_group)
+    results: dict[Any, Any] = {(n, "float64", 0): trained(folder, n, "float64", process_group) for n in SOME}
+    results |= {(n, "float16", 0): trained(folder, n, "float16", process_group) for n in HALF}
     if process_group.size > 1:
         for name in BATCH_SPLIT:
             results[name, "float64", MICRO_BATCH] = trained(folder, name, "float64", process_group, MICRO_BATCH)
         for how in HOW:
-            results[how] = resumed(how, folder, Path(config["out"]) / "artifacts", process_group)
-    if process_group.rank == 0:
-        torch.save(results, Path(config["out"]) / f"{process_group.size}.pt")
+            results[how] = resumed(how, folder, folder.parent / "artifacts", process_group)
+    return results
+
+
+def rank_of_two(rank: int, folder: Path) -> None:
+    """The first one writes down what the stages came to."""
+    distributed.init_process_group("gloo", init_method=f"file://{folder.parent}/meet", rank=rank, world_size=2)
+    results = all_stages(folder, ProcessGroup.current())
+    if rank == 0:
+        torch.save(results, folder.parent / "two.pt")
+    distributed.destroy_process_group()
 
 
 SOME = ("cross_entropy", "scl", "mlm", "cmlm-simclr", "cssl-simsiam", "taco", "electra-narrow", "coco_lm")
@@ -147,51 +148,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def by_workers(folder: Path) -> ByWorkers:
     """By world size, what every stage came to."""
-    stage_loop({"folder": str(folder), "out": str(folder.parent)})  # one worker is this process
-    train_in_group(folder, 2)
-    return {workers: came_to(folder, workers) for workers in (1, 2)}
-
-
-def came_to(folder: Path, workers: int) -> dict[Any, Any]:
-    stages: dict[Any, Any] = torch.load(folder.parent / f"{workers}.pt", weights_only=False)
-    return stages
-
-
-def train_in_group(folder: Path, workers: int) -> None:
-    """All stages on so many Ray Train workers."""
-    from ray._private import utils
-
-    from harness.cluster.session import session
-
-    out = folder.parent
-    with (
-        patch.object(utils, "get_entrypoint_name", lambda: "harness bench --storage s3://me:hush@bucket/x"),
-        session(Execution("local", slots=workers, gpus_per_run=0.0), {}),
-    ):
-        import ray
-        from ray.train import RunConfig, ScalingConfig
-        from ray.train.torch import TorchTrainer
-
-        from harness.cluster.process_group_backend import ProcessGroupConfig
-
-        def stage_loop_there(
-            config: dict[str, Any],
-        ) -> None:  # inside a function: sent by its value, the rest by its name
-            sys.path[:0] = config["path"]
-            from cluster import test_process_group
-
-            test_process_group.stage_loop(config)
-
-        trainer = TorchTrainer(
-            stage_loop_there,
-            train_loop_config={"folder": str(folder), "out": str(out), "path": sys.path},
-            scaling_config=ScalingConfig(num_workers=workers),
-            torch_config=ProcessGroupConfig("gloo"),
-            run_config=RunConfig(name=f"process-group-{workers}", storage_path=str(out / "train")),
-        )
-        trainer.fit()
-        (job,) = ray._private.state.jobs()  # as the dashboard shows it
-        assert job["Entrypoint"] == "harness bench --storage s3://***@bucket/x"
+    multiprocessing.spawn(rank_of_two, (folder,), nprocs=2)
+    two = torch.load(folder.parent / "two.pt", weights_only=False)
+    return {1: all_stages(folder, ProcessGroup.current()), 2: two}
 
 
 def difference(one: Trained, other: Trained) -> tuple[float, float]:

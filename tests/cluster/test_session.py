@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ray._private import utils
 
 from harness.cluster.session import session
 from harness.errors import UserError
@@ -25,6 +26,11 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture(autouse=True)
+def _command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(utils, "get_entrypoint_name", lambda: "harness bench --storage s3://me:hush@bucket/x")
+
+
 @pytest.mark.parametrize("error", [Exception("The node timed out. More.\nAnd more."), KeyboardInterrupt()])
 def test_a_ray_that_does_not_start_keeps_its_logs_where_the_error_says(
     error: BaseException, short: Path, monkeypatch: pytest.MonkeyPatch
@@ -32,6 +38,7 @@ def test_a_ray_that_does_not_start_keeps_its_logs_where_the_error_says(
     def late(*, _temp_dir: str, **options: object) -> None:
         (Path(_temp_dir) / "session_1" / "logs").mkdir(parents=True)
         Path(_temp_dir).chmod(0o777)  # as Ray does
+        assert utils.get_entrypoint_name() == "harness bench --storage s3://***@bucket/x", "told to the dashboard"
         raise error
 
     monkeypatch.setattr("ray.init", late)

@@ -15,7 +15,7 @@ from harness.store import Store
 
 LINE = (
     "bench --table few_shot --tasks movies --sizes 20 --subsets 0 --format json --methods ft --seeds 31 "
-    "--set max_length=16 --set fine_tune.steps=400"
+    "--set max_length=16 --set fine_tune.steps=200"
 )
 
 
