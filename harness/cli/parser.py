@@ -21,7 +21,7 @@ SUBMISSION = "glue-submission"
 REPORT_FORMATS = (*COMPARE_FORMATS, SUBMISSION)
 TABLE_VIEWS = (
     *("results", "notes", "settings", "classes", "figure"),
-    *("differences", "variance", "cost", "examples"),
+    *("differences", "variance", "ranks", "cost", "examples"),
 )
 """What `report --view` prints of a table."""
 CODE = "Python files of the methods that records name: nothing that a record names is run"

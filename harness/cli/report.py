@@ -65,7 +65,7 @@ def print_grid(prepared: Prepared, args: argparse.Namespace) -> int:
     status = deliver(VIEWS[name](prepared, grid), grid.complete, args)
     if name == "results" and args.format == "text":
         own = any(data.task.own and data.task.classes for data in prepared.plan.tasks.values())
-        more = ["notes", "settings", *(["classes"] if own else []), "variance", "cost"]
+        more = ["notes", "settings", *(["classes"] if own else []), "ranks", "variance", "cost"]
         say(f"More: harness report --view {' | '.join(more)}; differences between rows: harness compare.")
     return status
 

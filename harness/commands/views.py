@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 
 from harness.commands.prepare import Prepared
-from harness.commands.recorded import command, learning_curve
+from harness.commands.recorded import command
 from harness.encoders.flops import parameters
 from harness.errors import UserError
-from harness.methods import definition_of
 from harness.paths import without_folders
 from harness.planning.aggregation import AVERAGE
 from harness.planning.request import encoder_names
@@ -31,10 +30,11 @@ from harness.views.cells import Grid, Place, aggregate
 from harness.views.cost import OWN, cost_before, costs
 from harness.views.differences import REGION, Difference, differences
 from harness.views.examples import classes_view, examples
-from harness.views.figures import curves_view, figure_view
+from harness.views.figures import figure_view
 from harness.views.notes import plan_notes, starts_elsewhere_sentences
 from harness.views.other_system import read_other_system
 from harness.views.power import cost_of, detections
+from harness.views.ranks import ranks_view
 from harness.views.seal import followed, plan_of, rule_of, sealed_places
 from harness.views.settings import settings_view
 from harness.views.table import Caption, notes_view, results_page, results_view
@@ -201,14 +201,6 @@ def costs_of(prepared: Prepared, grid: Grid) -> View:
     return costs(grid, spent, sizes if len(plan.encoders) > 1 else {})
 
 
-def curves_of(prepared: Prepared, grid: Grid) -> View:
-    """The learning curves of the runs; what scikit-learn fits has none: what it is scored at are candidates."""
-    every = (run.stage for run in prepared.plan.runs)
-    stages = {stage.key: stage for stage in every if not definition_of(stage.objective).fitted}
-    records = prepared.store.each(stages)
-    return curves_view(grid, {key: learning_curve(record, stages[key])[1] for key, record in records})
-
-
 VIEWS: Mapping[str, Callable[[Prepared, Grid], View]] = {
     "results": lambda prepared, grid: results_view(grid, caption_of(prepared)),
     "notes": lambda prepared, grid: notes_view(grid, caption_of(prepared)),
@@ -217,6 +209,7 @@ VIEWS: Mapping[str, Callable[[Prepared, Grid], View]] = {
     "figure": lambda prepared, grid: figure_view(grid),
     "differences": differences_of,
     "variance": variance_of,
+    "ranks": lambda prepared, grid: ranks_view(grid),
     "cost": costs_of,
     "examples": lambda prepared, grid: examples(prepared.plan, prepared.store, grid),
 }
@@ -228,7 +221,6 @@ WITH_TEXTS = ("variance", "examples")
 PAGE: Mapping[str, Callable[[Prepared, Grid], View]] = {
     "Comparisons": differences_of,
     "Figure": VIEWS["figure"],
-    "Learning curves": curves_of,
     "Variance": variance_of,
     "Test examples": lambda prepared, grid: examples(prepared.plan, prepared.store, grid, with_texts=False),
     "Classes": VIEWS["classes"],

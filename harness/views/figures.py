@@ -1,14 +1,12 @@
-"""Learning curves, and the figure of a table: its cells over a value that its rows set. Pure."""
+"""The figure of a table: its cells over a value that its rows set. Pure."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from harness.errors import UserError
@@ -17,49 +15,9 @@ from harness.planning.aggregation import AVERAGE
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import Row
 from harness.planning.table import HOURS, SIZE, Figure
-from harness.tasks.metrics import METRICS
 from harness.views.cells import Grid, has_average
 from harness.views.panels import INK, MUTED, legend_below, look, panels_of
 from harness.views.view import View
-from harness.wording import examples
-
-CURVES = "Dev score over the updates of fine-tuning: the mean of the runs of which each cell is made, at the updates at which all were scored."
-PLACE = ["size", "task", "row"]
-
-
-def curves_view(grid: Grid, curves: Mapping[str, Sequence[tuple[int, float]]]) -> View:
-    """One row a size, task, row and update, of rows whose runs were all scored at two updates or more; of a longer curve 15 points at equal distances.
-    `curves`: (update, dev score) in order, by the key of a run's last stage."""
-    runs = grid.counted.drop_duplicates(["configuration", *PLACE, "subset", "seed"])
-    points = pd.DataFrame(
-        [(key, *point) for key, of in curves.items() for point in of], columns=["key", "update", "dev"]
-    )
-    scored: Any = runs[[*PLACE, "key"]].merge(points).groupby([*PLACE, "update"])["dev"]
-    means = scored.agg(runs="size", dev="mean").reset_index()
-    frame = runs.groupby(PLACE, sort=False).size().rename("runs").reset_index().merge(means, on=[*PLACE, "runs"])
-    kept = [part for _, part in frame.groupby(PLACE, sort=False) if len(part) > 1]
-    spread = [np.linspace(0, len(part) - 1, min(len(part), 15)).round().astype(int) for part in kept]
-    frame = pd.concat([frame[:0], *(part.iloc[at] for part, at in zip(kept, spread, strict=True))], ignore_index=True)
-    none = "No run has a learning curve yet: one needs two updates at which dev was scored."
-    return View("curves", frame, [], [CURVES if kept else none], partial(_curves, grid, frame) if kept else None)
-
-
-def _curves(grid: Grid, frame: pd.DataFrame) -> Any:
-    """A panel for each size and task. A row looks alike in every panel."""
-    r, rows = grid.resolved, [*grid.resolved.printed_rows]
-    titles = {column.task: column.title for column in reversed([*r.columns.values()])}
-    panels: Any = frame.groupby(["size", "task"], sort=False)
-    canvas, drawn = panels_of(len(panels), legend=0.5)
-    for axes, ((size, task), here) in zip(drawn, panels, strict=True):
-        for row, line in here.groupby("row", sort=False):
-            axes.plot(line["update"], 100 * line["dev"], label=row, **look(rows.index(row)))
-        metric = METRICS[r.selection_metric(task)].short
-        axes.set(title=f"{titles[task]}, {examples(size, r.size_unit)}", xlabel="update", ylabel=f"dev {metric} (x100)")
-        axes.locator_params(nbins=5)
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-    legend_below(canvas)
-    return canvas
-
 
 POINT = [
     *("column", "metric", "scores", "size", "x", "row", "value", "spread", "done", "expected", "paper", "series"),

@@ -10,8 +10,10 @@ import pytest
 from requested import resolve_table
 from views.runs import filled, render, result
 
-from harness.views.cells import Grid
+from harness.statistics.difference import difference
+from harness.views.cells import Grid, aggregate
 from harness.views.differences import differences, sets_of_the_best
+from harness.views.ranks import ranks_view
 from harness.views.table import Caption
 
 ROWS = ("FT", "SCL", "TAPT")
@@ -64,3 +66,28 @@ def test_marks_are_in_every_format() -> None:
     cells = json.loads(render(g, caption, "json"))["cells"]
     assert {cell["row"] for cell in cells if cell["in_best_set"]} == {"SCL"}
     assert not sets_of_the_best(grid({"FT": 0.0, "SCL": 0.0, "TAPT": 0.0}))
+
+
+def test_ranks_are_those_of_the_pairwise_tests() -> None:
+    """Two-sided p times the number of all pairs; only complete rows have a rank."""
+    whole = grid({"FT": 0.0, "SCL": 0.02, "TAPT": 0.03})
+    lost = (whole.results["row"] == "TAPT") & (whole.results["column"] == "rte") & (whole.results["subset"] == 0)
+    g = aggregate(whole.resolved, whole.results[~lost])
+    scores = g.results.set_index(["row", "column", "subset", "seed"])["test"]
+    frame, marked = ranks_view(g).frame.set_index(["column", "row"]), sets_of_the_best(g)
+    assert {
+        column: {*of.index.get_level_values("row")} for column, of in frame.groupby(level="column") if column != "avg"
+    } == {column: {*ROWS} - ({"TAPT"} if column == "rte" else set()) for column in g.resolved.columns}
+    for (column, row), rank in frame.drop("avg", level="column", errors="ignore").iterrows():
+        tests = [
+            difference((scores[other, column] - scores[row, column]).unstack(), 0.01)
+            for other in frame.loc[column].index
+            if other != row
+        ]
+        sure = [test.difference for test in tests if (test.p or 0) * 15 < 0.05]
+        low, best = 1 + sum(each > 0 for each in sure), (20, row, column) in marked
+        assert (rank.rank_low, rank.rank_high, rank.best) == (
+            1 if best else low,
+            len(tests) + 1 - sum(each < 0 for each in sure),
+            best,
+        )
