@@ -7,7 +7,6 @@ Monte-Carlo error: 0.3 points at 95 % of 4,000 designs.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,6 @@ from harness.statistics.crossed import (
     half_width,
     item_variance,
     mean_squares,
-    p_value,
     t_inference,
     variance_interval,
 )
@@ -178,50 +176,6 @@ def family_errors(designs: int, seed: int) -> pd.DataFrame:
                 row[f"{rows} rows x {columns}"] = 100 * float(wrong.mean())
             found.append(row)
     return table(found)
-
-
-def sets_of_the_best(designs: int, seed: int, rows: int = 5) -> pd.DataFrame:
-    """Of `rows` rows with one true mean, the hardest case, how often the first, which all are compared with, and how often the last is left out of those tied for best in one column,
-    in %; and how many are tied where the last is higher than the others by what the design detects at the level of one comparison."""
-    level = 1 - (1 - LEVEL) / (rows - 1)
-    found = []
-    for world in WORLDS:
-        for subsets, seeds in ((2, 3), (5, 2), (5, 3), (10, 2), (10, 3)):
-            rng = np.random.default_rng(seed)
-            scores = np.stack([world.draw(rng, designs, subsets, seeds) for _ in range(rows)])
-            tied = _tied(scores)
-            parts = Components(*(2 * part for part in vars(world.components).values()))  # of the difference of two rows
-            scores[-1] += detectable(precision(parts, subsets, seeds, 1 - level))
-            row: dict[str, Any] = {"world": world.name, "design": f"{subsets}x{seeds}"}
-            row |= {f"{which} left out": 100 * float((~tied[k]).mean()) for which, k in (("first", 0), ("last", -1))}
-            row["tied"] = float(_tied(scores).sum(axis=0).mean())
-            found.append(row)
-    return table(found)
-
-
-def _tied(scores: Floats) -> NDArray[np.bool_]:
-    """(rows, designs, subsets, seeds) -> which rows no verdict against the highest leaves out, nor any against the first, by Holm over those with the
-    same row."""
-    rows, designs = len(scores), np.arange(scores.shape[1])
-    p, above = np.ones((rows, rows, len(designs))), np.zeros((rows, rows, len(designs)), dtype=bool)
-    for one, other in itertools.combinations(range(rows), 2):
-        squares = mean_squares(scores[one] - scores[other])
-        p[one, other] = p[other, one] = p_value(squares.mean, *t_inference(squares))
-        above[one, other], above[other, one] = squares.mean > 0, squares.mean < 0
-    apart = np.zeros_like(above)  # [row, other]: by Holm over the comparisons of all others with `row`
-    for row in range(rows):
-        others = [k for k in range(rows) if k != row]
-        order = p[row, others].argsort(axis=0)
-        ordered = np.take_along_axis(p[row, others], order, axis=0) * np.arange(rows - 1, 0, -1)[:, None]
-        rejected = np.empty_like(ordered, dtype=bool)
-        np.put_along_axis(rejected, order, np.maximum.accumulate(ordered) < 1 - LEVEL, axis=0)
-        apart[row, others] = rejected
-    top = scores.mean(axis=(2, 3)).argmax(axis=0)
-    below = apart[top, :, designs].T & above[top, :, designs].T
-    below[0] = apart[0, top, designs] & above[top, 0, designs]
-    below |= apart[0] & above[0]  # lower than the first
-    below[0] |= (apart[0] & above[:, 0]).any(axis=0)  # a row is higher than the first
-    return ~below
 
 
 def powers(designs: int, seed: int) -> pd.DataFrame:

@@ -24,17 +24,6 @@ from harness.store import Store
 BENCHED = BENCH.format(encoder="bert-tiny", methods=METHODS)
 
 
-def test_against_another_row(at_bench: Harness) -> None:
-    """Whatever row is compared with, a difference keeps its size and the sign follows."""
-    frames = [
-        pd.read_csv(io.StringIO(at_bench(f"compare --methods ft,scl --against {row} --format csv").out))
-        for row in ("FT", "SCL")
-    ]
-    assert [(frame["row"][0], frame["against"][0]) for frame in frames] == [("SCL", "FT"), ("FT", "SCL")]
-    assert frames[0]["difference"].tolist() == pytest.approx([-each for each in frames[1]["difference"]])
-    assert frames[0]["low"].tolist() == pytest.approx([-each for each in frames[1]["high"]])
-
-
 def test_a_filter_keeps_the_family_of_the_bench(at_bench: Harness) -> None:
     whole = pd.read_csv(io.StringIO(at_bench("compare --format csv").out)).set_index("row")
     said = at_bench("compare --last --methods ft,scl")
