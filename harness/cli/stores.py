@@ -12,11 +12,10 @@ from harness.cli.progress import show
 from harness.cli.request import recalled
 from harness.cli.terminal import print_lines
 from harness.commands.prepare import prepare_recorded
-from harness.commands.publish import open_other
+from harness.commands.publish import open_other, place_of, rerun
 from harness.commands.publish import publish as write
+from harness.commands.publish import verify as verified
 from harness.commands.recorded import command
-from harness.commands.verify import place_of, rerun
-from harness.commands.verify import verify as verified
 from harness.errors import UserError
 from harness.paths import named_path
 from harness.specs import Record

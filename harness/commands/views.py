@@ -28,13 +28,12 @@ from harness.store import DEFAULT_URL, Store, StoredSeal
 from harness.tasks.metrics import METRICS
 from harness.views.cells import Grid, Place, aggregate
 from harness.views.cost import OWN, cost_before, costs
-from harness.views.differences import REGION, Difference, differences
+from harness.views.differences import REGION, Difference, differences, ranks_view
 from harness.views.examples import classes_view, examples
 from harness.views.figures import figure_view
 from harness.views.notes import plan_notes, starts_elsewhere_sentences
 from harness.views.other_system import read_other_system
 from harness.views.power import cost_of, detections
-from harness.views.ranks import ranks_view
 from harness.views.seal import followed, plan_of, rule_of, sealed_places
 from harness.views.settings import settings_view
 from harness.views.table import Caption, notes_view, results_page, results_view

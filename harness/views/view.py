@@ -113,7 +113,7 @@ class View:
         return f"<div>{self.html}</div>"
 
     def _drawn(self, format: str) -> bytes:
-        from harness.views.panels import file_of
+        from harness.views.figures import file_of
 
         if self.picture is None:
             raise UserError(f"{self.name}: there is nothing to draw; take another format than {format}.")

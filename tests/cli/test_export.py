@@ -26,8 +26,7 @@ from huggingface_hub.repocard import metadata_load
 
 from harness.api import embeddings
 from harness.cli.models import LOADED_BY
-from harness.commands.export import Exported, _check_equal, export
-from harness.commands.model_card import card, encoder_license
+from harness.commands.export import Exported, _check_equal, card, encoder_license, export
 from harness.commands.recorded import recorded
 from harness.commands.train import unshown
 from harness.encoders.models.batch import Batch

@@ -10,7 +10,7 @@ import pytest
 from requested import aggregated, resolve_table
 from views.runs import filled, results
 
-from harness.commands import model_card
+from harness.commands import export
 from harness.planning.resolved import ResolvedTable
 from harness.tasks.task import TASKS
 from harness.wording import in_points
@@ -21,7 +21,7 @@ def shown(r: ResolvedTable) -> tuple[dict[str, Any], Any]:
     runs = [replace(run, dev=1 - (run.test or 0)) for run in results(r)]
     first, grid = next(run for run in runs if run.task == "sst2"), filled(r, runs)
     run: Any = SimpleNamespace(row=first.row, size=first.size, task="sst2")
-    (found,) = model_card.scores_of(first.key, run, TASKS["sst2"], grid)
+    (found,) = export.scores_of(first.key, run, TASKS["sst2"], grid)
     assert found["own"] == found["values"]["this model"] == first.test
     return found, grid.cells[first.size, r.titles[first.row], "sst2"]
 
@@ -52,5 +52,5 @@ def test_a_table_of_dev_scores_gives_no_number_beside_a_test_score() -> None:
 def test_sizes_of_k_shot_are_per_class() -> None:
     plan: Any = SimpleNamespace(resolved=resolve_table("k_shot", "paper", tasks=("sst2",)))
     run: Any = SimpleNamespace(row="FT", size=16)
-    title = model_card._title(plan, SimpleNamespace(), run, TASKS["sst2"])  # type: ignore[arg-type]
+    title = export._title(plan, SimpleNamespace(), run, TASKS["sst2"])  # type: ignore[arg-type]
     assert title.endswith("FT on SST-2 (16 labelled examples per class)")

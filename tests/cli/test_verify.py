@@ -17,8 +17,8 @@ from cli.command import command
 from cli.conftest import Benched
 
 import harness as api
+from harness.commands.publish import Verified, judged, read_results, rerun, verify
 from harness.commands.train import unshown
-from harness.commands.verify import Verified, judged, read_results, rerun, verify
 from harness.errors import UserError
 from harness.scores import RESULT_DTYPES
 from harness.specs import Record

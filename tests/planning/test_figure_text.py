@@ -14,8 +14,7 @@ from views.runs import filled, result, rows_of
 
 from harness.errors import UserError
 from harness.planning.table import Figure, load_table
-from harness.views.figures import POINT, canvas_of, figure_view
-from harness.views.panels import FAINT, INK, MUTED, SERIES, file_of
+from harness.views.figures import FAINT, INK, MUTED, POINT, SERIES, canvas_of, figure_view, file_of
 from harness.views.view import PICTURES
 
 CONTROL = "\x07\x1b[31m\x00\ufffe"

@@ -12,8 +12,7 @@ from views.runs import filled, render, result
 
 from harness.statistics.difference import difference
 from harness.views.cells import Grid, aggregate
-from harness.views.differences import differences, sets_of_the_best
-from harness.views.ranks import ranks_view
+from harness.views.differences import differences, ranks_view, sets_of_the_best
 from harness.views.table import Caption
 
 ROWS = ("FT", "SCL", "TAPT")
