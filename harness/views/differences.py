@@ -33,7 +33,7 @@ from harness.views.cells import (
     on_grid,
     reference_of,
 )
-from harness.views.figures import FAINT, INK, look, panels_of
+from harness.views.figures import INK, look, panels_of
 from harness.views.view import DASH, Table, View, best
 from harness.wording import counted, in_points, listed, some_of, training_examples
 
@@ -379,7 +379,7 @@ def _drawn(grid: Grid, named: str, found: Sequence[Difference], region: float) -
         axes.set(ylim=(len(shown) - 0.1, -0.9))  # the first on top
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
-        axes.grid(axis="x", color=FAINT)
+        axes.grid(axis="x")
         axes.axvline(0, color=INK, linewidth=0.8)
         for edge in (-margin, margin):
             axes.axvline(edge, color=INK, linewidth=0.7, linestyle=":")

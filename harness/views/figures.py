@@ -5,12 +5,8 @@ Text and axes have the colour INK, series those of `SERIES`. Series differ in ma
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
-import re
-import warnings
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,31 +21,11 @@ from harness.planning.table import HOURS, SIZE, Figure
 from harness.views.cells import Grid, has_average
 from harness.views.view import View
 
-INK, MUTED, FAINT = "#000000", "#57606a", "#d0d7de"
-"""Colours of text and axes, of lines of reference, and of the grid."""
+INK, MUTED = "#000000", "#57606a"
+"""Colours of text and axes, and of lines of reference."""
 SERIES = ("#0b6bb5", "#660000", "#ff5500", "#994433", "#401070", "#1a8cff", "#8c8c8c", "#0000cc")
 """Colours of series, at least 0.11 apart in OKLab for full and for red-, green- and blue-blind sight (Machado et al. 2009)."""
 MARKERS, STROKES = "osD^vPX*", ("-", "--", ":", "-.")
-SETTINGS: Any = {
-    "svg.hashsalt": "harness",
-    "text.parse_math": False,
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "lines.markersize": 4.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": FAINT,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "lines.linewidth": 1.4,
-}
-"""Of matplotlib, for every figure. Its texts are data: a `$` begins no formula."""
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML admits nowhere, not even escaped."""
 
 
 def look(place: int) -> dict[str, Any]:
@@ -79,18 +55,6 @@ def legend_below(canvas: Any) -> None:
     handles = {label: handle for each in found for handle, label in zip(*each, strict=True)}
     if len(handles) > 1:
         canvas.legend(handles.values(), handles, loc="outside lower center", ncols=min(3, len(handles)))
-
-
-def file_of(make: Callable[[], Any], format: str) -> bytes:
-    """The figure of matplotlib that `make` returns, as a file: the same bytes each time. An SVG is well-formed whatever its texts hold."""
-    import matplotlib
-
-    file = io.BytesIO()
-    no_date: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        make().savefig(file, format=format, metadata=no_date.get(format), dpi=200)
-    return _NOT_XML.sub("", file.getvalue().decode()).encode() if format == "svg" else file.getvalue()
 
 
 POINT = [

@@ -8,13 +8,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import io
 import itertools
 import json
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -35,6 +37,9 @@ WIDEST = 72
 """Letters of a column of text; a longer text takes several lines of it, in LaTeX too."""
 LONG = 40
 """A text with more letters may take several lines of its cell on a page."""
+TEMPLATES = Path(__file__).parent / "templates"
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML admits nowhere, not even escaped."""
 _MARKS = {
     "text": ("", "*", " [", "]"),
     "md": ("**", "**", "<sup>", "</sup>"),
@@ -113,8 +118,6 @@ class View:
         return f"<div>{self.html}</div>"
 
     def _drawn(self, format: str) -> bytes:
-        from harness.views.figures import file_of
-
         if self.picture is None:
             raise UserError(f"{self.name}: there is nothing to draw; take another format than {format}.")
         return file_of(self.picture, format)
@@ -180,6 +183,18 @@ def shown(text: str, format: str) -> str:
     for mark, sign in zip((_BEST, _END, _NOTE, _NOTE_END), _MARKS[format], strict=True):
         text = text.replace(mark, sign)
     return text
+
+
+def file_of(make: Callable[[], Any], format: str) -> bytes:
+    """The figure of matplotlib that `make` returns, as a file: the same bytes each time. An SVG is well-formed whatever its texts hold."""
+    import matplotlib
+
+    file = io.BytesIO()
+    no_date: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with matplotlib.rc_context(fname=str(TEMPLATES / "figure.mplstyle")), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make().savefig(file, format=format, metadata=no_date.get(format), dpi=200)
+    return _NOT_XML.sub("", file.getvalue().decode()).encode() if format == "svg" else file.getvalue()
 
 
 # -------------------------------------------------------------------------------------------------- text and Markdown
@@ -274,8 +289,7 @@ def page(title: str, subtitle: str, sections: Sequence[tuple[str, str, str]], le
     """The whole file. `sections`: anchor, title, and what is in each as HTML; `lead`: the conclusion, in a sentence above everything."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    folder = resources.files("harness.views") / "templates"
-    style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style, script = (TEMPLATES.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     policy = "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; ".format(*digests)
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
