@@ -9,10 +9,8 @@ import tempfile
 import threading
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from itertools import chain
 from typing import Any
 
 import ray
@@ -28,8 +26,8 @@ from harness.execution import Execution, WorkerSetup
 from harness.methods import read_methods
 from harness.planning.work import Ended, Item
 from harness.processes import end_with_parent
-from harness.search.points import Points, ReplicateOutcome, Trial
-from harness.specs import SHARED_PHASES, Parent, Record, Run
+from harness.search.points import Points, ReplicateOutcome
+from harness.specs import Parent, Record, Run
 
 STOP_SECONDS = 1.5 * ASK_SECONDS
 """The time in which all workers hear that they are to stop."""
@@ -207,35 +205,3 @@ class HarnessTrial(tune.Trainable):
         if self._worker is not None:
             ray.kill(self._worker)
             self._worker = None
-
-
-# ---------------------------------------------------------------------------------------------- weights of the study
-
-
-class SharedWeights:
-    """Told of all trials, it deletes the weights that a trial's runs start from once its last run that does has ended; what runs of the default
-    point or of several points of a grid start from, at the `end`. MLM heads and pre-training stay."""
-
-    def __init__(self, points: Points, delete: Callable[[str], None]) -> None:
-        self._points, self._delete, space = points, delete, points.space
-        grid = space.grid_points() if space.sampler == "grid" else ()
-        users = Counter(key for point in grid for key in _starts_from(points.runs_of([point])))
-        self._shared = _starts_from(points.runs_of([space.defaults])) | {key for key in users if users[key] > 1}
-
-    def __call__(self, kind: str, trial: Trial) -> None:
-        if kind == "started":
-            return
-        with suppress(UserError):  # of a point that cannot be run
-            runs, done = self._points.runs(trial.point), len(trial.outcomes)
-            ended, later = (runs[done - 1 : done], runs[done:]) if kind == "replicate" else (runs, ())
-            for key in _starts_from(chain(*ended)) - _starts_from(chain(*later)) - self._shared:
-                self._delete(key)
-
-    def end(self) -> None:
-        for key in self._shared:
-            self._delete(key)
-
-
-def _starts_from(runs: Iterable[Run]) -> set[str]:
-    """The stages whose weights runs need, and which no other command keeps."""
-    return {stage.key for run in runs for stage in run.stage.chain[:-1] if stage.phase not in SHARED_PHASES}

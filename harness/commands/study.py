@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from harness.planning.request import LABELLED, from_json
 from harness.planning.resolve import resolve
 from harness.scores import results_of
 from harness.search.points import Points, State, Trial, Watch
-from harness.search.request import TuneRequest
+from harness.search.request import Point, TuneRequest
 from harness.search.space import check_metric, check_varied, requested_space
 from harness.search.study import opened as opened_study
 from harness.search.study import remaining, study_name, summaries, trials_of, unfinished
@@ -241,7 +242,7 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
     with session(execution_of(request), metadata) as (dashboard, settled):
         from harness.cluster.ledger import StopRequests, start_ledger
         from harness.cluster.proposals import Proposals
-        from harness.cluster.tune import SharedWeights, explore
+        from harness.cluster.tune import explore
         from harness.cluster.worker import TokenCache, slots_of
 
         storage = storage_of(request, store)
@@ -251,7 +252,7 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
         token_cache = TokenCache(lambda rows, data, _: read(rows, data))
         for stage in plan.stages.values():
             token_cache.references(stage)
-        weights = SharedWeights(points, partial(_discard, opened, storage))
+        shared = shared_weights(points)
         setup = worker_setup_of(request, [located], storage, settled)
         parameters = {
             "points": points,
@@ -265,8 +266,10 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
         with show(opened, dashboard) as shown:
 
             def watch(kind: str, trial: Trial) -> None:
-                for watcher in (shown, partial(_remember, opened), weights, track):
+                for watcher in (shown, partial(_remember, opened), track):
                     watcher(kind, trial)
+                if kind == "ended":
+                    _discard(opened, storage, starts_from(points, trial.point) - shared)
 
             explore(
                 Proposals(opened.optuna, points, store, watch, opened.request.seed),
@@ -279,13 +282,28 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
             )
         opened.stopped = stop_requests.over
         if not opened.stopped:
-            weights.end()
+            _discard(opened, storage, shared)
 
 
-def _discard(opened: Opened, storage: Storage, key: str) -> None:
-    """Delete the weights of a stage, unless another command may use them."""
+def starts_from(points: Points, point: Point) -> set[str]:
+    """The stages whose weights the runs of a point need, and which no other command keeps."""
+    stages = [stage for run in points.runs_of([point]) for stage in run.stage.chain[:-1]]
+    return {stage.key for stage in stages if stage.phase not in SHARED_PHASES}
+
+
+def shared_weights(points: Points) -> set[str]:
+    """What runs of the default point, or of several points of a grid, start from."""
+    space = points.space
+    known = (space.defaults, *(space.grid_points() if space.sampler == "grid" else (space.defaults,)))
+    users = Counter(key for point in known for key in starts_from(points, point))
+    return {key for key, number in users.items() if number > 1}
+
+
+def _discard(opened: Opened, storage: Storage, keys: Iterable[str]) -> None:
+    """Delete the weights of stages, unless another command may use them."""
     if not opened.store.others_alive(opened.owner):
-        storage.delete(weights_of(key))
+        for key in keys:
+            storage.delete(weights_of(key))
 
 
 def _remember(opened: Opened, kind: str, trial: Trial) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +14,10 @@ from cluster.test_stages import LEAVES, POST
 from store.samples import record
 
 from harness.cluster import tune as tune_module
-from harness.cluster.tune import HarnessTrial, SharedWeights
+from harness.cluster.tune import HarnessTrial
 from harness.execution import WorkerSetup
 from harness.planning.work import Ended, Item
-from harness.search.points import ReplicateOutcome
-from harness.search.points import Trial as StudyTrial
-from harness.specs import Parent, Record, Run
+from harness.specs import Record, Run
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store
 
@@ -68,29 +64,6 @@ def begin(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 
 def dies(item: Item) -> Any:
     return "died"
-
-
-def test_weights_stay_until_the_last_run_that_starts_from_them() -> None:
-    """Of a trial that ends and of one that is dropped; a head stays, and what the default point starts from until the study ends."""
-    deleted, own = list[str](), replace(POST, seed=9)
-    other = replace(RUNS[1], stage=replace(LEAVES[1], init=Parent(own)))
-    points: Any = SimpleNamespace(
-        space=SimpleNamespace(sampler="tpe", defaults={}),
-        runs=lambda point: ((RUNS[0],), (other,), (other,)) if point else ((RUNS[0],), (RUNS[1],)),
-        runs_of=lambda asked: chain(*chain(*map(points.runs, asked))),
-    )
-    weights = SharedWeights(points, deleted.append)
-    of_trial, ended = StudyTrial(1, {"alpha": 0.5}), [ReplicateOutcome(0.5)]
-    weights("started", of_trial)
-    for done in (1, 2):
-        weights("replicate", replace(of_trial, outcomes=(*ended * done,)))
-    assert deleted == [], "the default point's, and what a later replicate starts from"
-    weights("replicate", replace(of_trial, outcomes=(*ended * 3,)))
-    assert deleted == [own.key]
-    weights("ended", replace(of_trial, outcomes=(*ended,)))
-    assert deleted == [own.key] * 2, "also of a trial that is dropped"
-    weights.end()
-    assert deleted[2:] == [POST.key]
 
 
 def test_of_two_trials_one_trains_a_stage(begin: Callable[..., Trial], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from harness.commands.prepare import prepare
-from harness.commands.study import prepare_study
+from harness.commands.study import prepare_study, shared_weights, starts_from
 from harness.planning.request import Request
 from harness.planning.resolve import resolve
 from harness.planning.runs import Plan
 from harness.planning.table import load_table
 from harness.search.points import Points, ReplicateOutcome, Trial, best_trial
 from harness.search.request import Point, TuneRequest
+from harness.search.space import Choice
 from harness.specs import SHARED_PHASES, Record, Run
 from harness.tasks.metrics import METRICS
 
@@ -81,6 +82,16 @@ def test_no_run_counts_as_several_replicates(
     assert [{(run.size, run.subset, run.seed) for run in of_replicate} for of_replicate in found] == [
         {(size, subset if size else of_full(subset), seed) for size in sizes} for subset, seed in points.replicates
     ]
+
+
+def test_what_several_points_start_from_is_kept_until_the_study_ends(grid: Points) -> None:
+    """Post-trainings of the default point; of a grid over fine-tuning all."""
+    default, *others = (starts_from(grid, point) for point in grid.space.grid_points())
+    assert shared_weights(grid) == default
+    assert default.isdisjoint(set().union(*others))
+    rates = Choice(choice=(1e-4, 5e-4))
+    fine = grid.space.model_copy(update={"parameters": {**grid.space.parameters, "fine_tune.lr": rates}})
+    assert shared_weights(replace(grid, space=fine)) >= set().union(*others)
 
 
 def test_points_travel_small(grid: Points) -> None:
