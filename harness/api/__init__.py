@@ -184,9 +184,9 @@ def _with_times(rows: list[dict[str, Any]], column: str) -> pd.DataFrame:
 
 
 def _result_of(opened: Opened) -> TuneResult:
-    best = opened.found.best
+    best = opened.best
     settings = opened.points.space.overrides(best.point) if best else ()
-    return TuneResult(opened.name, opened.found.trials, {each.key: each.value for each in settings} if best else None)
+    return TuneResult(opened.name, opened.frame, {each.key: each.value for each in settings} if best else None)
 
 
 @undisturbed()

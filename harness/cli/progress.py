@@ -190,7 +190,7 @@ def show(subject: Any, dashboard: str) -> StageProgress | TrialProgress | RowPro
         translator, texts = subject
         return RowProgress(f"texts back-translated by {translator}", texts)
     if not isinstance(subject, Prepared):
-        points, trials = subject.points, subject.found.found
-        return TrialProgress(points.space.trials, len(points.replicates), trials, dashboard)
+        points = subject.points
+        return TrialProgress(points.space.trials, len(points.replicates), subject.trials, dashboard)
     reused = sum(status == "done" for status, _ in subject.statuses.values())
     return StageProgress(subject.items, reused, dashboard, subject.hours)

@@ -96,31 +96,31 @@ def _when(conditions: Mapping[str, Sequence[Any]]) -> str:
 
 def _report(opened: Opened, format: str, test: bool) -> int:
     """Print the points. Write tables, margins, pictures, best.yaml and the page into the study's folder. Returns the exit status."""
-    study, folder, view = opened.found, opened.folder, study_view(opened.found)
+    folder, view = opened.folder, study_view(opened)
     folder.mkdir(parents=True, exist_ok=True)
     for kind, suffix in {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}.items():
         replace_file(folder / f"points.{suffix}", view.written(kind))
     best, tested, again = "", list[str](), [tune_command(opened.request)]
-    if study.best:
-        best, tested = best_yaml(opened.best_point()), [*test_lines(study, *opened.final_test())] if test else []
+    if opened.best:
+        best, tested = best_yaml(opened.best_point()), [*test_lines(opened, *opened.final_test())] if test else []
         again.append(_bench_command(opened))
         replace_file(folder / BEST, best)
-    drawn, notes = pictures(study)
+    drawn, notes = pictures(opened, opened.optuna)
     for picture in drawn:
         replace_file(folder / f"{picture.name}.png", picture.written("png"))
-    keys = {key for keys in study.trials["keys"] for key in keys.split(",")}
+    keys = {key for keys in view.frame["keys"] for key in keys.split(",")}
     machines = hardware(opened.store.records(keys).values())
-    replace_file(folder / "report.html", study_page(study, best, tested, drawn, notes, machines, again))
+    replace_file(folder / "report.html", study_page(opened, best, tested, drawn, notes, machines, again))
     if format == "text":
-        print_view(screen(study))
+        print_view(screen(opened))
     else:
         print(view.written(format), end="")
     say(*notes, f"Tables and plots, all of them in report.html: {folder}")
-    if not study.best:
+    if not opened.best:
         return EXIT_INCOMPLETE
-    method, files = study.points.space.method, opened.request.base.methods
-    row = study.points.base.rows[0].name
-    tuned = row if row in {each.name for each in study.points.base.table.rows} else method
+    method, files, rows = opened.points.space.method, opened.request.base.methods, opened.points.base.table.rows
+    row = opened.points.base.rows[0].name
+    tuned = row if row in {each.name for each in rows} else method
     methods = "" if method == "ft" else f" --methods {shlex.quote(f'ft,{files[0] if files else tuned}')}"
     print(printable(f"Next: {_bench_command(opened, methods)}"), file=sys.stderr)
     if tested:  # formats other than text and Markdown are read by programs

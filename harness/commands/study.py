@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -18,16 +18,17 @@ from harness.commands.texts import reader
 from harness.commands.train import Show, check_machine, deadline_of, execution_of, translated, unshown, worker_setup_of
 from harness.errors import UserError
 from harness.paths import check_writable, without_folders
-from harness.planning.point import PointFile
-from harness.planning.request import LABELLED, from_json
+from harness.planning.point import TARGET, PointFile
+from harness.planning.request import from_json
 from harness.planning.resolve import resolve
+from harness.planning.runs import Plan
 from harness.scores import results_of
 from harness.search.points import Points, State, Trial, Watch
 from harness.search.request import Point, TuneRequest
 from harness.search.space import check_metric, check_varied, requested_space
+from harness.search.study import first_points, remaining, study_name, summaries, trials_of, unfinished
 from harness.search.study import opened as opened_study
-from harness.search.study import remaining, study_name, summaries, trials_of, unfinished
-from harness.specs import SHARED_PHASES, Stage, trained_again
+from harness.specs import SHARED_PHASES
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store, StoredRequest
 from harness.store.studies import begun_study
@@ -53,19 +54,12 @@ class StudyPlan:
     hours: float
 
 
-@dataclass
-class PreparedStudy:
+@dataclass(kw_only=True)
+class PreparedStudy(Study):
     """A study ready to be run: the default point as a bench would run it, and what makes runs of other points."""
 
     request: TuneRequest
     prepared: Prepared
-    points: Points
-
-    @cached_property
-    def name(self) -> str:
-        space = self.points.space
-        runs = [run.stage.key for runs in self.points.runs(space.defaults) for run in runs]
-        return study_name(space, self.request.seed, runs, (*space.shared, *self.request.base.overrides))
 
     @property
     def folder(self) -> Path:
@@ -76,28 +70,27 @@ class PreparedStudy:
         """What is left, as `StudyPlan` says it; nothing is trained or written. Exact for a grid; for a search the default point is counted for those that
         are not proposed yet, and no point is dropped."""
         store, space, retry = self.prepared.store, self.points.space, self.request.base.retry
+
+        def planned(points: Iterable[Point]) -> Plan:
+            return replace(self.prepared.plan, runs=tuple(self.points.runs_of(points)))
+
         trials = trials_of(begun_study(store, self.name), self.points, store)
-        again, asked = [trial for trial in trials if unfinished(trial, retry)], [trial.point for trial in trials]
-        first = space.grid_points() if space.sampler == "grid" else [space.defaults]
-        rest = [trial.point for trial in again] + [point for point in first if point not in asked]
-        every, left, untrained = self._stages([*asked, *rest]), self._stages(rest), trained_again(retry)
-        statuses = store.statuses(left)
-        to_train = [stage for key, stage in left.items() if statuses.get(key, ("failed", 0))[0] in untrained]
-        own = [stage for stage in self._stages([space.defaults]).values() if stage.phase not in SHARED_PHASES]
+        again, asked = [trial.point for trial in trials if unfinished(trial, retry)], [trial.point for trial in trials]
+        left = planned([*again, *(point for point in first_points(space) if point not in asked)])
+        stages = planned(asked).stages | left.stages
+        to_train = left.pending(store.statuses(left.stages), retry)
+        own = [stage for stage in planned([space.defaults]).stages.values() if stage.phase not in SHARED_PHASES]
         new = 0 if space.sampler == "grid" else max(0, space.trials - max(1, len(trials)))
-        cost = self.prepared.plan.stage_flops
-        flops, train = sum(map(cost, to_train)) + new * sum(map(cost, own)), len(to_train) + len(own) * new
-        ended, stages = len(trials) - len(again), len(every) + len(own) * new
+        train, cost = len(to_train) + len(own) * new, left.stage_flops
+        flops = sum(map(cost, to_train)) + new * sum(map(cost, own))
         hours = self.prepared.hours_of(flops, train or 1)
-        return StudyPlan(self.name, space.trials, ended, stages, train, flops, hours)
-
-    def _stages(self, points: Iterable[Mapping[str, Any]]) -> dict[str, Stage]:
-        return {stage.key: stage for run in self.points.runs_of(points) for stage in run.stage.chain}
+        ended = len(trials) - len(again)
+        return StudyPlan(self.name, space.trials, ended, len(stages) + len(own) * new, train, flops, hours)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Opened(PreparedStudy):
-    """A study that this process holds. `stopped`: why it ended with trials left; `found`: what it has found."""
+    """A study that this process holds. `stopped`: why it ended with trials left."""
 
     owner: Owner
     store: Store
@@ -109,16 +102,7 @@ class Opened(PreparedStudy):
 
     def read(self) -> None:
         """Read the trials."""
-        base, trials = self.points.base, trials_of(self.optuna, self.points, self.store)
-        sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
-        notes = [
-            f"Each point was run as row {base.rows[0].name} of table {base.table.name}, protocol {base.protocol}, encoder {base.encoder}, preset "
-            f"{base.preset}, data {self.prepared.plan.source}: {', '.join(base.tasks)}, {sizes}.",
-            *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),
-            *self.points.space.notes,
-        ]
-        seed = self.request.seed
-        self.found = Study(self.name, self.points, seed, trials, tuple(map(without_folders, notes)))
+        self.trials = trials_of(self.optuna, self.points, self.store)
 
     @property
     def remaining(self) -> int:
@@ -127,12 +111,12 @@ class Opened(PreparedStudy):
     @property
     def failed(self) -> int:
         """Points that have ended with replicates that failed, which the same command tries again."""
-        return sum(trial.state != "running" and unfinished(trial) for trial in self.found.found)
+        return sum(trial.state != "running" and unfinished(trial) for trial in self.trials)
 
     def final_test(self) -> tuple[dict[str, list[float]], bool]:
         """The best point's test scores by column, in the order of the replicates, from the predictions that its runs kept; whether they compare with dev: both are
         means of one metric over the same tasks."""
-        points, best = self.points, self.found.best
+        points, best = self.points, self.best
         assert best is not None
         prepared = prepare(points.space.bench(self.request.base, best.point), train=False)
         scores = own_scores(prepared.resolved, results_of(prepared.plan, self.store))
@@ -147,17 +131,15 @@ class Opened(PreparedStudy):
 
     def best_point(self) -> dict[str, Any]:
         """The best point, which there is, as `best.yaml` has it."""
-        base, request, given, best = self.points.base, self.points.request, self.request.base, self.found.best
-        assert best is not None
-        target: dict[str, Any] = {"table": self.points.space.table, "preset": base.preset, "row": base.rows[0].name}
-        target |= {"tasks": given.tasks or base.tasks}
-        target |= {name: getattr(base, name) for name in ("sizes", "subsets", "seeds")}
-        target |= {name: getattr(given, name) for name in LABELLED}
-        target |= {name: getattr(request, name) for name in ("protocol", "data", "corpus", "translator")}
-        target |= {"encoder": base.encoder, "set": [override.text for override in request.overrides]}
+        base, request, given = self.points.base, self.points.request, self.request.base
+        assert self.best is not None
+        target = {name: getattr(request, name) for name in TARGET} | {"tasks": given.tasks or base.tasks}
+        target |= {name: getattr(base, name) for name in ("preset", "sizes", "subsets", "seeds", "encoder")}
+        target |= {"table": self.points.space.table, "row": base.rows[0].name}
+        target |= {"set": [override.text for override in request.overrides]}
         kept = {name: [*value] if isinstance(value, tuple) else value for name, value in target.items() if value}
         method = given.methods[0] if given.methods else self.points.space.method
-        point = {"method": method, "set": dict(best.point), "target": kept, "chosen": self.found.chosen()}
+        point = {"method": method, "set": dict(self.best.point), "target": kept, "chosen": self.chosen()}
         PointFile.model_validate(point)
         return point
 
@@ -183,20 +165,28 @@ def prepare_study(request: TuneRequest, *, train: bool = True) -> PreparedStudy:
     check_metric(space, tasks, request)
     shared = replace(prepared.named, overrides=(*space.shared, *space.fixed, *request.base.overrides))
     base = resolve(prepared.resolved.table, shared, tasks)
-    return PreparedStudy(request, prepared, Points(space, base, shared, tasks, prepared.plan.table_data))
+    points = Points(space, base, shared, tasks, prepared.plan.table_data)
+    runs = [run.stage.key for run in points.runs_of([space.defaults])]
+    name = study_name(space, request.seed, runs, (*space.shared, *request.base.overrides))
+    sizes = ", ".join(f"N={size}" if size else "full size" for size in base.sizes)
+    notes = [
+        f"Each point was run as row {base.rows[0].name} of table {base.table.name}, protocol {base.protocol}, encoder {base.encoder}, preset "
+        f"{base.preset}, data {prepared.plan.source}: {', '.join(base.tasks)}, {sizes}.",
+        *([f"Changed from the table's own setting: {'; '.join(base.deviations)}."] if base.deviations else []),
+        *space.notes,
+    ]
+    return PreparedStudy(name, points, request.seed, [*map(without_folders, notes)], request=request, prepared=prepared)
 
 
 @contextmanager
 def open_study(study: PreparedStudy) -> Iterator[Opened]:
     """The study of a request, which no other process may hold at the same time."""
-    points, request, name = study.points, study.request, study.name
-    store, owner = Store(study.prepared.store.url), Owner.current()
-    lock = f"study {name}"[-64:]
-    if store.lease(lock, owner) == "held":
+    store, owner, name = Store(study.prepared.store.url), Owner.current(), study.name
+    if store.lease(f"study {name}"[-64:], owner) == "held":
         raise UserError(f"The study {name} is run by another command now; wait for it, or take another --seed.")
     try:
-        found = opened_study(store, name, points, request.base.retry)
-        yield Opened(request, study.prepared, points, owner, store, found)
+        found = opened_study(store, name, study.points, study.request.base.retry)
+        yield Opened(**vars(study), owner=owner, store=store, optuna=found)
     finally:
         store.release(owner)
 
@@ -223,7 +213,7 @@ def searched(
         if opened.remaining:
             run_trials(opened, show, deadline, partial(track_trial, opened, trackers, warn))
             opened.read()
-        for trial in opened.found.found:
+        for trial in opened.trials:
             track_trial(opened, trackers, warn, "ended", trial)
         yield opened, trackers
 
@@ -294,8 +284,7 @@ def starts_from(points: Points, point: Point) -> set[str]:
 def shared_weights(points: Points) -> set[str]:
     """What runs of the default point, or of several points of a grid, start from."""
     space = points.space
-    known = (space.defaults, *(space.grid_points() if space.sampler == "grid" else (space.defaults,)))
-    users = Counter(key for point in known for key in starts_from(points, point))
+    users = Counter(key for point in (space.defaults, *first_points(space)) for key in starts_from(points, point))
     return {key for key, number in users.items() if number > 1}
 
 

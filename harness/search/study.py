@@ -57,9 +57,13 @@ def study_name(space: ResolvedSpace, seed: int, default_runs: Sequence[str], ove
     return f"{words}-{identity[:8]}"
 
 
+def first_points(space: ResolvedSpace) -> tuple[Point, ...]:
+    """What a study asks for itself: the default point, or every point of a grid."""
+    return space.grid_points() if space.sampler == "grid" else (space.defaults,)
+
+
 def opened(store: Store, name: str, points: Points, retry: bool) -> optuna.Study:
-    """The study of a command that holds it. What an earlier command left `unfinished` is enqueued once more, and so is the default point, or every
-    point of a grid, that was not asked for."""
+    """The study of a command that holds it. What an earlier command left `unfinished` is enqueued once more, and so are the first points."""
     with database_errors(store):
         study = optuna.create_study(
             study_name=name, storage=storage_of(store), direction="maximize", load_if_exists=True
@@ -69,10 +73,9 @@ def opened(store: Store, name: str, points: Points, retry: bool) -> optuna.Study
             study.set_metric_names([points.metric])
         for each in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             study.tell(each.number, state=TrialState.FAIL)  # its command was killed
-        space, trials = points.space, trials_of(study, points, store)
-        first = space.grid_points() if space.sampler == "grid" else (space.defaults,)
+        trials = trials_of(study, points, store)
         known = [*_waiting(study), *(trial.point for trial in trials if not unfinished(trial, retry))]
-        for point in (*(trial.point for trial in trials), *first):
+        for point in (*(trial.point for trial in trials), *first_points(points.space)):
             if point not in known:
                 known.append(point)
                 study.enqueue_trial(dict(point), user_attrs={NOTES: {"point": dict(point)}})

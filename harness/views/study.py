@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from harness.paths import without_folders
@@ -27,6 +27,7 @@ from harness.yaml_files import dumped
 
 if TYPE_CHECKING:
     import optuna
+    from numpy.typing import NDArray
 NO_BEST = "There is no best point: no point has all its replicates done."
 FEW = 20
 """With fewer points an importance is mostly chance."""
@@ -37,15 +38,15 @@ Measured = dict[str, Any]
 """A `mean` over replicates and its `spread`: sd of the subsets' means, of the replicates where there is one subset."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Study:
-    """`found`: a trial for each point; `seed`: of the sampler; `notes`: what each point was run as."""
+    """`seed`: of the sampler; `notes`: what each point was run as; `trials`: one for each point."""
 
     name: str
     points: Points
     seed: int
-    found: tuple[Trial, ...]
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
+    trials: tuple[Trial, ...] = ()
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -57,7 +58,7 @@ class Study:
         """What a column of means is called."""
         return f"dev {METRICS[self.points.metric].short}"
 
-    @cached_property
+    @property
     def ranked(self) -> list[Trial]:
         """Best first: eligible trials by their mean, complete ones with a failed replicate, dropped ones by their
         number of replicates, failed ones, running ones."""
@@ -66,20 +67,20 @@ class Study:
             further = not trial.eligible if trial.state == "complete" else -len(trial.outcomes)
             return STATES.index(trial.state), further, -trial.mean() if trial.outcomes else -math.inf, trial.number
 
-        return sorted(self.found, key=place)
+        return sorted(self.trials, key=place)
 
-    @cached_property
+    @property
     def best(self) -> Trial | None:
         """The eligible trial with the best mean."""
-        return best_trial(self.found)
+        return best_trial(self.trials)
 
     @property
     def default(self) -> Trial | None:
         """The trial of the point that is tried first, once it has begun."""
-        return next((trial for trial in self.ranked if trial.point == self.points.space.defaults), None)
+        return next((trial for trial in self.trials if trial.point == self.points.space.defaults), None)
 
-    @cached_property
-    def trials(self) -> pd.DataFrame:
+    @property
+    def frame(self) -> pd.DataFrame:
         """One row a trial and replicate that has ended: trial, state, the values of its point, subset, seed, metric, value, status, reason, and
         what it cost."""
         rows = [
@@ -87,7 +88,7 @@ class Study:
             | {path: trial.point.get(path) for path in self.paths}
             | {"subset": subset, "seed": seed, "metric": self.points.metric}
             | asdict(outcome)
-            for trial in sorted(self.found, key=lambda trial: trial.number)
+            for trial in sorted(self.trials, key=lambda trial: trial.number)
             for (subset, seed), outcome in zip(self.points.replicates, trial.outcomes, strict=False)
         ]
         outcome = [field.name for field in fields(ReplicateOutcome)]
@@ -97,10 +98,10 @@ class Study:
     def spent(self) -> dict[str, Any]:
         """Numbers of trials in all, complete, dropped and failed; replicates that ended, of `full` (all of every trial); their stages, and
         FLOPs and seconds recorded with these, whoever trained them."""
-        states, ended = Counter(trial.state for trial in self.found), self.trials
-        counts: dict[str, Any] = {"trials": len(self.found), **{state: states[state] for state in STATES[:3]}}
-        full, stages = len(self.found) * len(self.points.replicates), int(ended["stages"].sum())
-        counts |= {"replicates": len(ended), "full": full, "stages": stages}
+        states, ended = Counter(trial.state for trial in self.trials), self.frame
+        counts: dict[str, Any] = {"trials": len(self.trials), **{state: states[state] for state in STATES[:3]}}
+        counts |= {"replicates": len(ended), "full": len(self.trials) * len(self.points.replicates)}
+        counts |= {"stages": int(ended["stages"].sum())}
         return counts | {name: math.fsum(ended[name]) for name in ("flops", "seconds")}
 
     def measured(self, values: Sequence[float], less: Iterable[float] | None = None) -> Measured:
@@ -147,13 +148,13 @@ def study_view(study: Study) -> View:
     about |= {name: getattr(getattr(study, name), "number", None) for name in ("best", "default")}
     about |= {"spent": study.spent()}
     tables, lines = [_points_table(study), *margins(study)], [*_lines(study), *study.notes]
-    return View("trials", study.trials, tables, lines, about=about, notes=_footnotes(study))
+    return View("trials", study.frame, tables, lines, about=about, notes=_footnotes(study))
 
 
 def screen(study: Study) -> View:
     """As a terminal shows it: the best points, or all of a grid with its means, and what is to be known of them."""
     view = study_view(study)
-    (table, *grid), left = view.tables, max(0, len(study.found) - SCREEN)
+    (table, *grid), left = view.tables, max(0, len(study.trials) - SCREEN)
     more = [f"And {counted(left, 'point')} more, in the table of points beside best.yaml."] * bool(left and not grid)
     tables = grid if left and grid else [replace(table, rows=table.rows[:SCREEN]), *grid]
     return replace(view, tables=tables, lines=[*more, *(line for line in view.lines if line not in study.notes)])
@@ -179,21 +180,23 @@ def margins(study: Study) -> Iterator[Table]:
     grid = {path: values for path, drawn in space.parameters.items() if len(values := drawn.choice or ()) > 1}
     if space.mode != "grid" or len(grid) != 2:
         return
-    down, right = grid
-    at = {(trial.point.get(down), trial.point.get(right)): trial for trial in study.found}
+    (down, rows), (right, columns) = grid.items()
+    shown = [
+        (t.point.get(down), t.point.get(right), _score(study, t), t.mean() if t.state == "complete" else math.nan)
+        for t in study.trials
+    ]
+    trials = pd.DataFrame(shown, columns=["row", "column", "cell", "mean"]).set_index(["row", "column"])
+    every = trials.reindex(pd.MultiIndex.from_product([rows, columns]))
+    shape = len(rows), len(columns)
+    cells, means = every["cell"].fillna(DASH).to_numpy().reshape(shape), every["mean"].to_numpy(float).reshape(shape)
 
-    def margin(*places: tuple[Value, Value]) -> str:
-        trials = [trial for place in places if (trial := at.get(place)) and trial.state == "complete"]
-        return in_points(mean([trial.mean() for trial in trials])) if len(trials) == len(places) else DASH
+    def margin(values: NDArray[np.float64]) -> str:
+        return in_points(mean(values.tolist())) if np.isfinite(values).all() else DASH
 
-    rows = []
-    for a in grid[down]:
-        cells = [_score(study, trial) if (trial := at.get((a, b))) else DASH for b in grid[right]]
-        rows.append([value_text(a), *cells, margin(*((a, b) for b in grid[right]))])
-    every = [(a, b) for a in grid[down] for b in grid[right]]
-    rows.append(["mean", *(margin(*((a, b) for a in grid[down])) for b in grid[right]), margin(*every)])
-    head = [f"{down} \\ {right}", *map(value_text, grid[right]), "mean"]
-    yield Table(f"{study.score}, {down} down, {right} across", head, rows)
+    body = [[value_text(value), *cells[k], margin(means[k])] for k, value in enumerate(rows)]
+    body.append(["mean", *map(margin, means.T), margin(means.ravel())])
+    head = [f"{down} \\ {right}", *map(value_text, columns), "mean"]
+    yield Table(f"{study.score}, {down} down, {right} across", head, body)
 
 
 def _score(study: Study, trial: Trial) -> str:
@@ -235,9 +238,9 @@ def _lines(study: Study) -> Iterator[str]:
     yield f"Study {study.name}: {_subtitle(study)}"
     yield _conclusion(study)
     yield f"Values: dev {study.points.metric} in points (x100), {_design(study)}. Test sets have no part in them."
-    if any(trial.outcomes and trial.state != "complete" for trial in study.found):
+    if any(trial.outcomes and trial.state != "complete" for trial in study.trials):
         yield "In parentheses: the mean so far of a point whose replicates are not all done."
-    if any(outcome.status != "done" for trial in study.found for outcome in trial.outcomes):
+    if any(outcome.status != "done" for trial in study.trials for outcome in trial.outcomes):
         yield "A failed or diverged replicate counts with the metric's worst value, and its point cannot be the best."
     spent = study.spent()
     states: dict[str, int] = {state: spent[state] for state in STATES[:3]}
@@ -302,33 +305,26 @@ def _shown(cell: Measured) -> str:
 # ------------------------------------------------------------------------------------------------------------ pictures
 
 
-def pictures(study: Study) -> tuple[list[View], list[str]]:
-    """Optuna's pictures of the eligible trials, and a sentence for each that cannot be drawn or rests on few points."""
+def pictures(study: Study, told: optuna.Study) -> tuple[list[View], list[str]]:
+    """Optuna's pictures of the eligible trials, which it was told as complete, and a sentence for each that cannot be drawn or rests on few points."""
     import optuna
 
-    trials = [trial for trial in study.found if trial.eligible]
+    trials = [trial for trial in study.trials if trial.eligible]
     shown = [path for path in study.paths if len({t.point[path] for t in trials if path in t.point}) > 1]
     if not shown or len({trial.mean() for trial in trials}) < 2:
         return [], ["No plots: they take two complete points with other values of a parameter and other scores."]
     title, points = f"{study.score} (x100)", counted(len(trials), "point")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        counting = optuna.create_study(direction="maximize")
-        for trial in trials:
-            counting.enqueue_trial(dict(trial.point))
-            study.points.space.define(made := counting.ask())
-            counting.tell(made, 100 * trial.mean())
-        views = [
-            View(name, study.trials, (), [said], partial(_figure, counting, shown, title, f"plot_{plot}"))
-            for name, plot, said in (
-                ("importances", "param_importances", f"Importances for {title}, {points}"),
-                ("parallel_coordinate", "parallel_coordinate", f"{points} as lines over their parameters"),
-            )
-        ]
-        try:
-            optuna.importance.get_param_importances(counting, params=shown)
-        except (ValueError, RuntimeError) as error:
-            return views[1:], [f"No importances: {' '.join(str(error).split()).rstrip('.') or type(error).__name__}."]
+    views = [
+        View(name, study.frame, (), [said], partial(_figure, told, shown, title, f"plot_{plot}"))
+        for name, plot, said in (
+            ("importances", "param_importances", f"Importances for {title}, {points}"),
+            ("parallel_coordinate", "parallel_coordinate", f"{points} as lines over their parameters"),
+        )
+    ]
+    try:
+        optuna.importance.get_param_importances(told, params=shown)
+    except (ValueError, RuntimeError) as error:
+        return views[1:], [f"No importances: {' '.join(str(error).split()).rstrip('.') or type(error).__name__}."]
     few = f"Importances rest on {points}: with fewer than {FEW} they are mostly chance."
     return views, [few] * (len(trials) < FEW)
 
@@ -339,9 +335,12 @@ def _figure(study: optuna.Study, paths: list[str], title: str, function: str) ->
     from matplotlib import pyplot
     from optuna.visualization import matplotlib as drawing
 
+    def points(trial: Any) -> float:
+        return 100 * float(trial.value)
+
     style: Any = {"text.parse_math": True, "axes.grid": False}  # ticks of a logarithm are formulas, and axes overlap
     with matplotlib.rc_context(style):
-        figure = getattr(drawing, function)(study, params=paths, target_name=title).figure
+        figure = getattr(drawing, function)(study, params=paths, target=points, target_name=title).figure
         pyplot.close(figure)
         figure.set_layout_engine("tight")
         figure.set_size_inches(max(6.4, 1.5 * len(paths)), 4.0)

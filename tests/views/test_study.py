@@ -56,7 +56,7 @@ def study(*trials: Trial, grid: dict[str, tuple[Any, ...]] = GRID, mode: str = "
     space = SimpleNamespace(method="CMLM", parameters=parameters, **about)
     base = SimpleNamespace(rows=[SimpleNamespace(name="CMLM")])
     points: Any = SimpleNamespace(space=space, base=base, metric="accuracy", replicates=REPLICATES)
-    return Study("cmlm-quick", points, 3, trials, **others)
+    return Study("cmlm-quick", points, 3, trials=trials, **others)
 
 
 def noisy(number: int, center: float, count: int = 6, **others: Any) -> Trial:
@@ -130,7 +130,7 @@ def test_the_difference_from_the_papers_point_is_paired() -> None:
 @pytest.mark.parametrize("format", FORMATS[:5])
 def test_the_order_of_trials_changes_no_byte(format: str) -> None:
     found = mixed()
-    other = replace(found, found=tuple(random.Random(1).sample(found.found, len(found.found))))
+    other = replace(found, trials=tuple(random.Random(1).sample(found.trials, len(found.trials))))
     assert written(other, format) == written(found, format)
 
 
@@ -142,7 +142,7 @@ def test_every_reason_stands_in_the_table_and_running_means_are_marked() -> None
     assert re.search(r"\d\*? +6/6  best$", rows["1"])
     assert rows["0"].endswith("6/6  default")
     assert rows["2"].endswith("6/6  1 diverged")
-    assert f"{100 * found.found[2].mean():.2f} ±" in rows["2"], "a failed replicate is in the mean"
+    assert f"{100 * found.trials[2].mean():.2f} ±" in rows["2"], "a failed replicate is in the mean"
     assert re.search(r"\(\d\d\.\d\d ± +\d+\.\d\d\) +3/6  dropped$", rows["3"])
     assert re.search(r"— +0/6  failed$", rows["4"])
     assert re.search(r"\(9\d\.\d\d ± +\d+\.\d\d\) +2/6  running$", rows["5"])
@@ -163,10 +163,10 @@ def test_the_frame_has_every_replicate() -> None:
     found = study(noisy(1, 0.6, 2), broken(noisy(0, 0.5), 2, "a\nreason, with 'all'"))
     expected = [
         {"trial": t.number, "p_c": t.point["p_c"], "subset": subset, "seed": seed, **asdict(outcome)}
-        for t in found.found[::-1]
+        for t in found.trials[::-1]
         for (subset, seed), outcome in zip(REPLICATES, t.outcomes, strict=False)
     ]
-    assert found.trials[[*expected[0]]].to_dict("records") == expected
+    assert found.frame[[*expected[0]]].to_dict("records") == expected
     assert (
         len(written(found, "csv").strip().splitlines())
         >= 1 + len(expected)
@@ -184,17 +184,17 @@ def full(**others: Any) -> Study:
 def test_margins_against_a_naive_loop() -> None:
     """A point with a failed replicate counts and is not the best; a row or column with an unfinished point has no mean."""
     found = full()
-    found = replace(found, found=(*found.found[:5], broken(found.found[5], 0)))
+    found = replace(found, trials=(*found.trials[:5], broken(found.trials[5], 0)))
     (table,) = margins(found)
     for path, cells in (("alpha", [row[-1] for row in table.rows]), ("p_c", table.rows[-1][1:])):
         for value, cell in zip((*GRID[path], None), cells, strict=True):
-            here = [t.mean() for t in found.found if value in (None, t.point[path])]
+            here = [t.mean() for t in found.trials if value in (None, t.point[path])]
             assert cell == f"{100 * mean(here):.2f}"
     starred = [cell for row in table.rows for cell in row if best("")[0] in cell]
-    assert [cell[1:6] for cell in starred] == [f"{100 * found.found[4].mean():.2f}"], "of trial 4"
+    assert [cell[1:6] for cell in starred] == [f"{100 * found.trials[4].mean():.2f}"], "of trial 4"
     outside = noisy(9, 0.1, point={"alpha": 0.77, "p_c": 0.1})
-    assert [*margins(replace(found, found=(*found.found, outside)))] == [table]
-    partly = replace(found, found=(*found.found[:4], noisy(4, 0.9, 3, state="dropped"), found.found[5]))
+    assert [*margins(replace(found, trials=(*found.trials, outside)))] == [table]
+    partly = replace(found, trials=(*found.trials[:4], noisy(4, 0.9, 3, state="dropped"), found.trials[5]))
     text = written(partly)
     assert re.search(r"^0\.5 .* \(\d\d\.\d\d ± +\d+\.\d\d\) .* —$", text, re.M)
     assert re.search(r"^mean +51\.75 +— +\d\d\.\d\d +—$", text, re.M)
@@ -220,31 +220,22 @@ def _silent() -> Iterator[None]:
     optuna.logging.set_verbosity(level)
 
 
-def searched(count: int, constant: bool = False, paths: tuple[str, ...] = (*SEARCH,)) -> Study:
-    """Points of a log float, an integer, a choice and a parameter that stands under one choice only."""
-    draw, trials = random.Random(1), []
+def searched(count: int, constant: bool = False, paths: tuple[str, ...] = (*SEARCH,)) -> tuple[Study, optuna.Study]:
+    """Points of a log float, an integer, a choice and a parameter that stands under one choice only, as Optuna was told them."""
+    draw, trials, told = random.Random(1), [], optuna.create_study(direction="maximize")
     for number in range(count):
         point: dict[str, Any] = {"post_train.lr": 10 ** draw.uniform(-6, -3), "k": draw.randint(1, 50)}
         point |= {"contrast": "simclr", "tau": draw.uniform(0.1, 1)} if number % 3 else {"contrast": "cmlm"}
         value = 0.5 if constant else 0.5 + point["k"] / 100
         trials.append(trial(number, [value] * 6, point=point))
-    found = study(*trials, grid=dict.fromkeys(paths, (1,)), mode="search")
-
-    def define(made: optuna.Trial) -> None:
-        for path, drawn in SEARCH.items():
-            if path != "tau" or made.params["contrast"] == "simclr":
-                made._suggest(path, drawn)
-
-    found.points.space.define = define  # type: ignore[method-assign,assignment]
-    return found
+        distributions = {path: SEARCH[path] for path in point}
+        told.add_trial(optuna.trial.create_trial(params=point, distributions=distributions, value=value))
+    return study(*trials, grid=dict.fromkeys(paths, (1,)), mode="search"), told
 
 
 @pytest.mark.filterwarnings("ignore:.*is experimental")
-def test_both_pictures_are_drawn_alike_each_time_of_the_points_that_count() -> None:
-    """Not of one with a replicate that failed."""
-    found = searched(20)
-    found = replace(found, found=(broken(found.found[0], 1), *found.found[1:]))
-    made, notes = pictures(found)
+def test_both_pictures_are_drawn_alike_each_time() -> None:
+    made, notes = pictures(*searched(19))
     assert [view.name for view in made] == ["importances", "parallel_coordinate"]
     assert notes == ["Importances rest on 19 points: with fewer than 20 they are mostly chance."]
     for view in made:
@@ -258,7 +249,7 @@ def test_both_pictures_are_drawn_alike_each_time_of_the_points_that_count() -> N
 
 def test_a_sentence_says_why_there_is_no_picture() -> None:
     for made in (searched(0), searched(1), searched(5, constant=True), searched(5, paths=("other",))):
-        drawn, (missing,) = pictures(made)
+        drawn, (missing,) = pictures(*made)
         assert drawn == []
         assert missing.startswith("No plots: ")
 
@@ -275,7 +266,7 @@ def paged(found: Study, shown: tuple[View, ...] = (), text: str = "method: scl\n
 
 
 def test_the_page_has_everything_the_study_found() -> None:
-    made, _ = pictures(searched(8))
+    made, _ = pictures(*searched(8))
     text = paged(mixed(), tuple(made))
     assert text == paged(mixed(), tuple(made))
     assert re.search(r"Trial 1: alpha = 0.1, p_c = 0.15; dev acc 6\d\.\d\d ± \d\.\d\d\.", text)
