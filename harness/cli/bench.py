@@ -122,22 +122,20 @@ def describe(prepared: Prepared) -> list[str]:
 
 
 def _cost_lines(prepared: Prepared) -> Iterator[str]:
-    """What is left and what it takes; of several encoders also each alone."""
-    plan, each_by = prepared.plan, prepared.calibrations
-    speeds = [f"at {speed.flops / 1e9:.0f} GFLOP/s a slot, {speed.known_by}" for speed in each_by]
+    """What is left and what it takes; of several encoders also what is left of each."""
+    plan, speed = prepared.plan, prepared.calibration
     if not prepared.items:
         yield "To do: nothing."
     else:
         flops, slots = sum(item.cost for item in prepared.items), counted(prepared.slots, "slot")
         takes = f"{flops:.2g} FLOPs, about {duration(prepared.hours)}" if flops else "of a cost that is not known,"
-        at = "" if len(speeds) > 1 or not flops else f", {speeds[0]}"
+        at = f", at {speed.flops / 1e9:.0f} GFLOP/s a slot, {speed.known_by}" if flops else ""
         yield f"To do: {counted(len(prepared.items), 'stage')}, {takes} on {slots} of this machine{at}."
-    several = zip(plan.table_data.located.items(), speeds, strict=True) if len(speeds) > 1 else ()
-    for (encoder, located), speed in several:
+    for encoder, located in plan.table_data.located.items() if len(plan.encoders) > 1 else ():
         work = prepared.work_of(located)
         runs = sum(row.encoder == encoder for run in plan.runs for row in prepared.resolved.rows if row.name == run.row)
         flops = sum(item.cost for item in work)
-        yield f"{encoder}: {counted(runs, 'run')}, {counted(len(work), 'stage')} to train, {flops:.2g} FLOPs, {speed}."
+        yield f"{encoder}: {counted(runs, 'run')}, {counted(len(work), 'stage')} to train, {flops:.2g} FLOPs."
 
 
 def _encoders(plan: Plan) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -95,21 +97,20 @@ class Prepared:
         return [item for item in self.items if self.plan.encoder_of(item.stage) is located]
 
     @cached_property
-    def calibrations(self) -> tuple[Calibration, ...]:
-        """By encoder. Made when asked for: commands that only show records need neither the last stages nor the device."""
-        ended, device = self.store.newest(200), device_here(self.request.gpus_per_run)
-        return tuple(calibrate(ended, each.encoder.digest, device) for each in self.plan.encoders)
+    def calibration(self) -> Calibration:
+        """Made when asked for: commands that only show records need neither the last stages nor the device."""
+        encoders = {each.encoder.digest for each in self.plan.encoders}
+        return calibrate(self.store.newest(200), encoders, device_here(self.request.gpus_per_run))
 
     @property
     def hours(self) -> float:
-        """What the stages to train take here, encoder after encoder."""
-        work = [self.work_of(located) for located in self.plan.encoders]
-        return sum(self.hours_of(sum(item.cost for item in each), len(each), k) for k, each in enumerate(work))
+        """What the stages to train take here."""
+        return self.hours_of(sum(item.cost for item in self.items), len(self.items))
 
-    def hours_of(self, flops: float, stages: int, encoder: int = 0) -> float:
-        """What `stages` stages of `flops` in all take here, at the speed of an encoder."""
+    def hours_of(self, flops: float, stages: int) -> float:
+        """What `stages` stages of `flops` in all take here."""
         slots = self.slots * self.request.num_workers
-        return flops / self.calibrations[encoder].flops / max(1, min(slots, stages)) / 3600
+        return flops / self.calibration.flops / max(1, min(slots, stages)) / 3600
 
     def remember(self) -> None:
         """Keep which runs the stages are for and which request needs them: `show` and `report` read it."""
@@ -141,8 +142,10 @@ def prepare(request: Request, *, train: bool, writes: bool = True) -> Prepared:
     resolved = resolve(table, named, tasks)
     _check_studies(named, resolved, source, tasks)
     if request.sizes is None and not table.sizes:
-        named = _with_sizes(named, resolved, source, tasks)
-        resolved = resolve(table, named, tasks)
+        with suppress(NotAtHand):  # as a plan shows it
+            known = (protocol_named(resolved.protocol).sizes(tasks[name], source) for name in resolved.tasks)
+            named = replace(named, sizes=min(known, key=max))  # those that every task can give
+            resolved = resolve(table, named, tasks)
     located = _located(resolved, request, train)
     store = Store(request.store or DEFAULT_URL, create=False)  # made only once there is something to train
     if train and writes:
@@ -202,33 +205,21 @@ def _description(request: Request, files: int) -> Description:
     return Description(**said)
 
 
-def _with_sizes(named: Request, resolved: ResolvedTable, source: TextSource, tasks: Mapping[str, Task]) -> Request:
-    """The request with the sizes of its protocol: those that every task can give."""
-    protocol = protocol_named(resolved.protocol)
-    try:
-        return replace(named, sizes=min((protocol.sizes(tasks[name], source) for name in resolved.tasks), key=max))
-    except NotAtHand:  # as a plan shows it
-        return named
-
-
 def _check_studies(named: Request, resolved: ResolvedTable, source: TextSource, tasks: Mapping[str, Task]) -> None:
     """Raises UserError where a text that a point was selected on, of a dev set of its study, is in a test set here."""
-    for study in named.studies:
-        theirs, ours = protocol_named(study.protocol), protocol_named(resolved.protocol)
-        for name in {name_of_task(text) for text in study.tasks} & set(resolved.tasks) if theirs != ours else ():
-            try:
-                tests = ours.evaluation_sets(tasks[name], source).tests
-                places = [(size, k) for size in study.sizes or (0,) for k in study.subsets or (0,)]
+    ours = protocol_named(resolved.protocol)
+    for study in (study for study in named.studies if study.protocol != ours.name):
+        theirs, places = protocol_named(study.protocol), [*product(study.sizes or (0,), study.subsets or (0,))]
+        for name in {name_of_task(text) for text in study.tasks} & {*resolved.tasks}:
+            with suppress(NotAtHand):
+                tests = ours.evaluation_sets(tasks[name], source).tests.values()
                 dev_sets = {rows.digest: rows for rows in (theirs.dev_set(tasks[name], source, *at) for at in places)}
-            except NotAtHand:
-                continue
-            shared = max(count_overlap(dev, test) for dev in dev_sets.values() for test in tests.values())
-            if shared:
-                raise UserError(
-                    f"{study.file}: its point was selected under protocol {theirs.name} on rows of {name} of which {shared:,} are test rows "
-                    f"under protocol {ours.name}; take the study's with --protocol {theirs.name}, or tune again with "
-                    f"--protocol {ours.name}."
-                )
+                if shared := max(count_overlap(*pair) for pair in product(dev_sets.values(), tests)):
+                    raise UserError(
+                        f"{study.file}: its point was selected under protocol {theirs.name} on rows of {name} of which {shared:,} are test rows "
+                        f"under protocol {ours.name}; take the study's with --protocol {theirs.name}, or tune again with "
+                        f"--protocol {ours.name}."
+                    )
 
 
 def name_of_task(text: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Container, Iterable
+from typing import Any, NamedTuple
 
 from harness.specs import Record
 
@@ -23,10 +23,11 @@ class Calibration(NamedTuple):
     known_by: str
 
 
-def calibrate(ended: Iterable[Record], encoder: str, device: str) -> Calibration:
-    """From the last finished stages of this encoder on a device of this name, the newest first, else from a matrix product."""
-    of, long = {"device": device, "encoder": encoder}, [s for s in ended if s.flops > 0 and s.seconds > 0.5]
-    same = [s for s in long if of.items() <= s.provenance.items()][:WINDOW]
+def calibrate(ended: Iterable[Record], encoders: Container[Any], device: str) -> Calibration:
+    """From the last finished stages of these encoders (digests) on a device of this name, the newest first, else from a matrix product."""
+    long = [s for s in ended if s.flops > 0 and s.seconds > 0.5]
+    here = [s for s in long if s.provenance.get("device") == device]
+    same = [s for s in here if s.provenance.get("encoder") in encoders][:WINDOW]
     if not same:
         return Calibration(_probe() * PROBE_SHARE, "guessed from the speed of a matrix product")
     # A ratio of sums: the fixed cost of a stage of a few steps should not count as slowness.

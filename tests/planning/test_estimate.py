@@ -24,15 +24,15 @@ def ended(device: str, encoder: str, flops: float, seconds: float) -> Record:
 def test_calibration_is_of_the_last_stages_of_this_device_and_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     others = [ended(HERE, "b", 9e10, 1.0), ended("another", "a", 9e12, 1.0)]
     others += [ended(HERE, "a", 9e12, 0.1), ended(HERE, "a", 0.0, 5.0)]  # too short to be a measurement, and no FLOPs
-    found = calibrate([ended(HERE, "a", 4e10, 2.0), ended(HERE, "a", 2e10, 1.0), *others], "a", HERE)
+    found = calibrate([ended(HERE, "a", 4e10, 2.0), ended(HERE, "a", 2e10, 1.0), *others], {"a"}, HERE)
     assert found.flops == pytest.approx(2e10)
     monkeypatch.setattr(estimate, "_probe", lambda: 1e11)
     for none in ([], others):
-        guess = calibrate(none, "c", HERE)
+        guess = calibrate(none, {"c"}, HERE)
         assert guess.flops == pytest.approx(5e10)
         assert "guessed" in guess.known_by
     today, before = [ended(HERE, "a", 1e12, 10.0)] * 10, [ended(HERE, "a", 1e12, 80.0)] * 50
-    assert calibrate(today + before, "a", HERE).flops > calibrate(before + today, "a", HERE).flops
+    assert calibrate(today + before, {"a"}, HERE).flops > calibrate(before + today, {"a"}, HERE).flops
 
 
 def test_the_device_here_is_a_gpu_only_where_one_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
