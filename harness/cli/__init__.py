@@ -20,11 +20,9 @@ EXIT_INCOMPLETE, EXIT_USER = 1, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. 0: complete, and all of it written to standard output; 1: the table is incomplete, or
     memory is full; 2: a mistake of the user's, or the machine failed; 141: the reader of standard output left; 128 and the signal's number: interrupted."""
-    with standard_streams() as is_open, interruptible() as received:
+    with standard_streams(), interruptible() as received:
         try:
             try:
-                if not is_open:
-                    raise UserError("standard output is closed: send it to a file, or to /dev/null.")
                 return _run(list(sys.argv[1:] if argv is None else argv))
             finally:
                 sys.stdout.flush()

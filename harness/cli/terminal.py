@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BROKEN_PIPE = 141
 """128 + SIGPIPE: a shell's exit status for a program whose reader closed the pipe."""
+CLEANUP_SECONDS = 20.0
+"""After a signal; then the next one breaks the cleanup off, or the work, where Python lost the first one in a destructor."""
 
 
 # ------------------------------------------------------------------------------------------------------------- streams
@@ -44,8 +46,8 @@ class Stream:
             write()
         except OSError as error:
             self._error = error
-            with contextlib.suppress(OSError, ValueError):  # a stream of a test has no file
-                _discard(self._stream.fileno())
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:  # a test's has no file
+                os.dup2(nowhere.fileno(), self._stream.fileno())
         if self._strict and self._error:
             raise OutputError(self._error.errno, self._error.strerror or str(self._error))
 
@@ -62,79 +64,43 @@ class Stream:
         self._tried(self._stream.flush)
 
 
-def _discard(descriptor: int) -> None:
-    """Send to /dev/null what is written to a descriptor."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
-
-
 @contextlib.contextmanager
-def standard_streams() -> Iterator[bool]:
-    """Inside, a closed standard error is ignored, a closed standard output raises OutputError, and neither fails for a
-    character that its encoding lacks. Yields whether standard output is open."""
+def standard_streams() -> Iterator[None]:
+    """Inside, standard error that nobody reads is ignored, standard output that cannot be written raises OutputError, and neither fails for a character
+    that its encoding lacks. A closed one is /dev/null: the next file would get its descriptor, and messages would be written into a database."""
     before = sys.stdin, sys.stdout, sys.stderr
-    # The next file would get a closed descriptor's number, and messages would be written into a database.
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)
-    out, err = before[1] or os.fdopen(1, "w", closefd=False), before[2] or os.fdopen(2, "w", closefd=False)
-    for stream in (out, err):
+    opened: list[Any] = [each or open(os.devnull, mode) for each, mode in zip(before, "rww", strict=True)]  # noqa: SIM115 - to the end
+    for stream in opened[1:]:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.stdin = before[0] or os.fdopen(0, closefd=False)
+    sys.stdin, out, err = opened
     sys.stdout, sys.stderr = cast(TextIO, Stream(out, strict=True)), cast(TextIO, Stream(err))
     try:
-        yield before[1] is not None
+        yield
     finally:
         sys.stderr.flush()
         sys.stdin, sys.stdout, sys.stderr = before
 
 
-# ------------------------------------------------------------------------------------------------------------- signals
-
-
 @contextlib.contextmanager
 def interruptible() -> Iterator[list[int]]:
-    """Inside, the first SIGTERM (of a scheduler, `timeout`, `ray job stop`) or SIGHUP (of a closed terminal) raises KeyboardInterrupt in the main
-    thread, as Ctrl-C does; later ones are ignored, so that the cleanup can end. A signal that was ignored before stays ignored, as under `nohup`. Python drops an exception that is raised in a
-    destructor or in a weak reference's callback: of these and of SIGINT one that is lost so is sent again. Yields the signals that ended the command, none
-    for Ctrl-C: for one that arrives while Ray waits, Ray raises a KeyboardInterrupt of its own, which does not tell."""
-    received, awaited = list[int](), True
-    main, report_lost = threading.main_thread(), sys.unraisablehook
+    """Inside, a SIGTERM (of a scheduler, `timeout`, `ray job stop`) or SIGHUP (of a closed terminal) raises KeyboardInterrupt in the main thread, as
+    Ctrl-C does; later ones are ignored for some seconds, so that the cleanup can end, and one that was ignored before stays so, as under `nohup`. Yields the
+    signals that came, none for Ctrl-C: for one that arrives while Ray waits, Ray raises a KeyboardInterrupt of its own, which does not tell."""
+    received, until = list[int](), 0.0
 
     def interrupt(number: int, frame: object) -> None:
-        nonlocal awaited
-        if awaited:
-            awaited = False
-            received.append(number)  # first: another signal may break this off
-            for descriptor in (1, 2):  # a closed terminal refuses every write, and the cleanup must not fail
-                try:
-                    os.write(descriptor, b"")
-                except OSError:
-                    _discard(descriptor)
+        nonlocal until
+        received.append(number)
+        if time.monotonic() > until:
+            until = time.monotonic() + CLEANUP_SECONDS
             raise KeyboardInterrupt
 
-    def send_again(lost: sys.UnraisableHookArgs) -> None:
-        nonlocal awaited
-        if not issubclass(lost.exc_type, KeyboardInterrupt):
-            report_lost(lost)
-            return
-        awaited = True
-        # by then the callback that it interrupted has returned
-        sender = threading.Timer(0.05, signal.pthread_kill, (main.ident, (*received, signal.SIGINT)[0]))
-        sender.daemon = True
-        sender.start()
-
-    handled = [signal.SIGTERM, signal.SIGHUP] if threading.current_thread() is main else []
+    handled = [signal.SIGTERM, signal.SIGHUP] if threading.current_thread() is threading.main_thread() else []
     before = {n: signal.signal(n, interrupt) for n in handled if signal.getsignal(n) is not signal.SIG_IGN}
-    sys.unraisablehook = send_again
     try:
         yield received
     finally:
-        sys.unraisablehook = report_lost
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -72,7 +72,7 @@ def test_characters_that_the_terminal_lacks(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("ending", "expected"), [(">&-", 2), (">/dev/full", 1), ("2>&-", 0), ("<&- 2>&- >/dev/null", 0), ("2>/dev/full", 0)]
+    ("ending", "expected"), [(">&-", 0), (">/dev/full", 1), ("2>&-", 0), ("<&- 2>&- >/dev/null", 0), ("2>/dev/full", 0)]
 )
 def test_the_status_that_a_shell_sees(ending: str, expected: int, tmp_path: Path) -> None:
     done = subprocess.run(
