@@ -254,7 +254,7 @@ def test_the_examples_run(on_ray: bool, monkeypatch: pytest.MonkeyPatch) -> None
     """In the order of a notebook, in one folder: plan, bench, results, record, tune (on Ray alone), compare. After them, and after a model was taken
     away, the process is as it was."""
     if not on_ray:
-        for room in ("bench", "trained"):
+        for room in ("train", "trained"):
             here = undisturbed("torch", "transformers.utils.logging")(train_here)
             monkeypatch.setattr(f"harness.commands.{room}.train", here)
     before = _process()

@@ -200,7 +200,7 @@ def test_a_head_without_a_tensor_and_a_home_of_nobody(predict: Run, model: Path,
         {name: torch.zeros(2) for name in ("dense.weight", "dense.bias", "out.weight", "out.bias")}, folder / HEAD_FILE
     )
     refused(predict, folder, "its files make no model")
-    refused(predict, "~nobody_here/model", "there is no user for '~nobody_here'")
+    refused(predict, "~nobody_here/model", "~nobody_here/model: there is no such folder")
     refused(predict, "./none", "./none: there is no such folder")
 
 
