@@ -106,7 +106,7 @@ def runs_of(resolved: ResolvedTable, table_data: TableData) -> tuple[tuple[Run, 
             if reason:
                 skipped.append((row.name, name, reason))
                 continue
-            settings = group_of(row.own.own_values, "encoder")
+            settings = group_of(row.own_values, "encoder")
             for seed, context in contexts_of[like]:
                 leaf = chain(steps, context, start)[-1]
                 if settings:

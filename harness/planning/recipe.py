@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     Discriminator,
@@ -49,17 +48,11 @@ def _not_bool(value: object) -> object:
     return value
 
 
-def _not_tiny(value: float) -> float:
-    if value < 1e-12:
-        raise ValueError(f"should be 1e-12 or more, not {value:g}")
-    return value
-
-
 Integer = Annotated[int, BeforeValidator(_not_bool)]
 Real = Annotated[float, BeforeValidator(_not_bool)]
 Number = Annotated[Real, Field(allow_inf_nan=False)]
 Positive = Annotated[Real, Field(gt=0, allow_inf_nan=False)]
-Rate = Annotated[Real, Field(gt=0, le=1), AfterValidator(_not_tiny)]
+Rate = Annotated[Real, Field(ge=1e-12, le=1)]
 """A learning rate, or AdamW's eps: a smaller or larger one is a typing error."""
 Share = Annotated[Real, Field(gt=0, le=1)]
 Count = Annotated[Integer, Field(ge=1, le=10**9)]

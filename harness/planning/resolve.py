@@ -183,27 +183,19 @@ def _resolved_rows(
 
 def _design(table: Table, here: Table, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Sizes, subsets and seeds of a table, of what it is under a preset, and of a request."""
-    sizes = here.sizes
-    if request.sizes is not None:
-        if wrong := [size for size in request.sizes if table.sizes and size not in table.sizes]:
-            known = f"table {table.name} has {', '.join(map(str, table.sizes))}, one of yours, or own, takes any"
-            raise UserError(f"{request.origin('sizes')}: unknown size '{wrong[0]}': {known} (a space: 'table: own').")
-        sizes = request.sizes
+    if wrong := [size for size in request.sizes or () if table.sizes and size not in table.sizes]:
+        known = f"table {table.name} has {', '.join(map(str, table.sizes))}, one of yours, or own, takes any"
+        raise UserError(f"{request.origin('sizes')}: unknown size '{wrong[0]}': {known} (a space: 'table: own').")
     fixed = protocol_named(request.protocol or table.protocol).num_subsets
-    subsets: Sequence[int] = range(fixed or here.subsets)
-    if request.subsets is not None:
-        subsets = _in_range(request.subsets, fixed or MOST_SUBSETS, request.origin("subsets"))
-    seeds = here.seeds
-    if request.seeds is not None:
-        seeds = _in_range(request.seeds, 2**32, request.origin("seeds"))
-    return tuple(dict.fromkeys(sizes)) or (0,), tuple(dict.fromkeys(subsets)), tuple(dict.fromkeys(seeds))
-
-
-def _in_range(values: Iterable[int], stop: int, where: str) -> tuple[int, ...]:
-    for value in values:
-        if not 0 <= value < stop:
-            raise UserError(f"{where}: {value} is out of range; allowed are 0 to {stop - 1}.")
-    return tuple(values)
+    usual = {"sizes": here.sizes or (0,), "subsets": range(fixed or here.subsets), "seeds": here.seeds}
+    found = {name: getattr(request, name) for name in usual}
+    for name, stop in (("subsets", fixed or MOST_SUBSETS), ("seeds", 2**32)):
+        if wrong := [value for value in found[name] or () if value >= stop]:
+            raise UserError(f"{request.origin(name)}: {wrong[0]} is out of range; allowed are 0 to {stop - 1}.")
+    sizes, subsets, seeds = (
+        tuple(dict.fromkeys(v if found[name] is None else found[name])) for name, v in usual.items()
+    )
+    return sizes, subsets, seeds
 
 
 def _pick_rows(rows: Sequence[Row], names: Iterable[str], where: str) -> tuple[Row, ...]:
@@ -274,7 +266,7 @@ def _read(override: Override, methods: Sequence[str], pre_trained: bool) -> dict
     keys = {name: [f"{name}.{each}" for model in of for each in model.model_fields] for name, of in MODELS.items()}
     if group not in MODELS or not field:
         known = [*itertools.chain(*keys.values()), "max_length"]
-        known += [f"{method}.{field or 'HYPERPARAMETER'}" for method in methods]
+        known += [f"{name}.{each}" for name in methods for each in getattr(METHODS.get(name), "model_fields", ())]
         groups = ["max_length", *(f"{group}.*" for group in (*MODELS, *methods))]
         raise UserError(
             f"{override.place}: unknown key '{override.key}'.{hint(override.key, known)} Known: {', '.join(groups)}."
@@ -318,7 +310,7 @@ def _unreached(patch: Patch, rows: Iterable[ResolvedRow]) -> Iterator[str]:
     all of them replace, or that a row replaces which it is for alone."""
     keeping: dict[str, dict[str, bool]] = {}
     for row in (row for row in rows if patch.reaches(row.own)):
-        own, read = row.own.own_values, (*row.groups, "max_length", "mlm_head", "encoder")
+        own, read = row.own_values, (*row.groups, "max_length", "mlm_head", "encoder")
         for key, value in patch.values.items():
             if key.partition(".")[0] in read:
                 keeping.setdefault(key, {})[row.name] = key in replaced(own) and own.get(key) != value

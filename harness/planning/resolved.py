@@ -175,7 +175,7 @@ class ResolvedTable:
     def _reach(self, under: UnderEncoder) -> dict[str, tuple[Any, tuple[str, ...]]]:
         """The values of the recipe that some row does not replace, by path, with the tasks on which it takes them."""
         found: dict[str, tuple[Any, tuple[str, ...]]] = {}
-        rows = [(row, replaced((*row.own.own_values, *row.alone)), row.groups) for row in self.rows_under(under)]
+        rows = [(row, replaced((*row.own_values, *row.alone)), row.groups) for row in self.rows_under(under)]
         specs = {task: spec for spec in self.table.task_recipes for task in spec.tasks}
         for phase, task in itertools.product(PHASES, self.tasks):
             of_rows = [own for row, own, groups in rows if phase in groups and task in row.tasks]
@@ -313,9 +313,9 @@ class ResolvedTable:
 
     def hyperparameters(self, row: ResolvedRow) -> dict[str, Value]:
         """What a row sets, for a reader: by name, by 'method.name' where the row has several methods."""
-        hyperparameters = {f"{part}.{key}": value for part, v in row.settings.items() for key, value in v.items()}
-        found = {key if len(row.parts) > 1 else key.partition(".")[2]: v for key, v in hyperparameters.items()}
-        found |= {key: value for key, value in (row.alone | row.own.own_values).items() if key not in hyperparameters}
+        found = {key: value for key, value in row.values.items() if key.partition(".")[0] in row.parts}
+        alone = f"{row.parts[0]}." if len(row.parts) == 1 else ""
+        found = {key.removeprefix(alone): value for key, value in (found | row.alone | row.own_values).items()}
         found |= {f"augment.{key}": value for key, value in row.augment or () if value is not None}
         found |= {} if row.pre_train_step is None else {"pre_train_step": self.pre_train_step(row)}
         return found | row.model_dump(include={"unlabelled"}, exclude_none=True)
@@ -323,10 +323,6 @@ class ResolvedTable:
     @property
     def average_over(self) -> list[tuple[str, ...]]:
         return self.aggregate.groups(self.columns)
-
-    @property
-    def has_whole_average(self) -> bool:
-        return self.average_over == self.aggregate.groups(self.table.columns)
 
     @property
     def averages(self) -> dict[str, tuple[str, ...]]:

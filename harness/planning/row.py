@@ -199,7 +199,7 @@ class ResolvedRow(Row):
 
     def on(self, task: str = "") -> dict[str, Any]:
         """All that it trains with on a task, by key: what it sets for itself over the table's."""
-        return patched(self.under.on(task), self.own.own_values)
+        return patched(self.under.on(task), self.own_values)
 
     @property
     def values(self) -> dict[str, Any]:

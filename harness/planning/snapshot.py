@@ -65,11 +65,11 @@ class Snapshot(BaseModel, defer_build=True):
 def snapshot(plan: Plan, files: Mapping[str, str]) -> Snapshot:
     """What a plan read, all of which is at hand. `files`: see `Snapshot`."""
     data, resolved = plan.table_data, plan.resolved
-    tasks = {name: replace(each.task, data="", files=(), unlabelled="") for name, each in data.tasks.items()}
+    own = {name: replace(each.task, data="", files=(), unlabelled="") for name, each in data.tasks.items()}
     shared: dict[str, Any] = {
         "source": plan.source,
         "overlaps": plan.overlaps,
-        "tasks": {name: replace(each, task=tasks[name]) for name, each in data.tasks.items()},
+        "tasks": {name: replace(each, task=own[name]) for name, each in data.tasks.items()},
         "training": tuple(data.training.items()),
         "corpora": tuple(((0.0, fraction), rows) for fraction, rows in data.corpora.items()),
         "views": data.views,
@@ -120,7 +120,12 @@ def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
             name: Located(folder=None, head_training=None, **{each: getattr(part, each) for each in OF_ENCODER})
             for name, part in parts.items()
         },
-        mlm_heads={name: _checked(part.mlm_head) for name, part in parts.items() if part.mlm_head},
+        # It was read by its fields, of which the code of an objective is one that no store gives.
+        mlm_heads={
+            name: replace(head, stage=Stage.from_json(head.stage.to_json()))
+            for name, part in parts.items()
+            if (head := part.mlm_head)
+        },
         corpora={fraction: rows for (_, fraction), rows in first.corpora},
         views=first.views,
         untranslated=first.untranslated,
@@ -140,8 +145,3 @@ def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
         if name in resolved.tasks
     }
     return plan
-
-
-def _checked(start: Parent) -> Parent:
-    """A snapshot is read by its fields, of which the code of an objective is one that no store gives. Raises ValueError."""
-    return replace(start, stage=Stage.from_json(start.stage.to_json()))

@@ -116,8 +116,7 @@ class Figure(Strict):
         number there, or none that a logarithmic axis has, and for a full training set on an axis of sizes."""
         if self.x == HOURS or (self.x == "pre_train_step" and not row.pre_train):
             return None
-        of_row = self.x in ("unlabelled", "pre_train_step")
-        value = size if self.x == SIZE else getattr(row, self.x) if of_row else row.set.get(self.x)
+        value = size if self.x == SIZE else {**row.set, **dict(row)}.get(self.x)
         if self.x == SIZE and not size:
             raise MisplacedError(["figure", "x"], "a full training set has no size; give sizes by number")
         if isinstance(value, bool) or not isinstance(value, (int, float)):

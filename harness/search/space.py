@@ -436,7 +436,7 @@ def check_varied(space: ResolvedSpace, rows: Iterable[ResolvedRow], overrides: S
     point would replace. One of an exclusive pair, such as steps, replaces the other."""
     varied = space.overrides(dict.fromkeys(space.parameters, 0))
     for row, each in itertools.product(rows, varied):
-        sets = each.key in replaced(row.own.own_values)
+        sets = each.key in replaced(row.own_values)
         if sets or each.group not in row.groups:
             why = "sets it itself" if sets else "does not read it"
             raise UserError(f"space {space.name}, {space.mode} {each.key}: the row {row.own.name} {why}; leave it out.")

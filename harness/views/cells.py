@@ -322,7 +322,8 @@ def _average(
             values = {column: each.value for column, each in columns.items() if each.value is not None}
             cell = replace(cell, value=average(values, groups))
     why = [*_why(columns.values()), "an average of cells has no interval"]
-    return _verdict(resolved, place, cell, why) if resolved.has_whole_average else cell
+    whole = groups == aggregation.groups(resolved.table.columns)
+    return _verdict(resolved, place, cell, why) if whole else cell
 
 
 # ------------------------------------------------------------------------------------------------------------ verdicts

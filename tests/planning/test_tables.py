@@ -99,7 +99,7 @@ def test_narrowing_keeps_the_comparison_and_fewer_replicates_end_it() -> None:
         ({"sizes": (200,)}, ["--sizes", "100"]),
         ({"set": ("optim.lrr=1",)}, ["Did you mean 'optim.lr'?"]),
         ({"set": ("optim.lr=fast",)}, ["--set optim.lr=fast", "number"]),
-        ({"set": ("fine_tune.lr=1e-320",)}, ["should be 1e-12 or more, not 9.99989e-321"]),
+        ({"set": ("fine_tune.lr=1e-320",)}, ["should be greater than or equal to 0.000000000001, not "]),
         ({"set": ("optim.schedule=cosine",)}, ["'linear' or 'constant'"]),
         ({"set": ("optim",)}, ["KEY=VALUE"]),
         ({"set": ("optim=3",)}, ["unknown key 'optim'", "optim.*"]),
