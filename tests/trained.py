@@ -11,7 +11,7 @@ import tiny
 from cli.command import write_csv
 
 from harness.commands.prepare import Prepared, storage_of
-from harness.commands.texts import reader
+from harness.commands.train import reader
 from harness.encoders.tokens import Tokeniser
 from harness.execution import WorkerSetup
 from harness.planning.work import Event

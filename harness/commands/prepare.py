@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from harness.commands.texts import corpora_of, translation_of
 from harness.devices import cores, cpu_name
 from harness.encoders import Located, locate, with_weights
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
-from harness.errors import NotAtHand, UserError
-from harness.planning.estimate import Calibration, calibrate
+from harness.errors import NotAtHand, NotFetched, UserError
+from harness.planning.recipe import Augment
 from harness.planning.request import (
     BESIDE,
     LABELLED,
@@ -33,16 +34,19 @@ from harness.planning.resolved import ResolvedTable
 from harness.planning.runs import Plan, make_plan
 from harness.planning.snapshot import Snapshot, remade, snapshot
 from harness.planning.table import Table, load_table
+from harness.planning.task_reader import Translation
 from harness.planning.work import Item, work
-from harness.specs import Stage, Status
+from harness.specs import Record, Stage, Status
 from harness.storage import Storage
 from harness.store import DEFAULT_URL, Store, StoredRequest
+from harness.tasks.corpora import Corpus, open_corpus
 from harness.tasks.inferred import Description, infer_task, task_name
 from harness.tasks.overlap import count_overlap
 from harness.tasks.protocols import protocol_named
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import TASKS, Task, load_user_task
+from harness.tasks.translation import Translator, augmented, back_translated, open_translator
 from harness.views.other_system import OtherSystem
 from harness.wording import some_of
 
@@ -50,6 +54,10 @@ UNTRANSLATED = "data back-translation of "
 """How the plan names rows that are not back-translated yet, which the command that trains does."""
 GPU_DRIVERS = tuple(map(Path, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")))
 """Of NVIDIA, of either maker under Windows' subsystem, of AMD."""
+PROBE_SHARE = 0.5
+"""Share of a matrix product's speed that a training step reaches; used until a stage has been timed on this machine."""
+WINDOW = 24
+"""The last stages, which alone are learned from: the load of a machine changes."""
 
 
 @dataclass
@@ -258,20 +266,48 @@ def storage_of(request: Request, store: Store) -> Storage:
     return Storage.named(request.storage) if request.storage else Storage(str(store.artifacts.resolve()))
 
 
-def device_here(gpus_per_run: float | None) -> str:
-    """The name of the device that a run gets on this machine. torch, which takes seconds to import, is asked only where there is a driver."""
-    if gpus_per_run == 0 or not any(path.exists() for path in GPU_DRIVERS):
-        return cpu_name()
-    import torch
-
-    from harness.running import device_name
-
-    return device_name("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def lacking(plan: Plan) -> list[str]:
     """What a plan needs and has not got, without back-translations, which a command that trains makes."""
     return [name for name in plan.unresolved if not name.startswith(UNTRANSLATED)]
+
+
+# ---------------------------------------------------------------------------------------- texts besides the tasks' rows
+
+
+def translator_of(resolved: ResolvedTable, augment: Augment | None, download: bool = True) -> Translator:
+    """What makes the views of a table's rows (None), or the copies of an augmentation. Raises UserError as `open_translator` does."""
+    name, copies = resolved.translator_of(augment), augment.copies if augment else None
+    return open_translator(name, download=download, copies=copies)
+
+
+def translation_of(resolved: ResolvedTable, store: Store, download: bool, augment: Augment | None) -> Translation:
+    """What the planner needs of it; without it, the reason."""
+    if not resolved.translator:
+        return Translation(reason="no translator is named ('harness list translators' shows them)")
+    try:
+        made = translator_of(resolved, augment, download)
+    except NotFetched:  # of a plan only: the run that follows it will fetch
+        return Translation()
+    except NotAtHand as error:
+        return Translation(reason=str(error).rstrip("."))
+    find = augmented if augment else back_translated
+    return Translation(partial(find, translator=made, cache=store), made.num_views)
+
+
+def corpora_of(resolved: ResolvedTable, store: Store, download: bool, where: str) -> dict[float, Corpus]:
+    """The parts of a table's pre-training corpus, by fraction; empty where no row is pre-trained, and in a plan
+    where it is not downloaded yet."""
+    if resolved.pre_train is None:
+        return {}
+    memo = store.artifacts.parent / "corpora.json"
+    kept = memo if download or memo.exists() else None  # a plan starts no file
+    try:
+        whole = open_corpus(resolved.pre_train.corpus, download=download, memo=kept, where=where)
+    except NotAtHand:
+        if download:
+            raise
+        return {}
+    return {fraction: whole.part(fraction) for fraction in resolved.fractions}
 
 
 # ------------------------------------------------------------------------------------------------------ what is recorded
@@ -353,3 +389,50 @@ def check_work(items: Sequence[Item], tokeniser: Any, located: Located, library:
                     f"{item.name}: a demonstration shows another example of each class, and '{names[few]}' has {counts[few]} in "
                     f"{data.train.name}; draw more examples, or set prompt.demonstrations to false."
                 )
+
+
+# --------------------------------------------------------------------------------------------- how fast this machine is
+
+
+class Calibration(NamedTuple):
+    """FLOP/s of one slot on this machine, and the source of that number."""
+
+    flops: float
+    known_by: str
+
+
+def calibrate(ended: Iterable[Record], encoders: Container[Any], device: str) -> Calibration:
+    """From the last finished stages of these encoders (digests) on a device of this name, the newest first, else from a matrix product."""
+    long = [s for s in ended if s.flops > 0 and s.seconds > 0.5]
+    here = [s for s in long if s.provenance.get("device") == device]
+    same = [s for s in here if s.provenance.get("encoder") in encoders][:WINDOW]
+    if not same:
+        return Calibration(_probe() * PROBE_SHARE, "guessed from the speed of a matrix product")
+    # A ratio of sums: the fixed cost of a stage of a few steps should not count as slowness.
+    speed = math.fsum(s.flops for s in same) / math.fsum(s.seconds for s in same)
+    return Calibration(speed, f"measured on the last stage{'s' if len(same) > 1 else ''} of this encoder on {device}")
+
+
+@cache
+def _probe() -> float:
+    import numpy as np
+    from threadpoolctl import threadpool_limits
+
+    left, best = np.ones((512, 512), dtype=np.float32), math.inf
+    with threadpool_limits(1):
+        for _ in range(20):  # other work on the machine slows down most of them
+            started = time.perf_counter()
+            left @ left
+            best = min(best, time.perf_counter() - started)
+    return float(2 * 512**3 / best)
+
+
+def device_here(gpus_per_run: float | None) -> str:
+    """The name of the device that a run gets on this machine. torch, which takes seconds to import, is asked only where there is a driver."""
+    if gpus_per_run == 0 or not any(path.exists() for path in GPU_DRIVERS):
+        return cpu_name()
+    import torch
+
+    from harness.running import device_name
+
+    return device_name("cuda" if torch.cuda.is_available() else "cpu")

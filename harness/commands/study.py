@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from harness.commands.prepare import Prepared, check_work, prepare, storage_of
-from harness.commands.texts import reader
-from harness.commands.train import Show, check_machine, deadline_of, execution_of, translated, unshown, worker_setup_of
+from harness.commands.train import (
+    Show,
+    check_machine,
+    deadline_of,
+    execution_of,
+    reader,
+    translated,
+    unshown,
+    worker_setup_of,
+)
 from harness.errors import UserError
 from harness.paths import check_writable, without_folders
 from harness.planning.point import TARGET, PointFile

@@ -7,10 +7,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.commands.prepare import Prepared, check_work, prepare, storage_of
-from harness.commands.texts import reader, translator_of
+from harness.commands.prepare import Prepared, check_work, prepare, storage_of, translator_of
 from harness.devices import cores
 from harness.encoders import Located
 from harness.errors import UserError
@@ -18,12 +17,15 @@ from harness.execution import Execution, WorkerSetup
 from harness.planning.request import Request
 from harness.planning.runs import Plan, best_run
 from harness.planning.work import Event
-from harness.specs import NO_ENCODER, Record, Run
+from harness.specs import NO_ENCODER, Data, Record, RowSet, Run, digest_of
 from harness.storage import Storage, weights_of
 from harness.store import Store
 from harness.tasks.translation import translate
 from harness.tracking import Trackers, check_trackers
 from harness.wording import counted
+
+if TYPE_CHECKING:
+    from harness.encoders.tokens import Examples, Tokeniser
 
 Show = Callable[[Any, str], AbstractContextManager[Callable[..., None]]]
 """How the progress of something is shown, with the address of Ray's dashboard ('': it has none): a context in which is passed on each event of a table's
@@ -62,6 +64,26 @@ def worker_setup_of(
         checkpoint_seconds=60 * request.checkpoint_minutes,
     )
     return for_nodes(setup, execution)
+
+
+def reader(
+    plan: Plan, located: Located, tokeniser: Tokeniser, store: Store
+) -> Callable[[RowSet, Data], tuple[Examples, Any]]:
+    """How the pool gets a row set as a stage reads it: examples, and labels or None."""
+    from harness.encoders.tokens import Examples, reading_of
+    from harness.encoders.tokens.corpus_files import tokenise_corpus
+
+    def read(row_set: RowSet, data: Data) -> tuple[Examples, Any]:
+        reading, rows = reading_of(data), plan.library.get(row_set.digest)
+        corpus = next((corpus for corpus in plan.corpora if corpus.digest == row_set.digest), None)
+        if corpus and (rows is None or data.blocks == "packed"):  # tokenised once, to disk, and read from there
+            identity = digest_of([corpus.digest, located.encoder.digest, data.max_length, data.blocks])
+            folder = store.artifacts.parent / "blocks" / identity
+            return Examples(tokenise_corpus(corpus.texts(), tokeniser, reading, folder, identity)), None
+        rows = plan.library[row_set.digest]
+        return reading.examples(rows.texts, tokeniser), rows.labels
+
+    return read
 
 
 def check_machine(request: Request) -> None:

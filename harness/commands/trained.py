@@ -14,8 +14,7 @@ from safetensors import SafetensorError
 
 from harness.commands.prepare import Prepared, prepare, storage_of
 from harness.commands.recorded import StageRecord
-from harness.commands.texts import reader
-from harness.commands.train import Show, train, unshown
+from harness.commands.train import Show, reader, train, unshown
 from harness.devices import on_cpu
 from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup

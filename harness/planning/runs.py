@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
+
+import numpy as np
 
 from harness.encoders import Located, adapted
 from harness.encoders.flops import forward_flops
@@ -17,7 +20,6 @@ from harness.planning.data import TableData, TaskData, TrainingSet, runs_of
 from harness.planning.recipe import Augment
 from harness.planning.resolved import ResolvedTable
 from harness.planning.task_reader import NO_TRANSLATION, Overlap, TaskReader, Translation
-from harness.planning.truncation import Truncation, truncation
 from harness.specs import UNRESOLVED, Optim, Parent, Record, RowSet, Run, Stage, Status, trained_again
 from harness.tasks.corpora import CORPORA, Corpus, part_name
 from harness.tasks.rows import Rows
@@ -31,6 +33,17 @@ COMPARED_TEXTS = 200_000
 """Overlap with the dev and test sets is not computed for a larger corpus: it needs all texts in memory."""
 CHARS_PER_TOKEN = 4.3
 """English text under a vocabulary of 30k to 50k; used for cost only."""
+SAMPLE = 500
+"""Texts that are tokenised at most, evenly spread over those that are long enough to be cut."""
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """Of `rows` rows so many are `cut`; `counted`: all that could be were tokenised, else a sample of them."""
+
+    cut: int
+    rows: int
+    counted: bool
 
 
 @dataclass
@@ -245,6 +258,38 @@ def _mlm_head(resolved: ResolvedTable, located: Located, library: dict[str, Rows
     optim = Optim(training.lr, training.batch_size, steps, warmup=training.warmup)
     frozen = resolved.mlm_head.frozen
     return Parent(mlm_head_stage(located.encoder, row_set, optim, training.max_length, training.seed, frozen=frozen))
+
+
+def truncation(folder: Path | None, sets: Sequence[Rows], max_length: int) -> Truncation | None:
+    """Of the rows of several sets, at `max_length` tokens with special ones; None where the encoder's folder has no tokenizer.json.
+
+    No token has less than a byte, so a row of fewer bytes is not cut."""
+    tokenizer = _tokenizer(folder / "tokenizer.json") if folder else None
+    if tokenizer is None:
+        return None
+    cut, counted = 0.0, True
+    for rows in sets:
+        sizes = rows.each(lambda text: len(text.encode())).sum(axis=1)
+        long = np.flatnonzero(sizes > max_length - tokenizer.num_special_tokens_to_add(rows.columns > 1))
+        drawn = long[:: -(-len(long) // SAMPLE)] if len(long) else long
+        counted &= len(drawn) == len(long)
+        texts = [row[0] if len(row) == 1 else row for row in rows.take(drawn).texts]
+        over = sum(len(each) > max_length for each in tokenizer.encode_batch(texts))
+        cut += over * len(long) / max(1, len(drawn))
+    return Truncation(round(cut), sum(map(len, sets)), counted)
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(path: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    try:
+        found: Any = Tokenizer.from_file(str(path))
+    except Exception:  # of no file and of a damaged one, of which is told where it is used
+        return None
+    found.no_truncation()
+    found.no_padding()
+    return found
 
 
 def stage_flops(stage: Stage, config: Mapping[str, Any]) -> float:

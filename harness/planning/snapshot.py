@@ -14,9 +14,8 @@ from harness.planning.data import TableData, TaskData, TrainingSet, runs_of
 from harness.planning.recipe import Augment, EncoderSettings
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import UnderEncoder
-from harness.planning.runs import Plan
+from harness.planning.runs import Plan, Truncation
 from harness.planning.task_reader import Overlap
-from harness.planning.truncation import Truncation
 from harness.specs import Encoder, Parent, RowSet, Stage
 
 OF_ENCODER = ("encoder", "config", "contaminated", "lacks", "unread")

@@ -11,8 +11,7 @@ from cli.command import SST2, data_folder, record_all
 from cli.conftest import Harness
 
 from harness.cli.request import read_words
-from harness.commands.prepare import prepare
-from harness.planning.estimate import Calibration
+from harness.commands.prepare import Calibration, prepare
 from harness.store import Store
 from harness.yaml_files import packaged_files
 

@@ -11,8 +11,7 @@ from cli.command import sst2, write_csv
 from cli.conftest import Harness
 
 from harness.cli.request import read_words
-from harness.commands.prepare import prepare
-from harness.planning.estimate import Calibration
+from harness.commands.prepare import Calibration, prepare
 from harness.yaml_files import packaged_files
 
 Refused = Callable[..., str]

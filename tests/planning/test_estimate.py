@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from harness.commands import prepare
-from harness.commands.prepare import device_here
+from harness.commands.prepare import calibrate, device_here
 from harness.devices import cpu_name
-from harness.planning import estimate
-from harness.planning.estimate import calibrate
 from harness.specs import Record
 
 HERE = "a processor"
@@ -26,7 +24,7 @@ def test_calibration_is_of_the_last_stages_of_this_device_and_encoder(monkeypatc
     others += [ended(HERE, "a", 9e12, 0.1), ended(HERE, "a", 0.0, 5.0)]  # too short to be a measurement, and no FLOPs
     found = calibrate([ended(HERE, "a", 4e10, 2.0), ended(HERE, "a", 2e10, 1.0), *others], {"a"}, HERE)
     assert found.flops == pytest.approx(2e10)
-    monkeypatch.setattr(estimate, "_probe", lambda: 1e11)
+    monkeypatch.setattr(prepare, "_probe", lambda: 1e11)
     for none in ([], others):
         guess = calibrate(none, {"c"}, HERE)
         assert guess.flops == pytest.approx(5e10)

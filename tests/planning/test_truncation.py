@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import tiny
 
-from harness.planning import truncation as module
-from harness.planning.truncation import Truncation, truncation
+from harness.planning import runs as module
+from harness.planning.runs import Truncation, truncation
 from harness.tasks.rows import Rows
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.cli.request import read_words
 from harness.commands.prepare import Prepared, prepare
-from harness.commands.texts import reader
+from harness.commands.train import reader
 from harness.encoders.models.text_encoder import load_encoder
 from harness.encoders.tokens import Tokeniser
 from harness.objectives import build

@@ -21,8 +21,7 @@ from case import Case, Opened
 
 from harness.cluster.session import session
 from harness.commands.prepare import storage_of
-from harness.commands.texts import reader
-from harness.commands.train import worker_setup_of
+from harness.commands.train import reader, worker_setup_of
 from harness.execution import Execution, WorkerSetup
 from harness.store import Store
 
