@@ -27,7 +27,7 @@ def test_labels_read_back_as_they_are_named_and_every_row_is_in_one_stratum(kind
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_a_head_of_a_task_has_the_kind_of_the_task(task: Task) -> None:
     kind = task.kind
-    other = Data(RowSet("rows"), kind.outputs, spans=task.spans).kind
+    other = Data(RowSet("rows"), kind.outputs, spans=task.reading).kind
     assert other is not None
     assert (other.answer, other.outputs, other.dtype) == (kind.answer, kind.outputs, kind.dtype)
 

@@ -139,7 +139,7 @@ def data_check(data: str | None) -> Check | str:
         return f"{source.describe(TASKS['sst2'])}, fetched when it is needed"
     gaps = {}
     for name, task in ((name, task) for name, task in TASKS.items() if Path(data).expanduser().joinpath(name).exists()):
-        splits = dict.fromkeys((task.train, task.dev, *(split for _, split in task.tests)))
+        splits = dict.fromkeys((task.splits.train, task.splits.validation, *task.tests.values()))
         gaps[name] = ", ".join(split for split in splits if not source.has(task, split))
     found = f"{data}: {', '.join(name for name, missing in gaps.items() if not missing) or 'no built-in task'}"
     if lacking := [f"{name} ({missing})" for name, missing in gaps.items() if missing]:

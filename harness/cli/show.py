@@ -67,7 +67,7 @@ def _tasks() -> Rows:
     from harness.tasks.task import TASKS
 
     for name, task in TASKS.items():
-        origin = "packaged" if task.packaged else OTHER_DATASETS.get(name, HUB_DATASET).removeprefix(HUB)
+        origin = "packaged" if task.package else OTHER_DATASETS.get(name, HUB_DATASET).removeprefix(HUB)
         about = (task.kind.description, *task.metrics, f"texts {' + '.join(task.columns)}", origin)
         yield name, f"{task.title}: {', '.join(about)}"
 

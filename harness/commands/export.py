@@ -217,7 +217,7 @@ def card(
     task, run, stage = model.task if model.objective.has_classifier else None, recorded.run_in(plan), model.stage
     results = scores_of(recorded.key, run, task, grid_of(prepared)) if task else []
     title, dataset = _title(plan, stage, run, task), ""
-    if task and not (task.own or task.packaged):
+    if task and not (task.own or task.package):
         dataset = OTHER_DATASETS.get(task.name, HUB_DATASET).removeprefix(HUB)
     data: Any = ModelCardData(
         license=license or "other",

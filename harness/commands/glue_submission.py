@@ -158,7 +158,7 @@ def _answer(task: Task | None, predicted: float) -> str:
     """What the server wants of a predicted code or score."""
     if task is None or task.classes:
         return task.classes[int(predicted)] if task and task.name in NAMED else str(int(predicted))
-    low, high = task.label_range or (0.0, 5.0)
+    low, high = task.kind.scale or (0.0, 5.0)
     return f"{min(max(float(predicted), low), high):.6f}"
 
 

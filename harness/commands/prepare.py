@@ -187,7 +187,7 @@ def _own_tasks(request: Request, source: TextSource) -> dict[str, Task]:
     texts = [text for text in dict.fromkeys(request.tasks or ()) if is_own(text)]
     described = _description(request, sum(map(has_rows, texts)))
     for text in texts:
-        task = infer_task(text, described, request.origin, source).task() if has_rows(text) else load_user_task(text)
+        task = infer_task(text, described, request.origin, source) if has_rows(text) else load_user_task(text)
         twin = next((other for other, known in own.items() if known.name == task.name), None)
         if twin is not None:
             where = request.origin("tasks")

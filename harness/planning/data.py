@@ -171,7 +171,7 @@ def _contexts(
     has the seed that the protocol makes of the table's."""
     task, protocol, length = table_data.tasks[name].task, protocol_named(resolved.protocol), resolved.max_length
     tests, made = tuple(table_data.tasks[name].tests.values()), []
-    prompt = task.prompt and replace(task.prompt, bounds=task.label_range or ())
+    prompt = task.cloze
     # Made once for all subsets of a size, and so is their canonical form.
     optim = cache(lambda phase, size, rows: resolved.optim(phase, size, rows, row, name))
     metric = resolved.selection_metric(name)
@@ -184,7 +184,7 @@ def _contexts(
             max_length=length,
             dev=training.dev,
             tests=tests,
-            spans=task.spans,
+            spans=task.reading,
             standardised=training.standardised,
             classes=task.classes,
         )

@@ -234,7 +234,7 @@ def _columns(
     for name in extra:
         task = (known or {})[name]
         for evaluation, title in task.columns_of_table.items():
-            column = name if len(task.evaluations) == 1 else f"{name}_{evaluation}"
+            column = name if len(task.tests) == 1 else f"{name}_{evaluation}"
             columns[column] = Column(task=name, metric=task.metrics[0], evaluation=evaluation, title=title)
     return columns
 

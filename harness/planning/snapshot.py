@@ -17,6 +17,7 @@ from harness.planning.row import UnderEncoder
 from harness.planning.runs import Plan, Truncation
 from harness.planning.task_reader import Overlap
 from harness.specs import Encoder, Parent, RowSet, Stage
+from harness.tasks.task import FILES
 
 OF_ENCODER = ("encoder", "config", "contaminated", "lacks", "unread")
 """What of a `Located` is kept."""
@@ -64,7 +65,9 @@ class Snapshot(BaseModel, defer_build=True):
 def snapshot(plan: Plan, files: Mapping[str, str]) -> Snapshot:
     """What a plan read, all of which is at hand. `files`: see `Snapshot`."""
     data, resolved = plan.table_data, plan.resolved
-    own = {name: replace(each.task, data="", files=(), unlabelled="") for name, each in data.tasks.items()}
+    own = {name: each.task for name, each in data.tasks.items()}
+    for name, task in own.items():
+        own[name] = task.model_copy(update={key: without_folders(getattr(task, key)) for key in FILES})
     shared: dict[str, Any] = {
         "source": plan.source,
         "overlaps": plan.overlaps,

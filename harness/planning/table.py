@@ -77,8 +77,8 @@ class Column(Strict):
         with placed("metric"):
             check_metric(self.metric, task.kind, f"task {task.name}")
         with placed("evaluation"):
-            if self.evaluation not in task.evaluations:
-                raise unknown("evaluation", self.evaluation, task.evaluations, f"task {task.name}")
+            if self.evaluation not in task.tests:
+                raise unknown("evaluation", self.evaluation, task.tests, f"task {task.name}")
 
 
 def _check(names: Iterable[object], known: Iterable[object], kind: str, *loc: int | str) -> None:

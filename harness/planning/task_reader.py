@@ -80,11 +80,11 @@ class TaskReader:
                 self.source, self.missing = None, str(error)
         if found is None or self.source is None:
             # All evaluations, as every protocol has: a run is the same whether or not its table prints them all.
-            roles = {c.evaluation for c in self.resolved.columns.values() if c.task == task.name} | {*task.evaluations}
+            roles = {c.evaluation for c in self.resolved.columns.values() if c.task == task.name} | {*task.tests}
             return TaskData(task, self.unread("dev", 500), {role: self.unread(role, 1000) for role in sorted(roles)})
         self.tests = dict(found.tests)
         labelled = {"dev": found.dev, **self.tests} if task.own else {}
-        whole = ALL_ROWS if task.own and self.source.has(task, ALL_ROWS) else task.train
+        whole = ALL_ROWS if task.own and self.source.has(task, ALL_ROWS) else task.splits.train
         return TaskData(
             task,
             self.keep(found.dev, "dev"),
@@ -115,7 +115,7 @@ class TaskReader:
                 "others; leave those out, or take another table."
             )
         if self.source is None:
-            drawn = self.task.official_rows(self.task.train) or UNKNOWN_ROWS
+            drawn = self.task.official.get(self.task.splits.train) or UNKNOWN_ROWS
             drawn = self.protocol.num_rows(self.task, size) if size else drawn
             further = str(num_texts) if num_texts not in (0, drawn) else ""
             labelled, texts = self.unread(role, drawn), self.unread(f"{role}-texts{further}", num_texts or drawn)

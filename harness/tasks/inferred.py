@@ -24,7 +24,7 @@ from harness.paths import named_path
 from harness.tasks.corpora import local_files
 from harness.tasks.reading import Bad, Labelled, code_names, existing_file, is_separated, name_of, place_of, rows_of
 from harness.tasks.sources import TextSource
-from harness.tasks.task import TASKS, TaskFile
+from harness.tasks.task import FILES, TASKS, Task
 from harness.wording import some_of
 from harness.yaml_files import validated
 
@@ -63,7 +63,7 @@ Option = Callable[[str], str]
 """How the user sets a field, as errors name it: '--label'."""
 
 
-def infer_task(name: str, described: Description, option: Option, source: TextSource) -> TaskFile:
+def infer_task(name: str, described: Description, option: Option, source: TextSource) -> Task:
     """What the YAML file of a task would say of a file of labelled rows, or of a data set of the hub ('hub:OWNER/NAME'). What is read of it
     `source` keeps.
 
@@ -114,13 +114,14 @@ def infer_task(name: str, described: Description, option: Option, source: TextSo
         "remove_overlap": described.remove_overlap,
         "skip_bad_rows": described.skip_bad_rows,
     }
-    return validated(TaskFile, {key: value for key, value in found.items() if value}, name)
+    return validated(Task, {key: value for key, value in found.items() if value}, name)
 
 
-def task_yaml(file: TaskFile, folder: Path) -> dict[str, Any]:
+def task_yaml(task: Task, folder: Path) -> dict[str, Any]:
     """What the YAML file of an inferred task in `folder` says, with paths from there; `load_user_task` reads the same task back."""
-    found = file.model_dump(mode="json", exclude_unset=True)
-    named = [key for key in ("data", "dev", "test", "unlabelled") if not found.get(key, HUB).startswith(HUB)]
+    left = {"title"} if task.title == task.name else set[str]()
+    found = task.model_dump(mode="json", exclude_unset=True, exclude=left)
+    named = [key for key in FILES if not found.get(key, HUB).startswith(HUB)]
     return found | {key: os.path.relpath(found[key], folder.absolute()) for key in named}
 
 

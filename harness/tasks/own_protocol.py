@@ -139,10 +139,10 @@ class OwnProtocol(Protocol):
 
     def _cut(self, task: Task, source: TextSource) -> _Parts:
         whole, unit = source.has(task, ALL_ROWS), task.kind.unit
-        pool = source.load(task, ALL_ROWS if whole else task.train)
+        pool = source.load(task, ALL_ROWS if whole else task.splits.train)
         labelled, repeated = f"{len(pool):,} labelled rows", tuple(_repeated(pool))
         splits, dev = evaluation_splits(task, source), None
-        if task.own and not task.names_test and list(splits.values()) == [task.dev]:
+        if task.own and not task.splits.test and list(splits.values()) == [task.splits.validation]:
             splits = {}  # a user's task has no test set where its only other split is dev
         tests = {name: source.load(task, split) for name, split in splits.items()}
         words = [f"{name} all {len(rows):,} rows of {_place(task, name)}" for name, rows in tests.items()]
@@ -157,16 +157,16 @@ class OwnProtocol(Protocol):
                 )
             tests, pool = {"test": pool.take(held_out)}, pool.take(~held_out)
             words.append(f"test {len(tests['test']):,} of the {labelled}, drawn once by {_drawn_by(task)}")
-        other = task.dev in dict(task.files) or not (whole or task.dev in splits.values())
-        if task.own and other and source.has(task, task.dev):
+        other = task.splits.validation in task.files or not (whole or task.splits.validation in splits.values())
+        if task.own and other and source.has(task, task.splits.validation):
             if self.dev != "once":
                 raise UserError(
                     f"task {task.name}: protocol {self.name} draws dev from the labelled rows, and the task has a dev set; take protocol "
                     "own, or leave its dev set out."
                 )
-            rows = source.load(task, task.dev)
+            rows = source.load(task, task.splits.validation)
             dev = without(rows, *tests.values(), unit=unit)
-            words.append(f"dev all {len(rows):,} rows of {_place(task, task.dev)}")
+            words.append(f"dev all {len(rows):,} rows of {_place(task, task.splits.validation)}")
             if len(dev) < len(rows):
                 words.append(f"{len(rows) - len(dev):,} of them left out, their text is in test")
         rest = without(pool, *tests.values(), *([dev] if dev is not None else []), unit=unit)
@@ -204,8 +204,8 @@ def _drawn_by(task: Task) -> str:
 
 
 def _place(task: Task, name: str) -> str:
-    file = dict(task.files).get(name)
-    return Path(file).name if file else dict(task.tests).get(name, name)
+    file = task.files.get(name)
+    return Path(file).name if file else task.tests.get(name, name)
 
 
 def _repeated(rows: Rows) -> Iterable[str]:

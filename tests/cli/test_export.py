@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -165,7 +164,7 @@ def test_names_break_neither_the_code_nor_the_table_of_a_card(
     export(found, out, unshown)
     assert json.dumps(out.name) in (out / "README.md").read_text()
     assert ran(out).startswith(("negative [", "positive [")), "the card names the folder by its last part"
-    task = replace(TASKS["sst2"], title="A | B\n<b>`x`")
+    task = TASKS["sst2"].model_copy(update={"title": "A | B\n<b>`x`"})
     found.record.provenance["device"] = "<img onerror=x>\x1b[2J"
     objective = SimpleNamespace(has_classifier=True)
     kept = SimpleNamespace(prepared=found.prepare(), task=task, stage=found.stage, objective=objective)

@@ -46,7 +46,7 @@ def labelled(root: Path, name: str, count: int, label: Callable[[int, int], str]
     task = TASKS[name]
     rows, labels = tiny.texts(count, 1, pairs=len(task.columns) == 2)
     lines = [(*row, label(number, int(code))) for number, (row, code) in enumerate(zip(rows, labels, strict=True))]
-    for split in ("train", task.dev, *(split for _, split in task.tests)):
+    for split in ("train", task.splits.validation, *task.tests.values()):
         write_csv(
             root / name / f"{split}.csv", lines[:-50] if split == "train" else lines[-50:], (*task.columns, "label")
         )

@@ -142,7 +142,7 @@ def test_a_report_names_the_file_and_its_rows_but_no_folder(harness: Harness, re
     text = (reviews / "report").read_text()
     assert str(reviews) not in text
     source = open_source()
-    rows = source.load(infer_task("reviews.csv", Description(label="stars"), str, source).task(), ALL_ROWS)
+    rows = source.load(infer_task("reviews.csv", Description(label="stars"), str, source), ALL_ROWS)
     assert f"file reviews.csv (rows {rows.digest[:10]})" in text, "whoever has the file can tell that it is the one"
 
 

@@ -72,7 +72,7 @@ def test_lists(harness: Harness) -> None:
         assert set(names) <= lines[what].keys()
     source = open_source("hub")
     for name, task in TASKS.items():  # each task names the data set that --data hub reads
-        if not task.packaged:
+        if not task.package:
             place = source.describe(task).removeprefix("hub ").removeprefix("hub:").partition("@")[0]
             assert lines["tasks"][name].endswith(place), name
     assert lines["tables"]["few_shot"].endswith("; --preset paper, laptop, quick")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +167,7 @@ def test_a_column_takes_a_metric_exactly_when_the_metric_scores_the_tasks_predic
     gold, draw = np.arange(12), np.random.default_rng(0)
     kinds = {(type(known.kind), known.kind.outputs): known for known in TASKS.values()}
     for known, metric in itertools.product(kinds.values(), METRICS):
-        column = Column(task=known.name, metric=metric, evaluation=known.evaluations[0], title="")
+        column = Column(task=known.name, metric=metric, evaluation=next(iter(known.tests)), title="")
         logits, outputs = draw.normal(size=(12, known.kind.outputs)), known.kind.outputs
         predicted = Predictions({"logits": logits}, gold % outputs if known.classes else gold / 2)
         try:
@@ -191,11 +190,11 @@ def test_a_column_of_a_users_task_is_checked_when_the_task_is_known(tmp_path: Pa
     (tmp_path / "own.yaml").write_text(text)
     table, mine = (
         load_table(tmp_path / "own.yaml"),
-        Task("mine", "Mine", ("text",), ("a", "b", "c"), ("accuracy",), own=True),
+        Task(name="mine", title="Mine", columns=("text",), classes=("a", "b", "c"), metrics=("accuracy",)),
     )
     with pytest.raises(UserError, match=r"table few_shot, key columns\.sst2\.metric: metric 'f1' does not apply"):
         resolve_table(table, "paper", {"mine": mine}, tasks=("mine",))
-    two = replace(mine, classes=("a", "b"))
+    two = mine.model_copy(update={"classes": ("a", "b")})
     assert resolve_table(table, "paper", {"mine": two}, tasks=("mine",)).selection_metric("mine") == "f1"
     with pytest.raises(UserError, match=r"key columns\.sst2\.task: unknown task 'mine'\. .*of your own in --tasks\."):
         resolve_table(table, "paper", TASKS, tasks=("mine",))

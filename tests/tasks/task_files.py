@@ -15,10 +15,10 @@ from harness.tasks.protocol import Protocol
 from harness.tasks.reading import read_labelled, read_rows
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
-from harness.tasks.task import Task, TaskFile
+from harness.tasks.task import Task
 
 
-def inferred(path: Path | str, **said: Any) -> TaskFile:
+def inferred(path: Path | str, **said: Any) -> Task:
     return infer_task(str(path), Description(**said), lambda name: f"--{name}", open_source())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from tasks.task_files import inferred, write_coded, write_file
 from harness.errors import UserError
 from harness.tasks.inferred import task_yaml
 from harness.tasks.sources import ALL_ROWS, open_source
-from harness.tasks.task import Task, load_user_task
+from harness.tasks.task import FILES, Task, load_user_task
 
 
 def infer(path: Path, **said: Any) -> Task:
-    return inferred(path, **said).task()
+    return inferred(path, **said)
 
 
 def text_file(folder: Path, text: str | bytes, name: str = "reviews.csv") -> Path:
@@ -144,7 +143,7 @@ def test_numbers_beside_words_are_refused(kind: str, tmp_path: Path) -> None:
     """Which class a number means, no file says: the order of our own classes is none that the user gave."""
     other = write_file(tmp_path / "other.csv", reviews([index % 3 for index in range(30)]))
     task = infer(write_file(tmp_path / "words.csv", reviews(WORDS)), label="stars", **{kind: str(other)})
-    (split,) = dict(task.files)
+    (split,) = task.files
     with pytest.raises(UserError, match="are numbers and those of words/train are words; write words in both"):
         open_source(None).load(task, split)
     named = named_codes(tmp_path / "codes.parquet", WORDS, ["no", "maybe", "yes"])
@@ -264,9 +263,8 @@ def test_marks_separators_quotes_line_breaks_and_emojis(tmp_path: Path) -> None:
 
 
 def resolved(task: Task) -> Task:
-    data, unlabelled = (str(Path(each).resolve()) if each else "" for each in (task.data, task.unlabelled))
-    files = tuple((split, str(Path(file).resolve())) for split, file in task.files)
-    return replace(task, data=data, unlabelled=unlabelled, files=files)
+    files = {key: str(Path(text).resolve()) for key in FILES if (text := getattr(task, key))}
+    return task.model_copy(update=files)
 
 
 @pytest.mark.parametrize("labels", [["x", "no", "1"], [1.5, 2.5, 3.25], [True, False]])
@@ -281,7 +279,7 @@ def test_the_yaml_file_of_a_task_is_the_task(labels: list[Any], tmp_path: Path) 
         path = tmp_path / "folder/task.yaml"
         path.parent.mkdir(exist_ok=True)
         YAML().dump(task_yaml(file, path.parent), path)
-        assert resolved(load_user_task(path)) == resolved(file.task())
+        assert resolved(load_user_task(path)) == resolved(file)
 
 
 def test_unlabelled_texts_from_every_kind_of_file(tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ from harness.tasks.sources import open_source
 from harness.tasks.task import load_user_task
 for path in {paths!r}:
     try:
-        inferred = path.startswith('hub:') and infer_task(path, Description(text=('text',)), str, open_source()).task()
+        inferred = path.startswith('hub:') and infer_task(path, Description(text=('text',)), str, open_source())
         task, source = inferred or load_user_task(path), open_source(None)
         sets = PROTOCOLS['cmlm_few_shot'].evaluation_sets(task, source)
-        rows = source.load(task, task.train)
+        rows = source.load(task, task.splits.train)
         print(rows.digest, sets.dev.digest, sets.tests['test'].digest, source.describe(task), sets.origin, sep='|')
     except UserError as error:
         print(type(error).__name__, error)
@@ -56,7 +56,7 @@ def drawn(path: Path) -> tuple[Rows, ...]:
     """(train, dev, test) of a task that names its data."""
     task, source = load_user_task(path), open_source(None)
     sets = FEW.evaluation_sets(task, source)
-    return source.load(task, task.train), sets.dev, sets.tests["test"]
+    return source.load(task, task.splits.train), sets.dev, sets.tests["test"]
 
 
 def test_one_file_is_cut_by_the_texts_alone(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_words_of_a_regression_stand_for_the_ends_of_its_scale(tmp_path: Path) -
     path = tmp_path / "likeness.yaml"
     path.write_text(text)
     task = load_user_task(path)
-    assert task.prompt is not None
-    assert (task.prompt.words, task.label_range, task.kind.scale) == (("No", "Yes"), (0.5, 5.0), (0.5, 5.0))
+    assert task.cloze is not None
+    assert (task.cloze.words, task.cloze.bounds, task.kind.scale) == (("No", "Yes"), (0.5, 5.0), (0.5, 5.0))
     for words in ('{0: "No"}', '{0: "No", yes: "Yes"}', '{0: "No", 1: "Maybe", 2: "Yes"}'):
         path.write_text(text.replace('{5: "Yes", 0.5: "No"}', words))
         with pytest.raises(UserError, match="the lowest and one for the highest score"):
@@ -154,7 +154,12 @@ def test_regression_and_splits(tmp_path: Path) -> None:
     text = "name: likeness\ncolumns: [a, b]\nregression: true\nmetrics: [pearson]\n"
     splits = "splits: {train: fit, validation: choose, test: judge}\nversion: 3\n"
     task = load_user_task(task_file(tmp_path, head=text + splits))
-    assert (task.kind.outputs, task.train, task.dev, task.tests) == (1, "fit", "choose", (("test", "judge"),))
+    assert (task.kind.outputs, task.splits.train, task.splits.validation, task.tests) == (
+        1,
+        "fit",
+        "choose",
+        {"test": "judge"},
+    )
     assert (task.version, task.title) == (3, "likeness")
     for split in ("fit", "choose", "judge"):
         write_file(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ from harness.tasks.protocol import SAMPLERS, Protocol, quotas
 from harness.tasks.protocols import PROTOCOLS, dev_size
 from harness.tasks.rows import Rows
 from harness.tasks.sources import TextSource, open_source
-from harness.tasks.task import TASKS, Task
+from harness.tasks.task import TASKS, Splits, Task
 
 FEW, FULL, GLUE_DEV = (PROTOCOLS[name] for name in ("cmlm_few_shot", "cmlm_full_size", "glue_dev"))
 SCL, PER_CLASS, SCL_FULL = (PROTOCOLS[f"scl_{name}"] for name in ("few_shot", "per_class", "full_size"))
 SST2, MNLI = TASKS["sst2"], TASKS["mnli"]
-OWN = Task("mine", "Mine", ("sentence",), ("a", "b"), ("accuracy",), own=True)
+OWN = Task(name="mine", columns=("sentence",), classes=("a", "b"), metrics=("accuracy",))
 
 
 def folder_of(place: Path, task: str = "sst2", ending: str = "jsonl", **splits: list[dict[str, Any]]) -> TextSource:
@@ -53,7 +52,7 @@ def test_the_papers_sizes_on_the_official_files(task: str, dev: int, test: int, 
     assert FEW.evaluation_sets(TASKS[task], glue).note == ""
     full = FULL.evaluation_sets(TASKS[task], glue)
     assert full.dev.digest == FEW.evaluation_sets(TASKS[task], glue).dev.digest
-    whole = len(FULL.training_set(TASKS[task], glue, 0, 0)) == dict(TASKS[task].official)["train"]
+    whole = len(FULL.training_set(TASKS[task], glue, 0, 0)) == TASKS[task].official["train"]
     assert bool(full.note) is not whole
 
 
@@ -197,13 +196,16 @@ def test_the_test_split_that_a_task_names_is_its_test_set(tmp_path: Path) -> Non
     """Not a file called test, which may be its development set."""
     files = {"train": single(9), "validation": single(30), "test": single(40, start=9), "judge": single(12, start=25)}
     source = folder_of(tmp_path, "mine", "csv", **files)
-    named, cut = replace(OWN, tests=(("test", "judge"),)), replace(OWN, dev="test", tests=(("test", "test"),))
+    judged, tested = Splits(test="judge"), Splits(validation="test", test="test")
+    named, cut = (OWN.model_copy(update={"splits": splits}) for splits in (judged, tested))
     sets = FEW.evaluation_sets(named, source)
     assert sets.dev.digest == source.load(named, "validation").digest
     assert sets.tests["test"].digest == source.load(named, "judge").digest
     assert "5 test rows have a text of dev" in sets.note
     assert FEW.evaluation_sets(cut, source).origin == "dev 28 and test 12 of the 40 rows of test"
-    origin = FEW.evaluation_sets(replace(named, dev="test"), source).origin
+    origin = FEW.evaluation_sets(
+        OWN.model_copy(update={"splits": Splits(validation="test", test="judge")}), source
+    ).origin
     assert origin == "dev all 40 rows of test; test all 12 rows of judge"
     (tmp_path / "mine/judge.csv").unlink()
     with pytest.raises(UserError, match=r"no judge\.parquet, .* \(there: test.csv, train.csv, validation.csv\)"):

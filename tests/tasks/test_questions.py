@@ -110,11 +110,10 @@ def test_a_task_is_inferred_and_its_file_reads_it_back(tmp_path: Path, monkeypat
 
     monkeypatch.chdir(tmp_path)
     path = write_questions(tmp_path / "qa.jsonl", 30)
-    file = inferred(path)
-    task = file.task()
+    task = inferred(path)
     assert (task.columns, task.label, task.kind.answer) == (("question", "context"), "answers", "span")
     assert len(read(path, task)) == 30
-    YAML().dump(task_yaml(file, tmp_path), tmp_path / "qa.yaml")
+    YAML().dump(task_yaml(task, tmp_path), tmp_path / "qa.yaml")
     again = load_user_task(tmp_path / "qa.yaml")
     assert (again.kind, again.metrics, again.data) == (task.kind, task.metrics, task.data)
     renamed = tmp_path / "other.jsonl"

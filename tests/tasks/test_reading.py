@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ def test_labels_by_name_and_by_number_are_one(tmp_path: Path, monkeypatch: pytes
 
 
 def test_class_names_that_are_numbers_are_names(tmp_path: Path) -> None:
-    task = Task("stars", "Stars", ("sentence",), ("1", "2"), ("accuracy",), own=True)
+    task = Task(name="stars", columns=("sentence",), classes=("1", "2"), metrics=("accuracy",))
     rows = [{"sentence": "a", "label": 1}, {"sentence": "b", "label": 2}]
     write_file(tmp_path / "stars/train.parquet", rows)
     loaded = load(tmp_path, task)
@@ -194,15 +193,6 @@ def test_what_cannot_be_read_is_refused_with_its_path(tmp_path: Path) -> None:
         refused(tmp_path / ending, str(path))
 
 
-def test_a_name_too_long_for_a_file_is_refused(tmp_path: Path) -> None:
-    task = Task("x" * 300, "X", ("sentence",), ("a", "b"), ("accuracy",), own=True)
-    refused(tmp_path, "cannot be read (File name too long)", task=task)
-    write_file(tmp_path / "y/train.csv", single(4))
-    long = Task("y", "Y", ("sentence",), ("a", "b"), ("accuracy",), train="x" * 300, own=True)
-    with pytest.raises(UserError, match="there is no x"):
-        load(tmp_path, long, "x" * 300)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_damaged_files_of_any_format_are_read_or_refused(seed: int, tmp_path: Path) -> None:
     """Bytes changed, cut out and doubled at random places: never anything but rows or one sentence."""
@@ -235,7 +225,7 @@ WRONG = (
     ("csv", " ,1", "sentence blank"),
     ("csv", "few", "1 fields under a header of 2"),
     ("csv", "missing,", "the label is missing"),
-    ("csv", "unknown,7", "label '7' is unknown to task sst2"),
+    ("csv", "unknown,7", "label '7' is unknown to task mine"),
     ("csv", "hidden,-1", "label -1 means that the label is hidden"),
     ("jsonl", '{"sentence": null, "label": 0}', "'sentence' is null"),
     ("jsonl", '{"sentence": "a",', "is not JSON"),
@@ -253,7 +243,7 @@ def test_all_bad_rows_are_named_and_a_file_without_them_is_the_same(ending: str,
     ]
     head = ["sentence,label"] if ending == "csv" else []
     wrong = [(line, problem) for kind, line, problem in WRONG if kind == ending]
-    task = replace(TASKS["sst2"], own=True)
+    task = TASKS["sst2"].model_copy(update={"name": "mine"})
 
     def written(*bad: str) -> Path:
         mixed = [line for pair in itertools.zip_longest(good, bad) for line in pair if line is not None]
@@ -269,12 +259,12 @@ def test_all_bad_rows_are_named_and_a_file_without_them_is_the_same(ending: str,
     places = [f"line {2 + len(head) + 2 * number}: {problem}" for number, (_, problem) in enumerate(wrong)]
     assert [place for place in places if place not in str(raised.value)] == []
     assert f"{len(wrong)} of {len(good) + len(wrong)} rows cannot be read" in str(raised.value)
-    left = read(path, replace(task, skip_bad_rows=True))
+    left = read(path, task.model_copy(update={"skip_bad_rows": True}))
     assert (left.digest, left.skipped) == (clean.digest, len(wrong))
     nothing = tmp_path / f"nothing.{ending}"
     nothing.write_text("\n".join([*head, *(line for line, _ in wrong)]) + "\n")
     with pytest.raises(UserError, match="no rows in it"):
-        read(nothing, replace(task, skip_bad_rows=True))
+        read(nothing, task.model_copy(update={"skip_bad_rows": True}))
 
 
 def test_a_long_list_of_bad_rows_is_cut(tmp_path: Path) -> None:

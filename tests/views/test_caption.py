@@ -19,8 +19,8 @@ from harness.views.settings import settings_of, settings_view
 from harness.views.table import Caption, caption_lines, footnotes, note_lines, results_view
 from harness.wording import value_text
 
-REVIEWS = Task("reviews", "Reviews", ("text",), ("bad", "good"), ("accuracy",), own=True)
-LIKENESS = Task("likeness", "Likeness", ("one", "two"), (), ("spearman",), own=True)
+REVIEWS = Task(name="reviews", title="Reviews", columns=("text",), classes=("bad", "good"), metrics=("accuracy",))
+LIKENESS = Task(name="likeness", title="Likeness", columns=("one", "two"), regression=True, metrics=("spearman",))
 OWN = {"reviews": REVIEWS, "likeness": LIKENESS}
 REASON = "SCL is not defined for regression"
 SKIPPED = {("SCL", "likeness"): REASON}

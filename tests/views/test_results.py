@@ -234,7 +234,7 @@ def test_results_are_in_the_order_of_the_table_and_have_its_dtypes_also_without_
 
 def test_numbers_of_examples_are_those_of_sets_that_are_at_hand(tmp_path: Path, plan: Plan) -> None:
     assert examples(plan) == {}  # a plan without data has none
-    task = Task("reviews", "Reviews", ("text",), ("no", "yes"), ("accuracy",), own=True)
+    task = Task(name="reviews", title="Reviews", columns=("text",), classes=("no", "yes"), metrics=("accuracy",))
     for split, count in (("train", 60), ("validation", 100)):
         lines = [f"{split} {i},{'yes' if i % 4 else 'no'}" for i in range(count)]
         (tmp_path / "reviews").mkdir(exist_ok=True)
