@@ -26,7 +26,7 @@ from harness.specs import Run, Stage
 from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
 from harness.tasks.task import Task
 from harness.views.cells import Grid
-from harness.views.view import shown
+from harness.views.view import shown, with_spread
 from harness.wording import counted, escaped, in_points, value_text
 from harness.yaml_files import format_value
 
@@ -236,11 +236,10 @@ def card(
                 dataset_name=result["dataset"],
                 dataset_type=dataset or result["dataset"].partition(" ")[0].lower(),
                 dataset_config=task.name if dataset == HUB_DATASET else None,
-                metric_name=f"{result['metric']}, {what}",
-                metric_value=round(100 * value, 2),
+                metric_name=result["metric"],
+                metric_value=round(100 * result["own"], 2),
             )
             for result in results
-            for what, value in result["values"].items()
             if task
         ]
         or None,
@@ -288,27 +287,23 @@ def encoder_license(folder: Path | None) -> str:
 
 
 def scores_of(key: str, run: Run, task: Task, grid: Grid) -> list[dict[str, Any]]:
-    """Of each column that a run fills: the `dataset` and `metric`, the `own` score of the run, its `cell` as the card shows it, and the `values` that the
-    metadata have, in words: the run's, and the cell's where all its runs are done and it is of these scores."""
+    """Of each column that a run fills: the `dataset` and `metric`, the `own` score of the run, and its `cell`, what to expect of the recipe, as the card shows it."""
     resolved, rows = grid.resolved, grid.results[(grid.results["key"] == key) & (grid.results["row"] == run.row)]
     own = rows.dropna(subset="test").drop_duplicates("column").set_index("column")["test"].to_dict()
     counts = grid.counted.groupby(["size", "row", "column"]).size()
     found = []
     for name, column in ((name, column) for name, column in resolved.columns.items() if column.task == run.task):
         place = run.size, resolved.titles[run.row], name
-        cell, values = grid.cells[place], {"this model": own[name]}
-        if resolved.aggregate.scores == "dev":
-            text = "the table shows scores on dev"
-        elif cell.value is None:
+        cell, text = grid.cells[place], "the table shows scores on dev"
+        if resolved.aggregate.scores != "dev":
             text = f"{cell.done}/{cell.expected} runs"
-        else:
-            rule = f"{resolved.aggregate.label} of {counted(int(counts[place]), 'run')}"
-            values[f"{rule} (subsets and seeds)"] = cell.value
-            spread = f" ± {in_points(cell.spread)}" if cell.spread is not None else ""
-            text = f"{in_points(cell.value)}{spread} ({rule})"
+            if cell.value is not None:
+                spread = "" if cell.spread is None else in_points(cell.spread)
+                rule = f"{resolved.aggregate.label} of {counted(int(counts[place]), 'run')}"
+                text = f"{with_spread(in_points(cell.value), spread)} ({rule})"
         scored = "dev" if resolved.scores_dev and column.evaluation == "test" else column.evaluation
-        place_of_set = {"dataset": f"{task.title} ({scored})", "metric": column.metric}
-        found.append({**place_of_set, "own": own[name], "cell": text, "values": values})
+        dataset = f"{task.title} ({scored})"
+        found.append({"dataset": dataset, "metric": column.metric, "own": own[name], "cell": text})
     return found
 
 
