@@ -18,7 +18,7 @@ from harness.commands.study import Opened, PreparedStudy, prepare_study, searche
 from harness.errors import masked
 from harness.paths import replace_file
 from harness.scores import hardware
-from harness.views.notes import overlap_sentences, weight_sentences
+from harness.views.notes import encoder_sentences, overlap_sentences
 from harness.views.study import best_yaml, pictures, screen, study_page, study_view, test_lines
 from harness.wording import counted
 
@@ -80,7 +80,7 @@ def _plan_lines(study: PreparedStudy) -> tuple[list[str], float]:
         f"Encoder {base.encoder} ({prepared.plan.encoders[0].encoder.digest[:10]}), data: {prepared.plan.source}, "
         f"store {prepared.store.shown}.",
         *overlap_sentences(prepared.plan),
-        *weight_sentences(prepared.plan),
+        *encoder_sentences(prepared.plan),
         f"Ended in earlier commands: {plan.ended} of {counted(space.trials, 'point')}. To do: {left}.",
     ]
     return lines, plan.hours

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 
-from harness.encoders import Located
 from harness.methods import definition_of
 from harness.planning.recipe import PHASES
 from harness.planning.runs import COMPARED_TEXTS, Plan
 from harness.planning.task_reader import UNLABELLED
-from harness.specs import Record, Run, starts_elsewhere
+from harness.specs import Record, starts_elsewhere
 from harness.wording import counted, listed, shares, some_of, two_digits
 from harness.yaml_files import format_value
 
@@ -22,11 +21,7 @@ def plan_notes(plan: Plan) -> Iterator[str]:
     yield from unreached_sentences(plan)
     yield from overlap_sentences(plan)
     yield from seedless_sentences(plan)
-    yield from weight_sentences(plan)
-    yield from mlm_head_notes(plan)
-    for encoder, located in plan.table_data.located.items():
-        if seen := sorted(set(located.contaminated) & set(plan.resolved.tasks)):
-            yield f"The encoder {encoder} saw labelled pairs of {', '.join(seen)} in its own training."
+    yield from encoder_sentences(plan)
 
 
 def seedless_sentences(plan: Plan) -> Iterator[str]:
@@ -57,44 +52,32 @@ def unreached_sentences(plan: Plan) -> Iterator[str]:
     yield from found
 
 
-def _by_encoder(plan: Plan) -> Iterator[tuple[Located, dict[str, Run]]]:
-    """Each encoder with a run of each of its rows, by the row's name; of one that trains an MLM head, where there is such a one."""
+def encoder_sentences(plan: Plan) -> Iterator[str]:
+    """Of each encoder: which rows start from an MLM head that is drawn since its weights lack it, or trained first since it has no usable one, which of its
+    weights are not read, and which tasks it saw."""
     rows = {row.name: row for row in plan.resolved.rows}
     runs = sorted(plan.runs, key=lambda run: run.stage.chain[0].phase == "mlm-head")
-    for name, located in plan.table_data.located.items():
-        yield located, {rows[run.row].own.title: run for run in runs if rows[run.row].encoder == name}
-
-
-def mlm_head_notes(plan: Plan) -> Iterator[str]:
-    """Which rows start from a trained MLM head, where the encoder has no usable one of its own, a sentence an encoder."""
-    for located, runs in _by_encoder(plan):
-        roots = {title: run.stage.chain[0] for title, run in runs.items() if run.stage.chain[0].phase == "mlm-head"}
-        for stage in [*roots.values()][:1]:
-            rest = "; the other rows start from the encoder as it is" if runs.keys() - roots.keys() else ""
-            what = "its MLM head trained alone" if stage.objective.name == "mlm_head" else "MLM of the whole model"
-            yield (
-                f"{located.name} has no usable MLM head: {', '.join(roots)} start{'s' * (len(roots) == 1)} from {stage.optim.steps:,} updates of {what} on "
-                f"{stage.data.train.name}{rest}."
-            )
-
-
-def weight_sentences(plan: Plan) -> Iterator[str]:
-    """Which rows start from an MLM head that is drawn since the encoder's weights lack it, and which of these weights are not read."""
-    for located, runs in _by_encoder(plan):
-        rows = [
-            title
-            for title, run in runs.items()
-            if located.lacks and run.stage.chain[0].phase != "mlm-head"
-            if any(definition_of(stage.objective).mlm_head for stage in run.stage.chain)
-        ]
-        if rows:
-            yield (
-                f"{located.name} lacks weights of an MLM head ({some_of(located.lacks, 1)}), and {listed(rows)} start{'s' * (len(rows) == 1)} from "
-                "random ones; --set mlm_head.steps=200 trains them first."
-            )
+    for encoder, located in plan.table_data.located.items():
+        chains = {rows[run.row].own.title: run.stage.chain for run in runs if rows[run.row].encoder == encoder}
+        trained = {title: chain[0] for title, chain in chains.items() if chain[0].phase == "mlm-head"}
+        drawn = [title for title in chains if located.lacks and title not in trained]
+        drawn = [title for title in drawn if any(definition_of(stage.objective).mlm_head for stage in chains[title])]
+        if drawn:
+            starts = f"{listed(drawn)} start{'s' * (len(drawn) == 1)} from random ones"
+            lacks = f"{located.name} lacks weights of an MLM head ({some_of(located.lacks, 1)})"
+            yield f"{lacks}, and {starts}; --set mlm_head.steps=200 trains them first."
         if located.unread:
             unread = some_of(located.unread, 3)
             yield f"Weights of {located.name} that its configuration has no place for are not read: {unread}."
+        for stage in [*trained.values()][:1]:
+            rest = "; the other rows start from the encoder as it is" if chains.keys() - trained.keys() else ""
+            what = "its MLM head trained alone" if stage.objective.name == "mlm_head" else "MLM of the whole model"
+            starts = (
+                f"{', '.join(trained)} start{'s' * (len(trained) == 1)} from {stage.optim.steps:,} updates of {what}"
+            )
+            yield f"{located.name} has no usable MLM head: {starts} on {stage.data.train.name}{rest}."
+        if seen := sorted({*located.contaminated} & {*plan.resolved.tasks}):
+            yield f"The encoder {encoder} saw labelled pairs of {', '.join(seen)} in its own training."
 
 
 def own_tasks(plan: Plan) -> Iterator[str]:

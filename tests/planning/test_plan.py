@@ -25,7 +25,7 @@ from harness.planning.task_reader import NO_TRANSLATION, Translation
 from harness.specs import Encoder, Parent, Record, Selection, Stage
 from harness.tasks.sources import TextSource, open_source
 from harness.tasks.task import TASKS, Task, load_user_task
-from harness.views.notes import mlm_head_notes, weight_sentences
+from harness.views.notes import encoder_sentences
 
 SHAPE = ROBERTA_BASE
 ROBERTA = Located(Encoder("unresolved:roberta-base", "roberta-base"), None, ROBERTA_BASE, None)
@@ -199,12 +199,12 @@ def test_one_trained_mlm_head_serves_the_rows_that_use_one_and_no_other() -> Non
 
 def test_a_drawn_mlm_head_is_named_until_it_is_trained() -> None:
     headless = replace(TINY, lacks=("cls.predictions.bias",), head_training=HEAD_TRAINING)
-    (sentence,) = weight_sentences(plan("few_shot", located=headless))
+    (sentence,) = encoder_sentences(plan("few_shot", located=headless))
     assert "cls.predictions.bias" in sentence
     assert "TAPT and CMLM start" in sentence
     made = plan("few_shot", located=headless, set=("mlm_head.steps=50",))
     assert {stage.optim.steps for stage in made.stages.values() if stage.phase == "mlm-head"} == {50}
-    assert not [*weight_sentences(made)]
+    assert not any("random" in each for each in encoder_sentences(made))
 
 
 def test_the_rows_of_an_ablation_start_alike() -> None:
@@ -219,7 +219,7 @@ def test_the_rows_of_an_ablation_start_alike() -> None:
         starts.setdefault(run.row, set()).add((first.key, second.phase))
     assert len(starts) == 5
     assert len(set(map(str, starts.values()))) == 1
-    (note,) = mlm_head_notes(made)
+    (note,) = encoder_sentences(made)
     assert "w/o MLM" in note
     assert "other rows" not in note
     apart = plan("ablation", "quick", located=TINY, set=("mlm_head.shared=false",))
