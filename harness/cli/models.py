@@ -109,9 +109,7 @@ def predict(args: argparse.Namespace) -> int:
 def init(args: argparse.Namespace) -> int:
     """Infer the task, write its file, and print it with the command that takes it. Overwrites nothing."""
     if not has_rows(args.file):
-        raise UserError(
-            f"init {args.file}: name a file of labelled rows (.csv, .tsv, .jsonl or .parquet) or hub:OWNER/NAME."
-        )
+        raise UserError(f"init {args.file}: name a file of rows (.csv, .tsv, .jsonl or .parquet) or hub:OWNER/NAME.")
     described = Description(**{name: value for name in LABELLED if (value := getattr(args, name)) is not None})
     file = infer_task(args.file, described, lambda name: "FILE" if name == "tasks" else flag_of(name), TextSource())
     out = named_path(args.out or f"{file.name}.yaml")
@@ -141,9 +139,8 @@ def check(args: argparse.Namespace) -> int:
         held, broken = held + (not how), broken + bool(how)
         if how:
             print_lines([f"BROKEN  {law}: {how}."])
-    print(
-        f"Method {method.name} ({method.title}), source {source[:8]} of {path.name}: {held} laws hold, {broken} do not."
-    )
+    said = f"Method {method.name} ({method.title}), source {source[:8]} of {path.name}"
+    print(f"{said}: {held} laws hold, {broken} do not.")
     if not broken:
         say(f"Next: harness plan --table few_shot --methods {shlex.quote(f'ft,{args.file}')}")
     return bool(broken)

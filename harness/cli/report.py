@@ -94,9 +94,8 @@ def settle_output(args: argparse.Namespace, formats: tuple[str, ...]) -> None:
         ending = path.suffix.lower() if path else ""
         args.format = ENDINGS.get(ending, ending.removeprefix(".") or "text")
         if args.format not in formats:
-            raise UserError(
-                f"--out {args.out}: no format has the ending '{ending}'; add --format, one of {', '.join(formats)}."
-            )
+            wrong = f"--out {args.out}: no format has the ending '{ending}'"
+            raise UserError(f"{wrong}; add --format, one of {', '.join(formats)}.")
     check_printed(args.format, args.out, args.command)
     if args.format == SUBMISSION:
         if path is None:

@@ -69,15 +69,12 @@ def export(
     data = recorded.stage.data
     if data.kind and data.kind.target_scale and data.kind.output_type == "float64":
         mean, spread = data.kind.target_scale
-        raise UserError(
-            f"{recorded.key[:12]}: its scores ({mean:.15g} ± {spread:g}) cannot be told apart in float32, which a model's "
-            "folder holds; train on the scores less their mean, or predict with the run's key."
-        )
+        fix = "train on the scores less their mean, or predict with the run's key"
+        raise UserError(f"{recorded.key[:12]}: float32 loses its scores ({mean:.15g} ± {spread:g}); {fix}.")
     if onnx:
         if data.kind is None or data.spans or data.prompt or recorded.stage.encoder.relative_buckets:
             raise UserError(
-                f"--onnx: {recorded.key[:12]} is no classifier that transformers computes (one of classes or numbers, without prompt or "
-                "T5's relative positions); leave --onnx out."
+                f"--onnx: {recorded.key[:12]} is no classifier that transformers computes; leave --onnx out."
             )
         from harness.encoders.models.onnx_file import BATCHES, ONNX_FILE, check_onnx, write_onnx
 
@@ -131,9 +128,8 @@ def _write(recorded: StageRecord, model: TrainedModel, folder: Path) -> Form:
 def _check_equal(recorded: StageRecord, difference: float, greatest: float, what: str) -> None:
     """Raises UserError where logits differ by more than rounding explains, which would be an error of this program."""
     if not difference <= TOLERANCE * max(1.0, greatest):
-        raise UserError(
-            f"{recorded.key[:12]}: {what} (by up to {difference:.2g}); nothing was written. Please report it with the encoder's name."
-        )
+        wrong = f"{recorded.key[:12]}: {what} (by up to {difference:.2g}); nothing was written"
+        raise UserError(f"{wrong}. Please report it with the encoder's name.")
 
 
 def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Form) -> Iterator[str]:

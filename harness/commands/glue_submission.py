@@ -69,9 +69,7 @@ def write_submissions(prepared: Prepared, out: Path, show: Show) -> list[str]:
     check_new_folder(out)
     places = {row: re.sub(r"[^\w.+-]+", "_", row).strip("_.") or "row" for row, _ in best}
     if twins := [row for row, place in places.items() if [*places.values()].count(place) > 1]:
-        raise UserError(
-            f"--out {out}: rows {listed(twins)} would be one folder, {places[twins[0]]}; name one of them with --methods."
-        )
+        raise UserError(f"--out {out}: rows {listed(twins)} would be one folder; name one of them with --methods.")
     tasks, sentences = {task for _, task in best}, list[str]()
     found = {sheet: _file(prepared, sheet) for sheet in SHEETS if sheet.task in tasks}
     tests = {sheet: _test_set(path, sheet) for sheet, path in found.items() if path}
@@ -99,12 +97,11 @@ def _best_runs(prepared: Prepared) -> dict[tuple[str, str], tuple[Run, str]]:
     plan, resolved = prepared.plan, prepared.resolved
     known = {sheet.task for sheet in SHEETS} - {""}
     if others := [task for task in resolved.tasks if task not in known]:
-        raise UserError(
-            f"{FORMAT}: {', '.join(others)} is no task of GLUE's server; name some of {', '.join(sorted(known))} with --tasks."
-        )
+        some = ", ".join(sorted(known))
+        raise UserError(f"{FORMAT}: {', '.join(others)} is no task of GLUE's server; name some of {some} with --tasks.")
     if len(resolved.sizes) > 1:
         raise UserError(
-            f"{FORMAT}: a submission is of one size, and these are {', '.join(map(str, resolved.sizes))}; name one with --sizes."
+            f"{FORMAT}: a submission is of one size, not of {listed(map(str, resolved.sizes))}; name it with --sizes."
         )
     cells = defaultdict[tuple[str, str], list[Run]](list)
     for run in plan.runs_with_weights:
@@ -113,9 +110,9 @@ def _best_runs(prepared: Prepared) -> dict[tuple[str, str], tuple[Run, str]]:
     for cell, runs in (cells or {("the table", ""): []}).items():
         best = best_run(runs, records)
         if best is None or best.stage.selection is None:
+            place = " on ".join(filter(None, cell))
             raise UserError(
-                f"{FORMAT}: no run of {' on '.join(filter(None, cell))} has finished; run 'harness bench' with the same values first, or "
-                "leave it out with --tasks."
+                f"{FORMAT}: no run of {place} has finished; run 'harness bench' first, or leave it out with --tasks."
             )
         done = sum(run.stage.key in records and records[run.stage.key].status == "done" for run in runs)
         of = f"{done} of {len(runs)} finished runs" if done < len(runs) else counted(len(runs), "run")
@@ -134,10 +131,8 @@ def _file(prepared: Prepared, sheet: Sheet) -> Path | None:
     place = Path(data).expanduser() / sheet.folder
     found = file_of(place, sheet.split)
     if found is None and sheet.file != OPTIONAL:
-        raise UserError(
-            f"{place}: there is no {sheet.split}.parquet, .csv or .jsonl, GLUE's test set for {sheet.file}; add it, or leave the task out "
-            f"with --tasks."
-        )
+        missing = f"there is no {sheet.split}.parquet, .csv or .jsonl, GLUE's test set for {sheet.file}"
+        raise UserError(f"{place}: {missing}; add it, or leave the task out with --tasks.")
     return found
 
 
@@ -147,10 +142,8 @@ def _test_set(path: Path, sheet: Sheet) -> list[tuple[str, ...]]:
     texts = {str(row.get("idx", number)): texts for number, (_, row, texts) in enumerate(rows)}
     order = [*map(str, range(sheet.rows))]
     if len(rows) != sheet.rows or {*order} != texts.keys():
-        raise UserError(
-            f"{path}: {len(rows):,} rows, and GLUE's test set for {sheet.file} has {sheet.rows:,}, which a column idx may number from 0; put the "
-            "whole file there."
-        )
+        whole = f"GLUE's test set for {sheet.file} has {sheet.rows:,}, which a column idx may number from 0"
+        raise UserError(f"{path}: {len(rows):,} rows, and {whole}; put the whole file there.")
     return [texts[index] for index in order]
 
 

@@ -109,20 +109,16 @@ def _of_folder(folder: Path) -> Classifier:
     encoder, tokeniser = load_encoder(folder, located.encoder.digest, seed=0), Tokeniser(folder)
     if stage and stage.data.prompt and stage.data.kind:
         if stage.data.prompt.demonstrations:
-            raise UserError(
-                f"{folder}: predicts beside training examples, which it does not hold; name the run's key {stage.key[:12]}, or train with "
-                "prompt.demonstrations set to false."
-            )
+            fix = f"name the run's key {stage.key[:12]}, or train with prompt.demonstrations set to false"
+            raise UserError(f"{folder}: predicts beside training examples, which it does not hold; {fix}.")
         reading, kind = reading_of(stage.data), stage.data.kind
         made = build(stage.objective, encoder, tokeniser.vocabulary, kind, 0.0, 0)
         made.take_training_set(reading.examples([("a",) * (len(columns) or 1)], tokeniser), np.zeros(1, np.int64))
     else:
         head = read_head(folder, encoder)
         if head is None:
-            raise UserError(
-                f"{folder}: holds no classifier with a head like those that are trained here (first token, dense, tanh, linear), nor a "
-                "model for question answering; name a folder that 'harness export' wrote of a run."
-            )
+            head = "classifier with a head like those that are trained here (first token, dense, tanh, linear)"
+            raise UserError(f"{folder}: holds no {head}; name a folder that 'harness export' wrote of a run.")
         spans = ((stage and stage.data.spans) or SpanReading()) if head.per_token else None
         columns = columns or (QUESTIONS if spans else ())
         kind = kind_of(head.classes, spans=spans)
@@ -139,7 +135,7 @@ def _of_run(key: str, store: str | None, storage: str | None) -> Classifier:
     stage = recorded(store, key)
     if not stage.stage.data.kind:
         raise UserError(
-            f"{stage.key[:12]} ({stage.stage.phase}) predicts no labels; name a run that ends with fine-tuning."
+            f"{stage.key[:12]} ({stage.stage.phase}) predicts nothing; name a run that ends with fine-tuning."
         )
     return classifier_of(trained_model(stage, None, storage=storage))
 
@@ -190,9 +186,8 @@ def predict_row(model: Classifier, texts: Sequence[str]) -> None:
     """Print one row of texts with what `model` predicts as a JSON line. Raises UserError for another number of texts than the model takes."""
     columns = model.columns or ("first", "second")[: len(texts)]
     if len(texts) != len(columns) or not all(text.strip() for text in texts):
-        raise UserError(
-            f"--row: the model takes {len(columns)} text(s) ({', '.join(columns)}), none blank; give each as one word in quotes."
-        )
+        takes = f"{len(columns)} text(s) ({', '.join(columns)}), none blank"
+        raise UserError(f"--row: the model takes {takes}; give each as one word in quotes.")
     with writer(None) as write:
         write(_scored(model, [("--row", dict(zip(columns, texts, strict=True)), tuple(texts))]))
 
@@ -274,9 +269,8 @@ def writer(path: Path | None) -> Iterator[Callable[[list[Row]], None]]:
                         made[0].writeheader()
                     made[0].writerows(rows)
             except (ValueError, TypeError) as error:  # of csv, and those of pyarrow
-                raise UserError(
-                    f"--output {path}: rows have other columns or types than those before ({first_line(error)}); write .jsonl, which keeps them."
-                ) from None
+                other = f"rows have other columns or types than those before ({first_line(error)})"
+                raise UserError(f"--output {path}: {other}; write .jsonl, which keeps them.") from None
 
         yield write
         if kind == ".parquet":

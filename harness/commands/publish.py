@@ -58,9 +58,7 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
     plan, store, table = prepared.plan, prepared.store, prepared.resolved.table.name
     recorded = store.records(prepared.plan.stages)
     if not recorded:
-        raise UserError(
-            f"publish: none of the {counted(len(plan.stages), 'stage')} of this table is recorded in {store.shown}."
-        )
+        raise UserError(f"publish: none of the {counted(len(plan.stages), 'stage')} is recorded in {store.shown}.")
     _check_folder(folder, store, recorded)
     grid = grid_of(prepared)
     caption = caption_of(prepared)
@@ -91,15 +89,14 @@ def _check_folder(folder: Path, store: Store, recorded: Mapping[str, Record]) ->
         raise UserError(f"{folder}: is no folder that can be read ({error.strerror}).") from None
     if others := [name for name in names if name not in FILES and not name.startswith(".")]:  # of the Finder, of git
         raise UserError(
-            f"{folder}: holds {listed(others[:3])}, which belongs to no published table; name a folder of its own."
+            f"{folder}: holds {listed(others[:3])}, which is of no published table; name a folder of its own."
         )
     for name in (name for name in (RECORDS_FILE, UNLABELLED_FILE) if is_published(str(folder), name)):
         # with other flags, without texts that runs depend on, or of a store that never had them
         if lost := Store(str(folder / name), create=False).keys() - recorded.keys():
-            raise UserError(
-                f"{folder}: holds {counted(len(lost), 'record')} that would be lost, since {store.shown} lacks them or this plan does not make them; publish "
-                f"with the flags in its {TABLE_FILE} after 'harness merge {shlex.quote(str(folder))}', or into another folder."
-            )
+            why = f"{counted(len(lost), 'record')} that would be lost, since {store.shown} lacks them or this plan does not make them"
+            fix = f"publish with the flags in its {TABLE_FILE} after 'harness merge {shlex.quote(str(folder))}'"
+            raise UserError(f"{folder}: holds {why}; {fix}, or into another folder.")
 
 
 def open_other(name: str, data: str | None = None) -> tuple[Store, Labels | None, str]:
@@ -121,10 +118,8 @@ def _labels_of(there: Store, shown: str, data: str | None) -> Labels:
     for stage in there.stages(there.keys()).values():
         for rows in (stage.data.dev, *stage.data.tests):
             if rows is not None and rows.digest not in library:
-                raise UserError(
-                    f"{shown}: predicts {rows.name} (digest {rows.digest[:10]}), which {request.data or 'its data'} does not hold; name the data that "
-                    "it was made from with --data."
-                )
+                there = f"{rows.name} (digest {rows.digest[:10]}), which {request.data or 'its data'} does not hold"
+                raise UserError(f"{shown}: predicts {there}; name the data that it was made from with --data.")
     return lambda digest: library[digest].gold
 
 
@@ -171,9 +166,8 @@ def read_results(path: Path) -> pd.DataFrame:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or first_line(error)}).") from None
     except (ValueError, TypeError, KeyError, OverflowError, ArrowException) as error:
-        raise UserError(
-            f"{path}: is not a file of results, as 'harness report --format csv' writes it ({first_line(error).strip('.')})."
-        ) from None
+        wrong = f"is not a file of results, as 'harness report --format csv' writes it ({first_line(error).strip('.')})"
+        raise UserError(f"{path}: {wrong}.") from None
     return frame
 
 
@@ -181,18 +175,16 @@ def verify(path: Path, url: str | None, seal: str = "") -> Verified:
     """Compare a file with what the plans of its benches and the records give, those of a published folder by default with its own; and the order of
     seals and runs. `seal`: the digest of one that the store has to hold. Raises UserError for a file that is not one of results, and without records."""
     if seal and len(seal) < SHOWN:
-        raise UserError(
-            f"verify: --seal {seal} has fewer than {SHOWN} characters; give the digest as it was published."
-        )
+        raise UserError(f"verify: --seal {seal} has fewer than {SHOWN} characters; give it as it was published.")
     results = read_results(path)
     store = Store(url or (str(path) if is_published(str(path)) else DEFAULT_URL), create=False)
     if url:
         check_exists(store)
     verified = Verified(path, store, results)
     if not store.statuses(verified.keys):
+        none = f"none of its {counted(len(verified.keys), 'record')} is in {store.shown}"
         raise UserError(
-            f"{path}: none of its {counted(len(verified.keys), 'record')} is in {store.shown}, and without records nothing can be checked; take "
-            "them over with 'harness merge RECORDS', a file or an URL, or name their store with --store."
+            f"{path}: {none}; take them over with 'harness merge RECORDS' (a file or an URL), or name --store."
         )
     _compare(verified, _plan(verified))
     _check_seals(verified, seal)
@@ -341,7 +333,7 @@ def rerun(
     done = sorted(key for key, (status, _) in verified.store.statuses(plans).items() if status == "done")
     if not done:
         raise UserError(
-            f"--rerun: no finished run of {verified.path} can be planned here; nothing can be trained again."
+            f"--rerun: no finished run of {verified.path} can be planned here; name the store with --store."
         )
     drawn = random.Random(seed).sample(done, min(count, len(done)))
     chains = {stage.key for key in drawn for stage in plans[key].plan.stages[key].chain}

@@ -145,7 +145,7 @@ def differences_of(
     grouped = [c.title for c in prepared.resolved.columns.values() if _unit(prepared, c)]
     if items and prepared.textless and grouped:
         raise UserError(
-            f"--items: the texts that say which examples of {listed(grouped)} go together are missing ({prepared.textless})."
+            f"--items: texts that say which examples of {listed(grouped)} go together: {prepared.textless}."
         )
     runs, store = prepared.plan.runs, prepared.store
     seals = store.seals(prepared.resolved.table.name)
@@ -256,23 +256,20 @@ def seal(
     """
     plan = prepared.plan
     if plan.unresolved:
+        missing = some_of(plan.unresolved, 3)
         raise UserError(
-            f"plan --seal: {some_of(plan.unresolved, 3)} is not at hand, so that the runs have no keys to seal; name the data with --data, and "
-            "run what comes before (back-translations, the runs that others start from)."
+            f"plan --seal: {missing} is not at hand, and without it runs have no keys; name it (--data, --encoder)."
         )
     planned = plan_of(grid_of(prepared), plan.runs, against, region, items, wanted)
     store, keys = Store(prepared.request.store or DEFAULT_URL), {run.stage.key for run in plan.runs}
     if recorded := store.keep_seal(planned["table"], planned, keys):
         first, number = max(prepared.resolved.subsets) + 1, len(prepared.resolved.subsets)
-        raise UserError(
-            f"plan --seal: {len(recorded):,} of its {counted(len(keys), 'run')} are recorded in {store.shown}, and a plan is made before its runs; seal one of "
-            f"subsets that no run has used, such as --subsets {','.join(str(first + k) for k in range(number))}."
-        )
+        there = f"{len(recorded):,} of its {counted(len(keys), 'run')} are recorded in {store.shown}"
+        others = ",".join(str(first + k) for k in range(number))
+        raise UserError(f"plan --seal: {there}; seal subsets that no run has used, such as --subsets {others}.")
     kept = next((each for each in store.seals(planned["table"]) if each.intact and each.plan == planned), None)
     if kept is None:
-        raise UserError(
-            f"plan --seal: the store {store.shown} has this seal, but not as it was sealed; restore a copy of the store."
-        )
+        raise UserError(f"plan --seal: {store.shown} has this seal, but not as it was sealed; restore a copy of it.")
     return kept
 
 

@@ -296,9 +296,8 @@ def _notes(
         f"Points (x100): the row minus {named}, pair by pair. Interval and p: crossed t over {over}{', and test items' if unit else ''}, unadjusted. "
         f"Holm: p adjusted for {_family(named, found, families)}. Better: share of pairs in which the row is better (0.75: meaningful)."
     )
-    yield (
-        f"Verdict: by Holm at {LEVEL:g} higher or lower, or equivalent (within ±{in_points(region)} points); else not separable."
-    )
+    within = f"equivalent (within ±{in_points(region)} points)"
+    yield f"Verdict: by Holm at {LEVEL:g} higher or lower, or {within}; else not separable."
     if any({-each["low"], each["high"]} & {1.0, 2.0} for each in found if each["low"] is not None):
         yield "Intervals are cut where the scale ends: so few subsets and seeds tell little; 'harness plan --detect POINTS' names a design that tells more."
     yield from means_lines(grid, "comparisons")

@@ -63,8 +63,7 @@ def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> 
     rule = resolved.aggregate
     if rule.scores == "dev" or rule.center in ("best", "top_k"):
         raise UserError(
-            f"{path}: table {resolved.table.name} judges its runs by scores on dev, which rows of another system do not have; take a table whose cells are "
-            "means of test scores."
+            f"{path}: cells of {resolved.table.name} come from scores on dev; take a table of means on test."
         )
     results: dict[str, Result] = {}
     for number, texts in rows_of(existing_file(path, "--other-system", (".csv",))):
@@ -108,8 +107,7 @@ def _result(resolved: ResolvedTable, digests: Digests, place: str, line: Line) -
     ):
         mine = digests.get(tuple(map(str, of)))
         if mine != theirs:
-            raise UserError(
-                f"{place}: was {what} set (digest {theirs[:10] or 'missing'}, here {(mine or 'unknown')[:10]}); take the sets of harness.plan(...).rows."
-            )
+            digests = f"digest {theirs[:10] or 'missing'}, here {(mine or 'unknown')[:10]}"
+            raise UserError(f"{place}: was {what} set ({digests}); take the sets of harness.plan(...).rows.")
     same = line.model_dump(include={"task", "evaluation", "size", "subset", "seed", "metric", "test", "seconds"})
     return Result(row=f"{line.row} [{line.system}]", method=line.system, column=name, **same)

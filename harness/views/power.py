@@ -108,9 +108,8 @@ def detections(
     else:
         largest = max(detectable(precision(each, MOST_SUBSETS, MOST_SEEDS, level)) for each in redrawn)
         most = f"{MOST_SUBSETS} subsets x {MOST_SEEDS} seeds"
-        lines.append(
-            f"No design of up to {most} detects {points} points in all columns and sizes; the largest detects {in_points(largest)}."
-        )
+        none = f"No design of up to {most} detects {points} points in all columns and sizes"
+        lines.append(f"{none}; the largest detects {in_points(largest)}.")
     lines += [] if all(each["recorded"] for each in shown) else [DEFAULTS]
     about = {"table": r.table.name, "against": against, "comparisons": comparisons}
     return View("detections", pd.DataFrame(found), [Table("", head, body, {0, 5})], lines, about=about)

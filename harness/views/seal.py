@@ -37,9 +37,7 @@ def plan_of(
     named, _ = reference_of(r, against)
     _, family, shown = resolutions(grid, against)
     if len(r.printed_rows) < 2:
-        raise UserError(
-            f"plan --seal: table {r.table.name} has one row here, and a comparison has two; name more with --methods."
-        )
+        raise UserError(f"plan --seal: table {r.table.name} has one row here; name two or more with --methods.")
     # four digits, which are the same on every machine
     detects = [[e["size"], e["column"], None if e["detects"] is None else round(e["detects"], 4)] for e in shown]
     return {

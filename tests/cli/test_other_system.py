@@ -105,5 +105,5 @@ def test_what_does_not_fit_is_refused(at_bench: Harness, lines: list[Line], tmp_
 
 
 def test_a_table_that_judges_by_dev_takes_no_rows_without_dev_scores(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="table unlabelled judges its runs by scores on dev"):
+    with pytest.raises(UserError, match="cells of unlabelled come from scores on dev"):
         read_other_system(written(tmp_path, []), resolve_table("unlabelled"), {})
