@@ -142,10 +142,8 @@ def _encoders(plan: Plan) -> str:
     """The encoders with the beginnings of their digests and how large they are."""
     located = plan.table_data.located.items()
     sizes = [parameters(each.config) / 1e6 for _, each in located]
-    return listed(
-        f"{name} ({each.encoder.digest[:10]}{f', about {size:.1f} million parameters' if size else ''})"
-        for (name, each), size in zip(located, sizes, strict=True)
-    )
+    about = [f", about {size:.1f} million parameters" if size else "" for size in sizes]
+    return listed(f"{k} ({v.encoder.digest[:10]}{said})" for (k, v), said in zip(located, about, strict=True))
 
 
 def _kept_lines(prepared: Prepared) -> Iterator[str]:

@@ -73,9 +73,7 @@ def export(
         raise UserError(f"{recorded.key[:12]}: float32 loses its scores ({mean:.15g} ± {spread:g}); {fix}.")
     if onnx:
         if data.kind is None or data.spans or data.prompt or recorded.stage.encoder.relative_buckets:
-            raise UserError(
-                f"--onnx: {recorded.key[:12]} is no classifier that transformers computes; leave --onnx out."
-            )
+            raise UserError(f"--onnx: {recorded.key[:12]} is no classifier that transformers computes; leave it out.")
         from harness.encoders.models.onnx_file import BATCHES, ONNX_FILE, check_onnx, write_onnx
 
         check_onnx()
@@ -88,11 +86,8 @@ def export(
             texts = _checked_texts(model)
             difference, greatest = write_onnx(folder, form, texts)
             _check_equal(recorded, difference, greatest, f"--onnx: ONNX Runtime computes other logits from {ONNX_FILE}")
-            sizes = ", ".join(map(str, BATCHES))
-            checks.append(
-                f"ONNX Runtime gives the logits of plain transformers from {ONNX_FILE} within {difference:.1g} ({len(texts)} texts, in "
-                f"batches of {sizes})."
-            )
+            within = f"within {difference:.1g} ({len(texts)} texts, in batches of {', '.join(map(str, BATCHES))})"
+            checks.append(f"ONNX Runtime gives the logits of plain transformers from {ONNX_FILE} {within}.")
         text = card(recorded, model, form, checks, str(out), license, onnx)
         (folder / "README.md").write_text(text, encoding="utf-8")
         for path in folder.iterdir():
@@ -116,11 +111,8 @@ def _write(recorded: StageRecord, model: TrainedModel, folder: Path) -> Form:
     objective.to("cpu")
     form = write_model(objective.encoder, folder, head)
     write_tokenizer(model.setup.encoders[stage.encoder.digest][0], objective.encoder, folder, stage.data.max_length)
-    settings = {
-        "key": recorded.key,
-        "columns": task.columns if task and objective.params.labelled else (),
-        "stage": stage.to_json(),
-    }
+    columns = task.columns if task and objective.params.labelled else ()
+    settings = {"key": recorded.key, "columns": columns, "stage": stage.to_json()}
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return form
 
@@ -153,10 +145,7 @@ def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Fo
         wrote, read = objective.encoder.parts(), load_encoder(folder, "", seed=0).parts()
         same = wrote.keys() == read.keys() and all(torch.equal(wrote[name], read[name]) for name in wrote)
         _check_equal(recorded, 0.0 if same else math.inf, 0.0, "the written folder has other weights")
-        yield (
-            "transformers has no class with relative positions and refuses this folder; harness --encoder FOLDER starts from the same "
-            "weights, bit for bit (checked)."
-        )
+        yield "transformers has no class with relative positions and refuses this folder; harness --encoder takes it (checked)."
         return
     texts = _checked_texts(model)
     if not texts:

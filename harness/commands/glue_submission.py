@@ -101,7 +101,7 @@ def _best_runs(prepared: Prepared) -> dict[tuple[str, str], tuple[Run, str]]:
         raise UserError(f"{FORMAT}: {', '.join(others)} is no task of GLUE's server; name some of {some} with --tasks.")
     if len(resolved.sizes) > 1:
         raise UserError(
-            f"{FORMAT}: a submission is of one size, not of {listed(map(str, resolved.sizes))}; name it with --sizes."
+            f"{FORMAT}: a submission is of one size, not {listed(map(str, resolved.sizes))}; name it (--sizes)."
         )
     cells = defaultdict[tuple[str, str], list[Run]](list)
     for run in plan.runs_with_weights:
@@ -111,9 +111,7 @@ def _best_runs(prepared: Prepared) -> dict[tuple[str, str], tuple[Run, str]]:
         best = best_run(runs, records)
         if best is None or best.stage.selection is None:
             place = " on ".join(filter(None, cell))
-            raise UserError(
-                f"{FORMAT}: no run of {place} has finished; run 'harness bench' first, or leave it out with --tasks."
-            )
+            raise UserError(f"{FORMAT}: no run of {place} has finished; run it first, or leave it out with --tasks.")
         done = sum(run.stage.key in records and records[run.stage.key].status == "done" for run in runs)
         of = f"{done} of {len(runs)} finished runs" if done < len(runs) else counted(len(runs), "run")
         dev = in_points(records[best.stage.key].dev_scores[best.stage.selection.metric])

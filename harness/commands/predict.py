@@ -117,8 +117,8 @@ def _of_folder(folder: Path) -> Classifier:
     else:
         head = read_head(folder, encoder)
         if head is None:
-            head = "classifier with a head like those that are trained here (first token, dense, tanh, linear)"
-            raise UserError(f"{folder}: holds no {head}; name a folder that 'harness export' wrote of a run.")
+            wanted = "classifier with a head like those that are trained here (first token, dense, tanh, linear)"
+            raise UserError(f"{folder}: holds no {wanted}; name a folder that 'harness export' wrote of a run.")
         spans = ((stage and stage.data.spans) or SpanReading()) if head.per_token else None
         columns = columns or (QUESTIONS if spans else ())
         kind = kind_of(head.classes, spans=spans)
@@ -134,9 +134,7 @@ def _of_folder(folder: Path) -> Classifier:
 def _of_run(key: str, store: str | None, storage: str | None) -> Classifier:
     stage = recorded(store, key)
     if not stage.stage.data.kind:
-        raise UserError(
-            f"{stage.key[:12]} ({stage.stage.phase}) predicts nothing; name a run that ends with fine-tuning."
-        )
+        raise UserError(f"{stage.key[:12]} ({stage.stage.phase}) predicts nothing; name a run that was fine-tuned.")
     return classifier_of(trained_model(stage, None, storage=storage))
 
 
@@ -165,9 +163,7 @@ def predict_file(
     """
     wanted, count, done = columns or model.columns, len(model.columns), 0
     if not wanted or len(wanted) != (count or len(wanted)):
-        takes = (
-            f"takes {count} texts a row ({', '.join(model.columns)})" if count else "does not say which texts it takes"
-        )
+        takes = f"takes {count} texts a row ({', '.join(model.columns)})" if count else "does not say what it takes"
         raise UserError(f"predict: {model.name} {takes}; name their columns with --text.")
     if target:
         check_new(target)

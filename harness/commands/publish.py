@@ -69,9 +69,8 @@ def publish(prepared: Prepared, folder: Path, *, gold: bool = True) -> Published
         folder.mkdir(parents=True, exist_ok=True)
         # they start from the current folder of whoever reads it
         values = json.loads(without_folders(json.dumps(dict(prepared.kept.values), ensure_ascii=False)))
-        count = publish_records(
-            store, table, prepared.plan.stages, values | {"folder": "."}, folder, prepared.snapshot, gold
-        )
+        stages, kept = plan.stages, values | {"folder": "."}
+        count = publish_records(store, table, stages, kept, folder, prepared.snapshot, gold)
         shown = results_view(grid, caption)
         replace_file(folder / RESULTS_FILE, shown.written("csv"))
         views = (shown, notes_view(grid, caption), settings_view(grid.resolved))
@@ -88,9 +87,7 @@ def _check_folder(folder: Path, store: Store, recorded: Mapping[str, Record]) ->
     except OSError as error:
         raise UserError(f"{folder}: is no folder that can be read ({error.strerror}).") from None
     if others := [name for name in names if name not in FILES and not name.startswith(".")]:  # of the Finder, of git
-        raise UserError(
-            f"{folder}: holds {listed(others[:3])}, which is of no published table; name a folder of its own."
-        )
+        raise UserError(f"{folder}: holds {listed(others[:3])}, which is of no published table; name another folder.")
     for name in (name for name in (RECORDS_FILE, UNLABELLED_FILE) if is_published(str(folder), name)):
         # with other flags, without texts that runs depend on, or of a store that never had them
         if lost := Store(str(folder / name), create=False).keys() - recorded.keys():
@@ -118,8 +115,8 @@ def _labels_of(there: Store, shown: str, data: str | None) -> Labels:
     for stage in there.stages(there.keys()).values():
         for rows in (stage.data.dev, *stage.data.tests):
             if rows is not None and rows.digest not in library:
-                there = f"{rows.name} (digest {rows.digest[:10]}), which {request.data or 'its data'} does not hold"
-                raise UserError(f"{shown}: predicts {there}; name the data that it was made from with --data.")
+                lost = f"{rows.name} (digest {rows.digest[:10]}), which {request.data or 'its data'} does not hold"
+                raise UserError(f"{shown}: predicts {lost}; name the data that it was made from with --data.")
     return lambda digest: library[digest].gold
 
 
@@ -183,9 +180,7 @@ def verify(path: Path, url: str | None, seal: str = "") -> Verified:
     verified = Verified(path, store, results)
     if not store.statuses(verified.keys):
         none = f"none of its {counted(len(verified.keys), 'record')} is in {store.shown}"
-        raise UserError(
-            f"{path}: {none}; take them over with 'harness merge RECORDS' (a file or an URL), or name --store."
-        )
+        raise UserError(f"{path}: {none}; take them over with 'harness merge RECORDS' (file or URL), or name --store.")
     _compare(verified, _plan(verified))
     _check_seals(verified, seal)
     return verified
@@ -235,9 +230,8 @@ def _compare(verified: Verified, reason: str) -> None:
     derived = [results_of(plan, verified.store) for plan in plans]
     again = pd.concat(derived or [results[:0]], ignore_index=True).drop_duplicates(SCORE)
     both = written.drop_duplicates(SCORE).merge(again, "outer", SCORE, suffixes=("", " again"), indicator="side")
-    matched, only, left_out = (
-        both[both["side"] == side].sort_values("number") for side in ("both", "left_only", "right_only")
-    )
+    sides = (both[both["side"] == side].sort_values("number") for side in ("both", "left_only", "right_only"))
+    matched, only, left_out = sides
     problems += [f"{place_of(row)} repeats an earlier one" for row in _rows(written[written.duplicated(SCORE)])]
     for name in (name for name in RESULT_DTYPES if name not in SCORE):
         names = name, f"{name} again"
@@ -264,10 +258,8 @@ def _compare(verified: Verified, reason: str) -> None:
             earlier |= {stage.key: stage for stage in run.stage.chain[:-1] if stage.key not in recorded}
         elif run.stage.key not in recorded:
             verified.unchecked[untrained].append(place_of(vars(run)))
-    problems += [
-        f"the {stage.phase} stage before runs of the file: the store has no record {key[:12]}"
-        for key, stage in earlier.items()
-    ]
+    before = "stage before runs of the file: the store has no record"
+    problems += [f"the {stage.phase} {before} {key[:12]}" for key, stage in earlier.items()]
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[Any, Any]]:
@@ -295,10 +287,8 @@ def _check_seals(verified: Verified, wanted: str) -> None:
         if not seal.intact:
             verified.problems.append(f"seal {shown} is not as it was sealed")
             continue
-        runs = [
-            dict(zip(("row", "task", "size", "subset", "seed", "key"), [*run[1:-1], str(run[-1])], strict=True))
-            for run in seal.plan["runs"]
-        ]
+        names = ("row", "task", "size", "subset", "seed", "key")
+        runs = [dict(zip(names, [*run[1:-1], str(run[-1])], strict=True)) for run in seal.plan["runs"]]
         sealed = {run["key"] for run in runs}
         starts, there = began(store, sealed), len(keys & sealed)
         early = [run for run in runs if starts.get(run["key"], seal.sealed_at) < seal.sealed_at]
@@ -306,10 +296,9 @@ def _check_seals(verified: Verified, wanted: str) -> None:
             f"Seal {name_of(seal)}: {counted(len(runs), 'run')} sealed, {sum(run['key'] in starts for run in runs) - len(early):,} begun after it, "
             f"{len(early):,} before it; {there:,} of the {counted(len(keys), 'run')} of the file are in it."
         )
-        verified.problems += [
-            f"the run {place_of(run)} began {(seal.sealed_at - starts[run['key']]) / 60:,.1f} minutes before seal {shown}"
-            for run in early
-        ]
+        minutes = {run["key"]: (seal.sealed_at - starts[run["key"]]) / 60 for run in early}
+        late = f"minutes before seal {shown}"
+        verified.problems += [f"the run {place_of(run)} began {minutes[run['key']]:,.1f} {late}" for run in early]
         if wanted and seal.digest.startswith(wanted) and not there:
             verified.problems.append(f"no run of the file is in seal {shown}")
 
@@ -332,9 +321,7 @@ def rerun(
         plans |= {stage.key: prepared for run in runs for stage in run.chain if stage.key not in plans}
     done = sorted(key for key, (status, _) in verified.store.statuses(plans).items() if status == "done")
     if not done:
-        raise UserError(
-            f"--rerun: no finished run of {verified.path} can be planned here; name the store with --store."
-        )
+        raise UserError(f"--rerun: no finished run of {verified.path} can be planned here; name its --store.")
     drawn = random.Random(seed).sample(done, min(count, len(done)))
     chains = {stage.key for key in drawn for stage in plans[key].plan.stages[key].chain}
     records = verified.store.records(chains, predictions=True)
@@ -377,10 +364,8 @@ def judged(stage: Stage, record: Record, ended: Record | None) -> tuple[bool, st
     apart = abs(start - again) / abs(start) if start and again is not None else float(start != again)
     # rounding has not grown yet; fp16 rounds more finely than bf16, but another device may skip another of its first updates
     limit = 1e-3 if stage.optim.precision == "fp32" else 2e-2
-    scores = [
-        f"dev {name} {100 * ended.dev_scores[name]:.2f} instead of {100 * value:.2f}"
-        for name, value in record.dev_scores.items()
-    ]
+    pairs = [(name, ended.dev_scores[name], value) for name, value in record.dev_scores.items()]
+    scores = [f"dev {name} {100 * now:.2f} instead of {100 * then:.2f}" for name, now, then in pairs]
     moved = ", ".join(f"{part} {here[part]} instead of {there[part]}" for part in HARDWARE if there[part] != here[part])
     first = f"first losses differ by {apart:.1e} of their value, tolerance {limit:.0e}"
     if start is None:  # fitted: it has scores alone

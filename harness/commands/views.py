@@ -46,15 +46,13 @@ def grid_of(prepared: Prepared) -> Grid:
     """The table's cells from what the store holds now."""
     plan, store, resolved = prepared.plan, prepared.store, prepared.resolved
     test_rows = {name: of_column.test for name, of_column in example_counts(plan).items()}
-    not_comparable = {
-        name: plan.tasks[column.task].note for name, column in resolved.columns.items() if plan.tasks[column.task].note
-    }
+    notes = {name: plan.tasks[column.task].note for name, column in resolved.columns.items()}
     skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
     results = results_of(plan, store)
     if others := prepared.others:
         resolved = replace(resolved, rows=(*resolved.rows, *others.rows))
         results = pd.concat([results, frame_of(others.results)], ignore_index=True)
-    grid = aggregate(resolved, results, test_rows, not_comparable, skipped)
+    grid = aggregate(resolved, results, test_rows, notes, skipped)
     if resolved.table.figure and resolved.table.figure.x == HOURS:
         spent = spent_of(prepared)
         hours = spent[spent["earlier_seconds"] > 0].groupby("row")["earlier_seconds"].mean() / 3600
@@ -129,9 +127,8 @@ def spent_of(prepared: Prepared) -> pd.DataFrame:
     runs = [run for run in plan.runs if all(stage.key in known for stage in run.stage.chain)]
     costs = [(*known[run.stage.key], *cost_before(run.stage, known)) for run in runs]
     places = [(run.size, titles[run.row], run.task, run.stage.key) for run in runs]
-    return pd.DataFrame(places, columns=["size", "row", "task", "key"]).join(
-        pd.DataFrame(costs, columns=OWN, dtype=float)
-    )
+    frame = pd.DataFrame(places, columns=["size", "row", "task", "key"])
+    return frame.join(pd.DataFrame(costs, columns=OWN, dtype=float))
 
 
 # --------------------------------------------------------------------------------------------------------------- views
@@ -144,9 +141,7 @@ def differences_of(
     comparisons are in the family too."""
     grouped = [c.title for c in prepared.resolved.columns.values() if _unit(prepared, c)]
     if items and prepared.textless and grouped:
-        raise UserError(
-            f"--items: texts that say which examples of {listed(grouped)} go together: {prepared.textless}."
-        )
+        raise UserError(f"--items: texts say which examples of {listed(grouped)} go together: {prepared.textless}.")
     runs, store = prepared.plan.runs, prepared.store
     seals = store.seals(prepared.resolved.table.name)
 
@@ -257,9 +252,7 @@ def seal(
     plan = prepared.plan
     if plan.unresolved:
         missing = some_of(plan.unresolved, 3)
-        raise UserError(
-            f"plan --seal: {missing} is not at hand, and without it runs have no keys; name it (--data, --encoder)."
-        )
+        raise UserError(f"plan --seal: {missing} is not at hand, and runs have no keys; name it (--data, --encoder).")
     planned = plan_of(grid_of(prepared), plan.runs, against, region, items, wanted)
     store, keys = Store(prepared.request.store or DEFAULT_URL), {run.stage.key for run in plan.runs}
     if recorded := store.keep_seal(planned["table"], planned, keys):

@@ -189,24 +189,19 @@ def full_grid(pairs: Collection[tuple[int, int]]) -> tuple[list[int], list[int]]
     Branch and bound: the subset that lacks most of the seeds is left out, or the seeds that it lacks are. 30 x 30 pairs of which some
     lack take a second or so.
     """
-    levels = sorted({seed for _, seed in pairs})
-    bit = {seed: 1 << place for place, seed in enumerate(levels)}
-    there = {
-        subset: sum(bit[seed] for other, seed in set(pairs) if other == subset)
-        for subset in sorted({s for s, _ in pairs})
-    }
+    there = {s: {seed for other, seed in pairs if other == s} for s in sorted({subset for subset, _ in pairs})}
     best: tuple[tuple[int, int, int], list[int], list[int]] = ((0, 0, 0), [], [])
-    open_grids = [([*there], (1 << len(levels)) - 1)]
+    open_grids = [([*there], {seed for _, seed in pairs})]
     while open_grids:
         subsets, seeds = open_grids.pop()
-        having = sorted(((there[subset] & seeds).bit_count() for subset in subsets), reverse=True)
+        having = sorted((len(there[subset] & seeds) for subset in subsets), reverse=True)
         # the first `a` of them have `b` seeds or more, so no grid of `a` subsets here has more
         bound = min(((-a * b, -min(a, b), -a) for a, b in enumerate(having, 1)), default=(0, 0, 0))
         if bound > best[0] or not bound[0]:
             continue
-        worst = min(subsets, key=lambda subset: (there[subset] & seeds).bit_count())
-        if there[worst] & seeds == seeds:
-            best = min(best, (bound, subsets, [seed for seed in levels if bit[seed] & seeds]))
+        worst = min(subsets, key=lambda subset: len(there[subset] & seeds))
+        if seeds <= there[worst]:
+            best = min(best, (bound, subsets, sorted(seeds)))
         else:
             open_grids += [([s for s in subsets if s != worst], seeds), (subsets, seeds & there[worst])]
     return best[1], best[2]

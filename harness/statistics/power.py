@@ -66,19 +66,14 @@ def precision(components: Components, num_subsets: int, num_seeds: int, level: f
     """Of a design of at least two runs, for a two-sided test at `level`."""
     a, b = num_subsets, num_seeds
     assert a * b > 1
-    expected = (
-        components.interaction + b * components.subset if a > 1 else 0.0,
-        components.interaction + a * components.seed if b > 1 else 0.0,
-    )
+    expected = components.interaction + b * components.subset, components.interaction + a * components.seed
     parts = (np.arange(QUANTILES) + 0.5) / QUANTILES
-    subset, seed = (
-        mean * chdtri(count - 1, parts) / (count - 1) if count > 1 else np.zeros(QUANTILES)
-        for mean, count in zip(expected, (a, b), strict=True)
-    )
+    effects, runs = [*zip(expected, (a, b), strict=True)], a * b
+    subset, seed = (m * chdtri(n - 1, parts) / (n - 1) if n > 1 else np.zeros(QUANTILES) for m, n in effects)
     first, second = np.meshgrid(subset, seed)
     squares = MeanSquares(np.zeros(1), first, second, np.zeros(1), a, b)
     both = components.interaction if a > 1 and b > 1 else 0.0
-    error = math.sqrt((sum(expected) - both) / (a * b))
+    error = math.sqrt((sum(mean for mean, count in effects if count > 1) - both) / runs)
     return Precision(error, half_width(*t_inference(squares), 1 - level).ravel())
 
 
@@ -124,9 +119,6 @@ def cheapest(
         if enough(MOST_SUBSETS, b):  # more subsets never detect less: the fewest by bisection
             a = bisect_left(range(MOST_SUBSETS), True, lo=LEAST, key=lambda a: enough(a, b))
             found.append((cost(a, b), a, b))
-    least = [
-        Design(a, b, each, max(detectable(precision(parts, a, b, level)) for parts in components))
-        for each, a, b in found
-        if each == min(found)[0]
-    ]
-    return min(least, key=lambda design: design.detects) if least else None
+    least = [(a, b, each) for each, a, b in found if each == min(found)[0]]
+    detects = [max(detectable(precision(parts, a, b, level)) for parts in components) for a, b, _ in least]
+    return min(map(Design, *zip(*least, strict=True), detects), key=lambda each: each.detects) if least else None

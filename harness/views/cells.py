@@ -192,9 +192,8 @@ def aggregate(
                 cells[place] = Cell(notes=(Note("skipped", skip),), skip=skip)
                 continue
             cell = _cell_of_runs(resolved, size, rows, runs_at.get(place, runs[:0]), kept)
-            cells[place] = _verdict(
-                resolved, place, cell, _reasons(resolved, rows, column, test_rows, not_comparable), kept
-            )
+            why = _reasons(resolved, rows, column, test_rows, not_comparable)
+            cells[place] = _verdict(resolved, place, cell, why, kept)
         for place in itertools.product([size], resolved.averages, resolved.columns):
             members = [(size, row, place[2]) for row in resolved.averages[place[1]]]
             scores = [counted_at.get(each, counted[:0]) for each in members]
@@ -240,9 +239,8 @@ def _selected(resolved: ResolvedTable, done: pd.DataFrame) -> pd.DataFrame:
     by = ["size", "row", "task", *(["subset"] if aggregation.select == "per_subset" else [])]
     rows = zip(done["row"], done["task"], strict=True)
     count = pd.Series([len(resolved.configurations(row, task)) for row, task in rows], done.index)
-    replicates = {
-        size: len(resolved.seeds if "subset" in by else resolved.replicates_at(size)) for size in resolved.sizes
-    }
+    by_size = {size: resolved.seeds if "subset" in by else resolved.replicates_at(size) for size in resolved.sizes}
+    replicates = {size: len(each) for size, each in by_size.items()}
     first = {column.task: name for name, column in reversed([*resolved.columns.items()])}
     dev = done[(count > 1) & (done["column"] == done["task"].map(first))]
     dev = dev[dev.groupby(by)["dev"].transform("size") == (count * done["size"].map(replicates))[dev.index]]
@@ -357,12 +355,8 @@ def _reasons(
 def family(resolved: ResolvedTable) -> int:
     """Of how many cells the table can give verdicts: the paper's numbers of rows that can be compared, whatever part of the table is shown."""
     titles = {row.title for row in resolved.table.rows if not row.incomparable}
-    return sum(
-        len(columns.keys() - {AVERAGE})
-        for rows in resolved.table.paper.values()
-        for row, columns in rows.items()
-        if row in titles
-    )
+    printed = [(row, columns) for rows in resolved.table.paper.values() for row, columns in rows.items()]
+    return sum(len(columns.keys() - {AVERAGE}) for row, columns in printed if row in titles)
 
 
 def _verdict(
@@ -430,10 +424,8 @@ def reference_of(resolved: ResolvedTable, against: str = "") -> tuple[str, Refer
     titles, encoders = [*resolved.printed_rows], resolved.encoder_titles
     methods = [*dict.fromkeys(row.own.title for row in resolved.rows)]
     wanted = (against or methods[0]).casefold()
-    one, method, encoder = (
-        next((name for name in names if name.casefold() == wanted), None)
-        for names in (titles, methods if encoders else (), encoders)
-    )
+    groups = titles, methods if encoders else (), encoders
+    one, method, encoder = (next((n for n in names if n.casefold() == wanted), None) for names in groups)
 
     def ending(row: str) -> str:
         return next(end for end in (on_encoder("", name) for name in encoders) if row.endswith(end))

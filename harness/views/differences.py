@@ -40,7 +40,7 @@ from harness.wording import counted, in_points, listed, some_of, training_exampl
 LEVEL = 0.05
 REGION = 0.01
 """Default half width of the region of practical equivalence: one point."""
-DECIDED = ("higher", "lower", "equivalent")
+DECIDED = {"higher": "higher than", "lower": "lower than", "equivalent": "equivalent to"}
 COLUMNS = (
     *("size", "column", "metric", "row", "against", "num_subsets", "num_seeds"),
     *("difference", "low", "high", "error", "p", "p_holm", "improvement"),
@@ -240,11 +240,8 @@ def conclusion(grid: Grid, named: str, found: Sequence[Difference]) -> str:
         title = grid.title(each["column"])
         where = f"{title} ({'; '.join(about)})" if about else title
         places.setdefault((each["row"], each["verdict"]), []).append(where)
-    decided = [
-        f"{row} is {verdict} {'to' if verdict == 'equivalent' else 'than'} {named} in {some_of(where, 4)}"
-        for (row, verdict), where in places.items()
-        if verdict in DECIDED
-    ]
+    verdicts = ((row, DECIDED[verdict], where) for (row, verdict), where in places.items() if verdict in DECIDED)
+    decided = [f"{row} is {verdict} {named} in {some_of(where, 4)}" for row, verdict, where in verdicts]
     counts = Counter(each["verdict"] for each in found)
     if not (tested := len(found) - counts["no verdict"]):
         return f"No row can be compared with {named} yet: each needs at least two runs in common with it."

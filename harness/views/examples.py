@@ -157,15 +157,9 @@ def class_tables(place: str, means: pd.DataFrame, best: str, classes: pd.DataFra
     """`means`: of each row (index) and metric."""
     titles = [METRICS[str(metric)].title for metric in means]
     rows = [[str(row), *map(in_points, values)] for row, *values in means.itertuples()]
-    body = [
-        [
-            each["class"],
-            f"{each['gold']:,}",
-            *(in_points(each[name]) for name in ("precision", "recall", "f1")),
-            each["other"],
-        ]
-        for each in classes.to_dict("records")
-    ]
+    records = classes.to_dict("records")
+    shares = [[in_points(each[name]) for name in ("precision", "recall", "f1")] for each in records]
+    body = [[e["class"], f"{e['gold']:,}", *of, e["other"]] for e, of in zip(records, shares, strict=True)]
     first = f"{place}: means over the runs on {classes['gold'].sum():,} test examples"
     second = f"{place}: classes under {best}, the highest mean {titles[0]}"
     head = ["Class", "Test", "Precision", "Recall", "F1", "Most often as"]

@@ -90,9 +90,8 @@ def points_of(grid: Grid) -> pd.DataFrame:
             x = float(r.optim("pre_train", row=row).steps if step == "last" else step)
         series = title if x is None else of_line[title] if several else ""
         low, high = (None, None) if cell.value is None else ends.get((size, title, name), (None, None))
-        value, spread, paper, low, high = (
-            None if v is None else 100 * v for v in (cell.value, cell.spread, cell.paper, low, high)
-        )
+        numbers = (cell.value, cell.spread, cell.paper, low, high)
+        value, spread, paper, low, high = (None if each is None else 100 * each for each in numbers)
         at = (*titles, r.aggregate.scores, size, x, title)
         point = (*at, value, spread, cell.done, cell.expected, paper, series, low, high)
         found.append(dict(zip(POINT, point, strict=True)))

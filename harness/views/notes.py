@@ -72,9 +72,8 @@ def encoder_sentences(plan: Plan) -> Iterator[str]:
         for stage in [*trained.values()][:1]:
             rest = "; the other rows start from the encoder as it is" if chains.keys() - trained.keys() else ""
             what = "its MLM head trained alone" if stage.objective.name == "mlm_head" else "MLM of the whole model"
-            starts = (
-                f"{', '.join(trained)} start{'s' * (len(trained) == 1)} from {stage.optim.steps:,} updates of {what}"
-            )
+            verb, steps = "start" + "s" * (len(trained) == 1), f"{stage.optim.steps:,} updates of {what}"
+            starts = f"{', '.join(trained)} {verb} from {steps}"
             yield f"{located.name} has no usable MLM head: {starts} on {stage.data.train.name}{rest}."
         if seen := sorted({*located.contaminated} & {*plan.resolved.tasks}):
             yield f"The encoder {encoder} saw labelled pairs of {', '.join(seen)} in its own training."

@@ -62,9 +62,7 @@ def read_other_system(path: Path, resolved: ResolvedTable, digests: Digests) -> 
         raise UserError(f"{path}: rows of another system stand beside those of one encoder; name it with --encoder.")
     rule = resolved.aggregate
     if rule.scores == "dev" or rule.center in ("best", "top_k"):
-        raise UserError(
-            f"{path}: cells of {resolved.table.name} come from scores on dev; take a table of means on test."
-        )
+        raise UserError(f"{path}: {resolved.table.name} has cells by scores on dev; take a table of means on test.")
     results: dict[str, Result] = {}
     for number, texts in rows_of(existing_file(path, "--other-system", (".csv",))):
         place = f"{path}, line {number}"
@@ -102,12 +100,11 @@ def _result(resolved: ResolvedTable, digests: Digests, place: str, line: Line) -
     if name not in resolved.columns or size not in resolved.sizes or replicate not in resolved.replicates_at(size):
         return None
     for what, of, theirs in (
-        ("trained on other examples than this table's training", (line.task, size, line.subset), line.train_digest),
-        ("tested on other examples than this table's test", found[:2], line.test_digest),
+        ("trained", (line.task, size, line.subset), line.train_digest),
+        ("tested", found[:2], line.test_digest),
     ):
-        mine = digests.get(tuple(map(str, of)))
-        if mine != theirs:
-            digests = f"digest {theirs[:10] or 'missing'}, here {(mine or 'unknown')[:10]}"
-            raise UserError(f"{place}: was {what} set ({digests}); take the sets of harness.plan(...).rows.")
+        if (mine := digests.get(tuple(map(str, of)))) != theirs:
+            differ = f"digest {theirs[:10] or 'missing'}, here {(mine or 'unknown')[:10]}"
+            raise UserError(f"{place}: was {what} on other examples ({differ}); take those of harness.plan(...).rows.")
     same = line.model_dump(include={"task", "evaluation", "size", "subset", "seed", "metric", "test", "seconds"})
     return Result(row=f"{line.row} [{line.system}]", method=line.system, column=name, **same)

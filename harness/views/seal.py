@@ -89,9 +89,8 @@ def seal_lines(seal: StoredSeal) -> Iterator[str]:
     rule, runs, power = plan["rule"], plan["runs"], plan["power"]
     yield f"Sealed: {seal.digest}, sealed {time_of(seal)} by this machine's clock."
     drawn = sorted({run[4] for run in runs})  # of a full training set one, whatever was asked for
-    rows, columns, sizes, subsets, seeds = (
-        listed(map(str, names)) for names in (plan["rows"], plan["columns"], plan["sizes"], drawn, plan["seeds"])
-    )
+    named = plan["rows"], plan["columns"], plan["sizes"], drawn, plan["seeds"]
+    rows, columns, sizes, subsets, seeds = (listed(map(str, names)) for names in named)
     yield f"Rows {rows}; columns {columns}; sizes {sizes}; subsets {subsets}; seeds {seeds}: {counted(len(runs), 'run')}."
     yield (
         f"Decision: each difference from {rule['against']}, {rule['test']}, over {'subsets, seeds and test items' if rule['items'] else 'subsets and seeds'}; "
@@ -114,7 +113,25 @@ def followed(
     runs did, by key."""
     shown = (each.digest[:SHOWN] for each in seals if not each.intact)
     damaged = "".join(f" Seal {digest} is not as it was sealed and counts for nothing." for digest in shown)
-    intact = [(seal, _planned(grid, comparisons, rule, runs, seal, began)) for seal in seals if seal.intact]
+    titles = grid.resolved.titles
+    ours = {(titles[e.row], e.row, e.task, e.size, e.subset, e.seed): e.stage for e in runs}
+
+    def follow(seal: StoredSeal) -> set[int]:
+        """Which comparisons have the sealed rule, and the sealed runs and no others, each begun after the seal."""
+        plan, places = seal.plan, sealed_places(seal.plan)
+        sealed = {tuple(run[:6]): run[6] for run in plan["runs"]}
+        kept = {name for name, stage in ours.items() if name in sealed and _fits(sealed[name], stage)}
+        kept = {name for name in kept if began.get(ours[name].key, 0.0) >= seal.sealed_at}
+        others = {(row, task, size) for row, _, task, size, *_ in (sealed.keys() | ours.keys()) - kept}
+        found = set()
+        for k, c in enumerate(comparisons if rule.items() <= plan["rule"].items() else ()):
+            size, column, rows = c["size"], c["column"], (c["row"], c["against"])
+            if {(size, row, column) for row in rows} <= places and plan["columns"][column] == _column(grid, column):
+                needed = itertools.product(rows, _column(grid, column)["tasks"], [size])
+                found |= {k} if others.isdisjoint(needed) else set()
+        return found
+
+    intact = [(seal, follow(seal)) for seal in seals if seal.intact]
     if not intact:
         said = "Exploratory: no plan of this table was sealed before its runs ('harness plan --seal')."
         return None, set(), f"{said}{damaged}"
@@ -123,30 +140,6 @@ def followed(
     if len(planned) < len(comparisons):
         said += "; the others have other runs or another rule, or runs from before it or not done"
     return best, planned, f"{said}.{damaged}"
-
-
-def _planned(
-    grid: Grid,
-    comparisons: Sequence[Difference],
-    rule: Mapping[str, Any],
-    runs: Sequence[Run],
-    seal: StoredSeal,
-    began: Mapping[str, float],
-) -> set[int]:
-    """Which comparisons have the sealed rule, and the sealed runs and no others, each begun after the seal."""
-    plan, places, titles = seal.plan, sealed_places(seal.plan), grid.resolved.titles
-    sealed = {tuple(run[:6]): run[6] for run in plan["runs"]}
-    ours = {(titles[e.row], e.row, e.task, e.size, e.subset, e.seed): e.stage for e in runs}
-    kept = {name for name, stage in ours.items() if name in sealed and _fits(sealed[name], stage)}
-    kept = {name for name in kept if began.get(ours[name].key, 0.0) >= seal.sealed_at}
-    others = {(row, task, size) for row, _, task, size, *_ in (sealed.keys() | ours.keys()) - kept}
-    found = set()
-    for k, c in enumerate(comparisons if rule.items() <= plan["rule"].items() else ()):
-        size, column, rows = c["size"], c["column"], (c["row"], c["against"])
-        if {(size, row, column) for row in rows} <= places and plan["columns"][column] == _column(grid, column):
-            needed = itertools.product(rows, _column(grid, column)["tasks"], [size])
-            found |= {k} if others.isdisjoint(needed) else set()
-    return found
 
 
 def _fits(sealed: str | list[str], stage: Stage) -> bool:

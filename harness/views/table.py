@@ -269,9 +269,7 @@ def _verdict_lines(grid: Grid) -> list[str]:
         if cell.verdict in apart and cell.value is not None and cell.paper is not None and cell.half_width is not None:
             ends = f"{in_points(cell.value - cell.paper, sign=True)}, interval ±{in_points(cell.half_width)}"
             apart[cell.verdict].append(f"{row} {grid.title(column)} {_short_size(size)} ({ends})")
-    lines += [
-        f"{verdict.capitalize()} than the paper: {'; '.join(found)}." for verdict, found in apart.items() if found
-    ]
+    lines += [f"{verdict.capitalize()} than the paper: {'; '.join(of)}." for verdict, of in apart.items() if of]
     why = Counter(reason for _, cell in cells for reason in cell.why)
     reasons = "; ".join(f"{reason} ({counted(n, 'cell')})" for reason, n in why.items())
     return [*lines, *([f"Not comparable: {reasons}."] if why else [])]
@@ -293,9 +291,7 @@ def footnotes(grid: Grid) -> tuple[dict[Note, str], list[str]]:
             continue
         runs = grid.runs[grid.runs["note"] == note]
         places = zip(*(runs[name] for name in ("configuration", "task", "size", "subset", "seed")), strict=True)
-        names = [
-            f"{row} {task} {_short_size(size)} subset{subset} seed{seed}" for row, task, size, subset, seed in places
-        ]
+        names = [f"{row} {task} {_short_size(size)} subset{a} seed{b}" for row, task, size, a, b in places]
         names = [*dict.fromkeys(names)]
         lines.append(f"{mark}: {counted(len(names), 'run')} {note.kind} ({shortened(note.reason)}): {some_of(names)}.")
     return letters, lines

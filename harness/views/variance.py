@@ -79,9 +79,8 @@ def _sources(scores: NDArray[np.float64], items: Items | None) -> list[Source]:
 
 def _source(*values: Any, why: str = "") -> Source:
     """`values`: a variance and the ends of its interval; none where it is not known."""
-    return dict(zip(("variance", "low", "high"), map(float, values) if values else [None] * 3, strict=True)) | {
-        "why": why
-    }
+    found = map(float, values) if values else [None] * 3
+    return {**dict(zip(("variance", "low", "high"), found, strict=True)), "why": why}
 
 
 def _item_source(items: Items | None, num_runs: int) -> Source:

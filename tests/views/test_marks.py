@@ -72,8 +72,8 @@ def test_ranks_are_those_of_the_pairwise_tests() -> None:
     whole = grid({"FT": 0.0, "SCL": 0.02, "TAPT": 0.03})
     lost = (whole.results["row"] == "TAPT") & (whole.results["column"] == "rte") & (whole.results["subset"] == 0)
     g = aggregate(whole.resolved, whole.results[~lost])
-    scores = g.results.set_index(["row", "column", "subset", "seed"])["test"]
-    frame, marked = ranks_view(g).frame.set_index(["column", "row"]), sets_of_the_best(g)
+    scores = g.results.set_index(["row", "column", "subset", "seed"])["test"].sort_index()
+    frame, marked = ranks_view(g).frame.set_index(["column", "row"]).sort_index(), sets_of_the_best(g)
     assert {
         column: {*of.index.get_level_values("row")} for column, of in frame.groupby(level="column") if column != "avg"
     } == {column: {*ROWS} - ({"TAPT"} if column == "rte" else set()) for column in g.resolved.columns}
