@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 from harness.errors import KEPT, UserError, first_line, masked
 from harness.paths import named_path, replace_file
@@ -36,7 +35,7 @@ class StorageOutageError(StorageError, TransientError):
 
 @dataclass(frozen=True)
 class Storage:
-    """Files by name in a folder, file:///FOLDER, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. Credentials come from the environment,
+    """Files by name in a folder, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX. Credentials come from the environment,
     or from the URI (s3://KEY:SECRET@BUCKET/...), and are never shown.
 
     Small and picklable: a worker on another node opens it again. All methods raise StorageError. In a process that reached the storage before, those
@@ -48,20 +47,20 @@ class Storage:
     @classmethod
     def named(cls, text: str) -> Storage:
         """The storage that a user names. A relative path refers to the working folder. Raises UserError for an invalid name."""
-        kind = text.partition(":")[0]
+        kind, root = text.partition(":")[0], ""
         if "://" not in text and kind not in KINDS[:2]:
             return cls(str(named_path(text).absolute()))
         try:
             if kind not in KINDS:
                 raise ValueError(f"unknown kind of storage '{kind}'")
             with contextlib.suppress(OSError):  # the network's, of which the first use tells
-                _opened(text)
+                root = _opened(text)[1]
         except ValueError as error:
             raise UserError(
                 f"storage {masked(text)}: {first_line(error).rstrip('.')}; write a folder, file:///FOLDER, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX, and in "
                 "s3://KEY:SECRET@BUCKET/PREFIX %2F for a '/' of the secret and %2B for a '+'."
             ) from None
-        return cls(text)
+        return cls(root if kind == "file" else text)
 
     def __repr__(self) -> str:
         return f"Storage({self.shown!r})"
@@ -74,10 +73,7 @@ class Storage:
     @property
     def folder(self) -> Path | None:
         """Its folder; None for a bucket."""
-        if "://" not in self.uri:
-            return Path(self.uri)
-        parts = urlsplit(self.uri, allow_fragments=False)
-        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+        return None if "://" in self.uri else Path(self.uri)
 
     def exists(self, name: str) -> bool:
         return self._call("read", lambda system, root: bool(system.get_file_info(f"{root}/{name}").is_file))

@@ -6,7 +6,6 @@ before or after one.
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import time
@@ -20,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
-from harness.errors import KEPT, UserError, first_line, masked, quoted
+from harness.errors import KEPT, UserError, first_line, masked
 from harness.paths import user_cache
 from harness.retry import TransientError, retried
 from harness.store.published import UNLABELLED_FILE, check_schema, connected, is_published, opened, records_of
@@ -143,21 +142,12 @@ class Database:
     def _select(
         self, query: sa.Select[Any], column: sa.Column[str] | None = None, keys: Iterable[str] = ()
     ) -> list[sa.RowMapping]:
-        """The rows of a query, with `column` those that have one of these keys there; none where the store does not exist yet. Raises UserError for a
-        value of another kind than its column's: SQLite keeps any."""
+        """The rows of a query, with `column` those that have one of these keys there; none where the store does not exist yet."""
         if not self.exists:
             return []
         queries = [query] if column is None else [query.where(column.in_(part)) for part in parts(keys)]
         with self._read() as connection:
-            rows = [row for each in queries for row in connection.execute(each).mappings()]
-        for each in (each for each in query.selected_columns if isinstance(each, sa.Column)):
-            for value in (row[each.name] for row in rows):
-                known = isinstance(value, each.type.python_type) or (each.nullable and value is None)
-                if not known or value in (math.inf, -math.inf):
-                    raise UserError(
-                        f"The store {self.shown} holds {quoted(value)} as the {each.name} of a row; restore a copy of it, or name another store."
-                    )
-        return rows
+            return [row for each in queries for row in connection.execute(each).mappings()]
 
     def integrity(self) -> str:
         """What SQLite says of its file: 'ok' where it is whole. Of a server 'ok'."""

@@ -68,14 +68,3 @@ def test_what_is_no_request_is_named_with_its_store(body: str, store: Store) -> 
         connection.execute(sa.update(REQUESTS).values(body=body))
     with pytest.raises(UserError, match=r"x\.db holds a request that is no object in JSON"):
         store.requests_for(["k1"])
-
-
-@pytest.mark.parametrize("value", [b"few_shot", None, float("inf")])
-def test_a_value_of_another_kind_than_its_column_is_named_with_its_store(value: Any, store: Store) -> None:
-    """SQLite keeps any in a column that somebody else declared."""
-    with store._write() as connection:
-        connection.exec_driver_sql("DROP TABLE requests")
-        connection.exec_driver_sql('CREATE TABLE requests (digest, "table", study, body, asked_at)')
-        connection.exec_driver_sql("INSERT INTO requests VALUES ('d', ?, '', '{}', 0.0)", (value,))
-    with pytest.raises(UserError, match=r"x\.db holds .* as the table of a row"):
-        store.requests()
