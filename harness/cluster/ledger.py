@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayActorError
@@ -22,22 +21,14 @@ from harness.store import RENEW_SECONDS, Grant, Owner, Store
 if TYPE_CHECKING:
     from harness.training.result import Speed
 
-F = TypeVar("F", bound=Callable[..., Any])
 LOOK_SECONDS = 2.0
 """The time between two questions after nodes, the progress of running stages, and stages that another command trains."""
 
 
-_concurrent: Callable[[F], F] = ray.method(concurrency_group="progress")
-"""Runs a method at the same time as all others."""
-
-
 # Its calls are not shown in the dashboard, where they would hide the stages.
-@ray.remote(num_cpus=0, concurrency_groups={"progress": 1}, enable_task_events=False)
+@ray.remote(num_cpus=0, enable_task_events=False)
 class Ledger:
-    """Leases and commits in the name of the driver `owner`, whose leases are alive as long as its process.
-
-    What workers ask and report is heard at the same time as other calls, which may wait for the database.
-    """
+    """Leases and commits in the name of the driver `owner`, whose leases are alive as long as its process; and what workers ask and report."""
 
     def __init__(self, url: str, owner: Owner) -> None:
         self._store, self._owner = Store(url), owner
@@ -94,22 +85,18 @@ class Ledger:
     def others_alive(self) -> bool:
         return self._store.others_alive(self._owner)
 
-    @_concurrent
     def stop(self, nodes: frozenset[str] | None) -> None:
         """Ask the processes of these nodes to stop their stages (None: of all nodes)."""
         self._stopping = nodes
 
-    @_concurrent
     def stops(self, node: str) -> bool:
         """Whether the processes of a node are to stop their stages."""
         return self._stopping is None or node in self._stopping
 
-    @_concurrent
     def report(self, key: str, speed: Speed) -> None:
         """A worker's report of the stage that it trains."""
         self._running[key] = speed
 
-    @_concurrent
     def reports(self) -> dict[str, Speed]:
         """The last report of each stage since the last question."""
         reports, self._running = self._running, {}
