@@ -19,13 +19,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import harness
-from harness.devices import cpu_name
 from harness.encoders.kernels.cpu import kernels
 from harness.encoders.models.text_encoder import ENCODER_PARTS, load_encoder
 from harness.encoders.models.weights import checked_weights, save_weights
 from harness.encoders.tokens import Vocabulary
 from harness.errors import DivergedError, StoppedError, UserError, first_line
 from harness.execution import WorkerSetup
+from harness.machine import cpu_name
 from harness.methods.definition import HEAD, WORD_EMBEDDINGS
 from harness.objectives import build
 from harness.objectives.base import TrainingObjective

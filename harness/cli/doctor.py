@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.cluster import set_environment
-from harness.devices import cores
 from harness.errors import UserError, first_line
+from harness.machine import cores
 from harness.paths import check_writable
 from harness.specs import SHARED_PHASES
 from harness.storage import Storage

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.cluster import environment, set_environment
-from harness.devices import cores
 from harness.errors import UserError, first_line
 from harness.execution import Execution
+from harness.machine import cores, few_arenas
 from harness.private import command_line_masked, job_config
-from harness.processes import few_arenas
 
 LONGEST_FOLDER = 24
 """Characters of the folder in which Ray's own lies: the path of a socket, up to 83 characters longer, has 107 bytes at most."""

@@ -23,9 +23,9 @@ from harness.cluster.worker import ASK_SECONDS, TokenCache, result_of, start_wor
 from harness.encoders.tokens import Vocabulary
 from harness.errors import StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
+from harness.machine import end_with_parent
 from harness.methods import read_methods
 from harness.planning.work import Ended, Item
-from harness.processes import end_with_parent
 from harness.search.points import Points, ReplicateOutcome
 from harness.specs import Parent, Record, Run
 

@@ -31,9 +31,9 @@ from harness.encoders.sources import encoder_digest, files_of
 from harness.encoders.tokens import Examples, Vocabulary
 from harness.errors import KEPT, StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
+from harness.machine import end_with_parent, keep_freed_memory
 from harness.paths import replace_file, user_cache
 from harness.planning.work import Ended, Item
-from harness.processes import end_with_parent, keep_freed_memory
 from harness.specs import Data, Record, RowSet, Stage
 from harness.storage import StorageError, checkpoint_of
 

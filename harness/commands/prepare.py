@@ -12,11 +12,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.devices import cores, cpu_name
 from harness.encoders import Located, locate, with_weights
 from harness.encoders.families import family_of
 from harness.encoders.sources import check_vocabulary
 from harness.errors import NotAtHand, NotFetched, UserError
+from harness.machine import cores, cpu_name
 from harness.planning.recipe import Augment
 from harness.planning.request import (
     BESIDE,

@@ -21,8 +21,8 @@ from harness.commands.recorded import check_exists, command, last_bench, learnin
 from harness.commands.train import Show
 from harness.commands.trained import differences, trained_again
 from harness.commands.views import began, caption_of, grid_of
-from harness.devices import on_cpu
 from harness.errors import UserError, first_line
+from harness.machine import on_cpu
 from harness.paths import replace_file, without_folders
 from harness.planning.request import from_json
 from harness.scores import PLACE, RESULT_DTYPES, results_of

@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from harness.commands.prepare import Prepared, check_work, prepare, storage_of, translator_of
-from harness.devices import cores
 from harness.encoders import Located
 from harness.errors import UserError
 from harness.execution import Execution, WorkerSetup
+from harness.machine import cores
 from harness.planning.request import Request
 from harness.planning.runs import Plan, best_run
 from harness.planning.work import Event

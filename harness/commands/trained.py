@@ -15,10 +15,10 @@ from safetensors import SafetensorError
 from harness.commands.prepare import Prepared, prepare, storage_of
 from harness.commands.recorded import StageRecord
 from harness.commands.train import Show, reader, train, unshown
-from harness.devices import on_cpu
 from harness.errors import UserError, first_line
 from harness.execution import WorkerSetup
 from harness.kinds import Kind
+from harness.machine import on_cpu
 from harness.planning.work import work
 from harness.specs import Parent, Record, RowSet, Stage, Status
 from harness.storage import Storage, weights_of

@@ -1,5 +1,5 @@
-"""Files that somebody else may have written: stores of SQLite, the compressed one of a published folder, and the arrays of a record. Nothing
-else opens them, and what opens them here bounds what they take."""
+"""Files that somebody else may have written: stores of SQLite, the compressed one of a published folder, and predictions. Nothing else opens them, and what
+opens them here bounds what they take."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.errors import UserError
+from harness.kinds import Predictions
 from harness.paths import replace_file
 
 RECORDS_FILE = "records.db.xz"
@@ -30,10 +30,10 @@ UNLABELLED_FILE = "records-without-labels.db.xz"
 """The same without gold labels: no store, `harness merge` completes it from the data."""
 EXPANSION, SMALL = 50, 1 << 26
 """What a file may unpack to: so many times its size (published ones: up to 3), and at least so many bytes."""
+SMALL_ARRAYS = 1 << 24
+"""As SMALL, of the predictions of one record."""
 LARGEST, MEMORY = 1_000_000_000, 1 << 28
 """Bytes of a file of records, and bytes that the decompressor may take."""
-SMALL_ARRAYS = 1 << 24
-"""As SMALL, of the arrays of one record."""
 HEADER = b"SQLite format 3\0"
 _STORED = re.compile(r"CREATE (TABLE|(UNIQUE )?INDEX) (?!.*\bAS\b)", re.IGNORECASE | re.DOTALL)
 """What a store defines. SQLite reads this text alone, whatever its catalogue calls it; AS begins a generated column."""
@@ -57,15 +57,19 @@ def check_schema(execute: Callable[[str], Iterable[Any]], shown: str) -> None:
             )
 
 
-def arrays_of(blob: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays of a record by name. Raises ValueError for others than numbers and answers (bytes), and for more of them than their bytes hold."""
+def unpacked(blob: bytes) -> dict[str, Predictions]:
+    """By the digest of their row set. Raises ValueError for other arrays than of numbers and answers (bytes), and for more of them than their bytes
+    hold."""
+    by_digest: dict[str, dict[str, Any]] = {}
     try:
-        with zipfile.ZipFile(io.BytesIO(blob)) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > max(SMALL_ARRAYS, EXPANSION * len(blob)):
-            raise ValueError("arrays that are larger than their record")
         with np.load(io.BytesIO(blob), allow_pickle=False) as arrays:
-            found = dict(arrays)
+            if sum(entry.file_size for entry in arrays.zip.infolist()) > max(SMALL_ARRAYS, EXPANSION * len(blob)):
+                raise ValueError("arrays that are larger than their record")
+            for path in sorted(arrays.files):
+                digest, name = path.rsplit("/", 1)
+                by_digest.setdefault(digest, {})[name] = array = arrays[path]
+                if array.dtype.kind not in "biufS":
+                    raise ValueError("an array of another form")
     except (
         zipfile.BadZipFile,
         zlib.error,
@@ -76,9 +80,7 @@ def arrays_of(blob: bytes) -> dict[str, NDArray[Any]]:
         NotImplementedError,
     ) as error:
         raise ValueError(str(error)) from None  # MemoryError: of an array that is in its header alone
-    if any(array.dtype.kind not in "biufS" for array in found.values()):
-        raise ValueError("an array of another form")
-    return found
+    return {digest: Predictions(named, named.pop("gold")) for digest, named in by_digest.items()}
 
 
 def write_packed(path: Path, packed: Path) -> None:

@@ -20,7 +20,7 @@ import psutil
 import sqlalchemy as sa
 
 from harness.errors import UserError
-from harness.processes import started_at
+from harness.machine import started_at
 from harness.retry import TransientError, retried
 from harness.specs import Record, Run, Stage, Status, digest_of
 from harness.store.database import Database, parts

@@ -15,7 +15,7 @@ from harness.errors import UserError
 from harness.kinds import Predictions
 from harness.paths import named_alone, without_folders
 from harness.specs import Record, Stage
-from harness.store.published import arrays_of
+from harness.store.published import unpacked
 
 STORED_AS = {"weights_digest": "product"}
 """Fields of a record that have another name in the store."""
@@ -95,11 +95,3 @@ def packed(predictions: Mapping[str, Predictions]) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **cast(Any, arrays))
     return buffer.getvalue()
-
-
-def unpacked(blob: bytes) -> dict[str, Predictions]:
-    by_digest: dict[str, dict[str, Any]] = {}
-    for path, array in sorted(arrays_of(blob).items()):
-        digest, name = path.rsplit("/", 1)
-        by_digest.setdefault(digest, {})[name] = array
-    return {digest: Predictions(named, named.pop("gold")) for digest, named in by_digest.items()}

@@ -17,8 +17,8 @@ import harness as api
 from harness.commands import study as study_commands
 from harness.commands.recorded import tune_command
 from harness.commands.study import open_study, prepare_study
+from harness.machine import started_at
 from harness.planning.request import Request, parse_override
-from harness.processes import started_at
 from harness.search.request import TuneRequest
 from harness.specs import Status
 from harness.store import Owner, Store

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.devices import cpu_name, on_cpu
 from harness.encoders.kernels import cpu
 from harness.encoders.kernels.cpu import Dropout, Linear, dropout_mask, linear, use_cpu_kernels
+from harness.machine import cpu_name, on_cpu
 
 UNIT = 2.0**-24
 """Of rounding in float32."""

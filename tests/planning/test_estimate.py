@@ -9,7 +9,7 @@ import torch
 
 from harness.commands import prepare
 from harness.commands.prepare import calibrate, device_here
-from harness.devices import cpu_name
+from harness.machine import cpu_name
 from harness.specs import Record
 
 HERE = "a processor"

@@ -28,7 +28,7 @@ from report import BASELINE, DYNAMIC, goals, parts_table, picture, table
 from variants import Variant, bare, bf16, cores, harness_bench, trainer
 
 from harness import __version__
-from harness.devices import cpu_name
+from harness.machine import cpu_name
 from harness.specs import Record
 from harness.store import Owner, Store
 

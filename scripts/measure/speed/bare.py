@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from case import Case, Opened, ended
 
-from harness.processes import keep_freed_memory
+from harness.machine import keep_freed_memory
 from harness.training.loop import train
 from harness.training.result import Scoring
 

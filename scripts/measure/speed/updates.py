@@ -18,7 +18,7 @@ import torch
 from case import Case, Opened
 from tabulate import tabulate
 
-from harness.processes import keep_freed_memory
+from harness.machine import keep_freed_memory
 from harness.training.loop import Inputs, train
 
 ROWS = ("FT", "w/o demonstrations", "Prompt")

@@ -18,7 +18,7 @@ from case import Case, Opened
 from tabulate import tabulate
 from torch.profiler import ProfilerActivity, profile
 
-from harness.processes import keep_freed_memory
+from harness.machine import keep_freed_memory
 from harness.training.loop import train
 from harness.training.result import Scoring
 
