@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from harness.commands.prepare import Prepared, prepare, prepare_recorded, storage_of
-from harness.commands.recorded import check_exists, command, last_bench, learning_curve
+from harness.commands.recorded import check_exists, command, last_bench
 from harness.commands.train import Show
 from harness.commands.trained import differences, trained_again
 from harness.commands.views import began, caption_of, grid_of
@@ -360,7 +360,7 @@ def judged(stage: Stage, record: Record, ended: Record | None) -> tuple[bool, st
         weights = " and weights" if record.weights_digest else ""
         losses = sum("loss" in entry for entry in record.history)
         return True, f"bit-identical: {losses:,} mean losses, {rows:,} predictions{weights}{of}"
-    start, again = (next((loss for _, loss in learning_curve(each, stage)[0]), None) for each in (record, ended))
+    start, again = (next((e["loss"] for e in each.history if "loss" in e), None) for each in (record, ended))
     apart = abs(start - again) / abs(start) if start and again is not None else float(start != again)
     # rounding has not grown yet; fp16 rounds more finely than bf16, but another device may skip another of its first updates
     limit = 1e-3 if stage.optim.precision == "fp32" else 2e-2

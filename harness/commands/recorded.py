@@ -132,14 +132,15 @@ class StageRecord:
     @cached_property
     def curve(self) -> pd.DataFrame:
         """The learning curve in more points than the evaluations, one row a point: step, loss (its mean since the point before)
-        and dev, the score that checkpoints are selected by."""
+        and dev, the score that checkpoints are selected by. Values that are not finite are left out."""
         import pandas as pd
 
-        losses, dev = (
-            pd.DataFrame(points, columns=["step", name]).astype({"step": int})
-            for name, points in zip(("loss", "dev"), learning_curve(self.record, self.stage), strict=True)
-        )
-        return losses.merge(dev, on="step", how="outer").sort_values("step", ignore_index=True)
+        names = {"train/loss": "loss", "dev/curve": "dev"}
+        names |= {f"dev/{self.stage.selection.metric}": "dev"} if self.stage.selection else {}
+        points = pd.DataFrame(history(self.record), columns=["name", "step", "value"])
+        named = points.assign(name=points["name"].map(names)).dropna()
+        wide = named.pivot_table(index="step", columns="name", values="value", aggfunc="first")
+        return wide.reindex(columns=["loss", "dev"]).rename_axis(columns=None).reset_index()
 
     @cached_property
     def predictions(self) -> pd.DataFrame:
@@ -297,15 +298,6 @@ def recorded_runs(store: Store, request: Request) -> list[dict[str, Any]]:
         run |= {"status": record.status, "reason": record.reason, "metric": metric, "dev": dev}
         run |= {"step": record.selected_step, "seconds": record.seconds, "recorded_at": run.pop("committed_at")}
     return runs
-
-
-def learning_curve(record: Record, stage: Stage) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-    """(step, loss) and (step, dev score by the metric of the selection) of a record, in order; without points that an older record
-    lacks, and those that are not finite."""
-    dev = {"dev/curve", f"dev/{stage.selection.metric}"} if stage.selection else {"dev/curve"}
-    points = [*history(record)]
-    losses = [(step, value) for name, step, value in points if name == "train/loss"]
-    return losses, [(step, value) for name, step, value in points if name in dev]
 
 
 # ---------------------------------------------------------------------------------------------- requests and commands
