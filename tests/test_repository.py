@@ -337,7 +337,7 @@ def test_measuring_scripts_import_what_there_is() -> None:
 def test_packaged_requirements_are_pinned_by_hash() -> None:
     text = (REPOSITORY / "packaged-requirements.txt").read_text()
     pins = re.findall(r"^([a-z0-9-]+)==\S+ \\\n    --hash=sha256:[0-9a-f]{64}$", text, flags=re.MULTILINE)
-    assert set(pins) == {*doctor.PACKAGED_ENCODERS.values(), *doctor.PACKAGED_TEXTS.values()}
+    assert set(pins) == {*doctor.PACKAGED.values()}
     assert text.count("==") == len(pins)
 
 

