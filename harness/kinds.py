@@ -110,10 +110,6 @@ class Kind:
         """The rows of each class, or the lowest and the highest score."""
         return tuple(self.sizes(labels)) if self.names else (float(labels.min()), float(labels.max()))
 
-    def overview(self, summary: tuple[float, ...]) -> str:
-        """What a `summary` without classes says, for people."""
-        return f"a {self.description}, {summary[0]:.15g} to {summary[1]:.15g}"
-
     def moments(self, labels: Array) -> tuple[float, ...]:
         """Mean and standard deviation of scores; () of other labels."""
         return ()
@@ -319,9 +315,6 @@ class Spans(Kind):
     def summary(self, labels: Array) -> tuple[float, ...]:
         answered = int(answerable(labels).sum())
         return answered, len(labels) - answered
-
-    def overview(self, summary: tuple[float, ...]) -> str:
-        return f"{summary[0]:,} questions with an answer, {summary[1]:,} without"
 
     def named(self, labels: Array) -> list[Any] | Array:
         if labels.dtype.kind != "S":

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from harness.store import Store
 from harness.store.rows import predicted_by
 from harness.tasks.metrics import METRICS, score
 from harness.tasks.overlap import unit_ids
-from harness.wording import counted
+from harness.wording import counted, shares
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,19 +94,6 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows as JSON values, None where one is missing."""
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return [{str(name): value for name, value in row.items()} for row in rows]
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Numbers of dev and test examples of a column; `full`: of its whole training set, 0 where that is not used; `least`: of the smallest
-    one, where each subset has another. `dev_classes`, `test_classes`: counts by class name, for a task of the user's own."""
-
-    dev: int
-    test: int
-    full: int = 0
-    dev_classes: Mapping[str, int] = field(default_factory=dict)
-    test_classes: Mapping[str, int] = field(default_factory=dict)
-    least: int = 0
 
 
 def results_of(plan: Plan, store: Store) -> pd.DataFrame:
@@ -213,16 +200,18 @@ def _blocking(stage: Stage, earlier: Mapping[str, Record]) -> Record | None:
     return None
 
 
-def examples(plan: Plan) -> dict[str, Examples]:
-    """Numbers of examples by column, for data that are at hand; with class counts for the user's own tasks."""
-    found = {}
-    for name, column in plan.resolved.columns.items():
+def example_counts(plan: Plan) -> list[str]:
+    """Numbers of examples of each column whose data are at hand, in words; of a task of the user's own with the shares of its classes."""
+    found = []
+    for column in plan.resolved.columns.values():
         data, training = plan.tasks[column.task], plan.table_data.training
         test = data.tests[column.evaluation]
         if data.dev.resolved and test.resolved:
-            full = [training[key].drawn for key in training if key[:2] == (column.task, 0)] or [0]
-            dev, of_test = (data.counts.get(role, {}) for role in ("dev", column.evaluation))
-            found[name] = Examples(data.dev.rows, test.rows, max(full), dev, of_test, min(full))
+            full = sorted(training[key].drawn for key in training if key[:2] == (column.task, 0)) or [0]
+            several = f"{full[0]:,} to " if 0 < full[0] < full[-1] else ""
+            train = f"train {several}{full[-1]:,}, " if full[-1] else ""
+            dev, of_test = (shares(data.counts.get(role, {})) for role in ("dev", column.evaluation))
+            found.append(f"{column.title} {train}dev {data.dev.rows:,}{dev}, test {test.rows:,}{of_test}")
     return found
 
 

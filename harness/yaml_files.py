@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import io
 import json
-import math
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -175,8 +174,6 @@ def format_value(value: Any) -> str:
     text = str(value)
     if not isinstance(value, float):
         return json.dumps(value) if isinstance(value, str) and parse_value(text) != value else text
-    if not math.isfinite(value):
-        return {"inf": ".inf", "-inf": "-.inf"}.get(text, ".nan")
     scientific, count = f"{Decimal(text).normalize():e}".replace("e+", "e"), value.is_integer() and abs(value) < 10_000
     return scientific if len(scientific) < len(text) and not count else text
 

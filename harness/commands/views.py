@@ -21,8 +21,7 @@ from harness.planning.aggregation import AVERAGE
 from harness.planning.request import encoder_names
 from harness.planning.row import on_encoder
 from harness.planning.table import HOURS, Column
-from harness.scores import answers, frame_of, hardware, results_of
-from harness.scores import examples as example_counts
+from harness.scores import answers, example_counts, frame_of, hardware, results_of
 from harness.specs import Run
 from harness.store import DEFAULT_URL, Store, StoredSeal
 from harness.tasks.metrics import METRICS
@@ -45,7 +44,8 @@ from harness.wording import counted, listed, some_of
 def grid_of(prepared: Prepared) -> Grid:
     """The table's cells from what the store holds now."""
     plan, store, resolved = prepared.plan, prepared.store, prepared.resolved
-    test_rows = {name: of_column.test for name, of_column in example_counts(plan).items()}
+    tests = {name: plan.tasks[column.task].tests[column.evaluation] for name, column in resolved.columns.items()}
+    test_rows = {name: rows.rows for name, rows in tests.items() if rows.resolved}
     notes = {name: plan.tasks[column.task].note for name, column in resolved.columns.items()}
     skipped = {(row, task): reason for row, task, reason in plan.skipped if task}
     results = results_of(plan, store)

@@ -91,8 +91,10 @@ def own_tasks(plan: Plan) -> Iterator[str]:
             counts = {title: int(count) for title, count in zip(task.classes, data.labels, strict=True)}
             what = f"{len(task.classes)} classes{shares(counts)}"
             what += f"; F1 is that of {task.classes[1]}, the second" if "f1" in task.metrics else ""
+        elif task.kind.per_token:
+            what = "{:,} questions with an answer, {:,} without".format(*data.labels)
         else:
-            what = task.kind.overview(data.labels)
+            what = "a regression, {:.15g} to {:.15g}".format(*data.labels)
         yield f"{task.title}: {text} in {columns}, labels in '{task.label}': {what}."
 
 

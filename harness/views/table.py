@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
@@ -19,12 +19,11 @@ from harness.planning.aggregation import AVERAGE, RULES
 from harness.planning.recipe import LAST
 from harness.planning.resolved import ResolvedTable
 from harness.planning.row import ResolvedRow
-from harness.scores import Examples
 from harness.views.cells import Cell, Grid, Note, family, has_average, means_lines
 from harness.views.differences import BEST, sets_of_the_best
 from harness.views.settings import about_paper
 from harness.views.view import DASH, Table, View, best, commands, folded, html_of, noted, page, with_spread
-from harness.wording import counted, in_points, letter, listed, shares, shortened, sizes_text, some_of
+from harness.wording import counted, in_points, letter, listed, shortened, sizes_text, some_of
 
 
 def results_view(grid: Grid, caption: Caption) -> View:
@@ -115,12 +114,12 @@ def results_page(grid: Grid, caption: Caption, views: Mapping[str, View | str], 
 class Caption:
     """What a caption says besides the grid. `num_runs`: distinct training runs; `data_source`: where the text came from.
 
-    `examples` by column; `hardware`: every distinct provenance of the runs; `others`: whose rows another system trained.
+    `examples`: of each column, how many; `hardware`: every distinct provenance of the runs; `others`: whose rows another system trained.
     """
 
     num_runs: int
     data_source: str = ""
-    examples: Mapping[str, Examples] = field(default_factory=dict)
+    examples: Sequence[str] = ()
     hardware: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -225,9 +224,8 @@ def _selection_lines(grid: Grid) -> Iterator[str]:
 
 
 def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
-    found = [_examples(r.columns[name].title, each) for name, each in caption.examples.items()]
-    if found:
-        yield f"Examples: {'; '.join(found)}."
+    if caption.examples:
+        yield f"Examples: {'; '.join(caption.examples)}."
     last, scored = r.selection_every == LAST, " and scored once on test"
     if r.scores_dev:
         which = "The last checkpoint is scored" if last else "The checkpoint is selected by its score, and scored,"
@@ -235,13 +233,6 @@ def _data_lines(r: ResolvedTable, caption: Caption) -> Iterator[str]:
     else:
         which = "The last checkpoint is evaluated on dev" if last else "The checkpoint is selected by its dev score"
         yield f"{which}{scored if r.aggregate.scores == 'test' else ', which is the score shown'}."
-
-
-def _examples(title: str, examples: Examples) -> str:
-    several = f"{examples.least:,} to " if 0 < examples.least < examples.full else ""
-    train = f"train {several}{examples.full:,}, " if examples.full else ""
-    dev, test = (shares(each) for each in (examples.dev_classes, examples.test_classes))
-    return f"{title} {train}dev {examples.dev:,}{dev}, test {examples.test:,}{test}"
 
 
 def _verdict_lines(grid: Grid) -> list[str]:

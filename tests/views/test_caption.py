@@ -12,7 +12,7 @@ from requested import resolve_table
 from views.runs import filled, render, results, rows_of
 
 from harness.planning.resolved import ResolvedTable
-from harness.scores import Examples, Result
+from harness.scores import Result
 from harness.tasks.task import TASKS, Task
 from harness.views.cells import AVERAGE, Grid
 from harness.views.settings import settings_of, settings_view
@@ -113,14 +113,11 @@ def test_no_verdict_where_the_paper_leaves_a_value_open() -> None:
 
 
 def test_a_table_of_ones_own_data_says_what_ran_and_names_no_paper() -> None:
-    examples = {
-        "reviews": Examples(72, 28, dev_classes={"bad": 18, "good": 54}, test_classes={"bad": 7, "good": 21}),
-        "likeness": Examples(500, 110),
-    }
+    examples = ["Reviews dev 72, test 28", "Likeness dev 500, test 110"]
     r = own(set=("scl.temperature=0.1", "cmlm.alpha=1"))
     text = text_of(r, Caption(6, "folder /mine", examples), skipped=SKIPPED)
     assert text.startswith("Reviews and Likeness, 100 training examples.\n")
-    assert "Reviews dev 72 (bad 25 %, good 75 %), test 28 (bad 25 %, good 75 %); Likeness dev 500, test 110." in text
+    assert "Reviews dev 72, test 28; Likeness dev 500, test 110." in text
     assert "Data: folder mine." in text
     said = {setting.key: (setting.value, setting.origin, setting.note) for setting in settings_of(r)}
     used = {"fine_tune.lr": "0.0005", "fine_tune.batch_size": "16", "fine_tune.steps": "200", "encoder": "bert-tiny"}
