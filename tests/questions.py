@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from harness.answers import SpanReading, as_label
 from harness.encoders.sources import locate
-from harness.encoders.tokens import Examples, Tokeniser, Windows
+from harness.encoders.tokens import Examples, Tokeniser
+from harness.encoders.tokens.reading import Windows
 from harness.methods import objective
 from harness.specs import Data, Encoder, RowSet, Selection, Stage
 from harness.training.loop import Inputs

@@ -17,8 +17,9 @@ from torch.nn.functional import normalize
 from harness.encoders import locate
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import load_encoder
-from harness.encoders.tokens import Examples, Packed, Tokeniser, Tokens
+from harness.encoders.tokens import Examples, Tokeniser, Tokens
 from harness.encoders.tokens.corpus_files import tokenise_corpus
+from harness.encoders.tokens.reading import Packed
 from harness.methods import METHODS, UnlabelledPhase, hyperparameters
 from harness.objectives import build
 from harness.specs import Data, Optim, RowSet

@@ -20,7 +20,8 @@ from harness.encoders.families import FAMILIES, family_of
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.sources import locate
-from harness.encoders.tokens import Cloze, Examples, Tokeniser, Tokens, Vocabulary
+from harness.encoders.tokens import Examples, Tokeniser, Tokens, Vocabulary
+from harness.encoders.tokens.reading import Cloze
 from harness.execution import WorkerSetup
 from harness.kinds import kind_of_outputs
 from harness.methods import DEFINITIONS, METHODS, RunContext, chain, definition_of, hyperparameters, objective

@@ -131,7 +131,8 @@ def _compared(recorded: StageRecord, model: TrainedModel, folder: Path, form: Fo
     from harness.encoders.models.batch import Batch
     from harness.encoders.models.pretrained_folder import plain_logits
     from harness.encoders.models.text_encoder import load_encoder
-    from harness.encoders.tokens import Tokeniser, reading_of
+    from harness.encoders.tokens import Tokeniser
+    from harness.encoders.tokens.reading import reading_of
 
     objective, data = model.objective, model.stage.data
     if objective.encoder.fresh_head and not objective.has_classifier:

@@ -31,7 +31,8 @@ from harness.tasks.inferred import QUESTIONS
 from harness.tasks.reading import ending_of, text_rows
 
 if TYPE_CHECKING:
-    from harness.encoders.tokens import Reading, Tokeniser
+    from harness.encoders.tokens import Tokeniser
+    from harness.encoders.tokens.reading import Reading
     from harness.objectives.base import TrainingObjective
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -96,7 +97,8 @@ def _of_folder(folder: Path) -> Classifier:
 
     from harness.encoders.models.pretrained_folder import read_head
     from harness.encoders.models.text_encoder import load_encoder
-    from harness.encoders.tokens import Tokeniser, reading_of
+    from harness.encoders.tokens import Tokeniser
+    from harness.encoders.tokens.reading import reading_of
     from harness.methods import objective
     from harness.methods.definition import HEAD
     from harness.objectives import build
@@ -140,7 +142,7 @@ def _of_run(key: str, store: str | None, storage: str | None) -> Classifier:
 
 def classifier_of(model: TrainedModel) -> Classifier:
     """A trained stage that predicts labels."""
-    from harness.encoders.tokens import reading_of
+    from harness.encoders.tokens.reading import reading_of
 
     stage, columns = model.stage, model.task.columns if model.task else ()
     how = reading_of(stage.data), stage.optim.precision, model.setup.device

@@ -362,7 +362,7 @@ def check_work(items: Sequence[Item], tokeniser: Any, located: Located, library:
     """Raises UserError where an objective masks and there is no mask token, where a token has no row of the embedding, where rows cannot be read: a
     template or label words that do not fit the encoder, a question that leaves its context no room; and where a training set has too few
     examples of a class to show one beside another."""
-    from harness.encoders.tokens import reading_of
+    from harness.encoders.tokens.reading import reading_of
 
     check_vocabulary(tokeniser.vocabulary.size, located.config, f"The encoder {located.name}")
     masking = next((i for i in items if "p_m" in i.stage.objective.params or i.stage.data.prompt), None)

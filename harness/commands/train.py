@@ -70,8 +70,9 @@ def reader(
     plan: Plan, located: Located, tokeniser: Tokeniser, store: Store
 ) -> Callable[[RowSet, Data], tuple[Examples, Any]]:
     """How the pool gets a row set as a stage reads it: examples, and labels or None."""
-    from harness.encoders.tokens import Examples, reading_of
+    from harness.encoders.tokens import Examples
     from harness.encoders.tokens.corpus_files import tokenise_corpus
+    from harness.encoders.tokens.reading import reading_of
 
     def read(row_set: RowSet, data: Data) -> tuple[Examples, Any]:
         reading, rows = reading_of(data), plan.library.get(row_set.digest)

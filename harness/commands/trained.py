@@ -204,7 +204,8 @@ def embeddings_of(recorded: StageRecord, texts: Sequence[tuple[str, ...]] | None
     import torch
 
     from harness.encoders.models.batch import Batch
-    from harness.encoders.tokens import Plain, by_length
+    from harness.encoders.tokens import by_length
+    from harness.encoders.tokens.reading import Plain
     from harness.training.forward_backward import autocast
 
     if texts is None and not recorded.stage.data.tests:

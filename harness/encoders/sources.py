@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.encoders.families import FAMILIES, base_config, family_of
 from harness.encoders.packaged import HEAD_TRAINING, PACKAGED, SIZES, HeadTraining, encoder_folder
-from harness.encoders.tokens.tokeniser import pretrained_tokenizer
+from harness.encoders.tokens import pretrained_tokenizer
 from harness.errors import UserError, first_line, hint, unknown
 from harness.hub import Repository, is_id
 from harness.paths import named_path, remembered, user_cache

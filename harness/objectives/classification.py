@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from harness.encoders.models.batch import Batch
 from harness.encoders.models.text_encoder import TextEncoder
-from harness.encoders.tokens import ClozeExamples, Examples, Tokens, by_length
+from harness.encoders.tokens import Examples, Tokens, by_length
+from harness.encoders.tokens.cloze import ClozeExamples
 from harness.kinds import Kind
 from harness.methods.definition import HEAD
 from harness.methods.prompt import LabelWords as Prompted

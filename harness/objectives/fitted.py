@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from harness.encoders.models.batch import Batch
-from harness.encoders.tokens import Examples, TextExamples, by_length
+from harness.encoders.tokens import Examples, by_length
+from harness.encoders.tokens.reading import TextExamples
 from harness.kinds import Array, Arrays, Kind
 from harness.methods.reference import Fitted as FittedMethod
 from harness.objectives.base import TrainingObjective

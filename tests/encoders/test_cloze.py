@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from harness.encoders.tokens import Cloze, ClozeExamples, Tokeniser
-from harness.encoders.tokens.cloze import shortened
+from harness.encoders.tokens import Tokeniser
+from harness.encoders.tokens.cloze import ClozeExamples, shortened
+from harness.encoders.tokens.reading import Cloze
 from harness.errors import UserError
 from harness.prompts import Prompt
 

@@ -16,9 +16,9 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.encoders.tokens import Packed, Plain, Tokeniser, Tokens
+from harness.encoders.tokens import Tokeniser, Tokens
 from harness.encoders.tokens.corpus_files import BATCH_TEXTS, MappedTokens, open_blocks, tokenise_corpus
-from harness.encoders.tokens.reading import MIN_TAIL
+from harness.encoders.tokens.reading import MIN_TAIL, Packed, Plain
 from harness.errors import UserError
 
 BETWEEN = -1

@@ -25,7 +25,8 @@ from harness.encoders.models.pretrained_folder import (
     write_tokenizer,
 )
 from harness.encoders.sources import adapted, locate
-from harness.encoders.tokens import Tokeniser, Windows
+from harness.encoders.tokens import Tokeniser
+from harness.encoders.tokens.reading import Windows
 from harness.errors import UserError
 from harness.kinds import Spans
 from harness.methods import objective

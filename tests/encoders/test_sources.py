@@ -19,8 +19,7 @@ from safetensors.torch import load_file, save_file
 from harness.encoders import sources
 from harness.encoders.packaged import PACKAGED
 from harness.encoders.sources import locate, with_weights
-from harness.encoders.tokens import Tokeniser
-from harness.encoders.tokens.tokeniser import pretrained_tokenizer
+from harness.encoders.tokens import Tokeniser, pretrained_tokenizer
 from harness.errors import UserError
 
 

@@ -11,7 +11,8 @@ from family_encoders import TOKENIZERS
 from questions import LENGTH, READING, windows
 
 from harness.answers import SpanReading, of_label, token_span
-from harness.encoders.tokens import Tokeniser, Windows
+from harness.encoders.tokens import Tokeniser
+from harness.encoders.tokens.reading import Windows
 from harness.errors import UserError
 from harness.tasks.rows import Rows
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from harness.encoders.models.text_encoder import TextEncoder, load_encoder
 from harness.encoders.packaged import Size
-from harness.encoders.tokens import ClozeExamples, Examples, Tokens, Vocabulary
-from harness.encoders.tokens.tokeniser import Frame
+from harness.encoders.tokens import Examples, Frame, Tokens, Vocabulary
+from harness.encoders.tokens.cloze import ClozeExamples
 from harness.kinds import kind_of_outputs
 from harness.methods import DEFINITIONS, METHODS, objective
 from harness.objectives import build

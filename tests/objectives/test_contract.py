@@ -14,7 +14,7 @@ import torch
 from methods.contexts import alternatives, chain, effective_with, every_hyperparameter
 
 from harness.contract import OF_OBJECTIVE, Subject, seen, unread
-from harness.encoders.tokens import ClozeExamples
+from harness.encoders.tokens.cloze import ClozeExamples
 from harness.methods import DEFINITIONS, Method, definition_of, objective
 from harness.objectives.base import embedding_std
 from harness.specs import Objective

@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 
 from harness.encoders.models.weights import checked_weights
-from harness.encoders.tokens import reading_of
+from harness.encoders.tokens.reading import reading_of
 from harness.methods import objective
 from harness.methods.reference import STRENGTHS
 from harness.specs import Data, Optim, Record, RowSet, Selection, Stage

@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from harness.encoders.families import RELATIVE
 from harness.encoders.models.text_encoder import TextEncoder
-from harness.encoders.tokens.tokeniser import pretrained_tokenizer
+from harness.encoders.tokens import pretrained_tokenizer
 from harness.errors import UserError
 
 HEAD_FILE = "classifier.safetensors"

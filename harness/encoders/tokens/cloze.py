@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.encoders.tokens.tokeniser import Examples, Frame, Tokeniser, Tokens, joined
+from harness.encoders.tokens import Examples, Frame, Tokeniser, Tokens, joined
 from harness.errors import UserError, quoted
 from harness.prompts import MASK, Prompt
 

@@ -18,7 +18,8 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from harness.encoders.tokens import Reading, Tokeniser, Tokens
+from harness.encoders.tokens import Tokeniser, Tokens
+from harness.encoders.tokens.reading import Reading
 from harness.errors import UserError
 
 VERSION = 1

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.answers import SQUAD, SpanReading
+from harness.encoders.tokens import Examples, Frame, Tokeniser, Tokens, joined
 from harness.encoders.tokens.cloze import ClozeExamples, cloze_examples
-from harness.encoders.tokens.tokeniser import Examples, Frame, Tokeniser, Tokens, joined
 from harness.errors import UserError
 from harness.prompts import Prompt
 from harness.specs import Data
