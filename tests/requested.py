@@ -65,6 +65,6 @@ def aggregated(resolved: ResolvedTable, aggregate: Aggregation | None = None, **
 def by_letter(resolved: ResolvedTable) -> dict[str, dict[str, Any]]:
     """The values in use under the first encoder, by the letter of their origin and by path."""
     found: dict[str, dict[str, Any]] = {}
-    for use in resolved.uses[resolved.encoders[0].name]:
+    for use in resolved.uses:
         found.setdefault(use.letter, {})[use.path] = use.value
     return found

@@ -244,7 +244,7 @@ def _located(resolved: ResolvedTable, request: Request, download: bool) -> list[
     if resolved.pre_train:
         lengths["pre_train.max_length"] = resolved.pre_train.max_length
     for each in resolved.encoders:
-        at = locate(each.name, download=download, where=request.origin("encoder") if request.encoder else place)
+        at = locate(each, download=download, where=request.origin("encoder") if request.encoder else place)
         usable = family_of(at.config).positions(at.config)
         if name := next((name for name, length in lengths.items() if length > usable), None):
             raise UserError(

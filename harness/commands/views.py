@@ -94,7 +94,7 @@ def _benched_places(prepared: Prepared) -> set[Place]:
         columns.setdefault(column.task, []).append(name)
     for stored, _ in store.requests_for({run.stage.key for run in prepared.plan.runs}):
         named = encoder_names(str(stored.values.get("encoder", "")))
-        mine = [each.title for each in r.encoders if each.name in named] if r.encoder_titles else []
+        mine = [title for name, title in r.encoders.items() if name in named] if r.encoder_titles else []
         for label in [] if stored.study else store.labels(store.stages_of(stored)):
             if label["table"] == table.name:
                 title = titles.get(label["row"], label["row"])

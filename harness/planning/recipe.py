@@ -243,15 +243,6 @@ class EncoderSettings(Strict):
     relative_distance: Annotated[Integer, Field(ge=1, le=10**4)] | None = None
 
 
-class OfEncoder(Strict):
-    """What a table has for one size of new encoders ('coco-lm-large++') in place of its own values. `origin`: of values that are not this size's
-    own, in place of the table's."""
-
-    recipe: Recipe = Recipe()
-    encoder_settings: EncoderSettings = EncoderSettings()
-    origin: dict[str, Origin] = Field(default_factory=dict)
-
-
 def fraction_of(updates: int, steps: int) -> float:
     """The share of `steps` that the loop reads as `updates`, at most all: it rounds up, so an error upwards would add one."""
     share = min(1.0, updates / steps)

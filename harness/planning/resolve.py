@@ -4,7 +4,7 @@ that the planner reads."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from harness.planning.recipe import (
 )
 from harness.planning.request import OWN_DATA, YAML, Override, Request, encoder_names, value_of
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import ResolvedRow, Row, UnderEncoder, drawn, on_encoder, rows_named
+from harness.planning.row import ByTask, ResolvedRow, Row, drawn, on_encoder, rows_named
 from harness.planning.table import Column, Preset, Table
 from harness.tasks.protocols import protocol_named
 from harness.tasks.task import TASKS, Task
@@ -65,7 +65,9 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
     if name not in table.presets:
         raise unknown("preset", name, table.presets, f"{request.origin('preset')} of table {table.name}")
     preset = table.presets[name]
-    encoders = request.encoders or encoder_names(preset.encoder)
+    named = request.encoders or encoder_names(preset.encoder)
+    short = [each if each.startswith(NEW) else each.rstrip("/").rpartition("/")[2] for each in named]
+    encoders = dict(zip(named, short if len({*short}) == len(short) else named, strict=True))
     here, rows = table.under(preset), _rows(table, preset, request)
     sizes, subsets, seeds = _design(table, here, request)
     chosen_tasks = tuple(dict.fromkeys(here.tasks if request.tasks is None else request.tasks))
@@ -81,15 +83,24 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         overrides.append(Override("pre_train.corpus", request.corpus, where, True))
     parts, pre_trained = sorted({p for row in (*table.rows, *rows) for p in row.parts}), bool(here.pre_train)
     patches = [Patch(each, _read(each, parts, pre_trained), _reached(each, table, rows)) for each in overrides]
-    of_encoders, resolved_rows = _resolved_rows(table, preset, encoders, rows, chosen_tasks, patches)
-    values = of_encoders[0].values
+    recipes, own = {task: spec.values for spec in table.task_recipes for task in spec.tasks}, table.values_under(preset)
+
+    def under(patches: Iterable[Patch]) -> ByTask:
+        """The later override of a pair wins."""
+        layers = preset.recipe.values, patched({}, *(each.values for each in patches))
+        return {task: patched(own, recipes.get(task, {}), *layers) for task in ("", *chosen_tasks)}
+
+    of_all = under(each for each in patches if each.rows is None)
+    resolved_rows = _resolved_rows(table, rows, encoders, chosen_tasks, patches, under, of_all)
+    values = of_all[""]
     own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
     pre_trained = any(row.pre_train for row in rows)
     given = {(each.override.row, each.override.key): each for each in patches if each.override in request.overrides}
     result = ResolvedTable(
         table=table,
         preset=name,
-        encoders=tuple(of_encoders),
+        encoders=encoders,
+        under=of_all,
         data=request.data or (OWN_DATA if own_data else preset.data),
         rows=tuple(resolved_rows),
         tasks=chosen_tasks,
@@ -142,43 +153,39 @@ def _rows(table: Table, preset: Preset, request: Request) -> tuple[Row, ...]:
 
 def _resolved_rows(
     table: Table,
-    preset: Preset,
-    encoders: Sequence[str],
     rows: Sequence[Row],
+    encoders: Mapping[str, str],
     tasks: Sequence[str],
     patches: Sequence[Patch],
-) -> tuple[list[UnderEncoder], list[ResolvedRow]]:
-    """What the table has under each encoder with the patches of all rows, and its rows under each with all that they train with."""
-
-    def under(encoder: str, title: str, patches: Sequence[Patch]) -> UnderEncoder:
-        """The later override of a pair wins."""
-        own = table.values_under(preset, encoder)
-        layers = preset.recipe.values, patched({}, *(each.values for each in patches))
-        of_tasks = {task: patched(own, spec.values, *layers) for spec in table.task_recipes for task in spec.tasks}
-        return UnderEncoder(encoder, title, patched(own, *layers), of_tasks)
-
-    shared = [each for each in patches if each.rows is None]
-    short = [name if name.startswith(NEW) else name.rstrip("/").rpartition("/")[2] for name in encoders]
-    titles = short if len(set(short)) == len(short) else encoders
-    of_encoders = [under(*each, shared) for each in zip(encoders, titles, strict=True)]
-    resolved_rows = list[ResolvedRow]()
-    last = {row.title: row.tasks for row in table.rows}
+    under: Callable[[Iterable[Patch]], ByTask],
+    of_all: ByTask,
+) -> list[ResolvedRow]:
+    """The rows under each encoder with all that they train with; `of_all`: what the table has `under` the patches of all rows."""
+    found, last = list[ResolvedRow](), {row.title: row.tasks for row in table.rows}
 
     def takes(row: Row, task: str) -> bool:
         """On a task that the table lacks all rows are run, those with a grid for each group of tasks at the points of the last one."""
         return task in (row.tasks or (task,)) if task in table.tasks else row.tasks == last.get(row.title, row.tasks)
 
-    for each, row in itertools.product(of_encoders, rows):
+    for row in rows:
         mine = [patch for patch in patches if patch.reaches(row)]
-        own = each if mine == shared else under(each.name, each.title, mine)
-        alone = {key: value for key, value in own.values.items() if each.values.get(key) != value}
+        own = of_all if all(patch.rows is None for patch in mine) else under(mine)
+        changed = {key: value for key, value in own[""].items() if of_all[""].get(key) != value}
         carried: dict[str, Any] = {"under": own, "overrides": tuple(patch.override for patch in mine)}
-        carried["alone"] = {key: value for key, value in alone.items() if key.partition(".")[0] in row.groups}
+        carried["alone"] = {key: value for key, value in changed.items() if key.partition(".")[0] in row.groups}
         carried["tasks"] = tuple(task for task in tasks if takes(row, task))
-        for key in ("name", "configuration_of") if len(encoders) > 1 else ():
-            carried[key] = getattr(row, key) and on_encoder(getattr(row, key), each.title)
-        resolved_rows.append(ResolvedRow.of(row, **carried))
-    return of_encoders, resolved_rows
+        found.append(ResolvedRow.of(row, **carried))
+    names = ("name", "configuration_of") if len(encoders) > 1 else ()
+    return [
+        row.model_copy(
+            update={
+                "encoder": encoder,
+                **{key: on_encoder(text, title) for key in names if (text := getattr(row, key))},
+            }
+        )
+        for encoder, title in encoders.items()
+        for row in found
+    ]
 
 
 def _design(table: Table, here: Table, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

@@ -27,7 +27,7 @@ from harness.planning.recipe import (
     patched,
     replaced,
 )
-from harness.planning.row import Place, ResolvedRow, Row, UnderEncoder, on_encoder
+from harness.planning.row import ByTask, Place, ResolvedRow, Row, on_encoder
 from harness.planning.table import TASK_RECIPES, TOKENIZER, Column, Table, flat, matching
 from harness.tasks.protocols import protocol_named
 from harness.wording import value_text
@@ -112,14 +112,15 @@ def _unset(path: str, theirs: Mapping[str, Any]) -> str:
 class ResolvedTable:
     """A table as it is run: flat and frozen.
 
-    `encoders`: with what the table has under each; `rows`: those of the first encoder, then of the next. `columns` by id; `subsets` indices;
+    `encoders`: what names of rows call each; `rows`: those of the first encoder, then of the next; `under`: what the table has for all of them. `columns` by id; `subsets` indices;
     `sizes` total labelled examples, 0 the full training set; `mlm_head`: the MLM stage for an encoder without a usable head; `file`: the
     table's, '' where it is packaged; `unreached`: a sentence for each override that does not reach all rows that it concerns.
     """
 
     table: Table
     preset: str
-    encoders: tuple[UnderEncoder, ...]
+    encoders: Mapping[str, str]
+    under: ByTask
     data: str
     rows: tuple[ResolvedRow, ...]
     tasks: tuple[str, ...]
@@ -138,48 +139,50 @@ class ResolvedTable:
 
     @property
     def encoder(self) -> str:
-        return ",".join(each.name for each in self.encoders)
+        return ",".join(self.encoders)
 
     @property
     def encoder_titles(self) -> tuple[str, ...]:
-        return tuple(each.title for each in self.encoders) if len(self.encoders) > 1 else ()
+        return tuple(self.encoders.values()) if len(self.encoders) > 1 else ()
 
     @property
     def aggregate(self) -> Aggregation:
         return self.table.aggregate
 
-    def rows_under(self, encoder: UnderEncoder) -> tuple[ResolvedRow, ...]:
-        return tuple(row for row in self.rows if row.encoder == encoder.name)
+    @property
+    def rows_of_one(self) -> tuple[ResolvedRow, ...]:
+        """The rows under the first encoder; those under the others have equal values."""
+        return self.rows[: len(self.rows) // len(self.encoders)]
+
+    @property
+    def encoder_settings(self) -> dict[str, int]:
+        return group_of(self.under[""], "encoder")
 
     @cached_property
-    def uses(self) -> dict[str, tuple[Use, ...]]:
-        return {each.name: self._uses(each) for each in self.encoders}
-
-    def _uses(self, under: UnderEncoder) -> tuple[Use, ...]:
-        reached, preset = self._reach(under), self.table.presets[self.preset]
-        values = {f"encoder.{name}": value for name, value in under.settings.items()}
+    def uses(self) -> tuple[Use, ...]:
+        reached, preset = self._reach(), self.table.presets[self.preset]
+        values = {f"encoder.{name}": value for name, value in self.encoder_settings.items()}
         values |= {path: value for path, (value, _) in reached.items()}
         design = {"subsets": len(self.subsets), **({"draws": preset.draws} if preset.draws else {})}
         translator = self.translator if self.translations else None
-        found = flat(self, under.name, self.data, values, translator, **design)
+        found = flat(self, self.encoder, self.data, values, translator, **design)
         # The table's own under the preset, where that is the paper's setting, else under its reference.
-        theirs = self.table.stated(preset if preset.comparable else None, under.name)
-        origins = self.table.origin | self.table.of_encoder(under.name).origin
+        theirs = self.table.stated(preset if preset.comparable else None)
         made = []
         for path, value in found.items():
             tasks = reached[path][1] if path in reached else self.tasks
-            origin = next((origins[pattern] for pattern in matching(origins, path)), "")
-            made.append(Use(path, value, tasks, _changed(path, value, theirs, self.subsets), origin, under.name))
+            origin = next((self.table.origin[pattern] for pattern in matching(self.table.origin, path)), "")
+            made.append(Use(path, value, tasks, _changed(path, value, theirs, self.subsets), origin, self.encoder))
         return tuple(made)
 
-    def _reach(self, under: UnderEncoder) -> dict[str, tuple[Any, tuple[str, ...]]]:
+    def _reach(self) -> dict[str, tuple[Any, tuple[str, ...]]]:
         """The values of the recipe that some row does not replace, by path, with the tasks on which it takes them."""
         found: dict[str, tuple[Any, tuple[str, ...]]] = {}
-        rows = [(row, replaced((*row.own_values, *row.alone)), row.groups) for row in self.rows_under(under)]
+        rows = [(row, replaced((*row.own_values, *row.alone)), row.groups) for row in self.rows_of_one]
         specs = {task: spec for spec in self.table.task_recipes for task in spec.tasks}
         for phase, task in itertools.product(PHASES, self.tasks):
             of_rows = [own for row, own, groups in rows if phase in groups and task in row.tasks]
-            own, spec, recipe = set.intersection(*of_rows) if of_rows else (), specs.get(task), under.on(task)
+            own, spec, recipe = set.intersection(*of_rows) if of_rows else (), specs.get(task), self.under[task]
             for name, value in group_of(recipe, phase, Phase.model_fields).items() if of_rows else ():
                 key = f"{phase}.{name}"
                 if key not in own and (name != "decay_biases_and_norms" or recipe.get(f"{phase}.weight_decay")):
@@ -190,14 +193,14 @@ class ResolvedTable:
     @property
     def deviations(self) -> tuple[str, ...]:
         """Every value that differs from the table's own, and the overridden hyperparameters of the chosen rows' methods."""
-        chosen, values = {part for row in self.rows for part in row.parts}, self.encoders[0].values
-        here = [f"{key} set to {value}" for key, value in sorted(values.items()) if key.partition(".")[0] in chosen]
-        return tuple(dict.fromkeys(text for each in self.encoders for text in (*self._changes(each.name), *here)))
+        chosen, values = {part for row in self.rows for part in row.parts}, sorted(self.under[""].items())
+        here = [f"{key} set to {value}" for key, value in values if key.partition(".")[0] in chosen]
+        return (*self._changes(), *here)
 
-    def _changes(self, encoder: str, departing: bool = True) -> tuple[str, ...]:
+    def _changes(self, departing: bool = True) -> tuple[str, ...]:
         """Each changed value as 'fine_tune.lr 0.0001 instead of 1e-05'. `departing`: with those that depart from the paper in the table too, so
         that the table's value is not what they are held against."""
-        changed = [(use.key, use.changed) for use in self.uses[encoder] if departing or use.origin[:1] != "D"]
+        changed = [(use.key, use.changed) for use in self.uses if departing or use.origin[:1] != "D"]
         found = [f"{key} {values[0]} instead of {values[1]}" for key, values in changed if values]
         extra = [task for task in self.tasks if task not in self.table.tasks]
         return (*found, *([f"tasks that the paper's table lacks: {', '.join(extra)}"] if extra else []))
@@ -211,7 +214,7 @@ class ResolvedTable:
             return ("no paper prints this table",)
         if not self.table.presets[self.preset].comparable:
             return (f"preset {self.preset} is not the paper's setting",)
-        return self._changes(self.encoders[0].name, departing=False)
+        return self._changes(departing=False)
 
     @property
     def comparable(self) -> bool:
@@ -220,9 +223,9 @@ class ResolvedTable:
     def row_incomparable(self, row: ResolvedRow) -> tuple[str, ...]:
         """Why this row gets no verdict: its own reason or the hyperparameters that are set, and the departures from the paper that it
         depends on."""
-        set_here = {f"{part}.{name}": v for part in row.parts for name, v in group_of(row.under.values, part).items()}
+        set_here = {f"{part}.{name}": v for part in row.parts for name, v in group_of(row.under[""], part).items()}
         own = row.incomparable or ", ".join(f"{key} set to {value}" for key, value in (set_here | row.alone).items())
-        departing = [use for use in self.uses.get(row.encoder, ()) if use.letter == "D" and use.concerns(row)]
+        departing = [use for use in self.uses if row.encoder and use.letter == "D" and use.concerns(row)]
         found = [f"{use.key} {value_text(use.value)} instead of the paper's {use.paper}" for use in departing]
         return (*([own] if own else []), *found)
 
@@ -349,7 +352,7 @@ class ResolvedTable:
     ) -> specs.Optim:
         """The recipe of a phase at `size`, for a task with its own, and for a row with what it changes; steps = epochs * ceil(num_rows / batch_size),
         at least `min_steps`. Raises UserError when the recipe has no epochs for this size."""
-        values = group_of(row.on(task) if row else self.encoders[0].on(task), phase, Phase.model_fields)
+        values = group_of(row.on(task) if row else self.under[task], phase, Phase.model_fields)
         key = "steps" if "steps" in values else "epochs"
         length = values.pop(key)
         if isinstance(length, dict):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -32,6 +31,10 @@ T = TypeVar("T")
 
 Place = tuple[int, str, str, int, int]
 """Where a table has a score: (size, row, column, subset, seed)."""
+
+
+ByTask = Mapping[str, Values]
+"""Values by task, under '' those of all that have no others."""
 
 
 def drawn(points: Sequence[T], draws: int, seed: str) -> list[T]:
@@ -158,33 +161,16 @@ class Row(Strict):
         return (*self.parts, *(phase for phase in PHASES if phases[phase]))
 
 
-@dataclass(frozen=True)
-class UnderEncoder:
-    """What a table has for rows under one encoder and some overrides: its `values`, and those of tasks with a recipe of their own. `title`: what names
-    of rows call the encoder."""
-
-    name: str = ""
-    title: str = ""
-    values: Values = field(default_factory=dict)
-    of_tasks: Mapping[str, Values] = field(default_factory=dict)
-
-    def on(self, task: str) -> Values:
-        return self.of_tasks.get(task, self.values)
-
-    @property
-    def settings(self) -> dict[str, int]:
-        return group_of(self.values, "encoder")
-
-
 class ResolvedRow(Row):
     """A row with all that it trains with, as a request asks for it; of several encoders one under each, with a name that says it.
 
-    `tasks`: of those that are chosen; `own`: the row as the table has it; `under`: what the table has for it, as the `overrides` that reach it leave
-    that; `alone`: what of it those change that do not reach all rows.
+    `tasks`: of those that are chosen; `own`: the row as the table has it; `under`: what the table has for it by task, '' for most, as the `overrides`
+    that reach it leave that; `alone`: what of it those change that do not reach all rows.
     """
 
     own: Row = Field(exclude=True)
-    under: UnderEncoder = Field(UnderEncoder(), exclude=True)
+    encoder: str = Field("", exclude=True)
+    under: ByTask = Field({"": {}}, exclude=True)
     alone: dict[str, Value] = Field(default_factory=dict, exclude=True)
     overrides: tuple[Override, ...] = Field((), exclude=True)
 
@@ -193,13 +179,9 @@ class ResolvedRow(Row):
         """A row of a table with what it carries."""
         return cls.model_construct(**{**dict(own), **carried}, own=own)
 
-    @property
-    def encoder(self) -> str:
-        return self.under.name
-
     def on(self, task: str = "") -> dict[str, Any]:
         """All that it trains with on a task, by key: what it sets for itself over the table's."""
-        return patched(self.under.on(task), self.own_values)
+        return patched(self.under[task], self.own_values)
 
     @property
     def values(self) -> dict[str, Any]:

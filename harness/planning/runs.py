@@ -159,10 +159,10 @@ def make_plan(
     """
     library: dict[str, Rows] = {}
     encoders, mlm_heads = dict[str, Located](), dict[str, Parent]()
-    for under, each in zip(resolved.encoders, located, strict=True):
-        encoders[under.name] = replace(each, encoder=adapted(each.encoder, under.settings, each.config))
-        if head := _mlm_head(resolved, encoders[under.name], library, bool(source)):
-            mlm_heads[under.name] = head
+    for name, each in zip(resolved.encoders, located, strict=True):
+        encoders[name] = replace(each, encoder=adapted(each.encoder, resolved.encoder_settings, each.config))
+        if head := _mlm_head(resolved, encoders[name], library, bool(source)):
+            mlm_heads[name] = head
     prose = [*library.values()]
     found: dict[Augment | None, Translation] = {None: NO_TRANSLATION}
     found |= {augment: translations(augment) for augment in resolved.translations}

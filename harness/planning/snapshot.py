@@ -13,7 +13,6 @@ from harness.paths import without_folders
 from harness.planning.data import TableData, TaskData, TrainingSet, runs_of
 from harness.planning.recipe import Augment, EncoderSettings
 from harness.planning.resolved import ResolvedTable
-from harness.planning.row import UnderEncoder
 from harness.planning.runs import Plan, Truncation
 from harness.planning.task_reader import Overlap
 from harness.specs import Encoder, Parent, RowSet, Stage
@@ -80,24 +79,24 @@ def snapshot(plan: Plan, files: Mapping[str, str]) -> Snapshot:
     }
     parts = [
         PlanSnapshot(
-            **{name: getattr(data.located[under.name], name) for name in OF_ENCODER},
-            mlm_head=data.mlm_heads.get(under.name),
-            read_under=_read_under(resolved, under),
-            truncations={name: found for (encoder, name), found in plan.truncations.items() if encoder == under.name},
+            **{each: getattr(data.located[name], each) for each in OF_ENCODER},
+            mlm_head=data.mlm_heads.get(name),
+            read_under=_read_under(resolved, name),
+            truncations={task: found for (encoder, task), found in plan.truncations.items() if encoder == name},
             **shared,
         )
-        for under in resolved.encoders
+        for name in resolved.encoders
     ]
     return Snapshot(sizes=resolved.sizes, files=files, parts=tuple(parts))
 
 
-def _read_under(resolved: ResolvedTable, under: UnderEncoder) -> dict[str, object]:
+def _read_under(resolved: ResolvedTable, encoder: str) -> dict[str, object]:
     """Settings that the data depend on besides tasks, sizes and subsets, and the encoder itself. Where none names a translator, any that was
     read will do."""
     head, text, translator = resolved.mlm_head, resolved.pre_train, resolved.translator
-    settings: dict[str, object] = {"protocol": resolved.protocol, "encoder": under.name, "data": resolved.data}
+    settings: dict[str, object] = {"protocol": resolved.protocol, "encoder": encoder, "data": resolved.data}
     settings |= {"mlm_head.steps": head.steps, "mlm_head.frozen": head.frozen}
-    settings |= {f"encoder.{name}": under.settings.get(name) for name in EncoderSettings.model_fields}
+    settings |= {f"encoder.{name}": resolved.encoder_settings.get(name) for name in EncoderSettings.model_fields}
     settings |= {"translator": translator} if resolved.translations and translator else {}
     settings |= {"pre_train.corpus": text.corpus, "pre_train.fraction": text.fraction} if text else {}
     return {name: without_folders(value) if isinstance(value, str) else value for name, value in settings.items()}
@@ -107,10 +106,10 @@ def remade(resolved: ResolvedTable, read: Snapshot) -> Plan | None:
     """The plan of a table from what another one read, without texts; None where that one read other data. Raises UserError as `make_plan`
     does for what is wrong in the table."""
     parts = {
-        under.name: part
-        for under in resolved.encoders
+        name: part
+        for name in resolved.encoders
         for part in read.parts
-        if _read_under(resolved, under).items() <= part.read_under.items()
+        if _read_under(resolved, name).items() <= part.read_under.items()
     }
     first = next(iter(parts.values()), None)
     if first is None or len(parts) < len(resolved.encoders):

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from harness.encoders import SIZES
 from harness.encoders.sources import NEW, NEW_TOKENIZER
 from harness.errors import unknown
 from harness.planning.aggregation import AVERAGE, Aggregation
@@ -27,7 +26,6 @@ from harness.planning.recipe import (
     Length,
     MlmHead,
     Number,
-    OfEncoder,
     Origin,
     Positive,
     PreTrain,
@@ -35,7 +33,6 @@ from harness.planning.recipe import (
     Seed,
     Size,
     TaskRecipe,
-    patched,
 )
 from harness.planning.row import Row
 from harness.tasks.metrics import METRICS, check_metric
@@ -163,7 +160,7 @@ class Table(Strict):
     """One table, published where it has a source. `sizes`: total labelled examples, 0 the full training set; none: any size, and what the protocol
     says by default; without `tasks` the request names them; `columns` by column id. `task_recipes`: what the recipe is for some of the tasks; a
     preset's recipe goes over it. `selection_every`: updates between two evaluations on dev, 'last' for the last update alone, or '0.5 epochs'.
-    `encoder_preset`: of a request that names an encoder which no preset has, and no preset. `encoders`: what it has for other sizes of new ones.
+    `encoder_preset`: of a request that names an encoder which no preset has, and no preset.
 
     `paper`: size -> row -> column -> [value, spread] in the paper's units; values times `paper_unit.value`, spreads times
     `paper_unit.spread`, lie in [0, 1]. `origin`: where each value comes from, by its path or a pattern ('recipe.*.lr'); a table that gives
@@ -186,7 +183,6 @@ class Table(Strict):
     task_recipes: tuple[TaskRecipe, ...] = ()
     pre_train: PreTrain | None = None
     encoder_settings: EncoderSettings = EncoderSettings()
-    encoders: dict[str, OfEncoder] = Field(default_factory=dict)
     translator: str = ""
     max_length: Length = 128
     selection_every: Every = 100
@@ -261,7 +257,6 @@ class Table(Strict):
         for preset, changes in self.presets.items():
             _check((changes.sizes if self.sizes else None) or (), self.sizes, "size", "presets", preset, "sizes")
             _check(changes.methods or (), titles, "row", "presets", preset, "methods")
-        _check(self.encoders, SIZES, "size of a new encoder", "encoders")
         left = [*self.tasks]
         for index, each in enumerate(self.task_recipes):
             _check(each.tasks, left, "task", "task_recipes", index, "tasks")
@@ -291,33 +286,28 @@ class Table(Strict):
             return self.default_preset
         return next((name for name, preset in self.presets.items() if preset.encoder == encoder), self.encoder_preset)
 
-    def of_encoder(self, encoder: str) -> OfEncoder:
-        """What the table has for an encoder by its name ('new:coco-lm-large++@bert-tiny')."""
-        return self.encoders.get(encoder.partition("@")[0].removeprefix(NEW), OfEncoder())
-
     def under(self, preset: Preset, names: Iterable[str] = (*DATA, *DESIGN)) -> Table:
         """The table with what a preset changes of the named keys."""
         changes = {name: getattr(preset, name) for name in names}
         return self.model_copy(update={name: value for name, value in changes.items() if value not in (None, ())})
 
-    def values_under(self, preset: Preset, encoder: str) -> dict[str, Any]:
-        """What it has under a preset for an encoder, by key, before the preset's recipe."""
-        here, of_size = self.under(preset), self.of_encoder(encoder)
-        found = {"max_length": here.max_length, **patched(self.recipe.values, of_size.recipe.values)}
-        settings = (self.encoder_settings, of_size.encoder_settings, preset.encoder_settings)
-        groups: list[tuple[str, Strict | None]] = [("encoder", each) for each in settings]
-        groups += [("mlm_head", preset.mlm_head or MlmHead()), ("pre_train", here.pre_train)]
+    def values_under(self, preset: Preset) -> dict[str, Any]:
+        """What it has under a preset, by key, before the preset's recipe."""
+        here = self.under(preset)
+        found = {"max_length": here.max_length, **self.recipe.values}
+        of_encoder, head = (self.encoder_settings, preset.encoder_settings), preset.mlm_head or MlmHead()
+        groups = *(("encoder", each) for each in of_encoder), ("mlm_head", head), ("pre_train", here.pre_train)
         for group, part in groups:
             found |= {f"{group}.{name}": value for name, value in part or () if value is not None}
         return found
 
-    def stated(self, preset: Preset | None = None, encoder: str = "") -> dict[str, Any]:
+    def stated(self, preset: Preset | None = None) -> dict[str, Any]:
         """Every value that the table states, by path; encoder and data are those of `preset` (None: the comparable one, else 'paper', else the
-        default), and the design where it is comparable. `encoder`: another, for which it may have other values."""
+        default), and the design where it is comparable."""
         usual = self.presets.get("paper", self.presets[self.default_preset])
         reference = preset or next((each for each in self.presets.values() if each.comparable), usual)
         here = self.under(reference, (*DATA, *(DESIGN if reference.comparable else ())))
-        found = self.values_under(reference, encoder or reference.encoder)
+        found = self.values_under(reference)
         values = {key: value for key, value in found.items() if key.startswith("encoder.")}
         values |= {f"recipe.{key}": value for key, value in found.items() if key in RECIPE_KEYS}
         for spec in self.task_recipes:

@@ -39,16 +39,15 @@ def unreached_sentences(plan: Plan) -> Iterator[str]:
     """Which rows keep a value of their own where the request sets another, and in what budget rows differ where it sets one for some alone."""
     resolved, found = plan.resolved, dict.fromkeys(plan.resolved.unreached)
     budget = ("batch_size", "epochs", "steps", "min_steps", "schedule", "warmup", "warmup_steps")
-    for encoder in resolved.encoders:
-        rows = [row for row in resolved.rows_under(encoder) if row.title not in resolved.reference_titles]
-        for phase, name in itertools.product(PHASES, budget):
-            values: dict[str, list[str]] = {}
-            for row in (row for row in rows if phase in row.groups):
-                value = row.under.values.get(f"{phase}.{name}")
-                values.setdefault("unset" if value is None else format_value(value), []).append(row.own.name)
-            if len(values) > 1:
-                each = "; ".join(f"{value} for {listed(names)}" for value, names in values.items())
-                found[f"The rows differ in {phase}.{name}: {each}."] = None
+    rows = [row for row in resolved.rows_of_one if row.title not in resolved.reference_titles]
+    for phase, name in itertools.product(PHASES, budget):
+        values: dict[str, list[str]] = {}
+        for row in (row for row in rows if phase in row.groups):
+            value = row.under[""].get(f"{phase}.{name}")
+            values.setdefault("unset" if value is None else format_value(value), []).append(row.own.name)
+        if len(values) > 1:
+            each = "; ".join(f"{value} for {listed(names)}" for value, names in values.items())
+            found[f"The rows differ in {phase}.{name}: {each}."] = None
     yield from found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -10,7 +9,6 @@ from harness.methods import METHODS
 from harness.paths import without_folders
 from harness.planning.recipe import group_of
 from harness.planning.resolved import ResolvedTable, Use
-from harness.planning.row import UnderEncoder
 from harness.planning.table import TASK_RECIPES
 from harness.tasks.protocols import protocol_named
 from harness.views.view import Table, View
@@ -56,30 +54,21 @@ def settings_view(resolved: ResolvedTable) -> View:
 
 
 def settings_of(resolved: ResolvedTable) -> list[Setting]:
-    """Of the chosen rows, tasks and sizes, and no more; paths without their folders. Of several encoders a value that not all have says whose
-    it is."""
-    found: dict[Setting, list[str]] = {}
-    for under in resolved.encoders:
-        for setting in _settings_of(resolved, under):
-            found.setdefault(Setting(*map(without_folders, setting)), []).append(under.title)
-    by_key: dict[str, list[Setting]] = {}
-    for each, encoders in found.items():
-        shared = each.key == "encoder" or len(encoders) == len(resolved.encoders)
-        value = each.value if shared else f"{each.value} with {listed(encoders)}"
-        by_key.setdefault(each.key, []).append(each._replace(value=value))
-    return list(itertools.chain(*by_key.values()))
+    """Of the chosen rows, tasks and sizes, and no more; paths without their folders."""
+    found = dict.fromkeys(Setting(*map(without_folders, each)) for each in _settings_of(resolved))
+    keys = [each.key for each in found]
+    return sorted(found, key=lambda each: keys.index(each.key))
 
 
-def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[Setting]:
-    """Of the rows of one encoder."""
+def _settings_of(resolved: ResolvedTable) -> Iterator[Setting]:
     letters = about_paper(resolved) and bool(resolved.table.origin)
     yield Setting("table", resolved.table.name)
     yield Setting("preset", resolved.preset)
     yield Setting("protocol", resolved.protocol)
-    for use in resolved.uses[under.name]:
+    for use in resolved.uses:
         origin = _origin(use) if letters else ("", "")
         if use.path == "grids":
-            for (title, tasks), points in grid_points(resolved, under).items():
+            for (title, tasks), points in grid_points(resolved).items():
                 text = f"{len(points)} points of {varied(points)}{_on(resolved, tasks)}"
                 yield Setting(f"grid of {title}", text, *origin)
         else:
@@ -87,7 +76,7 @@ def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[Setti
             key = ".".join(key.split(".")[-2:]) if use.path.startswith(TASK_RECIPES) else key
             on = _on(resolved, use.tasks) if use.tasks != resolved.tasks else ""
             yield Setting(key, _text(resolved, use) + on, *origin)
-    for row in resolved.rows_under(under):
+    for row in resolved.rows_of_one:
         own: dict[str, Any] = {}
         if not row.configuration_of:
             own |= row.recipe.values | {key: value for key, value in row.set.items() if key.startswith("encoder.")}
@@ -99,7 +88,7 @@ def _settings_of(resolved: ResolvedTable, under: UnderEncoder) -> Iterator[Setti
     parts = dict.fromkeys(part for row in resolved.trained_rows for part in row.parts)
     for part in parts:
         source = {"source": METHODS[part].file} if METHODS[part].file else {}
-        values = {**group_of(under.values, part), **source}
+        values = {**group_of(resolved.under[""], part), **source}
         yield from (Setting(f"{part}.{name}", value_text(value), "S" * letters) for name, value in values.items())
     if letters:
         if extra := [task for task in resolved.tasks if task not in resolved.table.tasks]:
@@ -146,12 +135,12 @@ def varied(points: Iterable[Mapping[str, Any]], text: Callable[[Any], str] = val
 
 
 def grid_points(
-    resolved: ResolvedTable, under: UnderEncoder
+    resolved: ResolvedTable,
 ) -> dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]]:
-    """The points of each printed row that has a grid under an encoder, with the chosen tasks that it is run on: the values of the recipe
+    """The points of each printed row that has a grid, with the chosen tasks that it is run on: the values of the recipe
     ('fine_tune.lr') and hyperparameters of its configurations."""
     found: dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]] = {}
-    for row in resolved.rows_under(under):
+    for row in resolved.rows_of_one:
         if row.configuration_of and row.tasks:
             found.setdefault((row.own.title, row.tasks), []).append(row.recipe.values | row.set)
     return found

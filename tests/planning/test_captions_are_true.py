@@ -34,8 +34,6 @@ OVERRIDDEN: list[tuple[str, str, dict[str, Any]]] = [
     ("taco_base", "seeds", {"set": ("pre_train.precision=fp16",)}),
     ("taco_small", "paper", {"set": ("optim.lr=1e-3", "pre_train.steps=1000")}),
     ("coco_lm_glue", "laptop", {"methods": ("COCO-LM",)}),
-    ("coco_lm_glue", "paper", {"encoder": "new:coco-lm-large++", "tasks": ("rte",), "seeds": (31,)}),
-    ("coco_lm_hours", "paper", {"encoder": "new:coco-lm-base++", "seeds": (31,)}),
     ("few_shot", "laptop", {"set": ("fine_tune.steps=50", "max_length=64"), "seeds": (1, 2)}),
     ("scl_batch_size", "grid", {"set": ("fine_tune.warmup_steps=20",), "seeds": (31,)}),
     ("scl_few_shot", "paper", {"tasks": ("movies",)}),
@@ -91,9 +89,8 @@ def named_of_rows(row: Row, task: str, points: Mapping[Any, Any], phase: str) ->
 def test_a_caption_names_what_the_stages_hold_and_nothing_else(table: str, preset: str, more: dict[str, Any]) -> None:
     plan = planned(table, preset, more)
     r, rows = plan.resolved, {row.name: row for row in plan.resolved.rows}
-    (under,) = r.encoders
-    values, points = {use.path: use.value for use in r.uses[under.name]}, grid_points(r, under)
-    recipes = {use.path: use for use in r.uses[under.name] if use.path.startswith(("recipe.", TASK_RECIPES))}
+    values, points = {use.path: use.value for use in r.uses}, grid_points(r)
+    recipes = {use.path: use for use in r.uses if use.path.startswith(("recipe.", TASK_RECIPES))}
     held: set[tuple[str, str]] = set()
     taken: dict[tuple[str, str], set[int]] = {}
     seen: set[tuple[Any, ...]] = set()
@@ -137,7 +134,7 @@ def test_a_caption_names_what_the_stages_hold_and_nothing_else(table: str, prese
         subsets = max(len({run.subset for run in plan.runs if run.size == size}) for size in r.sizes)
         assert subsets in (1, values["subsets"])
     if r.table.origin:
-        assert all(use.letter or use.changed for use in r.uses[under.name])
+        assert all(use.letter or use.changed for use in r.uses)
         names_of_settings = {setting.key.rpartition(".")[2] for setting in settings_of(r)}
         assert {path.rpartition(".")[2] for path in values} - names_of_settings <= {"grids"}
 

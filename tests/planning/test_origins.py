@@ -14,7 +14,7 @@ FP16 = "pre_train.precision=fp16"
 
 
 def departures(r: ResolvedTable) -> list[Use]:
-    return [use for use in r.uses[r.encoder] if use.letter == "D"]
+    return [use for use in r.uses if use.letter == "D"]
 
 
 def reasons(r: ResolvedTable) -> set[str]:

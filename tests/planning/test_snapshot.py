@@ -77,7 +77,7 @@ def test_pre_training_is_made_of_readings_too() -> None:
 
 def plan_of(resolved: ResolvedTable) -> Plan:
     """Each encoder with a digest of its name."""
-    located = (Located(Encoder(f"{each.name:0<32}", each.name), None, BERT_TINY, None) for each in resolved.encoders)
+    located = (Located(Encoder(f"{name:0<32}", name), None, BERT_TINY, None) for name in resolved.encoders)
     return make_plan(resolved, None, *located)
 
 

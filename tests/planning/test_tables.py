@@ -287,6 +287,4 @@ def test_a_row_changes_the_recipe_for_itself(tmp_path: Path) -> None:
         UserError, match=r"fine_tune.batch_size=32: has no effect, each chosen row sets fine_tune.batch_size itself"
     ):
         resolve_table(load_table(path), "quick", set=("fine_tune.batch_size=32",))
-    assert (
-        resolve_table(load_table(path), "quick", set=("fine_tune.lr=3e-5",)).encoders[0].values["fine_tune.lr"] == 3e-5
-    )
+    assert resolve_table(load_table(path), "quick", set=("fine_tune.lr=3e-5",)).under[""]["fine_tune.lr"] == 3e-5

@@ -15,9 +15,8 @@ from harness.planning.resolved import ResolvedTable
 from harness.scores import Result
 from harness.tasks.task import TASKS, Task
 from harness.views.cells import AVERAGE, Grid
-from harness.views.settings import settings_of, settings_view
+from harness.views.settings import settings_of
 from harness.views.table import Caption, caption_lines, footnotes, note_lines, results_view
-from harness.wording import value_text
 
 REVIEWS = Task(name="reviews", title="Reviews", columns=("text",), classes=("bad", "good"), metrics=("accuracy",))
 LIKENESS = Task(name="likeness", title="Likeness", columns=("one", "two"), regression=True, metrics=("spearman",))
@@ -56,19 +55,6 @@ def chosen(r: ResolvedTable, letter: str) -> dict[str, str]:
 def value(r: ResolvedTable, key: str) -> tuple[str, str]:
     """Value and note of a setting, as a table prints them."""
     return next((setting.value, setting.note) for setting in settings_of(r) if setting.key == key)
-
-
-def test_each_encoder_of_several_has_its_own_values() -> None:
-    """COCO-LM's Table 6 pre-trains large++ with another learning rate than base; what they share is said once."""
-    names = ("new:coco-lm-base", "new:coco-lm-large++")
-    r = resolve_table("coco_lm_glue", "paper", encoder=",".join(names), methods=("COCO-LM",))
-    rates = {name: each.values["pre_train.lr"] for name, each in zip(names, r.encoders, strict=True)}
-    assert len({*rates.values()}) == 2
-    printed = [setting.value for setting in settings_of(r) if setting.key == "pre_train.lr"]
-    assert printed == [f"{value_text(rate)} with {name}" for name, rate in rates.items()]
-    assert [setting.value for setting in settings_of(r) if setting.key == "max_length"] == ["512"]
-    frame = settings_view(r).frame
-    assert frame[frame["key"] == "pre_train.lr"]["value"].tolist() == printed
 
 
 # ---------------------------------------------------------------------------------------------------- whose values
