@@ -22,7 +22,7 @@ from harness.hub import HUB
 from harness.kinds import Spans, kind_of, number_of
 from harness.paths import named_path
 from harness.tasks.corpora import local_files
-from harness.tasks.reading import Bad, Labelled, code_names, existing_file, is_separated, name_of, place_of, rows_of
+from harness.tasks.reading import Labelled, code_names, each_row, existing_file, is_separated, name_of, place_of
 from harness.tasks.sources import TextSource
 from harness.tasks.task import FILES, TASKS, Task
 from harness.wording import some_of
@@ -80,10 +80,10 @@ def infer_task(name: str, described: Description, option: Option, source: TextSo
     else:
         paths = [existing_file(named_path(name), option("tasks"))]
         place = str(paths[0].absolute())
-    bad = Bad()
-    first = [row for _, row in itertools.islice(rows_of(paths[0], bad=bad), SAMPLE)]
-    if not first:
-        raise UserError(bad[0][1] if bad else f"{name}: there are no rows in it; give a file with labelled rows.")
+    sample = [*itertools.islice(each_row(paths[0]), SAMPLE)]
+    if not (first := [row for _, row in sample if not isinstance(row, str)]):
+        wrong = next((f"{place_of(paths[0], line)}: {problem}" for line, problem in sample), "")
+        raise UserError(wrong or f"{name}: there are no rows in it; give a file with labelled rows.")
     text, label, spans = _columns(name, first, described, option)
     named_like_a_score = not described.label and number_of(label) is not None
     if is_separated(paths[0]) and (named_like_a_score or label in (str(row.get(label)) for row in first)):
@@ -219,8 +219,9 @@ def _counts(files: Sequence[Labelled], names: Sequence[str]) -> _Counts:
                 of = str(int(value)) if isinstance(value, float) and value.is_integer() else of
                 before, *seen = found.get(of) or (0, place_of(file.path, file.lines[row]), value)
                 found[of] = (before + count, *seen)
-    if not found and (bad := [text for file in files for _, text in file.bad]):
-        raise UserError(bad[0])
+    for file in () if found else files:
+        for line, problem in file.bad:
+            raise UserError(f"{place_of(file.path, line)}: {problem}")
     return found
 
 

@@ -14,7 +14,7 @@ import json
 import re
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import chain
@@ -44,8 +44,6 @@ FIELD_CHARACTERS = 1 << 27
 RENAME = "rename one"
 SHOWN_ROWS = 20
 """Bad rows that an error lists."""
-Bad = list[tuple[int, str]]
-"""The line of each row that cannot be read, or what else `unit_of` counts, and what is wrong with it, with its place."""
 _BINARY = (".parquet", ".arrow")
 _HALF = re.compile("[\ud800-\udfff]")
 
@@ -62,20 +60,26 @@ def place_of(path: Path, line: int) -> str:
     return f"{path}, {unit_of(path)} {line}"
 
 
-def rows_of(
-    path: Path, wanted: Sequence[str] = (), fix: str = RENAME, bad: Bad | None = None
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, or what else `unit_of` counts; values by column) of each row, those of Parquet and Arrow with the columns `wanted` or with all. A
-    file without an ending of its own is read as JSONL.
+def each_row(path: Path, wanted: Sequence[str] = (), fix: str = RENAME) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """(line, or what else `unit_of` counts; values by column, or what is wrong) of each row, those of Parquet and Arrow with the columns `wanted`
+    or with all. A file without an ending of its own is read as JSONL.
 
-    `fix` says what to do where a wanted column is missing. Raises UserError for a file that cannot be read or is not whole, for a column that
-    is missing or appears twice, and without `bad`, which takes what is wrong with them, for a line that is no row.
+    `fix` says what to do where a wanted column is missing. Raises UserError for a file that cannot be read or is not whole, and for a header
+    where a column is missing or appears twice.
     """
     if is_separated(path):
-        return _csv_rows(path, wanted, bad)
+        return _csv_rows(path, wanted)
     if unit_of(path) == "row":
         return _table_rows(path, wanted, fix)
-    return _squad(path, wanted, fix) if unit_of(path) == "question" else _objects(path, wanted, fix, bad)
+    return (_squad if unit_of(path) == "question" else _objects)(path, wanted, fix)
+
+
+def rows_of(path: Path, wanted: Sequence[str] = (), fix: str = RENAME) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a file as `each_row` reads them. Raises UserError for one that is wrong, too."""
+    for line, row in each_row(path, wanted, fix):
+        if isinstance(row, str):
+            raise UserError(f"{place_of(path, line)}: {row}")
+        yield line, row
 
 
 def text_rows(
@@ -83,12 +87,9 @@ def text_rows(
 ) -> Iterator[tuple[str, dict[str, Any], tuple[str, ...]]]:
     """(place, row, texts of the columns) of each row. Raises UserError as `rows_of` does, and for a null, for what is no text, and unless texts
     may be `blank` for a row of blank ones."""
-    needed = {*columns}
-    for number, row in rows_of(path):
-        place = place_of(path, number)
-        if not row.keys() >= needed:
-            require(place, list(row), columns, fix)
-        if problem := problem_of(columns, row, blank=blank):
+    for line, row in rows_of(path):
+        place = place_of(path, line)
+        if problem := missing(row, columns, fix) or problem_of(columns, row, blank=blank):
             raise UserError(f"{place}: {problem}")
         yield place, row, tuple(row[column] for column in columns)
 
@@ -103,16 +104,18 @@ def existing_file(path: Path, where: str, endings: Sequence[str] = LABELLED) -> 
     return path
 
 
-def require(place: str, names: Sequence[str], wanted: Sequence[str], fix: str = RENAME) -> None:
-    """Raises UserError unless all wanted columns are among `names`, once."""
-    for column in wanted:
-        if column not in names:
-            there = ", ".join(names) or "none"
-            raise UserError(
-                f"{place}: there is no column '{column}'.{hint(column, names)} Its columns are {there}; {fix}."
-            )
-        if list(names).count(column) > 1:
-            raise UserError(f"{place}: column '{column}' appears twice; rename or drop one.")
+def missing(names: Iterable[str], wanted: Iterable[str], fix: str = RENAME) -> str:
+    """Which of the wanted columns is not among `names`; '' where none is missing."""
+    lacking = next((column for column in wanted if column not in names), None)
+    if lacking is None:
+        return ""
+    return f"there is no column '{lacking}'.{hint(lacking, names)} Its columns are {', '.join(names) or 'none'}; {fix}."
+
+
+def _check_header(path: Path, names: Sequence[str], wanted: Sequence[str], fix: str = RENAME) -> None:
+    twice = next((column for column in wanted or names if names.count(column) > 1), None)
+    if problem := missing(names, wanted, fix) or (twice and f"column '{twice}' appears twice; rename or drop one."):
+        raise UserError(f"{path}: {problem}")
 
 
 # ---------------------------------------------------------------------------------------------- CSV, JSONL and plain text
@@ -153,41 +156,18 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     return ((number, line) for number, text in raw_lines(path) if (line := text.strip()))
 
 
-def _objects(path: Path, wanted: Sequence[str], fix: str, bad: Bad | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    whole, needed = False, {*wanted}
+def _objects(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
     for line, text in lines(path):
-        place = f"{path}, line {line}"
         try:
             row = json.loads(text)
-            if isinstance(row, dict):
-                if text.count(":") > len(row):  # a key may stand twice
-                    json.loads(text, object_pairs_hook=_once)
-                if not row.keys() >= needed:
-                    require(place, list(row), wanted, fix)
-                whole = True
-                yield line, row
-                continue
-            error = UserError(f'{place}: is not an object like {{"text": ...}}; write one a line.')
-        except (ValueError, RecursionError) as raised:
-            problem = getattr(raised, "msg", str(raised))
-            error = UserError(f"{place}: is not JSON ({problem}); write one object a line.")
-        except UserError as missing:
-            if not whole:  # without a row that has them the file has other columns
-                raise
-            error = missing
-        _leave_out(bad, line, error)
+        except (ValueError, RecursionError) as error:
+            yield line, f"is not JSON ({getattr(error, 'msg', error)}); write one object a line."
+        else:
+            of_object = 'is not an object like {"text": ...}; write one a line.'
+            yield line, (missing(row, wanted, fix) or row) if isinstance(row, dict) else of_object
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        double = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {quoted(double)} appears twice")
-    return row
-
-
-def _squad(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _squad(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Title, context, question and answers of each question of a file in SQuAD's own format."""
     try:
         body = json.loads("".join(line for _, line in raw_lines(path)))
@@ -202,18 +182,10 @@ def _squad(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[int, d
         raise UserError(
             f"{path}: is not SQuAD's JSON with data, paragraphs and qas ({problem}); write one object a line to a .jsonl file."
         ) from None
-    for number, row in enumerate(rows, 1):
-        require(f"{path}, question {number}", list(row), wanted, fix)
-        yield number, row
+    return ((number, missing(row, wanted, fix) or row) for number, row in enumerate(rows, 1))
 
 
-def _leave_out(bad: Bad | None, line: int, error: UserError) -> None:
-    if bad is None:
-        raise error from None
-    bad.append((line, str(error)))
-
-
-def _csv_rows(path: Path, wanted: Sequence[str], bad: Bad | None) -> Iterator[tuple[int, dict[str, str]]]:
+def _csv_rows(path: Path, wanted: Sequence[str]) -> Iterator[tuple[int, dict[str, str] | str]]:
     """(line on which it begins, fields by the header's names) of each row, all with as many fields as the header. A line without a character
     is no row. The separator of `.tsv` is the tab; that of `.csv` is what Excel's 'sep=;' states, else what separates its header."""
     csv.field_size_limit(FIELD_CHARACTERS)
@@ -236,13 +208,12 @@ def _csv_rows(path: Path, wanted: Sequence[str], bad: Bad | None) -> Iterator[tu
                 raise csv.Error("a quoted text goes over several lines and holds tabs, so its file may not quote")
             if row and not header:
                 header = [name.strip() for name in row]
-                require(str(path), header, wanted or header)
+                _check_header(path, header, wanted)
             elif row and len(row) == len(header):
                 yield line, dict(zip(header, row, strict=True))
             elif row:
                 fix = f"put a text with {SEPARATORS[separator]} or line breaks in double quotes"
-                problem = f"{path}, line {line}: {len(row)} fields under a header of {len(header)}; {fix}."
-                _leave_out(bad, line, UserError(problem))
+                yield line, f"{len(row)} fields under a header of {len(header)}; {fix}."
             line = end + 1  # a quoted text may go over several
     except csv.Error as error:
         raise UserError(f"{path}, line {line}: is not CSV ({error}); correct its quotes, or write JSONL.") from None
@@ -277,7 +248,7 @@ def _table_rows(path: Path, wanted: Sequence[str], fix: str) -> Iterator[tuple[i
         with path.open("rb") as raw:
             file: Any = pa.ipc.open_stream(raw) if arrow else pq.ParquetFile(raw)
             names = file.schema.names if arrow else file.schema_arrow.names
-            require(str(path), names, wanted or names, fix)
+            _check_header(path, names, wanted, fix)
             chosen = list(wanted or names)
             for batch in file if arrow else file.iter_batches(PART, columns=chosen):
                 yield from enumerate(batch.select(chosen).to_pylist(), before + 1)
@@ -299,14 +270,8 @@ def code_names(path: Path, column: str) -> Sequence[str]:
         metadata = pq.read_schema(path).metadata if path.suffix == ".parquet" else {}
         kind = json.loads(metadata[b"huggingface"])["info"]["features"][column]
         return tuple(kind["names"]) if kind.get("_type") == "ClassLabel" else ()
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        OSError,
-        pa.ArrowException,
-    ):  # a file that is not whole has no rows either
+    except (LookupError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException):
+        # a file that is not whole has no rows either
         return ()
 
 
@@ -333,23 +298,24 @@ def problem_of(columns: Sequence[str], row: Mapping[str, Any], *, blank: bool = 
 @dataclass(frozen=True)
 class Labelled:
     """A file's rows with text, before a task says what the labels mean: `texts` [n, columns], `lines` [n] or what else `unit_of` counts, and
-    `codes` [n], of each row the place of its label in `values`, the different ones as they stand there. `bad`: the other rows."""
+    `codes` [n], of each row the place of its label in `values`, the different ones as they stand there. `bad`: line of each other row, and
+    what is wrong with it."""
 
     path: Path
     texts: NDArray[np.object_]
     lines: NDArray[np.int64]
     codes: NDArray[np.int32]
     values: Sequence[Any]
-    bad: Bad
+    bad: Sequence[tuple[int, str]]
 
 
 def read_labelled(path: Path, columns: Sequence[str], label: str) -> Labelled:
-    """The rows of a file. Raises UserError as `rows_of` does; a row whose texts are null, no text or blank is a bad one."""
+    """The rows of a file; one whose texts are null, no text or blank is a bad one. Raises UserError as `each_row` does."""
     texts, lines, codes, values = list[str](), array("q"), array("i"), list[Any]()
-    bad, known = Bad(), dict[Any, int]()
-    for line, row in rows_of(path, (*columns, label), bad=bad):
-        if problem := problem_of(columns, row):
-            bad.append((line, f"{place_of(path, line)}: {problem}"))
+    bad, known = list[tuple[int, str]](), dict[Any, int]()
+    for line, row in each_row(path, (*columns, label)):
+        if isinstance(row, str) or (problem := problem_of(columns, row)):
+            bad.append((line, row if isinstance(row, str) else problem))
             continue
         value = row[label]
         key = _json(value) if isinstance(value, (list, dict)) else (type(value), value)
@@ -394,8 +360,8 @@ def read_rows(files: Sequence[Labelled], task: Task, name: str, names: Sequence[
             code = file.codes[row]
             if problem := wrong[code] or kind.misplaced(file.texts[row], labels[places[code]]):
                 kept[row] = False
-                lost.append((file.lines[row], f"{place_of(file.path, file.lines[row])}: {problem}"))
-        bad += [text for _, text in sorted(lost)]
+                lost.append((file.lines[row], problem))
+        bad += [f"{place_of(file.path, line)}: {problem}" for line, problem in sorted(lost)]
         texts.append(file.texts[kept])
         codes.append(places[file.codes[kept]])
     whole = np.concatenate(codes)
