@@ -217,7 +217,6 @@ def build_parser() -> argparse.ArgumentParser:
     end = tune.add_argument_group("results")
     _flag(end, "--out", "folder of best.yaml, tables and plots (default: beside the store)", "FOLDER")
     _switch(end, "--plan", "show what is left of the study and what it costs; train nothing")
-    _switch(end, "--final-test", "score the best trial on the test set at the end")
     _format_flag(end, FORMATS)
     _execution_flags(tune)
     _add(tune, "track")

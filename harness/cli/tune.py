@@ -19,7 +19,7 @@ from harness.errors import masked
 from harness.paths import replace_file
 from harness.scores import hardware
 from harness.views.notes import encoder_sentences, overlap_sentences
-from harness.views.study import best_yaml, pictures, screen, study_page, study_view, test_lines
+from harness.views.study import best_yaml, pictures, screen, study_page, study_view
 from harness.wording import counted
 
 BEST = "best.yaml"
@@ -39,7 +39,7 @@ def tune(args: argparse.Namespace) -> int:
         confirm(args.yes, hours, "--trials, --tasks, --sizes, --subsets or --seeds")
 
     with searched(request, show, say, agree) as (opened, trackers):
-        status = _report(opened, args.format, args.final_test)
+        status = _report(opened, args.format)
         if opened.stopped and (left := opened.remaining):
             status = EXIT_INCOMPLETE
             say(f"Ended because {opened.stopped}: {counted(left, 'point')} left at most; the same command goes on.")
@@ -94,15 +94,15 @@ def _when(conditions: Mapping[str, Sequence[Any]]) -> str:
 # -------------------------------------------------------------------------------------------------------- the results
 
 
-def _report(opened: Opened, format: str, test: bool) -> int:
+def _report(opened: Opened, format: str) -> int:
     """Print the points. Write tables, margins, pictures, best.yaml and the page into the study's folder. Returns the exit status."""
     folder, view = opened.folder, study_view(opened)
     folder.mkdir(parents=True, exist_ok=True)
     for kind, suffix in {"md": "md", "csv": "csv", "latex": "tex", "json": "json"}.items():
         replace_file(folder / f"points.{suffix}", view.written(kind))
-    best, tested, again = "", list[str](), [tune_command(opened.request)]
+    best, again = "", [tune_command(opened.request)]
     if opened.best:
-        best, tested = best_yaml(opened.best_point()), [*test_lines(opened, *opened.final_test())] if test else []
+        best = best_yaml(opened.best_point())
         again.append(_bench_command(opened))
         replace_file(folder / BEST, best)
     drawn, notes = pictures(opened, opened.optuna)
@@ -110,7 +110,7 @@ def _report(opened: Opened, format: str, test: bool) -> int:
         replace_file(folder / f"{picture.name}.png", picture.written("png"))
     keys = {key for keys in view.frame["keys"] for key in keys.split(",")}
     machines = hardware(opened.store.records(keys).values())
-    replace_file(folder / "report.html", study_page(opened, best, tested, drawn, notes, machines, again))
+    replace_file(folder / "report.html", study_page(opened, best, drawn, notes, machines, again))
     if format == "text":
         print_view(screen(opened))
     else:
@@ -123,8 +123,6 @@ def _report(opened: Opened, format: str, test: bool) -> int:
     tuned = row if row in {each.name for each in rows} else method
     methods = "" if method == "ft" else f" --methods {shlex.quote(f'ft,{files[0] if files else tuned}')}"
     print(printable(f"Next: {_bench_command(opened, methods)}"), file=sys.stderr)
-    if tested:  # formats other than text and Markdown are read by programs
-        print_lines(["", *tested], sys.stdout if format in ("text", "md") else sys.stderr)
     return 0
 
 

@@ -14,19 +14,24 @@ from ray.tune.stopper import Stopper
 from harness.errors import UserError
 from harness.search.points import Points, Trial, Watch, best_trial
 from harness.search.racing import paired
-from harness.search.study import DIED, NOTES, REPEATS, asked, key_of, notes_of, sampler_of, trials_of
+from harness.search.study import DIED, NOTES, first_points, key_of, sampler_of, trials_of, unfinished
 from harness.store import Store
 from harness.store.studies import database_errors
 
 T = TypeVar("T")
+REPEATS = 100
+"""The space counts as exhausted after this many proposals in a row that were tried before."""
 
 
 class Proposals(Searcher, Stopper):
     """Gives Tune one point of the `study` after another, up to as many distinct ones as its space asks for. A point that repeats an
-    earlier one is not run. `seed`: of the sampler; a study that goes on takes another, lest it draws the same points again. It stops a trial that
+    earlier one is not run. What an earlier command left `unfinished` (`retry`: diverged) and the first points are asked for before. `seed`: of the
+    sampler; a study that goes on takes another, lest it draws the same points again. It stops a trial that
     loses the race, and all if the study cannot continue (`fatal`) or its time is `over`."""
 
-    def __init__(self, study: optuna.Study, points: Points, store: Store, watch: Watch, seed: int) -> None:
+    def __init__(
+        self, study: optuna.Study, points: Points, store: Store, watch: Watch, seed: int, retry: bool = False
+    ) -> None:
         super().__init__()
         self.points, self.study = points, study
         self.trials = {key_of(trial.point): trial for trial in trials_of(study, points, store)}
@@ -35,7 +40,14 @@ class Proposals(Searcher, Stopper):
         self._store, self._watch = store, watch
         self._running: dict[str, tuple[optuna.Trial, frozenset[Any]]] = {}
         """By Tune's name of a trial: Optuna's trial, and the key of its point."""
-        study.sampler = sampler_of(points.space, seed + len(asked(study, points.space)))
+        again = [trial.point for trial in self.trials.values() if unfinished(trial, retry)]
+        self._again = set(map(key_of, again))
+        first = [point for point in first_points(points.space) if key_of(point) not in self.trials]
+        with database_errors(store):
+            ended = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
+            study.sampler = sampler_of(points.space, seed + ended)
+            for point in (*again, *first):
+                study.enqueue_trial(dict(point))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Searcher, ())  # Tune would pickle its searcher and its stopper into a folder that is never read
@@ -72,14 +84,15 @@ class Proposals(Searcher, Stopper):
         space = self.points.space
         for _ in range(REPEATS):
             waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-            if not waiting and (space.sampler == "grid" or len(self.trials) >= space.trials):
+            if not waiting and len(self.trials) >= space.trials:
                 return None
             trial = self.study.ask()
-            point, notes = space.define(trial), notes_of(trial)
+            point = space.define(trial)
             key, known = key_of(point), self.trials.get(key_of(point))
-            if known and not notes:  # it repeats one
+            if known and key not in self._again:  # it repeats one
                 self._tell(trial, known)
                 continue
+            self._again.discard(key)
             begun = Trial(known.number if known else trial.number, point)
             try:
                 self.points.runs(point)
@@ -125,7 +138,7 @@ class Proposals(Searcher, Stopper):
         self._end(trial, replace(ended, state="failed", reason=DIED) if ended.state == "running" else ended)
 
     def _end(self, trial: optuna.Trial, ended: Trial) -> None:
-        trial.set_user_attr(NOTES, notes_of(trial) | {"state": ended.state, "reason": ended.reason})
+        trial.set_user_attr(NOTES, {"state": ended.state, "reason": ended.reason})
         self.trials[key_of(ended.point)] = ended
         self._tell(trial, ended)
         self._watch("ended", ended)

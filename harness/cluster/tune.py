@@ -41,13 +41,12 @@ def explore(
     proposals: Proposals,
     parameters: Mapping[str, Any],
     *,
-    count: int,
     study: str,
     execution: Execution,
     concurrent: int,
     stop_requests: StopRequests,
 ) -> None:
-    """Run `count` trials, until `stop_requests` ends them. `parameters`: of `HarnessTrial`.
+    """Run the trials of a study, until `stop_requests` ends them. `parameters`: of `HarnessTrial`.
 
     Raises an error that ends the study (a worker group that does not start); an error of one trial stands in its row.
     """
@@ -71,7 +70,7 @@ def explore(
                 ),
                 tune_config=tune.TuneConfig(
                     search_alg=proposals,
-                    num_samples=count,
+                    num_samples=-1,  # until there is no further point
                     max_concurrent_trials=concurrent,
                     reuse_actors=True,
                     trial_name_creator=name,

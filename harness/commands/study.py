@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -30,18 +29,16 @@ from harness.planning.point import TARGET, PointFile
 from harness.planning.request import from_json
 from harness.planning.resolve import resolve
 from harness.planning.runs import Plan
-from harness.scores import results_of
 from harness.search.points import Points, State, Trial, Watch
 from harness.search.request import Point, TuneRequest
 from harness.search.space import check_metric, check_varied, requested_space
-from harness.search.study import first_points, remaining, study_name, summaries, trials_of, unfinished
+from harness.search.study import first_points, study_name, summaries, trials_of, unfinished
 from harness.search.study import opened as opened_study
 from harness.specs import SHARED_PHASES
 from harness.storage import Storage, weights_of
 from harness.store import Owner, Store, StoredRequest
 from harness.store.studies import begun_study
 from harness.tracking import Trackers, check_trackers
-from harness.views.cells import own_scores
 from harness.views.study import Study
 
 if TYPE_CHECKING:
@@ -114,28 +111,14 @@ class Opened(PreparedStudy):
 
     @property
     def remaining(self) -> int:
-        return remaining(self.optuna, self.points.space)
+        """How many points run again, or may still be proposed."""
+        again = sum(unfinished(trial, self.request.base.retry) for trial in self.trials)
+        return again + max(0, self.points.space.trials - len(self.trials))
 
     @property
     def failed(self) -> int:
         """Points that have ended with replicates that failed, which the same command tries again."""
         return sum(trial.state != "running" and unfinished(trial) for trial in self.trials)
-
-    def final_test(self) -> tuple[dict[str, list[float]], bool]:
-        """The best point's test scores by column, in the order of the replicates, from the predictions that its runs kept; whether they compare with dev: both are
-        means of one metric over the same tasks."""
-        points, best = self.points, self.best
-        assert best is not None
-        prepared = prepare(points.space.bench(self.request.base, best.point), train=False)
-        scores = own_scores(prepared.resolved, results_of(prepared.plan, self.store))
-        found = scores[scores["done"]].set_index(["size", "column", "subset", "seed"])["test"].to_dict()
-        base, test = prepared.resolved, {}
-        for size, (name, column) in product(base.sizes, base.columns.items()):
-            title = f"{column.title} ({column.metric})" + (f" N={size}" if len(base.sizes) > 1 else "")
-            test[title] = [found[size, name, points.subset_of(size, s), seed] for s, seed in points.replicates]
-        columns = base.columns.values()
-        one_each = len({column.task for column in columns}) == len(columns)
-        return test, one_each and all(column.metric == points.metric_of(column.task) for column in columns)
 
     def best_point(self) -> dict[str, Any]:
         """The best point, which there is, as `best.yaml` has it."""
@@ -193,7 +176,7 @@ def open_study(study: PreparedStudy) -> Iterator[Opened]:
     if store.lease(f"study {name}"[-64:], owner) == "held":
         raise UserError(f"The study {name} is run by another command now; wait for it, or take another --seed.")
     try:
-        found = opened_study(store, name, study.points, study.request.base.retry)
+        found = opened_study(store, name, study.points.metric)
         yield Opened(**vars(study), owner=owner, store=store, optuna=found)
     finally:
         store.release(owner)
@@ -270,9 +253,8 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
                     _discard(opened, storage, starts_from(points, trial.point) - shared)
 
             explore(
-                Proposals(opened.optuna, points, store, watch, opened.request.seed),
+                Proposals(opened.optuna, points, store, watch, opened.request.seed, request.retry),
                 parameters,
-                count=opened.remaining,
                 study=opened.name,
                 execution=settled,
                 concurrent=slots_of(settled),

@@ -26,12 +26,10 @@ from harness.store import Store
 from harness.store.studies import begun_study, database_errors, storage_of
 
 NOTES = "harness"
-"""The attribute of Optuna's trials for what Optuna has no field for: 'point', which the study asked for itself (the default one, one of a grid, one
-that is run again); 'state' and 'reason'. In older studies 'not done', why replicates of a complete trial failed."""
+"""The attribute of Optuna's trials for how they ended, where they did not repeat another: 'state' and 'reason'. In older studies 'not done', why
+replicates of a complete trial failed."""
 DIED = "its process died too often"
 """Reason of a failed trial that the next command retries."""
-REPEATS = 100
-"""The space counts as exhausted after this many proposals in a row that were tried before."""
 STARTUP = 5
 """Random points before TPE starts to model; Optuna's default of 10 would be most of a small search."""
 
@@ -62,23 +60,17 @@ def first_points(space: ResolvedSpace) -> tuple[Point, ...]:
     return space.grid_points() if space.sampler == "grid" else (space.defaults,)
 
 
-def opened(store: Store, name: str, points: Points, retry: bool) -> optuna.Study:
-    """The study of a command that holds it. What an earlier command left `unfinished` is enqueued once more, and so are the first points."""
+def opened(store: Store, name: str, metric: str) -> optuna.Study:
+    """The study of a command that holds it."""
     with database_errors(store):
         study = optuna.create_study(
             study_name=name, storage=storage_of(store), direction="maximize", load_if_exists=True
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            study.set_metric_names([points.metric])
+            study.set_metric_names([metric])
         for each in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             study.tell(each.number, state=TrialState.FAIL)  # its command was killed
-        trials = trials_of(study, points, store)
-        known = [*_waiting(study), *(trial.point for trial in trials if not unfinished(trial, retry))]
-        for point in (*(trial.point for trial in trials), *first_points(points.space)):
-            if point not in known:
-                known.append(point)
-                study.enqueue_trial(dict(point), user_attrs={NOTES: {"point": dict(point)}})
     return study
 
 
@@ -89,39 +81,24 @@ def key_of(point: Point) -> frozenset[Any]:
     return frozenset(point.items())
 
 
-def notes_of(trial: FrozenTrial | optuna.Trial) -> dict[str, Any]:
+def notes_of(trial: FrozenTrial) -> dict[str, Any]:
     return dict(trial.user_attrs.get(NOTES, {}))
-
-
-def _waiting(study: optuna.Study) -> list[Point | None]:
-    """The points of the trials that wait."""
-    return [notes_of(each).get("point") for each in study.get_trials(deepcopy=False, states=(TrialState.WAITING,))]
-
-
-def asked(study: optuna.Study, space: ResolvedSpace) -> list[tuple[FrozenTrial, dict[str, Any], Point]]:
-    """The trials that have a point, with their notes: not those that wait, nor one whose command was killed while it drew."""
-    found: list[tuple[FrozenTrial, dict[str, Any], Point]] = []
-    for each in study.get_trials(deepcopy=False):
-        with suppress(ValueError):
-            found.append((each, notes_of(each), space.define(each)))
-    return found
 
 
 def trials_of(study: optuna.Study | None, points: Points, store: Store) -> tuple[Trial, ...]:
     """A trial for each point, under the number of its first one, by number. A trial whose replicates are all recorded is complete, whoever
     trained them."""
     trials: dict[frozenset[Any], Trial] = {}
-    for each, notes, point in asked(study, points.space) if study else ():
-        trial = trials.get(key_of(point))
-        if trial and not notes.keys() & {"point", "state"}:
-            continue  # it repeats one
-        trial = trial or Trial(each.number, point, outcomes_of(points, store, point))
-        state, reason = notes.get("state", "running"), str(notes.get("reason", ""))
-        if len(trial.outcomes) == len(points.replicates):
-            state, reason = "complete", ""
-        elif state == "complete":  # the records of its replicates are gone
-            state = "running"
-        trials[key_of(point)] = replace(trial, state=state, reason=reason)
+    for each in study.get_trials(deepcopy=False) if study else ():
+        with suppress(ValueError):  # it waits, or its command was killed while it drew
+            point, notes = points.space.define(each), notes_of(each)
+            trial = trials.get(key_of(point)) or Trial(each.number, point, outcomes_of(points, store, point))
+            state, reason = notes.get("state", trial.state), notes.get("reason", trial.reason)
+            if len(trial.outcomes) == len(points.replicates):
+                state, reason = "complete", ""
+            elif state == "complete":  # the records of its replicates are gone
+                state = "running"
+            trials[key_of(point)] = replace(trial, state=state, reason=reason)
     return tuple(trials.values())
 
 
@@ -143,16 +120,6 @@ def unfinished(trial: Trial, retry: bool = False) -> bool:
         or any(outcome.status in again for outcome in trial.outcomes)
         or (trial.state == "failed" and (bool(trial.outcomes) or trial.reason == DIED))
     )
-
-
-def remaining(study: optuna.Study, space: ResolvedSpace) -> int:
-    """How many trials run, wait, or may still be proposed."""
-    every, running = asked(study, space), len(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
-    known = {key_of(point) for *_, point in every}
-    again = sum(point is None or key_of(point) in known for point in _waiting(study))
-    tail = [notes for _, notes, _ in every[-REPEATS:]]
-    exhausted = len(tail) == REPEATS and not any(tail)
-    return running + again + (0 if exhausted else max(0, space.trials - len(known)))
 
 
 def summaries(store: Store) -> dict[str, tuple[Counter[State], float | None, str]]:

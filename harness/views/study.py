@@ -1,4 +1,4 @@
-"""What a study found: its numbers, all points, the margins of a grid, Optuna's pictures, the final test in words, and one page of it all.
+"""What a study found: its numbers, all points, the margins of a grid, Optuna's pictures, and one page of it all.
 
 Pure: the same trials in any order give the same bytes.
 """
@@ -278,22 +278,6 @@ def _design(study: Study) -> str:
     return f"mean ± standard deviation of the subsets' means (ddof 1) over {over}"
 
 
-def test_lines(study: Study, test: Mapping[str, Sequence[float]], compares: bool) -> Iterator[str]:
-    """The final test of the best point in words. `test`: its scores by column, in the order of the replicates; `compares`: dev and test are means of one
-    metric over the same tasks."""
-    assert study.best is not None
-    dev, average = study.best.values, [mean(values) for values in zip(*test.values(), strict=True)]
-    scores = [f"{title} {_shown(study.measured(values))}" for title, values in test.items()]
-    scores += [f"mean of the columns {_shown(study.measured(average))}"] if len(scores) > 1 else []
-    yield f"Test: {', '.join(scores)}."
-    if compares:
-        yield f"Dev: {_shown(study.measured(dev))}, {_distance(study.measured(dev, average))} test."
-    else:
-        yield f"Dev {study.points.metric}: {_shown(study.measured(dev))}, not a mean of the same scores as that of test."
-    yield f"Values are in points (x100): {_design(study)}."
-    yield "The test set was scored for this point after the choice on dev."
-
-
 def _distance(difference: Measured) -> str:
     return f"{_shown(difference | {'mean': abs(difference['mean'])})} {'above' if difference['mean'] >= 0 else 'below'}"
 
@@ -354,19 +338,18 @@ def _figure(study: optuna.Study, paths: list[str], title: str, function: str) ->
 def study_page(
     study: Study,
     best_yaml: str,
-    tested: Sequence[str],
     pictures: Sequence[View],
     notes: Sequence[str],
     machines: Sequence[str],
     again: Sequence[str],
 ) -> str:
-    """`best_yaml`: its text, '' where no point is the best; `tested`: sentences of the final test; `notes`: why a picture is missing;
+    """`best_yaml`: its text, '' where no point is the best; `notes`: why a picture is missing;
     `machines`: of its runs; `again`: the commands that make the study and run its best point."""
     chosen = html_of((), [NO_BEST])
     if study.best:
         values = ", ".join(f"{path} = {shown_value(study.best.point.get(path))}" for path in study.paths)
         score = f"{study.score} {_shown(study.measured(study.best.values))}"
-        chosen = html_of((), [f"Trial {study.best.number}: {values}; {score}.", *tested])
+        chosen = html_of((), [f"Trial {study.best.number}: {values}; {score}."])
         chosen += folded("best.yaml", commands([without_folders(best_yaml.rstrip())]))
     points = study_view(study)
     plots = "".join(view.html for view in pictures) + html_of((), map(without_folders, notes))

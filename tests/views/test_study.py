@@ -1,4 +1,4 @@
-"""What a study shows: all points in every format, the margins of a grid, Optuna's pictures, the page, best.yaml and the final test."""
+"""What a study shows: all points in every format, the margins of a grid, Optuna's pictures, the page and best.yaml."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from harness.scores import hardware
 from harness.search.points import ReplicateOutcome, Trial
 from harness.specs import Record
 from harness.views.study import NO_BEST, SCREEN, Study, best_yaml, margins, pictures, screen, study_page, study_view
-from harness.views.study import test_lines as final_test_lines
 from harness.views.view import FORMATS, View, best
 from harness.yaml_files import load_yaml
 
@@ -260,9 +259,7 @@ def test_a_sentence_says_why_there_is_no_picture() -> None:
 def paged(found: Study, shown: tuple[View, ...] = (), text: str = "method: scl\n", place: str = "") -> str:
     machines = hardware([Record("", "done", provenance={"device": "a CPU", "torch": "2.13.0"})])
     commands = ["harness tune scl", f"harness bench --with {place}/best.yaml --store sqlite:///{place}/h.db"]
-    return study_page(
-        found, text, ["Test: 70.00."], shown, ["No x.", f"{place}/p.svg cannot be drawn."], machines, commands
-    )
+    return study_page(found, text, shown, ["No x.", f"{place}/p.svg cannot be drawn."], machines, commands)
 
 
 def test_the_page_has_everything_the_study_found() -> None:
@@ -270,7 +267,7 @@ def test_the_page_has_everything_the_study_found() -> None:
     text = paged(mixed(), tuple(made))
     assert text == paged(mixed(), tuple(made))
     assert re.search(r"Trial 1: alpha = 0.1, p_c = 0.15; dev acc 6\d\.\d\d ± \d\.\d\d\.", text)
-    parts = ["method: scl", "Test: 70.00.", "dev acc, alpha down, p_c across", "harness tune scl"]
+    parts = ["method: scl", "dev acc, alpha down, p_c across", "harness tune scl"]
     parts += ["a CPU, 1 thread a run, torch 2.13.0.", "loss is NaN at update 31", "a_translator &amp; 5%"]
     assert not [part for part in parts if part not in text]
     shown = re.sub(r"<style>.*?</style>|<script>.*?</script>|base64,[^\"]*", "", text, flags=re.DOTALL)
@@ -293,7 +290,7 @@ def test_the_page_names_files_without_their_folders() -> None:
     assert "tasks: [intents.csv]" in text
 
 
-# ------------------------------------------------------------------------------------------- best.yaml and the final test
+# ------------------------------------------------------------------------------------------- best.yaml
 
 
 SCALARS = st.one_of(
@@ -312,15 +309,3 @@ def test_best_yaml_reads_back_exactly(tmp_path: Path, values: dict[str, Any]) ->
         assert {name: (type(value), repr(value)) for name, value in read.items()} == {
             name: (type(value), repr(value)) for name, value in values.items()
         }
-
-
-def test_the_final_test_is_held_against_dev_replicate_by_replicate() -> None:
-    dev = [0.7, 0.6, 0.8, 0.72, 0.62, 0.82]
-    test = {"SST-2 (acc)": [0.6, 0.5, 0.7, 0.62, 0.52, 0.72], "MRPC (F1)": [0.7, 0.6, 0.8, 0.72, 0.62, 0.82]}
-    ended = study(trial(0, dev))
-    scores, difference, *_ = final_test_lines(ended, test, True)
-    assert re.fullmatch(
-        r"Test: SST-2 \(acc\) 61.00 ± \S+, MRPC \(F1\) 71.00 ± \S+, mean of the columns 66.00 ± \S+", scores
-    )
-    assert re.fullmatch(r"Dev: 71.00 ± \S+, 5.00 ± 0.00 above test.", difference)
-    assert "not a mean of the same scores" in [*final_test_lines(ended, test, False)][1]
