@@ -15,7 +15,7 @@ from ray.util.placement_group import remove_placement_group
 from harness import private
 from harness.cluster.worker import answer, on_driver_node
 from harness.errors import KEPT, UserError
-from harness.specs import Record, Stage, Status, trained_again
+from harness.specs import Record, Stage, Status
 from harness.store import RENEW_SECONDS, Grant, Owner, Store
 
 if TYPE_CHECKING:
@@ -69,11 +69,9 @@ class Ledger:
     def status(self, key: str) -> tuple[Status, int] | None:
         return self._store.statuses([key]).get(key)
 
-    def look(self, key: str, retry: bool) -> tuple[int, Status | None]:
-        """Attempts at a stage so far, and how it ended; None where it is still to be trained: without a record, and after a failure (with `retry` a
-        divergence) that an earlier command recorded."""
-        status, attempt = self._store.statuses([key]).get(key, (None, 0))
-        return attempt, None if status in trained_again(retry) and key not in self._tried else status
+    def ended(self, keys: list[str]) -> tuple[dict[str, tuple[Status, int]], set[str]]:
+        """How stages ended, and which of them this command trained."""
+        return self._store.statuses(keys), self._tried.intersection(keys)
 
     def records(self, metrics: dict[str, str]) -> dict[str, Record]:
         """As `counted_records` of the store."""

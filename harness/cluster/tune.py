@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import ray
@@ -25,9 +26,10 @@ from harness.errors import StoppedError, UserError, first_line
 from harness.execution import Execution, WorkerSetup
 from harness.machine import end_with_parent
 from harness.methods import read_methods
-from harness.planning.work import Ended, Item
+from harness.planning.runs import Plan
+from harness.planning.work import Ended, Item, work
 from harness.search.points import Points, ReplicateOutcome
-from harness.specs import Parent, Record, Run
+from harness.specs import Record
 
 STOP_SECONDS = 1.5 * ASK_SECONDS
 """The time in which all workers hear that they are to stop."""
@@ -155,40 +157,32 @@ class HarnessTrial(tune.Trainable):
         return {"outcomes": tuple(self._outcomes), "done": len(self._outcomes) >= len(self._points.replicates)}
 
     def _outcome(self, index: int) -> ReplicateOutcome:
-        points, runs = self._points, self._runs[index]
-        unrecorded = {record.key: record for run in runs if (record := self._finish(run))}
-        outcome = points.outcome(runs, unrecorded | ask(self._ledger, "records", points.counted(runs)))
-        assert outcome is not None, "each of its runs has ended"
-        return outcome
-
-    def _finish(self, run: Run) -> Record | None:
-        """Train what is not recorded of a run. Returns its end where no record says it: weights that it starts from could not be made again."""
-        stages = Stages(self._items(run), self._ask, self._setup.storage, keep_weights=True)
+        """Train what is not recorded of a replicate. A stage that ends without a record could not be made: the weights that it starts from are gone."""
+        points, runs, storage = self._points, self._runs[index], self._setup.storage
+        statuses, ended = self._ask("ended", [stage.key for run in runs for stage in run.stage.chain])
+        broken = {key for key in ended if statuses[key][0] != "done"}
+        left = tuple(run for run in runs if broken.isdisjoint(stage.key for stage in run.stage.chain))
+        items, _ = work(
+            Plan(points.base, "", left, (), points.table_data, ()), statuses, cache(storage.exists), self._retry
+        )
+        for item in items:
+            item.name = f"trial {self._number}: {item.name}"
+        stages = Stages(items, self._ask, storage, keep_weights=True)
         while stages.open:
-            if item := stages.next():
-                stages.ended(item, self._train(item))
+            if next_one := stages.next():
+                stages.ended(next_one, self._train(next_one))
             else:
                 time.sleep(0.5)  # another process trains the stage
                 stages.ask_again()
-        broken = [event for event in stages.events() if event.kind in ("failed", "diverged")]
-        alone = [event.item.stage.key for event in broken] == [run.stage.key]
-        return Record(run.stage.key, "failed", broken[0].reason) if alone else None
+        failed = {event.item.stage.key: event.reason for event in stages.events() if event.kind == "failed"}
+        unrecorded = {key: Record(key, "failed", reason) for key, reason in failed.items()}
+        records = self._ask("records", points.counted(runs))
+        outcome = points.outcome(runs, records) or points.outcome(runs, unrecorded | records)
+        assert outcome is not None, "each of its runs has ended"
+        return outcome
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         return ask(self._ledger, method, *arguments, *([self._number] if method == "lease" else []))
-
-    def _items(self, run: Run) -> list[Item]:
-        """What is to be trained of a run; nothing where a stage before its last one ended without weights."""
-        items, start = list[Item](), None
-        for stage in reversed(run.stage.chain):
-            attempt, ended = self._ask("look", stage.key, self._retry)
-            if ended:
-                return items if ended == "done" else []
-            name, save_at = f"trial {self._number}: {run.name} ({stage.phase})", start.save_at if start else ()
-            scored, keeps = self._points.scored(run), start is not None
-            items.insert(0, Item(stage, name, 0.0, scored, keeps, False, attempt, save_at=save_at))
-            start = stage.init if isinstance(stage.init, Parent) else None
-        return items
 
     def _train(self, item: Item) -> Ended:
         if self._worker is None:

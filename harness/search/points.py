@@ -132,12 +132,6 @@ class Points:
                 runs += chain.from_iterable(self.runs(point))
         return runs
 
-    def scored(self, run: Run) -> tuple[str, ...]:
-        """What a run's stages are scored by on dev, the selection's metric first."""
-        return tuple(
-            dict.fromkeys((self.base.selection_metric(run.task), *self.table_data.tasks[run.task].task.metrics))
-        )
-
     def counted(self, runs: Iterable[Run]) -> dict[str, str]:
         """The stages of runs by key, each with the metric that its dev score counts with: '' before the last one."""
         keys = {stage.key: "" for run in runs for stage in run.stage.chain}

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import optuna
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from harness.errors import UserError, first_line
 from harness.store.records import Store
 
 if TYPE_CHECKING:
+    import optuna
+
 TRIES = 4
 """Attempts at creating Optuna's tables in a new database, which several commands may do at once."""
 
@@ -21,6 +22,8 @@ TRIES = 4
 @contextmanager
 def database_errors(store: Store) -> Iterator[None]:
     """Optuna's database errors as one sentence."""
+    import optuna
+
     try:
         yield
     except (optuna.exceptions.StorageInternalError, optuna.exceptions.DuplicatedStudyError, SQLAlchemyError) as error:
@@ -35,6 +38,8 @@ def database_errors(store: Store) -> Iterator[None]:
 
 def storage_of(store: Store) -> optuna.storages.RDBStorage:
     """Optuna's storage in the store's database, with its tables."""
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     options = {"connect_args": {"timeout": 30.0}} if store.path else {"pool_pre_ping": True}
     url = store.url.replace("{", "{{").replace("}", "}}")  # Optuna formats it
@@ -47,6 +52,8 @@ def storage_of(store: Store) -> optuna.storages.RDBStorage:
 
 def delete_study(store: Store, name: str) -> None:
     """Delete Optuna's study of this name, if there is one."""
+    import optuna
+
     if name in store.studies():
         with database_errors(store):
             optuna.delete_study(study_name=name, storage=storage_of(store))
@@ -54,6 +61,8 @@ def delete_study(store: Store, name: str) -> None:
 
 def begun_study(store: Store, name: str) -> optuna.Study | None:
     """A study that some command has begun; None, and nothing is written, where there is none. Raises UserError for a damaged one."""
+    import optuna
+
     if name not in store.studies():
         return None
     with database_errors(store):
@@ -69,6 +78,8 @@ def begun_study(store: Store, name: str) -> optuna.Study | None:
 
 def take_studies(target: Store, source: Store) -> list[str]:
     """Take over every study that `target` lacks or has less of. One that went another way there stays as it is: these are returned."""
+    import optuna
+
     differ = []
     for name in source.studies():
         theirs, ours = begun_study(source, name), begun_study(target, name)

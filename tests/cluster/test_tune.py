@@ -19,7 +19,7 @@ from cluster.studies import GRID, NOISE, POINTS, best, keys_of_bench, leases, ro
 
 pytestmark = pytest.mark.ray
 
-STAGE = re.compile(r"trial \d+: CMLM/movies/n20/subset[01]/seed31 \((warm-up|post-train|fine-tune)\)")
+STAGE = re.compile(r"trial \d+: (\S+ of )?CMLM/movies/n20/subset[01]/seed31.*")
 """What a stage is called in the dashboard."""
 
 
