@@ -23,14 +23,13 @@ from harness.training.loop import Inputs
 
 
 def train_here(
-    prepared: Prepared, view: Any, *, remember: bool = True, deadline: float = math.inf, watch: Any = lambda event: None
+    prepared: Prepared, view: Any, *, deadline: float = math.inf, watch: Any = lambda event: None
 ) -> Prepared:
     """As `harness.commands.train.train`: parents first, also those whose weights are gone; their weights are deleted at the end."""
     located = prepared.plan.encoders[0]
     assert located.folder is not None
     prepared.store = Store(prepared.store.url)
-    if remember:
-        prepared.remember()
+    prepared.remember()
     storage = storage_of(prepared.request, prepared.store)
     tokeniser = Tokeniser(located.folder)
     encoders = {located.encoder.digest: (located.folder, located.new_config)}

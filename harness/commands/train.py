@@ -108,11 +108,10 @@ def train(
     prepared: Prepared,
     show: Show,
     *,
-    remember: bool = True,
     deadline: float = math.inf,
     watch: Callable[[Event], None] = lambda event: None,
 ) -> Prepared:
-    """Train the stages that are left, and keep the request (`remember`). The same table: where stages are left at `deadline` (by
+    """Train the stages that are left, and keep the request. The same table: where stages are left at `deadline` (by
     `time.monotonic()`), `stopped` says why. `watch`: told each event."""
     from harness.cluster.session import session
     from harness.encoders.tokens import Tokeniser
@@ -130,8 +129,7 @@ def train(
     name, encoders = resolved.table.name, ",".join(located.name for located in plan.encoders)
     metadata = {"table": name, "preset": resolved.preset, "encoder": encoders, "runs": str(len(plan.runs))}
     prepared.store = Store(prepared.store.url)
-    if remember:
-        prepared.remember()
+    prepared.remember()
     storage = storage_of(request, prepared.store)
     storage.probe()
     with session(execution_of(request), metadata) as (dashboard, settled):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from harness.commands.prepare import Prepared, prepare, storage_of
+from harness.commands.prepare import Prepared, storage_of
 from harness.commands.recorded import StageRecord
 from harness.commands.train import Show, reader, train, unshown
 from harness.errors import UserError, first_line
@@ -111,12 +111,8 @@ def trained_again(
 ) -> tuple[dict[str, Record], Storage]:
     """Train recorded stages once more in `folder`, on as many workers and the kind of device that the record of the first one names: their new records,
     and where all weights are. `records`: of the stages of their chains; `kept`: where weights of parents are taken from that are as recorded."""
-    origin, scratch = records[keys[0]].provenance, Storage(f"{folder}/artifacts")
-    workers, micro_batch = int(origin.get("workers", 1)), int(origin.get("micro_batch", 0)) or None
-    request = replace(prepared.request, num_workers=workers, micro_batch=micro_batch)
-    request = replace(request, address="local", gpus_per_run=0.0 if on_cpu(origin) else None)  # where the folder is
-    if workers != prepared.request.num_workers:
-        prepared = prepare(request, train=True, writes=False)
+    origin, store = records[keys[0]].provenance, Store(f"sqlite:///{folder}/harness.db")
+    scratch = Storage(f"{folder}/artifacts")
     stages, starts = prepared.plan.stages, dict[str, Any]()
     for key, stage in stages.items():
         if isinstance(stage.init, Parent) and key in records:
@@ -134,9 +130,11 @@ def trained_again(
 
     others: dict[str, tuple[Status, int]] = {key: ("done", 1) for key in stages if key not in keys}
     items, _ = work(prepared.plan, others, is_there, False, "all")
-    store = Store(f"sqlite:///{folder}/harness.db")
-    request = replace(request, store=store.url, storage=scratch.uri, keep="all", checkpoint_minutes=0.0)
-    train(replace(prepared, request=request, store=store, items=items, statuses={}), show, remember=False)
+    workers, micro_batch = int(origin.get("workers", 1)), int(origin.get("micro_batch", 0)) or None
+    request = replace(prepared.request, num_workers=workers, micro_batch=micro_batch, checkpoint_minutes=0.0)
+    request = replace(request, gpus_per_run=0.0 if on_cpu(origin) else None, address="local")  # where the folder is
+    request = replace(request, store=store.url, storage=scratch.uri, keep="all")
+    train(replace(prepared, request=request, store=store, items=items, statuses={}), show)
     return store.records(keys, predictions=True), scratch
 
 

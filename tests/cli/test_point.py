@@ -167,7 +167,7 @@ def test_a_row_that_the_table_lacks_is_added_as_it_was_for_the_study(harness: Ha
 
 @pytest.mark.usefixtures("workdir")
 def test_a_task_and_a_table_of_the_users() -> None:
-    """As --tasks and --table take them; asked for twice, as bench does after it translated, the task is still known."""
+    """As --tasks and --table take them."""
     for split, start in (("train", 0), ("validation", 900)):
         write_csv(Path("data/reviews") / f"{split}.csv", sst2(150, start), ("text", "label"))
     Path("reviews.yaml").write_text("name: reviews\ncolumns: [text]\nclasses: ['0', '1']\nmetrics: [accuracy]\n")
@@ -179,11 +179,6 @@ def test_a_task_and_a_table_of_the_users() -> None:
     flags = flags[: flags.index("--set")] + f"--data data --set fine_tune.steps=9 {SETS}"
     assert keys("--with best.yaml") == keys(flags)
     assert keys("--with best.yaml --table ./mine.yaml") == keys(flags)
-    request = read_words(["plan", "--with", "best.yaml"])
-    first, second = (prepare(request, train=False) for _ in range(2))
-    assert list(first.plan.stages) == list(second.plan.stages)
-    request = read_words(["plan", *flags.split()])
-    assert [list(prepare(request, train=False).plan.tasks) for _ in range(2)] == [["reviews"]] * 2
 
 
 # ---------------------------------------------------------------- what is wrong

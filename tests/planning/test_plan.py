@@ -80,7 +80,6 @@ def test_methods_that_the_table_has_no_row_for_get_one() -> None:
             "contrast_group 80 is larger than the batch of 8; set taco.contrast_group to 8 or less",
         ),
         ({"methods": ("scl+cmlm",)}, "only the last method may use labels"),
-        ({"set": ("pre_train.max_length=64",)}, "has no row that is pre-trained"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_trains(overrides: dict[str, Any], words: str) -> None:
