@@ -31,19 +31,12 @@ def named_path(text: str) -> Path:
     return path
 
 
-_FOLDER = r"~?/(?:[^\s'\"`,;()<>/]+/)*"
-_FOLDERS = re.compile(rf"(?<![\w.~:/<>}}-])((?:file:|sqlite:///)?){_FOLDER}([^\s'\"`,;()<>/]+)")
-_OF_TOKENIZER = re.compile(rf"(bpe[\w-]*:\d+:){_FOLDER}")
+_FOLDERS = re.compile(r"(?<![\w.~:/<>}-])((?:file:|sqlite:///)?)~?/(?:[^\s'\"`,;()<>/]+/)*([^\s'\"`,;()<>/]+)")
 
 
 def without_folders(text: str) -> str:
     """A text as it is published: of each absolute path in it the last part alone, since folders name people and machines."""
-    return named_alone(_FOLDERS.sub(r"\1\2", text))
-
-
-def named_alone(text: str) -> str:
-    """A text, or JSON, in which a tokenizer that was trained on a file (`bpe:SIZE:FILE`) has its name alone."""
-    return _OF_TOKENIZER.sub(r"\1", text)
+    return _FOLDERS.sub(r"\1\2", text)
 
 
 def user_cache(name: str) -> Path:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from sqlalchemy.engine import Connection
 
 from harness.kinds import Predictions
-from harness.paths import named_alone
 from harness.specs import Record
 from harness.store.database import parts, sqlite_url
 from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, unpacked, write_packed
@@ -139,12 +138,11 @@ def publish_records(
         labels = [label for label in store.labels(sorted(keys)) if label["table"] == table]
         last = made._select(sa.select(sa.func.max(RECORDS.c.committed_at).label("at")))[0]["at"]
         request = StoredRequest(table, values, asked_at=last or 0.0)
-        body = named_alone(json.dumps(snapshot))
         rows: dict[sa.Table, Iterable[Mapping[Any, Any]]] = {
             RUNS: sorted(labels, key=lambda label: [str(value) for value in label.values()]),
             REQUESTS: [request.row],
             REQUEST_STAGES: [{"key": key, "digest": request.digest} for key in sorted(keys)],
-            SNAPSHOTS: [{"digest": request.digest, "body": body}] if snapshot else [],
+            SNAPSHOTS: [{"digest": request.digest, "body": json.dumps(snapshot)}] if snapshot else [],
             SEALS: store._select(sa.select(SEALS).where(SEALS.c.table == table).order_by(*SEALS.primary_key)),
         }
         _take_rows(made, rows)

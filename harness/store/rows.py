@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.errors import UserError
 from harness.kinds import Predictions
-from harness.paths import named_alone, without_folders
+from harness.paths import without_folders
 from harness.specs import Record, Stage
 from harness.store.published import unpacked
 
@@ -74,7 +74,7 @@ def written(record: Record) -> str:
 
 
 def anonymous(row: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A row whose record and stage name no machine, folder or user, as provenance, reasons and encoders may. Raises UserError as `record_of`."""
+    """A row whose record names no machine, folder or user, as provenance and reasons may. Raises UserError as `record_of`."""
     try:
         body = json.loads(row["record"])
         origin = body.get("provenance", {})
@@ -82,7 +82,7 @@ def anonymous(row: Mapping[Any, Any]) -> dict[Any, Any]:
         for fields, name in ((body, "reason"), (origin, "checkpoint_failed")):
             if fields.get(name):
                 fields[name] = _ON_HOST.sub(r"\1", without_folders(fields[name]))
-        return {**row, "record": json.dumps(body), "stage": named_alone(row["stage"])}
+        return {**row, "record": json.dumps(body)}
     except UNREADABLE:
         raise _unreadable(row) from None
 
