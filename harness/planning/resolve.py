@@ -4,7 +4,7 @@ that the planner reads."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -83,15 +83,7 @@ def resolve(table: Table, request: Request | None = None, tasks: Mapping[str, Ta
         overrides.append(Override("pre_train.corpus", request.corpus, where, True))
     parts, pre_trained = sorted({p for row in (*table.rows, *rows) for p in row.parts}), bool(here.pre_train)
     patches = [Patch(each, _read(each, parts, pre_trained), _reached(each, table, rows)) for each in overrides]
-    recipes, own = {task: spec.values for spec in table.task_recipes for task in spec.tasks}, table.values_under(preset)
-
-    def under(patches: Iterable[Patch]) -> ByTask:
-        """The later override of a pair wins."""
-        layers = preset.recipe.values, patched({}, *(each.values for each in patches))
-        return {task: patched(own, recipes.get(task, {}), *layers) for task in ("", *chosen_tasks)}
-
-    of_all = under(each for each in patches if each.rows is None)
-    resolved_rows = _resolved_rows(table, rows, encoders, chosen_tasks, patches, under, of_all)
+    of_all, resolved_rows = _resolved_rows(table, preset, encoders, rows, chosen_tasks, patches)
     values = of_all[""]
     own_data = tasks and all(task in tasks and tasks[task].own for task in chosen_tasks)
     pre_trained = any(row.pre_train for row in rows)
@@ -153,39 +145,37 @@ def _rows(table: Table, preset: Preset, request: Request) -> tuple[Row, ...]:
 
 def _resolved_rows(
     table: Table,
-    rows: Sequence[Row],
+    preset: Preset,
     encoders: Mapping[str, str],
+    rows: Sequence[Row],
     tasks: Sequence[str],
     patches: Sequence[Patch],
-    under: Callable[[Iterable[Patch]], ByTask],
-    of_all: ByTask,
-) -> list[ResolvedRow]:
-    """The rows under each encoder with all that they train with; `of_all`: what the table has `under` the patches of all rows."""
-    found, last = list[ResolvedRow](), {row.title: row.tasks for row in table.rows}
+) -> tuple[ByTask, list[ResolvedRow]]:
+    """What the table has for all rows, and the rows under each encoder with all that they train with."""
+    recipes, own = {task: spec.values for spec in table.task_recipes for task in spec.tasks}, table.values_under(preset)
+    last = {row.title: row.tasks for row in table.rows}
+
+    def under(patches: Iterable[Patch]) -> ByTask:
+        """The later override of a pair wins."""
+        layers = preset.recipe.values, patched({}, *(each.values for each in patches))
+        return {task: patched(own, recipes.get(task, {}), *layers) for task in ("", *tasks)}
 
     def takes(row: Row, task: str) -> bool:
         """On a task that the table lacks all rows are run, those with a grid for each group of tasks at the points of the last one."""
         return task in (row.tasks or (task,)) if task in table.tasks else row.tasks == last.get(row.title, row.tasks)
 
-    for row in rows:
+    of_all, found = under(each for each in patches if each.rows is None), list[ResolvedRow]()
+    for (encoder, title), row in itertools.product(encoders.items(), rows):
         mine = [patch for patch in patches if patch.reaches(row)]
-        own = of_all if all(patch.rows is None for patch in mine) else under(mine)
-        changed = {key: value for key, value in own[""].items() if of_all[""].get(key) != value}
-        carried: dict[str, Any] = {"under": own, "overrides": tuple(patch.override for patch in mine)}
+        values = of_all if all(patch.rows is None for patch in mine) else under(mine)
+        changed = {key: value for key, value in values[""].items() if of_all[""].get(key) != value}
+        carried: dict[str, Any] = {"encoder": encoder, "under": values}
         carried["alone"] = {key: value for key, value in changed.items() if key.partition(".")[0] in row.groups}
         carried["tasks"] = tuple(task for task in tasks if takes(row, task))
-        found.append(ResolvedRow.of(row, **carried))
-    names = ("name", "configuration_of") if len(encoders) > 1 else ()
-    return [
-        row.model_copy(
-            update={
-                "encoder": encoder,
-                **{key: on_encoder(text, title) for key in names if (text := getattr(row, key))},
-            }
-        )
-        for encoder, title in encoders.items()
-        for row in found
-    ]
+        for key in ("name", "configuration_of") if len(encoders) > 1 else ():
+            carried[key] = getattr(row, key) and on_encoder(getattr(row, key), title)
+        found.append(ResolvedRow.of(row, **carried, overrides=tuple(patch.override for patch in mine)))
+    return of_all, found
 
 
 def _design(table: Table, here: Table, request: Request) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

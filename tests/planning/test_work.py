@@ -7,16 +7,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from requested import resolve_table
+from requested import TINY, resolve_table
 
-from harness.encoders import HeadTraining, Located
 from harness.planning.runs import Plan, make_plan
 from harness.planning.work import Item, work
-from harness.specs import Encoder, Status
+from harness.specs import Status
 from harness.storage import weights_of
-
-CONFIG = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512, "vocab_size": 30522}
-TINY = Located(Encoder("7" * 32, "tiny"), None, CONFIG, HeadTraining("boolq_prose", steps=100, lr=1e-3))
 
 HEAD, FT, SCL, TAPT_1, TAPT_2, CMLM_1, CMLM_2 = "head", "FT", "SCL", "TAPT 1", "TAPT 2", "CMLM 1", "CMLM 2"
 PARENT = {TAPT_1: HEAD, CMLM_1: HEAD, TAPT_2: TAPT_1, CMLM_2: CMLM_1}
