@@ -293,7 +293,6 @@ def build_parser() -> argparse.ArgumentParser:
     verify.add_argument("file", metavar="FILE", help="file of 'report --format csv' or parquet, or folder of 'publish'")
     again = verify.add_argument_group("training again")
     _flag(again, "--rerun", "train K stages again, drawn from those of the file, and compare", "K", Count, default=0)
-    _flag(again, "--seed", "seed of the draw (default: 0)", kind=NonNegativeInt)
     _flag(verify, "--seal", "digest of a sealed plan, as it was published before the first run", "DIGEST")
     _add(verify, "store", "storage", methods=CODE)
 

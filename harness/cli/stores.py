@@ -16,7 +16,6 @@ from harness.commands.publish import open_other, place_of, rerun
 from harness.commands.publish import publish as write
 from harness.commands.publish import verify as verified
 from harness.commands.recorded import command
-from harness.errors import UserError
 from harness.paths import named_path
 from harness.specs import Record
 from harness.store import DEFAULT_URL, Store
@@ -85,8 +84,6 @@ def _outcome(record: Record) -> str:
 
 def verify(args: argparse.Namespace) -> int:
     """Print what was compared and what differs. 0 only where all was compared and nothing differs."""
-    if args.seed is not None and not args.rerun:
-        raise UserError("verify: --seed draws the stages of --rerun K; add --rerun, or leave --seed out.")
     found, again = verified(Path(args.file), args.store, args.seal or ""), []
     rows, runs = counted(len(found.results), "row"), counted(len(found.keys), "run")
     lines = [f"{found.path}: {rows} of {runs}, store {found.store.shown}."]
@@ -100,7 +97,7 @@ def verify(args: argparse.Namespace) -> int:
     print_lines(lines)
     lines = ["Not checked: predictions, losses, times; --rerun K trains K stages again."]
     if args.rerun:
-        again = rerun(found, args.rerun, args.seed or 0, show, storage=args.storage)
+        again = rerun(found, args.rerun, show, storage=args.storage)
         agree = sum(agrees for agrees, _ in again)
         lines = [f"Stages trained again: {len(again):,}, of which {agree:,} agree with their records."]
         lines += [f"  {sentence}" for _, sentence in again]

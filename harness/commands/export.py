@@ -26,7 +26,7 @@ from harness.specs import Run, Stage
 from harness.tasks.sources import HUB_DATASET, OTHER_DATASETS
 from harness.tasks.task import Task
 from harness.views.cells import Grid
-from harness.views.view import shown, with_spread
+from harness.views.view import rendered, shown, with_spread
 from harness.wording import counted, escaped, in_points, value_text
 from harness.yaml_files import format_value
 
@@ -195,7 +195,6 @@ def card(
     """README.md with its metadata. `folder`: what its code loads, also the repository of that name on the hub; `license`: the hub's
     identifier of the licence that the user gives it; left out, the card says that those of encoder and data hold; `onnx`: there is a file of ONNX."""
     from huggingface_hub import EvalResult, ModelCardData
-    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     from harness.encoders.models.pretrained_folder import PIPELINES
 
@@ -230,25 +229,17 @@ def card(
         ]
         or None,
     )
-    environment = Environment(
-        loader=PackageLoader("harness.commands"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,
-        finalize=lambda value: value if isinstance(value, Markup) else shown(str(value), "md"),
-        keep_trailing_newline=True,
-    )
     filters: dict[str, Any] = {"counted": counted, "in_points": in_points, "value": value_text, "setting": format_value}
-    filters["code"] = lambda text: Markup("`" + text.replace("`", "'") + "`")
-    environment.filters |= filters | {"objective": _objective}
+    filters |= {"objective": _objective, "code": lambda text: Markup("`" + text.replace("`", "'") + "`")}
     parts = dict.fromkeys([*(row.pre_train for row in resolved.rows if row.name == run.row), run.method])
     known: dict[str, Any] = {"title": title, "form": form, "onnx": onnx, "task": task, "results": results, "run": run}
     known |= {"stage": stage, "plan": plan, "resolved": resolved, "recorded": recorded, "checks": checks}
     known |= {"name": Markup(json.dumps(folder, ensure_ascii=False)), "again": Markup(escaped(recorded.again))}
     known["methods"] = [method for name in parts if name for method in methods_named(name)]
     known["encoder_license"] = encoder_license(plan.encoders[0].folder)
-    body = environment.get_template("model_card.jinja").render(known)
+    how: dict[str, Any] = {"autoescape": False, "keep_trailing_newline": True}
+    how["finalize"] = lambda value: value if isinstance(value, Markup) else shown(str(value), "md")
+    body = rendered("harness.commands", "model_card.jinja", known, filters, **how)
     return escaped(masked(f"---\n{data.to_yaml()}\n---\n\n" + without_folders(body)), lines=True)
 
 

@@ -306,10 +306,8 @@ def _check_seals(verified: Verified, wanted: str) -> None:
 # ------------------------------------------------------------------------------------------------------ training again
 
 
-def rerun(
-    verified: Verified, count: int, seed: int, show: Show, *, storage: str | None = None
-) -> list[tuple[bool, str]]:
-    """Train `count` stages again, drawn by `seed` from the chains of the file's finished runs, and compare them with their records: whether
+def rerun(verified: Verified, count: int, show: Show, *, storage: str | None = None) -> list[tuple[bool, str]]:
+    """Train `count` stages again, drawn from the chains of the file's finished runs, and compare them with their records: whether
     each agrees, and a sentence (`judged`).
 
     `storage`: where weights are kept: those of a parent that are there as they were recorded are used, others are trained again. Raises UserError
@@ -322,7 +320,7 @@ def rerun(
     done = sorted(key for key, (status, _) in verified.store.statuses(plans).items() if status == "done")
     if not done:
         raise UserError(f"--rerun: no finished run of {verified.path} can be planned here; name its --store.")
-    drawn = random.Random(seed).sample(done, min(count, len(done)))
+    drawn = random.Random(0).sample(done, min(count, len(done)))
     chains = {stage.key for key in drawn for stage in plans[key].plan.stages[key].chain}
     records = verified.store.records(chains, predictions=True)
     groups = defaultdict[tuple[Any, ...], list[str]](list)

@@ -310,10 +310,7 @@ def _notes(
         yield f"Test items are no factor in {columns}: they are one for accuracy, EM and answer F1 of one task."
     yield unit or f"Verdicts hold for this {r.scored_set}{asks if r.aggregate.scores == 'test' else ''}."
     if any(each["across_hardware"] for each in found):
-        yield (
-            "Different hardware rounds differently, and training can amplify that: a difference there may be one of machines. "
-            "'harness verify FILE --rerun K' says how far runs differ that are trained again on this machine."
-        )
+        yield "Machines round differently, which training can amplify; 'harness verify FILE --rerun K' says how far on this one."
     if AVERAGE in grid.compared:
         yield "Avg takes its columns as given: it says nothing of further tasks."
 

@@ -214,11 +214,8 @@ def _selection_lines(grid: Grid) -> Iterator[str]:
         return
     rule = RULES[r.aggregate.selected_by].format(k=r.aggregate.k)
     each = "task" if r.aggregate.select == "per_task" else "task and subset"
-    found = [
-        f"{row} {grid.title(column)} {_short_size(size)}: {listed(cell.selected)}"
-        for (size, row, column), cell in grid.cells.items()
-        if cell.selected
-    ]
+    selected = {place: cell.selected for place, cell in grid.cells.items() if cell.selected}
+    found = [f"{row} {grid.title(column)} {_short_size(n)}: {listed(of)}" for (n, row, column), of in selected.items()]
     chosen = f" ({'; '.join(found)})" if found else ""
     yield f"{listed(several)}: for each {each} the configuration with the highest {rule} of dev scores counts{chosen}."
 

@@ -108,7 +108,5 @@ def _unknown(grid: Grid, cells: list[list[Source]]) -> list[str]:
         size = training_examples(source["size"], grid.resolved.size_unit)
         place = f"{source['row']}, {grid.title(source['column'])}, {size}"
         reasons.setdefault((source["source"], source["why"]), []).append(place)
-    return [
-        f"{name.capitalize()}: {why} ({'all cells' if len(places) == len(cells) else some_of(places, 3)})."
-        for (name, why), places in reasons.items()
-    ]
+    where = {each: "all cells" if len(at) == len(cells) else some_of(at, 3) for each, at in reasons.items()}
+    return [f"{name.capitalize()}: {why} ({cells_of})." for (name, why), cells_of in where.items()]

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -203,10 +204,8 @@ def file_of(make: Callable[[], Any], format: str) -> bytes:
 def text_lines(table: Table) -> list[str]:
     """Title, head, rule and rows in aligned columns; a long text in a left column takes several lines."""
     head, *rows = table.shown("text")
-    columns = [
-        [*map(str.strip, column)] if i in table.left else _aligned(column)
-        for i, column in enumerate(zip(*rows, strict=True))
-    ]
+    by_column = enumerate(zip(*rows, strict=True))
+    columns = [[*map(str.strip, each)] if i in table.left else _aligned(each) for i, each in by_column]
     cut = [[textwrap.wrap(cell, WIDEST, break_on_hyphens=False) or [""] if i in table.left else [cell] for cell in column]
            for i, column in enumerate(columns)]  # fmt: skip
     body = [line for row in zip(*cut, strict=True) for line in itertools.zip_longest(*row, fillvalue="")]
@@ -287,23 +286,29 @@ def _tabular(tables: Sequence[Table]) -> list[str]:
 
 def page(title: str, subtitle: str, sections: Sequence[tuple[str, str, str]], lead: str) -> str:
     """The whole file. `sections`: anchor, title, and what is in each as HTML; `lead`: the conclusion, in a sentence above everything."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     style, script = (TEMPLATES.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     policy = "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; ".format(*digests)
-    options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=PackageLoader("harness.views"), autoescape=True, **options)
-    text: str = environment.get_template("page.html.jinja").render(
-        title=title,
-        subtitle=subtitle,
-        lead=shown(lead, "text"),
-        sections=[(name, heading, Markup(body)) for name, heading, body in sections],
-        style=Markup(style),  # ours, from the package
-        script=Markup(script),
-        policy=policy + "img-src data:; base-uri 'none'; form-action 'none'",
-    )
-    return escaped(text, lines=True)
+    values = {"title": title, "subtitle": subtitle, "lead": shown(lead, "text"), "style": Markup(style)}  # ours
+    values["sections"] = [(name, heading, Markup(body)) for name, heading, body in sections]
+    values |= {"script": Markup(script), "policy": f"{policy}img-src data:; base-uri 'none'; form-action 'none'"}
+    return escaped(rendered("harness.views", "page.html.jinja", values, autoescape=True), lines=True)
+
+
+def rendered(
+    package: str,
+    template: str,
+    values: Mapping[str, Any],
+    filters: Mapping[str, Any] = MappingProxyType({}),
+    **how: Any,
+) -> str:
+    """A template of a package with these values. `how`: options of its environment."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader(package)
+    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, **how)
+    environment.filters |= filters
+    return environment.get_template(template).render(values)
 
 
 def commands(lines: Iterable[str]) -> str:

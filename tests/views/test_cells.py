@@ -179,17 +179,6 @@ def test_the_order_of_replicates_changes_no_byte() -> None:
         assert render(first, CAPTION, format).endswith("\n")
 
 
-def test_two_scores_at_one_place_are_refused_and_strangers_left_out() -> None:
-    r = resolved()
-    runs = results(r)
-    with pytest.raises(ValueError, match="two results for"):
-        filled(r, [*runs, replace(runs[0], test=2.0)])
-    strange = [replace(runs[0], **{name: value}) for name, value in (("seed", 99), ("row", "XX"), ("column", "rte"))]
-    ours, plain = filled(r, runs + strange), filled(r, runs)
-    assert ours.cells == plain.cells
-    assert ours.results.equals(plain.results)
-
-
 def test_tables_show_points_with_two_decimals_and_the_papers_row() -> None:
     r = resolved(tasks=("sst2",), sizes=(20,))
     skipped = {("CSSL", "sst2"): "needs a translator"}

@@ -20,6 +20,7 @@ from views.runs import filled, render, results
 import harness
 from harness.scores import PLACE, RESULT_DTYPES, Result, frame_of, placed, records
 from harness.views.table import Caption
+from harness.views.view import View
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "results.md"
 
@@ -62,9 +63,10 @@ RESULTS = st.builds(
 def test_csv_json_and_parquet_give_the_frame_back(rows: list[Result]) -> None:
     frame = frame_of(rows)
     assert frame.dtypes.astype(str).to_dict() == RESULT_DTYPES
-    assert_same(from_csv(frame.to_csv(index=False, lineterminator="\n")), frame)
-    assert_same(from_json(json.loads(json.dumps(records(frame), allow_nan=False))), frame)
-    assert_same(pd.read_parquet(io.BytesIO(frame.to_parquet(index=False))), frame)
+    view = View("results", frame, [])
+    assert_same(from_csv(str(view.written("csv"))), frame)
+    assert_same(from_json(json.loads(view.written("json"))["results"]), frame)
+    assert_same(pd.read_parquet(io.BytesIO(view.written("parquet"))), frame)  # type: ignore[arg-type]
 
 
 def test_a_score_that_is_not_finite_is_missing() -> None:
@@ -73,21 +75,6 @@ def test_a_score_that_is_not_finite_is_missing() -> None:
     assert frame["test"].isna().tolist() == [True, True, True, False]
     assert frame["dev"].tolist() == [0.5] * 4
     assert "NaN" not in json.dumps(records(frame))
-
-
-def test_a_table_prints_the_results_of_its_runs() -> None:
-    r = resolve_table("few_shot", "paper", tasks=("sst2", "mnli"), sizes=(20,))
-    given = results(r)
-    more = [replace(each, metric="f1_macro", test=0.5) for each in given[::7]]
-    failed = [replace(each, status="failed", test=None, reason='no\nmemory, "really"') for each in given[::5]]
-    kept = {each.key: each for each in [*given, *failed]}
-    grid = filled(r, [*kept.values(), *more])
-    assert_same(from_csv(render(grid, Caption(1), "csv")), grid.results)
-    assert_same(from_json(json.loads(render(grid, Caption(1), "json"))["results"]), grid.results)
-    assert len(grid.results) == len(given) + len(more)
-    plain = pd.read_csv(io.StringIO(render(grid, Caption(1), "csv")))
-    assert plain["collapsed"].dtype == bool
-    assert all(pd.api.types.is_integer_dtype(plain[name]) for name in ("size", "subset", "seed"))
 
 
 def test_rows_are_placed_in_the_order_of_the_places_and_of_their_metrics() -> None:
