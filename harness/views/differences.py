@@ -288,7 +288,8 @@ def _notes(
     r = grid.resolved
     levels = {"subset": max(len(r.subsets_at(size)) for size in r.sizes), "seed": len(r.seeds)}
     over = " and ".join(counted(count, name) for name, count in levels.items())
-    over += "".join(f" (one {name} says nothing about others)" for name, count in levels.items() if count == 1)
+    if single := [f"one {name}" for name, count in levels.items() if count == 1]:
+        over += f" ({listed(single)} say{'s' * (len(single) == 1)} nothing about others)"
     yield (
         f"Points (x100): the row minus {named}, pair by pair. Interval and p: crossed t over {over}{', and test items' if unit else ''}, unadjusted. "
         f"Holm: p adjusted for {_family(named, found, families)}. Better: share of pairs in which the row is better (0.75: meaningful)."
@@ -310,7 +311,7 @@ def _notes(
         yield f"Test items are no factor in {columns}: they are one for accuracy, EM and answer F1 of one task."
     yield unit or f"Verdicts hold for this {r.scored_set}{asks if r.aggregate.scores == 'test' else ''}."
     if any(each["across_hardware"] for each in found):
-        yield "Machines round differently, which training can amplify; 'harness verify FILE --rerun K' says how far on this one."
+        yield "Machines round differently and training can amplify it; 'harness verify FILE --rerun K' measures how far."
     if AVERAGE in grid.compared:
         yield "Avg takes its columns as given: it says nothing of further tasks."
 
