@@ -230,7 +230,7 @@ def card(
         or None,
     )
     filters: dict[str, Any] = {"counted": counted, "in_points": in_points, "value": value_text, "setting": format_value}
-    filters |= {"objective": _objective, "code": lambda text: Markup("`" + text.replace("`", "'") + "`")}
+    filters["objective"], filters["code"] = _objective, lambda text: Markup("`" + text.replace("`", "'") + "`")
     parts = dict.fromkeys([*(row.pre_train for row in resolved.rows if row.name == run.row), run.method])
     known: dict[str, Any] = {"title": title, "form": form, "onnx": onnx, "task": task, "results": results, "run": run}
     known |= {"stage": stage, "plan": plan, "resolved": resolved, "recorded": recorded, "checks": checks}

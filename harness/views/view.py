@@ -289,9 +289,10 @@ def page(title: str, subtitle: str, sections: Sequence[tuple[str, str, str]], le
     style, script = (TEMPLATES.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     policy = "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; ".format(*digests)
-    values = {"title": title, "subtitle": subtitle, "lead": shown(lead, "text"), "style": Markup(style)}  # ours
+    values: dict[str, Any] = {"title": title, "subtitle": subtitle, "lead": shown(lead, "text")}
     values["sections"] = [(name, heading, Markup(body)) for name, heading, body in sections]
-    values |= {"script": Markup(script), "policy": f"{policy}img-src data:; base-uri 'none'; form-action 'none'"}
+    values |= {"style": Markup(style), "script": Markup(script)}  # ours, from the package
+    values["policy"] = f"{policy}img-src data:; base-uri 'none'; form-action 'none'"
     return escaped(rendered("harness.views", "page.html.jinja", values, autoescape=True), lines=True)
 
 
