@@ -21,6 +21,7 @@ from harness.planning.recipe import Augment
 from harness.planning.request import (
     BESIDE,
     LABELLED,
+    OWN_DATA,
     Request,
     encoder_names,
     from_json,
@@ -176,8 +177,8 @@ def _of_preset(table: Table, request: Request) -> Request:
     preset = table.presets.get(request.preset or table.preset_for(request.encoder))
     if preset and not request.encoder and len(encoder_names(preset.encoder)) > 1:
         request = replace(request, encoder=preset.encoder)
-    if preset and request.data == preset.data and not Path(preset.data).is_dir():
-        request = replace(request, data=None)  # the preset's name for where its tasks come from, as captions print it
+    if preset and request.data in (OWN_DATA, preset.data) and not Path(request.data).is_dir():
+        request = replace(request, data=None)  # a name for where its tasks come from, as captions print it
     return request
 
 

@@ -16,7 +16,6 @@ from harness.planning.recipe import Scalar
 from harness.planning.request import (
     FIELDS,
     MODEL_FIELDS,
-    OWN_DATA,
     Override,
     Request,
     Study,
@@ -70,19 +69,6 @@ class PointFile(Strict):
         return known_methods(self.method)
 
 
-def load_point(path: Path) -> PointFile:
-    """A point's file. Raises UserError for a file that does not fit and for an unknown method."""
-    point = load_yaml(path, PointFile)
-    methods_named(point.name, places_of(path)("method"))
-    return point
-
-
-def settings(point: PointFile, places: Places, row: str) -> tuple[Override, ...]:
-    """The point's `set` as overrides of its `row`. `places`: of its file."""
-    whole = {key: key if "." in key or table_wide(key) else f"{point.name}.{key}" for key in point.set}
-    return tuple(_alone(Override(whole[key], point.set[key], places("set", key), True), row) for key in whole)
-
-
 def _alone(override: Override, row: str) -> Override:
     return override if table_wide(override.key) else replace(override, row=row)
 
@@ -97,7 +83,8 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
     """
     asked, overrides, studies = request, list[Override](), []
     for file in files:
-        point, places = load_point(Path(file)), places_of(Path(file))
+        point, places = load_yaml(Path(file), PointFile), places_of(Path(file))
+        methods_named(point.name, places("method"))
         target, row = point.target, point.name
         if target:
             given = {name: value for name in ("preset", *TARGET) if (value := getattr(target, name))}
@@ -111,9 +98,6 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
                 row = known_methods(asked_as)
                 shared = [parse_override(text, places("target", "set", i), True) for i, text in enumerate(target.set)]
                 overrides += [_alone(each, row) for each in shared]
-                preset = table.presets.get(target.preset)
-                if given.get("data") in (OWN_DATA, preset and preset.data):
-                    given.pop("data", None)  # a name for where the preset's tasks come from, which no request takes
                 taken = {name: value for name, value in given.items() if getattr(asked, name) is None}
                 for name, value in taken.items():
                     if getattr(request, name) not in (None, value):
@@ -121,7 +105,9 @@ def with_points(request: Request, files: Iterable[str]) -> Request:
                         raise UserError(f"{where}: differs from {theirs}; say which holds with {flag_of(name)}.")
                 taken |= {"methods": (*(request.methods or ()), asked_as)} if asked.methods is None else {}
                 request = _taking(request, taken, places)
-        overrides += settings(point, places, row)
+        for name, value in point.set.items():
+            key = name if "." in name or table_wide(name) else f"{point.name}.{name}"
+            overrides.append(_alone(Override(key, value, places("set", name), True), row))
     held: dict[str, Override] = {}
     for each in (each for each in overrides if not each.row):
         other = held.setdefault(each.key, each)

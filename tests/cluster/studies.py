@@ -11,7 +11,8 @@ import psutil
 
 from harness.cli.request import read_words
 from harness.commands.prepare import prepare
-from harness.planning.point import load_point
+from harness.planning.point import PointFile
+from harness.yaml_files import load_yaml
 
 SPACE = """
 name: little
@@ -50,7 +51,7 @@ def table(folder: Path) -> dict[str, Any]:
 
 
 def best(folder: Path) -> dict[str, Any]:
-    return dict(load_point(folder / "best.yaml").set)
+    return dict(load_yaml(folder / "best.yaml", PointFile).set)
 
 
 def keys_of_bench(point: dict[str, Any]) -> set[str]:
