@@ -43,7 +43,6 @@ def explore(
     proposals: Proposals,
     parameters: Mapping[str, Any],
     *,
-    study: str,
     execution: Execution,
     concurrent: int,
     stop_requests: StopRequests,
@@ -52,9 +51,6 @@ def explore(
 
     Raises an error that ends the study (a worker group that does not start); an error of one trial stands in its row.
     """
-
-    def name(trial: Any) -> str:
-        return f"{study}_{trial.config['number']:05d}"
 
     for logger in ("ray.tune", "ray.train", "ray._private"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
@@ -75,11 +71,8 @@ def explore(
                     num_samples=-1,  # until there is no further point
                     max_concurrent_trials=concurrent,
                     reuse_actors=True,
-                    trial_name_creator=name,
-                    trial_dirname_creator=name,
                 ),
                 run_config=tune.RunConfig(
-                    name=study,
                     storage_path=folder,
                     verbose=0,
                     stop=proposals,

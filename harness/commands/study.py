@@ -39,7 +39,7 @@ from harness.storage import Storage, weights_of
 from harness.store import Owner, Store, StoredRequest
 from harness.store.studies import begun_study
 from harness.tracking import Trackers, check_trackers
-from harness.views.study import Study
+from harness.views.study import Study, about
 
 if TYPE_CHECKING:
     import optuna
@@ -130,7 +130,8 @@ class Opened(PreparedStudy):
         target |= {"set": [override.text for override in request.overrides]}
         kept = {name: [*value] if isinstance(value, tuple) else value for name, value in target.items() if value}
         method = given.methods[0] if given.methods else self.points.space.method
-        point = {"method": method, "set": dict(self.best.point), "target": kept, "chosen": self.chosen()}
+        chosen = {**about(self), "dev": self.measured(self.best.values)}
+        point = {"method": method, "set": dict(self.best.point), "target": kept, "chosen": chosen}
         PointFile.model_validate(point)
         return point
 
@@ -255,7 +256,6 @@ def run_trials(opened: Opened, show: Show, deadline: float = math.inf, track: Wa
             explore(
                 Proposals(opened.optuna, points, store, watch, opened.request.seed, request.retry),
                 parameters,
-                study=opened.name,
                 execution=settled,
                 concurrent=slots_of(settled),
                 stop_requests=stop_requests,

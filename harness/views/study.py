@@ -116,15 +116,19 @@ class Study:
             return None
         return self.measured(self.best.values, self.default.values)
 
-    def chosen(self) -> dict[str, Any]:
-        """The mapping `chosen` of best.yaml: the dev score of the best point, which there is, and of the default one, and what the study cost."""
-        first, difference, space = self.default, self.above_default(), self.points.space
-        assert self.best is not None
-        found: dict[str, Any] = {"study": self.name, "trial": self.best.number, "metric": self.points.metric}
-        found |= {"dev": self.measured(self.best.values)}
-        if first and difference:
-            found["default"] = self.measured(first.values) | {"difference": difference}
-        return found | self.spent() | {"sampler": space.sampler, "racing": space.racing, "seed": self.seed}
+
+def about(study: Study) -> dict[str, Any]:
+    """How a study's best point was found, by name: with the numbers of its best and its default trial, and what the study cost."""
+    space = study.points.space
+    found: dict[str, Any] = {
+        "study": study.name,
+        "method": space.method,
+        "row": study.points.base.rows[0].name,
+        "mode": space.mode,
+    }
+    found |= {"metric": study.points.metric, "sampler": space.sampler, "racing": space.racing, "seed": study.seed}
+    numbers = {name: getattr(getattr(study, name), "number", None) for name in ("best", "default")}
+    return {**found, **numbers, "spent": study.spent()}
 
 
 def best_yaml(point: Mapping[str, Any]) -> str:
@@ -137,18 +141,8 @@ def best_yaml(point: Mapping[str, Any]) -> str:
 
 def study_view(study: Study) -> View:
     """All points, best first, with the margins of a grid; its frame has every replicate."""
-    space = study.points.space
-    about: dict[str, Any] = {
-        "study": study.name,
-        "method": space.method,
-        "row": study.points.base.rows[0].name,
-        "mode": space.mode,
-    }
-    about |= {"metric": study.points.metric, "sampler": space.sampler, "racing": space.racing, "seed": study.seed}
-    about |= {name: getattr(getattr(study, name), "number", None) for name in ("best", "default")}
-    about |= {"spent": study.spent()}
     tables, lines = [_points_table(study), *margins(study)], [*_lines(study), *study.notes]
-    return View("trials", study.frame, tables, lines, about=about, notes=_footnotes(study))
+    return View("trials", study.frame, tables, lines, about=about(study), notes=_footnotes(study))
 
 
 def screen(study: Study) -> View:
@@ -319,12 +313,10 @@ def _figure(study: optuna.Study, paths: list[str], title: str, function: str) ->
     from matplotlib import pyplot
     from optuna.visualization import matplotlib as drawing
 
-    def points(trial: Any) -> float:
-        return 100 * float(trial.value)
-
     style: Any = {"text.parse_math": True, "axes.grid": False}  # ticks of a logarithm are formulas, and axes overlap
     with matplotlib.rc_context(style):
-        figure = getattr(drawing, function)(study, params=paths, target=points, target_name=title).figure
+        draw = getattr(drawing, function)
+        figure = draw(study, params=paths, target=lambda trial: 100 * trial.value, target_name=title).figure
         pyplot.close(figure)
         figure.set_layout_engine("tight")
         figure.set_size_inches(max(6.4, 1.5 * len(paths)), 4.0)

@@ -1,17 +1,15 @@
-"""A study with a real Ray: interrupted and continued, its runs are the bench's and nothing is trained twice."""
+"""A study with a real Ray: its runs are the bench's, and nothing is trained twice where a trial's process dies."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import signal
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from cli.command import command
 from cluster.driver import TRACE, Driver, Kept, kept, outside, started, table_of
@@ -53,22 +51,12 @@ def named(driver: Driver) -> set[str]:
     return found
 
 
-def process_of(driver: Driver, title: str) -> psutil.Process:
-    """Wait for a process of a running command by what Ray calls it."""
-    found: list[psutil.Process] = driver.waited(title, lambda: driver.titled(title))
-    return found[0]
-
-
 @dataclass
 class Study:
-    """A grid on two slots, ended by Ctrl-C, and gone on with while the processes of a stage and of a trial were killed."""
+    """A grid on two slots, of which the process of a trial was killed."""
 
     folder: Path
     ended: Driver
-    last: Driver
-    before: dict[str, Kept]
-    """Records as the first command left them."""
-    leases: int
     records: dict[str, Kept]
     names: set[str]
     listeners: dict[tuple[str, int], str]
@@ -77,22 +65,14 @@ class Study:
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory, packaged: dict[str, Path]) -> Study:
     folder = space_in(tmp_path_factory.mktemp("study"))
-    with started(folder, GRID) as ended:
-        begun(ended)
-        ended.recorded(1)
-        os.killpg(ended.popen.pid, signal.SIGINT)
-        assert ended.wait() == 128 + signal.SIGINT, ended.err
-        ended.gone()
-    before, open_leases = kept(folder), leases(folder)
-    with started(folder, GRID) as last:
-        names = named(last)
-        listeners = last.listeners()
-        process_of(last, f"ray::{STAGE.pattern}").kill()
-        last.recorded(len(before) + 1)
-        process_of(last, "ray::ResourceTrainable").kill()
-        assert last.wait() == 0, last.err
-        last.gone()
-    return Study(folder, ended, last, before, open_leases, kept(folder), names, listeners)
+    with started(folder, GRID) as running:
+        names = named(running)
+        listeners = running.listeners()
+        running.recorded(2)
+        running.titled("ray::ResourceTrainable")[0].kill()
+        assert running.wait() == 0, running.err
+        running.gone()
+    return Study(folder, running, kept(folder), names, listeners)
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +93,6 @@ def test_a_grid_runs_what_benches_of_its_points_would_run(study: Study, grid_key
 
 
 def test_nothing_recorded_is_trained_again(study: Study) -> None:
-    assert 0 < len(study.before) < len(study.records)
-    assert {key: study.records[key] for key in study.before} == study.before
     assert {(each.status, each.attempt) for each in study.records.values()} == {("done", 1)}
 
 
@@ -124,10 +102,9 @@ def test_every_listener_is_on_loopback(study: Study) -> None:
 
 
 def test_what_is_said_and_what_is_left(study: Study) -> None:
-    assert study.ended.err.endswith("harness: interrupted; recorded stages are kept, and the same command resumes.\n")
     assert not TRACE.search(study.ended.err)
-    assert study.leases == leases(study.folder) == 0
-    assert [noise for noise in NOISE if noise in study.ended.err + study.ended.out + study.last.out] == []
+    assert leases(study.folder) == 0
+    assert [noise for noise in NOISE if noise in study.ended.out] == []
     assert study.names, "asked until the dashboard had one"
     assert weights(study.folder) == roots(study.folder)
 
@@ -140,7 +117,7 @@ def test_the_same_study_again_and_a_bench_with_its_best_point_train_nothing(
     before = table(study.folder / "grid")
     again = command(capsys, GRID)
     assert "To do: nothing." in again.err
-    assert again.out == study.last.out
+    assert again.out == study.ended.out
     assert table(study.folder / "grid") == before
     assert best(study.folder / "grid") in POINTS
     bench = command(capsys, "bench --with grid/best.yaml --format json")
