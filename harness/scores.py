@@ -19,7 +19,7 @@ from harness.planning.row import Place
 from harness.planning.runs import Plan
 from harness.specs import Record, Run, Stage, Status
 from harness.store import Store
-from harness.store.rows import predicted_by
+from harness.store.records import predicted_by
 from harness.tasks.metrics import METRICS, score
 from harness.tasks.overlap import unit_ids
 from harness.wording import counted, shares

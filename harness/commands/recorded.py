@@ -33,7 +33,7 @@ from harness.planning.table import load_table
 from harness.search.request import SEARCH_FLAGS, TuneRequest
 from harness.specs import Record, RowSet, Run, Stage
 from harness.store import DEFAULT_URL, Store, StoredRequest
-from harness.store.rows import predicted_by
+from harness.store.records import predicted_by
 from harness.tasks.task import TASKS
 from harness.tracking import history
 from harness.wording import some_of

@@ -19,8 +19,7 @@ from harness.kinds import Predictions
 from harness.specs import Record
 from harness.store.database import parts, sqlite_url
 from harness.store.published import RECORDS_FILE, UNLABELLED_FILE, unpacked, write_packed
-from harness.store.records import Store, StoredRequest
-from harness.store.rows import anonymous, packed, record_of
+from harness.store.records import Store, StoredRequest, anonymous, packed, record_of
 from harness.store.studies import take_studies
 from harness.store.tables import RECORDS, REQUEST_STAGES, REQUESTS, RUNS, SEALS, SNAPSHOTS, TRANSLATIONS
 

@@ -118,12 +118,10 @@ def opened(records: str) -> sqlite3.Connection:
 @lru_cache(maxsize=1)
 def _unpacked(records: str, changed: int) -> bytes:
     """Kept for the next store of the same command."""
+    remote = records.startswith(("http://", "https://"))
     try:
-        if records.startswith(("http://", "https://")):
-            with urllib.request.urlopen(records, timeout=60) as answer:
-                content = answer.read(LARGEST + 1)
-        else:
-            content = Path(records).expanduser().read_bytes()
+        with urllib.request.urlopen(records, timeout=60) if remote else Path(records).expanduser().open("rb") as file:
+            content = file.read(LARGEST + 1)  # what is cut off is damaged
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(

@@ -6,25 +6,30 @@ counts as done. A live lease is exclusive. It ends with its process, on another 
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import socket
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import numpy as np
 import psutil
 import sqlalchemy as sa
 
 from harness.errors import UserError
+from harness.kinds import Predictions
 from harness.machine import started_at
+from harness.paths import without_folders
 from harness.retry import TransientError, retried
 from harness.specs import Record, Run, Stage, Status, digest_of
 from harness.store.database import Database, parts
-from harness.store.rows import packed, record_of, stage_of, written
+from harness.store.published import unpacked
 from harness.store.tables import (
     LEASES,
     RECORDS,
@@ -41,6 +46,12 @@ LEASE_SECONDS = 180.0
 """A lease of another host that was not renewed for this long is dead; one of this host dies with its process. It is longer than a
 call is retried (`harness.retry`), while no process can renew its leases."""
 RENEW_SECONDS = 10.0
+
+STORED_AS = {"weights_digest": "product"}
+"""Fields of a record that have another name in the store."""
+_ON_HOST = re.compile(r"(could not be (?:read|written)) on [^:]+(?=: )")
+"""In a sentence of an older harness, with the name of a machine."""
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 Grant = Literal["granted", "held", "settled"]
 
@@ -396,3 +407,79 @@ def _alive(lease: Mapping[Any, Any], now: float) -> bool:
         except psutil.Error:
             return False
     return bool(now - lease["renewed_at"] < LEASE_SECONDS)
+
+
+# ---------------------------------------------------------------- a record as the row of a table
+
+
+def record_of(row: Mapping[Any, Any]) -> Record:
+    """The record of a row, with predictions where the row has them. Raises UserError for one that is damaged, or that only a newer
+    harness can read."""
+    try:
+        fields = json.loads(row["record"])
+        record = Record(**{field: fields.pop(name) for field, name in STORED_AS.items()}, **fields)
+        if blob := row.get("predictions"):
+            record.predictions = unpacked(blob)
+    except UNREADABLE:
+        raise _unreadable(row) from None
+    return record
+
+
+def predicted_by(record: Record, digest: str) -> Predictions:
+    """What a record predicts of a row set, with the labels. Raises UserError where its store has lost or damaged them, or was published without."""
+    found = record.predictions.get(digest)
+    try:
+        wrong = found.problem if found else "are missing"
+    except (LookupError, TypeError) as error:  # arrays of another form
+        wrong = f"cannot be read ({type(error).__name__})"
+    if found is None or wrong:
+        raise UserError(
+            f"The record {record.key[:12]} has no score: its predictions of the rows {digest[:10]} {wrong}; restore a copy of its store, or take it over "
+            "with 'harness merge STORE --data DATA'."
+        )
+    return found
+
+
+def stage_of(row: Mapping[Any, Any]) -> Stage:
+    """The stage of a row. Raises UserError as `record_of`."""
+    try:
+        return Stage.from_json(json.loads(row["stage"]))
+    except UNREADABLE:
+        raise _unreadable(row) from None
+
+
+def _unreadable(row: Mapping[Any, Any]) -> UserError:
+    return UserError(
+        f"The record {row['key'][:10]} has fields that this harness does not know, or is damaged; upgrade glue-harness, restore a copy "
+        "of the store or name another one."
+    )
+
+
+def written(record: Record) -> str:
+    """A record without its predictions, as JSON."""
+    body = asdict(replace(record, predictions={}))
+    return json.dumps({STORED_AS.get(name, name): value for name, value in body.items()})
+
+
+def anonymous(row: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A row whose record names no machine, folder or user, as provenance and reasons may. Raises UserError as `record_of`."""
+    try:
+        body = json.loads(row["record"])
+        origin = body.get("provenance", {})
+        origin.pop("host", None)  # of an older harness
+        for fields, name in ((body, "reason"), (origin, "checkpoint_failed")):
+            if fields.get(name):
+                fields[name] = _ON_HOST.sub(r"\1", without_folders(fields[name]))
+        return {**row, "record": json.dumps(body)}
+    except UNREADABLE:
+        raise _unreadable(row) from None
+
+
+def packed(predictions: Mapping[str, Predictions]) -> bytes:
+    arrays = {}
+    for digest, predicted in predictions.items():
+        for name, array in {**predicted.arrays, "gold": predicted.gold}.items():
+            arrays[f"{digest}/{name}"] = np.asarray(array)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **cast(Any, arrays))
+    return buffer.getvalue()

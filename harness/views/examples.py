@@ -16,7 +16,7 @@ from harness.errors import UserError
 from harness.planning.runs import Plan
 from harness.scores import with_records
 from harness.store import Store
-from harness.store.rows import predicted_by
+from harness.store.records import predicted_by
 from harness.tasks.metrics import METRICS
 from harness.views.cells import Grid
 from harness.views.view import DASH, Table, View

@@ -23,7 +23,7 @@ from harness.errors import UserError
 from harness.scores import RESULT_DTYPES
 from harness.specs import Record
 from harness.store import Store
-from harness.store.rows import packed
+from harness.store.records import packed
 
 
 @pytest.fixture(scope="module")

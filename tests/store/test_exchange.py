@@ -24,7 +24,7 @@ from harness.specs import Record, Stage
 from harness.store import Owner, Store, StoredRequest, merge
 from harness.store.exchange import publish_records
 from harness.store.published import HEADER, RECORDS_FILE
-from harness.store.rows import predicted_by
+from harness.store.records import predicted_by
 from harness.store.studies import begun_study, storage_of
 from harness.store.tables import RECORDS
 
